@@ -109,6 +109,7 @@ class Fleet:
                 restarts=berth.restarts,
                 last_why=berth.last_why,
                 waits_for="" if berth.handle is None else berth.handle.waits_for,
+                start_timeout_s=berth.order.start_timeout_s or self._start_timeout_s,
             )
             for berth in self._berths
             if self._wanted(berth)
@@ -302,7 +303,8 @@ class Fleet:
                 berth.joined = True
                 berth.refused = None
                 continue
-            bound_s = limits.DRAIN_TIMEOUT_S if berth.joined else self._start_timeout_s
+            patience_s = berth.order.start_timeout_s or self._start_timeout_s
+            bound_s = limits.DRAIN_TIMEOUT_S if berth.joined else patience_s
             if now_s - berth.seen_s > bound_s:
                 stuck = "left and did not end" if berth.joined else "did not join"
                 self._log.warning("worker.stuck", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
@@ -337,6 +339,7 @@ def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterat
         slot=-1,
         threads=most(stage.trainer.threads for stage in spec.stages),
         log_path=logs / "trainer.log",
+        devices=max(stage.trainer.devices for stage in spec.stages),
         spine_offset=spine_offset,
     )
     exploring = [stage for stage in spec.stages if stage.kind != "train"]
@@ -348,6 +351,8 @@ def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterat
             slot=slot,
             threads=most(stage.rollout.threads for stage in exploring),
             log_path=logs / f"explorer_{slot}.log",
+            devices=max(stage.rollout.needs.devices for stage in exploring),
+            start_timeout_s=max(stage.rollout.needs.start_timeout_s for stage in exploring),
             spine_offset=spine_offset,
         )
 

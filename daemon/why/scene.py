@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
+from rftd.ops import limits
 from rftd.ops.errors import RftdError
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.split_submission import HALF_OF, ROLES
@@ -41,6 +42,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why the process before it ended."""
     waits_for: str = ""
     """The reason why its start waits; empty if nothing is in its way."""
+    start_timeout_s: float = limits.WORKER_START_TIMEOUT_S
+    """The time that it has to join."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,5 +117,5 @@ def _absent(scene: Scene, process: Process) -> Words:
         ends = f"it ends, or is killed after {limits.DRAIN_TIMEOUT_S:g} s"
         return Words("leaving", f"process {process.pid}, which has left, to end", "its process", ends)
     what = f"process {process.pid} to join: it loads its libraries and its model{before}"
-    ends = f"it joins, or is killed after {limits.WORKER_START_TIMEOUT_S:g} s; see rftd logs"
+    ends = f"it joins, or is killed after {process.start_timeout_s:g} s; see rftd logs"
     return Words("starting", what, "its process", ends)

@@ -59,6 +59,7 @@ from rftd.streams.log import EventLog
 from rftd.streams.role import as_refs
 from rftd.streams.socket.server import LogServer
 from rftd.streams.spec import ExperimentSpec, PolicySpec, PrioritySpec
+from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.executor import Handle, WorkerOrder
 
 TRINITY_WRITTEN_PER_S, TRINITY_READ_PER_S, BAR = 3769, 2289, 1.5
@@ -129,6 +130,9 @@ class BenchExecutor:
         self.started[order.role] = process
         self.pids[order.role] = process.pid
         return process
+
+    def host(self) -> Host:
+        return ANY_HOST
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None

@@ -54,6 +54,7 @@ from rftd.streams.spec import (
     SyncSpec,
     TasksetSpec,
 )
+from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.executor import Handle, WorkerOrder
 
 BATCH, GROUP = 64, 8
@@ -195,6 +196,9 @@ class BenchExecutor:
         handle = Spawned(_spawn(order.role, self._url, order.experiment.hex))
         self.started.append(handle)
         return handle
+
+    def host(self) -> Host:
+        return ANY_HOST
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None

@@ -45,6 +45,7 @@ from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.role import as_refs
+from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.executor import Handle, WorkerOrder
 
 WARM_UP_S, MEASURED_S = 4.0, 8.0
@@ -153,6 +154,9 @@ class BenchExecutor:
         words = _command(order.role, self._url, order.experiment.hex, str(self._rate_per_s / GROUP))
         self.started.append(_spawned(words))
         return self.started[-1]
+
+    def host(self) -> Host:
+        return ANY_HOST
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None

@@ -42,6 +42,7 @@ from rftd.streams.spec import (
 )
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import VerifyReport
+from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.executor import Handle, WorkerOrder
 from rftd.workers.process import run_explorer, run_trainer
 
@@ -90,6 +91,9 @@ class TaskExecutor:
         handle.pid = os.getpid()
         self.handles.append(handle)
         return handle
+
+    def host(self) -> Host:
+        return ANY_HOST
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None

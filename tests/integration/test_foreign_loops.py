@@ -23,6 +23,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.socket.client import SocketLog
 from rftd.streams.socket.server import LogServer
 from rftd.streams.spec import ModelSpec, RolloutSpec, TrainerSpec
+from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.executor import Handle, WorkerOrder
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.process import run_explorer, run_trainer
@@ -133,6 +134,9 @@ class ThreadExecutor:
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None
+
+    def host(self) -> Host:
+        return ANY_HOST
 
     def lives(self, started: WorkerStarted) -> bool:
         return False

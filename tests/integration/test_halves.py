@@ -50,6 +50,7 @@ class Noted:
         self.adopt = inner.adopt
         self.lives = inner.lives
         self.clear = inner.clear
+        self.host = inner.host
         self.roles: list[str] = []
 
     def start(self, order):

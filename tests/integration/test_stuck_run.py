@@ -17,6 +17,7 @@ from rftd.ops.words import Level
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.log import EventLog
+from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.executor import Executor, Handle, WorkerOrder
 
 WANTED = {
@@ -55,6 +56,9 @@ class Deaf:
 
     def start(self, order: WorkerOrder) -> Handle:
         return self._executor.start(order) if order.role == "trainer" else Idle()
+
+    def host(self) -> Host:
+        return ANY_HOST
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None

@@ -1,6 +1,7 @@
 """Launching worker processes, and watching them.
 
 executor   the seam: start, adopt, watch, end
+allotment  which GPUs each of them has
 local      processes of this machine
 place      one worker of an experiment at a time, and the next only once nothing is left of it
 leftovers  what a worker started and left running: how it is found, and ended

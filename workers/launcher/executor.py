@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams.events.worker import WorkerStarted
+from rftd.workers.devices.host import Host
 
 
 class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +22,10 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     log_path: Path
     """The file to which its output is appended."""
+    devices: int = 0
+    """GPUs that it has for its own; 0: it is given none, and sees what the machine shows."""
+    start_timeout_s: float = 0.0
+    """The time that it has to join; 0: as long as any worker."""
     spine_offset: int = 0
     """The offset on the spine at which the experiment was submitted, or a lower one."""
 
@@ -64,6 +69,10 @@ class Executor(Protocol):
 
     def lives(self, started: WorkerStarted) -> bool:
         """True if the process of that worker, which is one of this machine, has not ended."""
+        ...
+
+    def host(self) -> Host:
+        """What it can give to workers. Blocks the first time, while the driver of the devices answers."""
         ...
 
     def clear(self, order: WorkerOrder) -> Handle | None:

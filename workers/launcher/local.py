@@ -7,15 +7,20 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+import msgspec
 import psutil
 
 from rftd.ops.durable import make_durable_folder
+from rftd.ops.errors import WorkError
 from rftd.ops.processors import threads_of
 from rftd.streams.events.worker import WorkerStarted
+from rftd.workers.devices.discovery import VISIBLE, find_host, installed_packages
+from rftd.workers.devices.host import Host
+from rftd.workers.launcher.allotment import Allotment
 from rftd.workers.launcher.executor import Handle, WorkerOrder
 from rftd.workers.launcher.leftovers import MARK
 from rftd.workers.launcher.place import UNKNOWN, Place, Spawn, ended_with
@@ -43,6 +48,13 @@ class OrderedProcess:
     @property
     def pid(self) -> int | None:
         return None if self._child is None else self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        """False once it has ended, or will never be started. Unlike `exit_code` it changes nothing."""
+        if self._child is None:
+            return not (self._failure or self._given_up.is_set())
+        return ended_with(self._child) is None
 
     @property
     def waits_for(self) -> str:
@@ -75,6 +87,9 @@ class OrderedProcess:
         except OSError as error:
             self._failure = f"cannot start the {self._role}: {error}"
             return
+        except WorkError as error:
+            self._failure = f"cannot start the {self._role}: {error.what}; {error.fix}"
+            return
         self._child = child
         if child is not None and self._given_up.is_set():  # while it was being started
             _send(child, signal.SIGKILL)
@@ -105,6 +120,11 @@ class AdoptedProcess:
     @property
     def pid(self) -> int | None:
         return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """False once it has ended."""
+        return _alive(self._process)
 
     def exit_code(self) -> int | None:
         if _alive(self._process):
@@ -154,14 +174,41 @@ class LocalExecutor:
     """Starts `rftd worker ROLE` as processes of this machine."""
 
     def __init__(
-        self, log_url: str, *, home: str = "", command: Sequence[str] = (sys.executable, "-P", "-m", "rftd.daemon")
+        self,
+        log_url: str,
+        *,
+        home: str = "",
+        command: Sequence[str] = (sys.executable, "-P", "-m", "rftd.daemon"),
+        host: Callable[[], Host] = find_host,
     ) -> None:
-        """`home` is the folder that one daemon at a time has for its own: the next one knows the workers by it."""
+        """`home` is the folder that one daemon at a time has for its own: the next one knows the workers by it.
+
+        `host` looks what this machine can give; it is asked once.
+        """
         self._log_url = log_url
         self._home = os.path.realpath(home) if home else log_url
         self._command = tuple(command)
         self._here = this_process()
         self._places: dict[str, Place] = {}
+        self._look = host
+        self._looking = threading.Lock()
+        self._host: Host | None = None
+        self._workers: dict[str, OrderedProcess | AdoptedProcess] = {}
+        """The newest worker of each place, by its mark."""
+        self._allotment = Allotment(self._lives_in)
+
+    def host(self) -> Host:
+        with self._looking:
+            if self._host is None:
+                self._host = self._look()
+            # An engine may have been installed since, and its metadata costs nothing; devices stay.
+            if not self._host.seen:
+                return self._host
+            return msgspec.structs.replace(self._host, packages=installed_packages())
+
+    def _lives_in(self, mark: str) -> bool:
+        worker = self._workers.get(mark)
+        return worker is not None and worker.alive
 
     def start(self, order: WorkerOrder) -> Handle:
         arguments = [*self._command, "worker", order.role, "--log", self._log_url]
@@ -180,6 +227,12 @@ class LocalExecutor:
         environment["SPT_NOENV"] = "1"
 
         def spawn() -> subprocess.Popen[bytes]:
+            # Here, on a thread: the driver may take seconds to answer.
+            if order.devices and (gpus := self.host().gpus):
+                given = self._allotment.give(place.mark, order.devices, gpus)
+                environment[VISIBLE] = ",".join(gpu.visible for gpu in given)
+                # The driver counts by speed unless it is told otherwise, and nvidia-smi by the bus.
+                environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
             make_durable_folder(order.log_path.parent)  # in the job's folder, which it makes
             # Appended: earlier workers of the place wrote there, and what the last one said explains why this one
             # starts.
@@ -193,14 +246,21 @@ class LocalExecutor:
                     env=environment,
                 )
 
-        return OrderedProcess(place, order.role, spawn)
+        worker = self._workers[place.mark] = OrderedProcess(place, order.role, spawn)
+        return worker
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         if not self._here.sees(started):
             return None
         place = self._place(order)
         process = _process_of(started)
-        return AdoptedProcess(place, process) if process is not None else None
+        if process is None:
+            return None
+        if order.devices:
+            with suppress(psutil.Error):
+                self._allotment.note(place.mark, process.environ().get(VISIBLE, ""))
+        worker = self._workers[place.mark] = AdoptedProcess(place, process)
+        return worker
 
     def lives(self, started: WorkerStarted) -> bool:
         return self._here.sees(started) and _process_of(started) is not None

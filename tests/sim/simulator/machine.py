@@ -18,6 +18,7 @@ from rftd.ops.ids import SeededIds
 from rftd.storage.survivors import LossesFile
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.split_submission import ROLES
+from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.executor import Handle, WorkerOrder
 from rftd.workers.membership import ProcessName
 from rftd.workers.process import run_explorer, run_trainer
@@ -100,6 +101,9 @@ class SimExecutor:
     def start(self, order: WorkerOrder) -> Handle:
         process, stop = self._machine.start_worker(order.role, order.slot, experiment=order.experiment)
         return SimHandle(process, stop, adopted=False)
+
+    def host(self) -> Host:
+        return ANY_HOST
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         for process, stop in self._machine.workers.items():

@@ -78,6 +78,7 @@ class LateExecutor:
         self.adopt = executor.adopt
         self.lives = executor.lives
         self.clear = executor.clear
+        self.host = executor.host
 
     def start(self, order: WorkerOrder) -> Handle:
         world = self._world

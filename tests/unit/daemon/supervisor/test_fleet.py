@@ -17,6 +17,7 @@ from rftd.ops.logs import logger
 from rftd.streams.events.worker import Heartbeat, WorkerLost, WorkerStarted, WorkerStopped
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import WORKER_FAILS
+from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.executor import Handle, WorkerOrder
 
 pytestmark = pytest.mark.anyio
@@ -62,6 +63,9 @@ class Processes:
             process.waits_for = self.in_the_way
         self.started.append(process)
         return process
+
+    def host(self) -> Host:
+        return ANY_HOST
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None

@@ -21,6 +21,7 @@ from rftd.streams.spec import TasksetSpec
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
+from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.executor import Handle, WorkerOrder
 
 
@@ -52,6 +53,9 @@ class Ending:
 
     def start(self, order: WorkerOrder) -> Handle:
         return Ended()  # type: ignore[return-value]
+
+    def host(self) -> Host:
+        return ANY_HOST
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None
