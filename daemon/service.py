@@ -46,6 +46,8 @@ from rftd.streams.log import EventLog
 from rftd.streams.losses import Witness
 from rftd.streams.retention import enforce_retention
 from rftd.streams.split_submission import ROLES
+from rftd.workers.devices.discovery import find_host
+from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.local import LocalExecutor
 
 T = TypeVar("T")
@@ -198,7 +200,7 @@ def _supervisor(
 ) -> Supervisor:
     return Supervisor(
         owned.log,
-        LocalExecutor(owned.worker_url, home=str(folder.root)),
+        LocalExecutor(owned.worker_url, home=str(folder.root), host=find_host if options.roles == ROLES else _unseen),
         slots=options.slots,
         keep=options.keep,
         owner=ids.new(),
@@ -212,6 +214,11 @@ def _supervisor(
         guard=guard,
         hearing=hearing,
     )
+
+
+def _unseen() -> Host:
+    """Workers that somebody else starts run on machines that nobody has looked at here."""
+    return ANY_HOST
 
 
 def _upkeep(

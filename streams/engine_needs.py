@@ -30,8 +30,8 @@ class EngineNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """Most requests in one pass; 0: as many as the explorer runs at once."""
     max_num_batched_tokens: Index = 0
     """Most tokens in one pass; 0: the engine's own."""
-    start_timeout_s: Finite = 1800.0
-    """Longest start of the engine, compiling and loading included."""
+    start_timeout_s: Finite = 0.0
+    """Longest start of an explorer, its engine's compiling and loading included; 0: as long as any worker's."""
 
     @property
     def parallel(self) -> int:

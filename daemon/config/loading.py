@@ -23,6 +23,7 @@ from rftd.daemon.config.validation import validate
 from rftd.daemon.config.yaml_source import parse_yaml
 from rftd.ops import limits
 from rftd.streams.spec import ExperimentSpec
+from rftd.workers.devices.host import ANY_HOST, Host
 
 _PATH: FieldPath = ("trainer", "trainer_config_path")
 
@@ -45,9 +46,10 @@ def load_file(
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    host: Host = ANY_HOST,
 ) -> Submission:
-    """The experiment in a file, with `-s` overrides. Raises ConfigErrors that lists everything wrong."""
-    return load_text(read_text(Path(path)), str(path), overrides=overrides, environ=environ, cwd=cwd)
+    """The experiment in a file, with `-s` overrides, for workers on `host`. Raises ConfigErrors with every error."""
+    return load_text(read_text(Path(path)), str(path), overrides=overrides, environ=environ, cwd=cwd, host=host)
 
 
 def load_text(
@@ -57,6 +59,7 @@ def load_text(
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    host: Host = ANY_HOST,
 ) -> Submission:
     """The experiment in a text that is already read, from standard input for example. Raises ConfigErrors."""
     environ = os.environ if environ is None else environ
@@ -75,12 +78,14 @@ def load_text(
     issues += unresolved
     issues += withhold_secrets(tree, source)
     absolute_paths(tree, cwd=cwd, environ=environ)
-    spec = _spec(tree, source, issues, failed)
+    spec = _spec(tree, source, issues, failed, host)
     return Submission(spec.config, spec, source, (*notes, *spec.warnings))
 
 
-def check_config(config: Mapping[str, Any], *, overrides: Sequence[str] = (), gpus: int = 0) -> ExperimentSpec:
-    """The specification of a config that a client sent, with `key=value` overrides. Raises ConfigErrors.
+def check_config(config: Mapping[str, Any], *, overrides: Sequence[str] = (), host: Host = ANY_HOST) -> ExperimentSpec:
+    """The specification of a config that a client sent, with `key=value` overrides, for workers on `host`.
+
+    Raises ConfigErrors.
 
     Either spelling, plain data; a `${...}` is refused, for nothing of this side's environment may be read by it, and
     so are literal secrets and relative paths.
@@ -96,7 +101,7 @@ def check_config(config: Mapping[str, Any], *, overrides: Sequence[str] = (), gp
     issues += spelling
     issues += apply_overrides(tree, overrides, source)
     issues += withhold_secrets(tree, source)
-    return _spec(tree, source, issues, set(), gpus=gpus)
+    return _spec(tree, source, issues, set(), host)
 
 
 def portable_overrides(
@@ -149,7 +154,7 @@ def read_text(path: Path) -> str:
 
 
 def _spec(
-    tree: dict[str, Any], source: SourceMap, issues: list[Issue], failed: set[FieldPath], *, gpus: int = 0
+    tree: dict[str, Any], source: SourceMap, issues: list[Issue], failed: set[FieldPath], host: Host
 ) -> ExperimentSpec:
     """Validates and resolves; raises everything that was found so far and on the way."""
     # A `${` that could not be resolved was reported with its reason; check_plain would report each once more.
@@ -163,7 +168,7 @@ def _spec(
     # Only what the user wrote is kept: a default that a later release changes must not look as if it had been
     # asked for.
     config = experiment.model_dump(exclude_unset=True)
-    spec, contradictions = resolve_experiment(experiment, _plain(config), gpus=gpus)
+    spec, contradictions = resolve_experiment(experiment, _plain(config), host=host)
     if spec is None:
         raise report(contradictions, source)
     return spec

@@ -17,6 +17,7 @@ from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.folds.spine import Kept, Spine, Status
 from rftd.streams.shared_history import SharedHistory
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.workers.devices.host import ANY_HOST, Host
 
 _DATA: Final = ("digest", "rows", "selector", "seed")
 """The fields of a dataset that decide which row a position means."""
@@ -52,13 +53,15 @@ def forked_spec(
     *,
     name: str,
     labels: dict[str, str] | None = None,
+    host: Host = ANY_HOST,
 ) -> ExperimentSpec:
     """The fork's specification. Raises ConfigError (with every field that is wrong), DataError. Blocks.
 
-    Stages that the shared history completed stay as they were trained; the others are as `overrides` make them.
+    Stages that the shared history completed stay as they were trained; the others are as `overrides` make them, for
+    workers on `host`.
     """
     config: dict[str, Any] = {**parent.config, "name": name, "labels": {**parent.labels, **(labels or {})}}
-    spec = check_config(config, overrides=overrides)
+    spec = check_config(config, overrides=overrides, host=host)
     history = shared.spine.spec
     event = shared.forked
     assert history is not None
@@ -72,7 +75,7 @@ def forked_spec(
     )
     # Only what will be read again is looked at: the datasets of finished stages may have changed or gone since.
     rest = preflight(msgspec.structs.replace(spec, stages=spec.stages[event.stage :])).stages
-    ignored = tuple(_ignored(spec, parent, stages))
+    ignored = tuple(_ignored(spec, parent, stages, host))
     # Whoever has its parent's halves has those of the fork.
     forked = msgspec.structs.replace(spec, stages=(*stages, *rest), half="both", warnings=(*spec.warnings, *ignored))
     _goes_on(forked, history, event)
@@ -200,9 +203,9 @@ def _same_taskset(one: TasksetSpec, other: TasksetSpec) -> bool:
     return one == msgspec.structs.replace(other, path=one.path)
 
 
-def _ignored(spec: ExperimentSpec, parent: ExperimentSpec, settled: Sequence[StageSpec]) -> Iterator[str]:
+def _ignored(spec: ExperimentSpec, parent: ExperimentSpec, settled: Sequence[StageSpec], host: Host) -> Iterator[str]:
     """A warning for each finished stage that an override would change."""
-    before = check_config(parent.config)
+    before = check_config(parent.config, host=host)
     for old, new, kept in zip(before.stages, spec.stages, settled, strict=False):
         if msgspec.structs.replace(new, folder=old.folder) != old:
             yield f"stage {kept.name} was trained before the fork: what is changed of it has no effect there"

@@ -29,6 +29,7 @@ from rftd.streams.role import as_refs
 from rftd.streams.shared_history import shared_history
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.split_submission import BOTH, ROLES, difference, halves_of
+from rftd.workers.devices.host import Host
 
 _MEMORY: Final = "memory"
 _AS_FILES: Final = (
@@ -130,12 +131,12 @@ class Intake:
         if not halves_of(spec) <= entry.spine.halves:
             raise _unlike(entry.name, difference(entry.spec, spec) or "half")
 
-    async def fork(self, wanted: WantedFork, *, key: UUID, id: UUID) -> Position:
-        """See `Operations.fork`; the submission gets this id. Returns the position of the fork's last event."""
+    async def fork(self, wanted: WantedFork, host: Host, *, key: UUID, id: UUID) -> Position:
+        """See `Operations.fork`, for workers on `host`; the submission gets this id. The position of its last event."""
         child = made_by(key)
         known = self._entries.get(child)
         if known is None or known.status is Status.SUBMITTED:
-            spec, event = await self._forked(wanted)
+            spec, event = await self._forked(wanted, host)
             if known is None:
                 spec = await self._housed(spec)
                 self._room()
@@ -157,7 +158,7 @@ class Intake:
             await self._accept(child, spec)
         return position
 
-    async def _forked(self, wanted: WantedFork) -> tuple[ExperimentSpec, life.ExperimentForked]:
+    async def _forked(self, wanted: WantedFork, host: Host) -> tuple[ExperimentSpec, life.ExperimentForked]:
         """The fork's specification and what it shares. Raises NotFoundError, ConfigError, DataError, ConflictError."""
         experiment = wanted.experiment
         at_step = wanted.at_step
@@ -171,7 +172,9 @@ class Intake:
             check_parent(shared.spine.spec.name, shared.spine)
         check_payloads(entry.name, shared.spine, at_step)
         name = wanted.name or self._free_name(f"{entry.name}-fork-{at_step}", Path(parent.job_dir).parent)
-        spec = await asyncio.to_thread(forked_spec, parent, shared, wanted.overrides, name=name, labels=wanted.labels)
+        spec = await asyncio.to_thread(
+            forked_spec, parent, shared, wanted.overrides, name=name, labels=wanted.labels, host=host
+        )
         spec = within_reach(spec, self._roles)
         notes = lineage_note(experiment, entry.name, shared)
         spec = msgspec.structs.replace(spec, warnings=(*spec.warnings, *notes))

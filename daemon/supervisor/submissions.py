@@ -16,6 +16,7 @@ from rftd.ops import faults
 from rftd.streams.envelope import Position
 from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.spine import Status
+from rftd.workers.devices.host import Host
 
 
 class Submissions:
@@ -28,8 +29,13 @@ class Submissions:
         orders: Orders,
         refresh: Callable[[], Awaitable[None]],
         folders: asyncio.Lock,
+        host: Callable[[], Host],
     ) -> None:
-        """`folders` is held by whoever takes or frees a job's folder; `refresh` brings the registry up to date."""
+        """`folders` is held by whoever takes or frees a job's folder; `refresh` brings the registry up to date.
+
+        `host` says what workers are given; it may block.
+        """
+        self._host = host
         self._intake = intake
         self._registry = registry
         self._orders = orders
@@ -45,7 +51,7 @@ class Submissions:
         async def write(id: UUID) -> Position:
             # Before the lock: digesting a dataset may take minutes, and nobody else's submission, archive or removal
             # should wait for that.
-            spec = await asyncio.to_thread(lambda: preflight(check_config(config)))
+            spec = await asyncio.to_thread(lambda: preflight(check_config(config, host=self._host())))
             async with self._folders:
                 await self._refresh()
                 made[id] = await self._intake.submit(spec, key=key, id=id)
@@ -59,9 +65,10 @@ class Submissions:
         """See `Operations.fork`."""
 
         async def write(id: UUID) -> Position:
+            host = await asyncio.to_thread(self._host)
             async with self._folders:
                 await self._refresh()
-                return await self._intake.fork(wanted, key=key, id=id)
+                return await self._intake.fork(wanted, host, key=key, id=id)
 
         use = await self._orders.carry_out(order_of(key, "fork", None, wanted), write, whole=self._whole)
         accepted = self._accepted(use)

@@ -106,10 +106,10 @@ class Supervisor:
         self._desk = Desk(log, self._writer, clock=clock)
         self._orders = Orders((self._registry.commands, self._desk.commands), self._reach, clock=clock)
         self._verdicts = Verdicts(self._desk, self._orders, self._run_under_way)
-        self._one_submission = asyncio.Lock()
+        folders = self._one_submission = asyncio.Lock()
         """Held by whoever takes or frees a job's folder."""
         intake = Intake(log, self._registry.entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
-        self._submissions = Submissions(intake, self._registry, self._orders, self._refresh, self._one_submission)
+        self._submissions = Submissions(intake, self._registry, self._orders, self._refresh, folders, executor.host)
         self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
         if guard is not None:
             guard.folders, guard.collect = self._folders, lambda: self.collect(every=True)

@@ -1,4 +1,7 @@
-"""`rftd config`: an experiment file, printed as the daemon reads it or checked. Neither asks the daemon."""
+"""`rftd config`: an experiment file, printed as the daemon reads it or checked. Neither asks the daemon.
+
+`check` hears of the devices and engines of this machine, as a daemon here would.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from rftd.daemon.config.loading import Submission
+    from rftd.workers.devices.host import Host
 
 _FILE = click.argument("file", type=click.Path(allow_dash=True))
 _SET = click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one field; repeatable.")
@@ -26,7 +30,9 @@ def config_group() -> None:
 @_JSON
 def show(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
     """Print FILE as the daemon reads it: current field names, `${...}` resolved, secrets as `{env: NAME}`."""
-    submission = _load(file, overrides)
+    from rftd.workers.devices.host import ANY_HOST
+
+    submission = _load(file, overrides, ANY_HOST)
     if as_json:
         import json
 
@@ -42,8 +48,10 @@ def show(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
 @_SET
 @_JSON
 def check(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
-    """Check whether FILE can be submitted: prints `ok` and warnings, or all errors at once (exit 2)."""
-    submission = _load(file, overrides, as_json=as_json)
+    """Check whether FILE can be submitted here: prints `ok` and warnings, or all errors at once (exit 2)."""
+    from rftd.workers.devices.discovery import find_host
+
+    submission = _load(file, overrides, find_host(), as_json=as_json)
     if as_json:
         import json
 
@@ -63,14 +71,14 @@ def _stages(submission: Submission) -> str:
     return " then ".join(parts)
 
 
-def _load(file: str, overrides: tuple[str, ...], *, as_json: bool = False) -> Submission:
+def _load(file: str, overrides: tuple[str, ...], host: Host, *, as_json: bool = False) -> Submission:
     from rftd.daemon.config.issue import ConfigErrors
     from rftd.daemon.config.loading import load_file, load_text
 
     try:
         if file == "-":
-            return load_text(sys.stdin.read(), "<stdin>", overrides=overrides)
-        return load_file(file, overrides=overrides)
+            return load_text(sys.stdin.read(), "<stdin>", overrides=overrides, host=host)
+        return load_file(file, overrides=overrides, host=host)
     except ConfigErrors as errors:
         if as_json:
             import json

@@ -11,6 +11,8 @@ from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument, request_id_option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rftd.daemon.client.client import Answer, Client
     from rftd.daemon.config.loading import Submission
     from rftd.daemon.views.commands import ForkReceipt, SubmitReceipt
@@ -49,12 +51,12 @@ def command(
     settings: Settings = ctx.obj
     named = dict(pair(label) for label in labels)
     submission = _load(file, overrides if priority is None else (*overrides, f"priority={priority}"))
-    if settings.verbosity >= 0:
-        for warning in submission.warnings:
-            click.echo(f"warning: {warning}", err=True)
     if dry_run:
+        _warn(submission.warnings, settings)
         _show_dry(submission, settings)
         return
+    # The daemon warns of the rest by itself: it knows the devices and the engines.
+    _warn((text for text in submission.warnings if text not in submission.spec.warnings), settings)
     with Client(settings) as client:
         body = commands.Submit(config=submission.config, labels=named)
         try:
@@ -63,7 +65,14 @@ def command(
             # The daemon knows fields, not lines: the file is here, so here an error gets its line and column.
             say_where(error, submission.source)
             raise
+        _warn(accepted.value.warnings, settings)
         ctx.exit(taken_in(client, accepted, settings, f"stages: {stages_of(submission)}", wait=wait))
+
+
+def _warn(warnings: Iterable[str], settings: Settings) -> None:
+    if settings.verbosity >= 0:
+        for warning in warnings:
+            click.echo(f"warning: {warning}", err=True)
 
 
 def stages_of(submission: Submission) -> str:

@@ -11,6 +11,9 @@ algorithm.py   the algorithm's own defaults, arguments by the names that Trinity
 correction.py  what is done about tokens that older weights drew
 pacing.py      synchronizer to schedule and staleness bound; the modes colocate and collect_only
 policy.py      policy, replay buffer and capacity to one staleness policy that can go on
-explorer.py    which engine generates, on what, and how rollouts are given out
+gpu_shares.py  the guide's arithmetic of a cluster's GPUs
+rollout_engine.py which engine generates, and what it needs of its host
+explorer.py    how rollouts are given out
+placement.py   which GPUs each worker has for its own
 trainer.py     which engine trains, the critic or the teacher beside the model, the optimizer steps of a batch
 """

@@ -15,14 +15,15 @@ from rftd.daemon.config.schema.section import without_effect
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.split_submission import EXPLORE, TRAIN
+from rftd.workers.devices.host import Host
 
 
 def resolve_experiment(
-    experiment: Experiment, config: dict[str, Any], *, gpus: int = 0
+    experiment: Experiment, config: dict[str, Any], *, host: Host
 ) -> tuple[ExperimentSpec | None, list[Issue]]:
     """The specification, or None and everything that contradicts itself or cannot be run.
 
-    `config` is the same file as plain data, as `rftd config show` prints it.
+    `config` is the same file as plain data, as `rftd config show` prints it; `host` is the machine of the workers.
     """
     # All stages are resolved even if one is wrong, so that a user sees everything at once.
     issues = [*_check_root(experiment), *_check_stage_names(experiment), *_check_trainer_config(experiment)]
@@ -32,7 +33,7 @@ def resolve_experiment(
     modes: set[str] = set()
     for stage in stage_configs(config):
         notes = Notes()
-        spec = resolve_stage(stage, job_dir, gpus, notes)
+        spec = resolve_stage(stage, job_dir, host, notes)
         if spec is not None:
             check_against_first(spec, stages, notes)
         issues += [placed(issue, stage.prefix, config) for issue in notes.issues]

@@ -8,33 +8,24 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Notes, Unsupported
-from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
+from rftd.daemon.config.resolve.arguments import check_struct, lifted_counts
+from rftd.daemon.config.resolve.rollout_engine import choose_engine, resolve_dtype, resolve_needs
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SyncSpec
+from rftd.workers.devices.host import Host
 from rftd.workers.rollout.engines import registry as rollout_engines
 
-_GUIDES: Final = ("vllm", "openai", "tinker", "sglang", "external")
-"""The engines of the guide."""
-TORCH_DTYPE: Final = "float32"
 ROLLOUT_ARGS: Final[FieldPath] = ("explorer", "rollout_model", "extra_engine_args")
 _OVER: Final[FieldPath] = ("explorer", "over_rollout", "ratio")
 _DYNAMIC: Final[FieldPath] = ("explorer", "dynamic_timeout", "enable")
 
 
-def resolve_rollout(experiment: Experiment, gpus: int, notes: Notes) -> RolloutSpec:
+def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> RolloutSpec:
     """The explorers of one stage."""
     given = experiment.explorer
     model = experiment.explorer.rollout_model
-    engine: str = model.engine_type
-    if experiment.model.tinker.enable:
-        engine = "tinker"
-    # vllm is the guide's default, so that a file which says nothing of engines runs without a GPU, too.
-    elif engine == "vllm" and not gpus:
-        notes.warn("explorer.rollout_model.engine_type vllm needs a GPU: torch generates instead")
-        engine = "torch"
-    else:
-        check_engine(rollout_engines.ENGINES, engine, _GUIDES, ("explorer", "rollout_model", "engine_type"), notes)
+    chosen = choose_engine(experiment, host, notes)
     if experiment.model.external_model.enable:
         what = "an external model can only be benchmarked, which rftd cannot do yet"
         notes.wrong(("model", "external_model", "enable"), what, "write enable: false", Unsupported)
@@ -42,48 +33,24 @@ def resolve_rollout(experiment: Experiment, gpus: int, notes: Notes) -> RolloutS
         what = f"is {model.engine_num}, and an experiment has {limits.WORKER_SLOTS} slots for explorers"
         fix = f"write at most {limits.WORKER_SLOTS}, and raise explorer.runner_per_model"
         notes.wrong(("explorer", "rollout_model", "engine_num"), what, fix)
-    parallel = model.tensor_parallel_size * model.data_parallel_size * model.pipeline_parallel_size
-    if parallel > 1 and not gpus:
-        notes.warn("explorer.rollout_model: tensor, data and pipeline parallel sizes have no effect without GPUs")
     args, lifted = lifted_counts(model.extra_engine_args, ("threads",), ROLLOUT_ARGS, notes)
-    if (taken := rollout_engines.arguments_of(engine)) is not None:
-        check_struct(args, taken, ROLLOUT_ARGS, f"the {engine} engine", notes, beside=("threads",))
+    if (taken := rollout_engines.arguments_of(chosen.engine)) is not None:
+        check_struct(args, taken, ROLLOUT_ARGS, f"the {chosen.engine} engine", notes, beside=("threads",))
     return RolloutSpec(
-        engine=engine,
+        engine=chosen.engine,
         explorers=model.engine_num,
         concurrency=given.runner_per_model,
         max_timeout_s=given.max_timeout,
         max_retry_times=given.max_retry_times,
-        # bfloat16 is the guide's default and meant for GPUs: without one only who writes a dtype gets another
-        # than float32.
-        dtype=TORCH_DTYPE if model.dtype == "auto" or not (gpus or "dtype" in model.model_fields_set) else model.dtype,
+        dtype=resolve_dtype(experiment, chosen, host),
         # 42 is the guide's default here, and is not meant to undo the seed of the experiment.
         seed=model.seed if "seed" in model.model_fields_set else experiment.seed,
         threads=lifted.get("threads", 1),
         engine_args=args,
+        needs=resolve_needs(model, chosen, notes),
         # Names only: the values are secrets, which workers read where they run.
         environment=tuple(sorted(given.env_vars)),
     )
-
-
-def check_cluster(experiment: Experiment, gpus: int, notes: Notes) -> None:
-    """Says what the cluster's counts become, and refuses counts that leave the trainer nothing."""
-    nodes = experiment.cluster.node_num or 0
-    per_node = experiment.cluster.gpu_per_node or 0
-    slots = nodes * per_node
-    if not slots:
-        return
-    model = experiment.explorer.rollout_model
-    parallel = model.tensor_parallel_size * model.data_parallel_size * model.pipeline_parallel_size
-    explorers = model.engine_num * parallel
-    if slots > 1 and explorers >= slots:
-        what = f"{nodes} x {per_node} = {slots} slots, and explorers take {explorers}: none is left for the trainer"
-        notes.wrong(("cluster", "gpu_per_node"), what, "raise it, or lower explorer.rollout_model.engine_num")
-    elif not gpus:
-        notes.warn(
-            f"no GPU: cluster {nodes} x {per_node} counts as {slots} process slots, "
-            f"{model.engine_num} for explorers, the trainer takes one"
-        )
 
 
 def schedule_rollouts(

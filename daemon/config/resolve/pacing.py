@@ -15,6 +15,7 @@ from rftd.ops.errors import ConfigError
 from rftd.ops.processors import ALL
 from rftd.streams.schedule import needed_staleness
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec, TrainerSpec
+from rftd.workers.devices.host import Host
 from rftd.workers.weights.registry import CHANNELS
 
 _SYNC: FieldPath = ("synchronizer",)
@@ -30,13 +31,13 @@ _TURNS: Final = {
 
 
 def resolve_pacing(
-    experiment: Experiment, algorithm: AlgorithmSpec, batch: int, notes: Notes
+    experiment: Experiment, algorithm: AlgorithmSpec, batch: int, host: Host, notes: Notes
 ) -> tuple[SyncSpec, PolicySpec]:
     """The schedule of synchronisation, and the policy: how far explorers run ahead, how old an experience may be."""
     given = experiment.synchronizer
     fixed = given.sync_style == "fixed"
     sync = SyncSpec(
-        method=_method(experiment, notes),
+        method=_method(experiment, host, notes),
         style=given.sync_style,
         interval=given.sync_interval,
         offset=given.sync_offset,
@@ -69,14 +70,15 @@ def _without_effect(sync: SyncSpec, notes: Notes) -> None:
         notes.warn("synchronizer.trainer_sync_interval has no effect: with explorer_driven the trainer is asked")
 
 
-def _method(experiment: Experiment, notes: Notes) -> str:
+def _method(experiment: Experiment, host: Host, notes: Notes) -> str:
     given = experiment.synchronizer
     interval = max(given.sync_interval, given.explorer_sync_interval or 1, given.trainer_sync_interval or 1)
     if given.memory_dir and not PurePosixPath(given.memory_dir).is_absolute():
         notes.wrong((*_SYNC, "memory_dir"), "must be an absolute path", "name a folder in memory, such as /dev/shm")
     # nccl is the guide's default, so a file that says nothing of it is no error here.
-    if given.sync_method == "nccl":
-        notes.warn("synchronizer.sync_method nccl needs GPUs: weights travel as checkpoint files instead")
+    if given.sync_method == "nccl" and not (host.gpus and "nccl" in CHANNELS.names()):
+        why = "is not in this release" if host.gpus else "needs GPUs"
+        notes.warn(f"synchronizer.sync_method nccl {why}: weights travel as checkpoint files instead")
         return "checkpoint"
     try:
         CHANNELS.check(given.sync_method)

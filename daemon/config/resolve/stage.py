@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from rftd.daemon.config.issue import Notes, Unsupported, WrongValue
 from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorithm
-from rftd.daemon.config.resolve.explorer import check_cluster, resolve_rollout, schedule_rollouts
+from rftd.daemon.config.resolve.explorer import resolve_rollout, schedule_rollouts
 from rftd.daemon.config.resolve.model import LengthLimits, derive_lengths, resolve_lora
 from rftd.daemon.config.resolve.pacing import (
     collecting,
@@ -16,6 +16,7 @@ from rftd.daemon.config.resolve.pacing import (
     resolve_pacing,
     with_turns,
 )
+from rftd.daemon.config.resolve.placement import with_devices
 from rftd.daemon.config.resolve.rows import dataset, resolve_mix
 from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_taskset
@@ -24,13 +25,15 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.schedule import explorer_interval
 from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec
+from rftd.streams.split_submission import BOTH
 from rftd.workers.algorithms.definition import AlgorithmDefinition
+from rftd.workers.devices.host import ANY_HOST, Host
 
 _ANY_LENGTHS = LengthLimits(2**20, 2**19, 2**19, 0)
 """Lengths that stand for contradictory ones, so that the rest of the stage is checked as well."""
 
 
-def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) -> StageSpec | None:
+def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -> StageSpec | None:
     """The stage, or None after saying everything that is wrong with it."""
     experiment = in_turns(config.experiment, notes) if config.experiment.mode == "colocate" else config.experiment
     definition = find_algorithm(experiment.algorithm, notes)
@@ -39,11 +42,12 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
     lengths = derive_lengths(experiment.model, notes) or _ANY_LENGTHS
     if not experiment.model.model_path:
         notes.wrong(("model", "model_path"), "names no model", "set it to the folder of a Hugging Face model")
-    if kind == "both":
-        check_cluster(experiment, gpus, notes)
+    if kind == "both" and experiment.mode in BOTH and not experiment.explorer.collect_only:
+        # The other half may be submitted on another machine, and must come out as this one does.
+        host = ANY_HOST
     _replay_notes(experiment, kind, notes)
-    rollout = resolve_rollout(experiment, gpus, notes) if kind == "both" else RolloutSpec()
-    trainer = resolve_trainer(experiment, lengths.model, gpus, notes)
+    rollout = resolve_rollout(experiment, host, notes) if kind == "both" else RolloutSpec()
+    trainer = resolve_trainer(experiment, lengths.model, host, notes)
     if definition is None:
         return None
     # From here on the definition is needed; everything above is checked even with an unknown type.
@@ -52,10 +56,15 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
     explores = kind == "both"
     batch, train_batch = _batches(experiment, algorithm, explores, notes)
     trainer = with_updates(trainer, experiment, algorithm, train_batch, notes)
+    if explores:
+        rollout, trainer = with_devices(experiment, rollout, trainer, host, notes)
     expert, expert_rows = resolve_mix(experiment, algorithm, train_batch, notes) if explores else (None, 0)
     explored = train_batch - expert_rows
     _fits_a_record(experiment, algorithm, explored if explores else 0, expert_rows if explores else train_batch, notes)
-    sync, policy = resolve_pacing(experiment, algorithm, explored, notes) if explores else (SyncSpec(), PolicySpec())
+    sync = SyncSpec()
+    policy = PolicySpec()
+    if explores:
+        sync, policy = resolve_pacing(experiment, algorithm, explored, host, notes)
     if experiment.mode == "colocate":
         sync, rollout, trainer = with_turns(experiment, sync, rollout, trainer)
     if explores:

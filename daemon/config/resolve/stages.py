@@ -13,6 +13,7 @@ from rftd.daemon.config.issue import Notes
 from rftd.daemon.config.resolve.explorer import ROLLOUT_ARGS
 from rftd.daemon.config.resolve.trainer import TRAINER_ARGS
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.spec import StageSpec
 from rftd.workers.rollout.engines import registry as rollout_engines
 from rftd.workers.training.engines import registry as trainer_engines
@@ -33,6 +34,10 @@ _ROLLOUT: Final[Mapping[str, FieldPath]] = {
     "dtype": ("explorer", "rollout_model", "dtype"),
     "threads": (*ROLLOUT_ARGS, "threads"),
 }
+
+
+# What is chosen for a stage follows from these and from the host, which is the same for all of them.
+_NEEDS: Final = tuple(sorted(set(EngineNeeds.__struct_fields__) - {"device", "devices", "start_timeout_s"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,11 @@ def check_against_first(stage: StageSpec, before: Sequence[StageSpec], notes: No
         theirs = getattr(exploring.rollout, name)
         if mine != theirs:
             _refuse(path, mine, theirs, exploring, notes)
+    for name in _NEEDS:
+        mine = getattr(stage.rollout.needs, name)
+        theirs = getattr(exploring.rollout.needs, name)
+        if mine != theirs:
+            _refuse(("explorer", "rollout_model", name), mine, theirs, exploring, notes)
     kind = rollout_engines.arguments_of(exploring.rollout.engine)
     # Of a third party's engine, which is not imported here, what the two stages say is compared word by word.
     given = {*stage.rollout.engine_args, *exploring.rollout.engine_args}

@@ -11,18 +11,19 @@ import msgspec
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
-from rftd.daemon.config.resolve.explorer import TORCH_DTYPE
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec, TrainerSpec, UpdatesSpec
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
 from rftd.workers.algorithms.registry import lookup
+from rftd.workers.devices.host import Host
 from rftd.workers.training.engines import registry as trainer_engines
 from rftd.workers.training.losses.policy_loss import LossNeeds
 from rftd.workers.training.losses.registry import POLICY_LOSSES
 from rftd.workers.training.token_advantages.token_advantage import PassField, token_advantage
 
+TORCH_DTYPE: Final = "float32"
 TRAINER_ARGS: Final[FieldPath] = ("trainer", "engine_args")
 _GUIDES: Final = ("verl", "tinker")
 """The engines of the guide."""
@@ -41,20 +42,21 @@ _FIELDS: Final = {"ppo_epochs": "epochs", "ppo_mini_batch_size": "mini_batch_ite
 _CONFIG: Final[FieldPath] = ("trainer", "trainer_config")
 
 
-def resolve_trainer(experiment: Experiment, model_tokens: int, gpus: int, notes: Notes) -> TrainerSpec:
+def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes: Notes) -> TrainerSpec:
     """The trainer of one stage."""
     given = experiment.trainer
     engine: str = given.trainer_type
     if experiment.model.tinker.enable:
         engine = "tinker"
-    elif engine == "verl" and not gpus:
-        notes.warn("trainer.trainer_type verl needs a GPU: torch trains instead")
+    # The guide's default: a file that says nothing of engines is trained wherever it is submitted.
+    elif engine == "verl" and (why := _without_verl(experiment, host)):
+        notes.warn(f"trainer.trainer_type verl {why}: torch trains instead")
         engine = "torch"
     else:
         check_engine(trainer_engines.ENGINES, engine, _GUIDES, ("trainer", "trainer_type"), notes)
     args, lifted = lifted_counts(given.engine_args, ("threads",), TRAINER_ARGS, notes)
     ulysses = max(given.ulysses_sequence_parallel_size, 1)
-    if given.ulysses_sequence_parallel_size > 1 and not gpus:
+    if given.ulysses_sequence_parallel_size > 1 and not host.gpus:
         notes.warn("trainer.ulysses_sequence_parallel_size has no effect without GPUs")
     # The specification has a field for it: the engine must not be given it twice.
     dtype = args.pop("dtype", TORCH_DTYPE)
@@ -77,6 +79,14 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, gpus: int, notes:
         max_nonfinite_steps=given.max_nonfinite_steps,
         engine_args=args,
     )
+
+
+def _without_verl(experiment: Experiment, host: Host) -> str:
+    """The reason why verl cannot train; empty if it can, or if it is written and nobody knows the workers' machine."""
+    if "verl" not in trainer_engines.ENGINES.names():
+        return "is not in this release" if host.gpus else "needs a GPU"
+    written = "trainer_type" in experiment.trainer.model_fields_set
+    return "" if host.gpus or (written and not host.seen) else "needs a GPU"
 
 
 def with_updates(

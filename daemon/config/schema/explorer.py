@@ -14,7 +14,6 @@ from rftd.daemon.config.schema.section import (
     Seconds,
     Section,
     Seed,
-    Share,
     Url,
     inert,
     section,
@@ -35,13 +34,19 @@ class RolloutModel(Section):
     tensor_parallel_size: Count = 1
     data_parallel_size: Count = 1
     pipeline_parallel_size: Count = 1
-    enable_expert_parallel: bool = inert(False)
+    enable_expert_parallel: bool = False
     extra_engine_args: Args = {}
     use_v1: bool = inert(True)
-    enforce_eager: bool = inert(False)
-    enable_prefix_caching: bool = inert(True)
-    enable_chunked_prefill: bool = inert(True)
-    gpu_memory_utilization: Share = inert(0.9)
+    enforce_eager: bool = False
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    max_num_seqs: Count | None = None
+    """vLLM's: the most requests in one pass; None: as many as an explorer runs at once."""
+    max_num_batched_tokens: Count | None = None
+    """vLLM's: the most tokens in one pass."""
+    start_timeout: Seconds | None = None
+    """rftd's own: the longest start of an explorer with its engine; None: the engine's usual one."""
     dtype: Annotated[Literal["bfloat16", "float16", "float32", "auto"], word()] = "bfloat16"
     seed: Seed = inert(42, why="rollouts are drawn by the experiment's seed")
     temperature: Annotated[float, Field(ge=0)] | None = inert(None)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import schemathesis
 from fastapi import FastAPI
@@ -35,6 +35,8 @@ from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Writer
 from rftd.streams.deadletters import DeadLetterBox
 from rftd.streams.events.experiment import ExperimentPaused
+from rftd.workers.devices.host import ANY_HOST
+from rftd.workers.launcher.local import LocalExecutor
 
 KNOWN: Final = 0.8
 """Share of the requests that name something that is there."""
@@ -79,7 +81,8 @@ async def served(folder: Path) -> AsyncIterator[tuple[str, list[str]]]:
     writer = Writer(source="daemon/probe", clock=clock, ids=ids)
     projector = Projector(log, tables, clock=clock, report=DeadLetterBox(log, writer, clock=clock).report)
     await projector.catch_up()
-    nobody = cast(Any, None)  # nothing is driven, so no worker is started
+    # Nothing is driven, so no worker is started.
+    nobody = LocalExecutor("unix:nowhere", host=lambda: ANY_HOST)
     operations = Supervisor(log, nobody, owner=ids.new(), clock=clock, ids=ids, logger=logger(), archives=folder / "a")
     app: FastAPI = make_app(operations=operations, log=log, engine=tables, projector=projector)
     bound = bind("127.0.0.1", 0)

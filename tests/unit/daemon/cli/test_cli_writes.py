@@ -46,6 +46,16 @@ def test_submit_from_standard_input(rftd: Rftd, monkeypatch: pytest.MonkeyPatch)
     assert rftd("get", "piped").status == 0
 
 
+def test_each_warning_is_said_once(rftd: Rftd, experiment_file: Path) -> None:
+    """The file's own here, the rest by the daemon, which knows devices and engines."""
+    warned = ["-s", "explorer.rollout_model.enforce_eager=true", "-s", "name=warned"]
+    for more in ([], ["--dry-run"]):
+        said = rftd("submit", str(experiment_file), *warned, *more)
+        assert said.status == 0
+        assert said.err.count("explorer.rollout_model.enforce_eager has no effect") == 1
+    assert rftd("submit", str(experiment_file), *warned, "--quiet").err == ""
+
+
 def test_dry_run_sends_nothing(rftd: Rftd, experiment_file: Path) -> None:
     before = rftd("ls", "--json").out
     said = rftd("submit", str(experiment_file), "--dry-run")

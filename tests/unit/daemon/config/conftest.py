@@ -10,8 +10,10 @@ import pytest
 
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import Submission, load_text
+from rftd.workers.devices.host import Host
 
 Load = Callable[..., Submission]
+NO_GPU = Host(name="laptop", no_gpu="there is no nvidia-smi")
 
 SMALL = """
 project: p
@@ -43,8 +45,14 @@ def small() -> str:
 def load(tmp_path: Path) -> Load:
     """Loads text as `exp.yaml`, with an environment and a working directory of its own."""
 
-    def call(text: str = SMALL, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Submission:
-        return load_text(textwrap.dedent(text), "exp.yaml", overrides=overrides, environ=environ or {}, cwd=tmp_path)
+    def call(
+        text: str = SMALL,
+        overrides: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        host: Host = NO_GPU,
+    ) -> Submission:
+        text = textwrap.dedent(text)
+        return load_text(text, "exp.yaml", overrides=overrides, environ=environ or {}, cwd=tmp_path, host=host)
 
     return call
 

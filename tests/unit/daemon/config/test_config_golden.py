@@ -11,9 +11,11 @@ import pytest
 from rftd.daemon.config.loading import Submission, check_config, load_file
 from rftd.streams.events.experiment import ExperimentSubmitted
 from rftd.streams.spec import ExperimentSpec
+from rftd.workers.devices.host import Host
 
 ROOT = Path(__file__).parents[4]
 GOLDEN = ROOT / "tests" / "golden" / "config"
+NO_GPU = Host(name="laptop", no_gpu="there is no nvidia-smi")
 EXAMPLE = ROOT / "examples" / "gsm8k.yaml"
 STAGES = """
 stages:
@@ -37,7 +39,7 @@ def _load(name: str, folder: Path) -> Submission:
     if name == "gsm8k_stages":
         file = folder / "gsm8k.yaml"
         file.write_text(EXAMPLE.read_text() + STAGES)
-    return load_file(file, environ={}, cwd=Path("/home/user"))
+    return load_file(file, environ={}, cwd=Path("/home/user"), host=NO_GPU)
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "gsm8k_stages"])
@@ -51,7 +53,7 @@ def test_the_quick_start_resolves_to_its_golden_specification(name: str, tmp_pat
 def test_the_daemon_resolves_what_the_client_sends_to_the_same(name: str, tmp_path: Path) -> None:
     submission = _load(name, tmp_path)
     sent = json.loads(json.dumps(submission.config))
-    assert check_config(sent) == submission.spec
+    assert check_config(sent, host=NO_GPU) == submission.spec
 
 
 def test_the_specification_travels_as_an_event(tmp_path: Path) -> None:

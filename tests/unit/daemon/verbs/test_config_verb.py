@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,12 @@ from rftd.daemon.config.loading import check_config
 from rftd.daemon.verbs.config import config_group
 
 EXAMPLE = str(Path(__file__).parents[4] / "examples" / "gsm8k.yaml")
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine shows no GPU, whatever it has."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
 def test_show_prints_the_current_spelling(tmp_path: Path) -> None:
@@ -43,6 +50,18 @@ def test_check_says_ok_and_warns_on_the_other_stream() -> None:
     assert result.stdout.startswith("ok: <project_name>/<experiment_name>, main (grpo, 1 epoch)")
     assert "warning: " in result.stderr
     assert "nccl" in result.stderr
+
+
+def test_check_hears_of_the_devices_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text(f"#!{sys.executable}\nprint('0, GPU-a, NVIDIA L4, 23034')\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    result = CliRunner().invoke(config_group, ["check", EXAMPLE])
+    assert result.exit_code == 2
+    assert "1 x 2 = 2 GPUs, and the workers' machine has 1 GPU (NVIDIA L4 0)" in result.stderr
+    assert CliRunner().invoke(config_group, ["show", EXAMPLE]).exit_code == 0, "it only prints the file"
 
 
 @pytest.mark.parametrize("verb", ["show", "check"])

@@ -1,0 +1,66 @@
+"""The GPUs of a cluster, shared out as the guide does: engines, auxiliary models, and the rest for the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.explorer import RolloutModel
+from rftd.workers.devices.host import Host
+
+
+class GpuShares(NamedTuple):
+    """The arithmetic of one stage."""
+
+    nodes: int
+    """0 where the file does not say."""
+    per_node: int
+    total: int
+    engines: int
+    each: int
+    """GPUs of one engine."""
+    auxiliary: int
+    """GPUs of the auxiliary models together."""
+
+    @property
+    def left(self) -> int:
+        """GPUs for the trainer; below 0 where there are too few for the engines already."""
+        return self.total - self.engines * self.each - self.auxiliary
+
+    def __str__(self) -> str:
+        """The numbers in words."""
+        have = f"{self.nodes} x {self.per_node} = {self.total}" if self.nodes else f"{self.total}"
+        auxiliary = f" and auxiliary models {self.auxiliary}" if self.auxiliary else ""
+        unit = "GPU" if self.total == 1 else "GPUs"
+        return (
+            f"{have} {unit}, of which {self.engines} engines x {self.each} take {self.engines * self.each}{auxiliary}"
+        )
+
+
+def shares_of(
+    experiment: Experiment, host: Host, *, each: int | None = None, auxiliary: Sequence[RolloutModel] | None = None
+) -> GpuShares:
+    """The shares of the written cluster, else of what the host has.
+
+    `each` GPUs are one engine's, by default as many as its parallel sizes say; `auxiliary` are the models that have
+    GPUs of their own, by default all that the file names.
+    """
+    nodes = experiment.cluster.node_num or 0
+    per_node = experiment.cluster.gpu_per_node or 0
+    written = bool(nodes and per_node)
+    model = experiment.explorer.rollout_model
+    beside = experiment.explorer.auxiliary_models if auxiliary is None else auxiliary
+    return GpuShares(
+        nodes=nodes if written else 0,
+        per_node=per_node if written else 0,
+        total=nodes * per_node if written else len(host.gpus),
+        engines=model.engine_num,
+        each=parallel_of(model) if each is None else each,
+        auxiliary=sum(other.engine_num * parallel_of(other) for other in beside),
+    )
+
+
+def parallel_of(model: RolloutModel) -> int:
+    """The GPUs of one engine, by its parallel sizes."""
+    return model.tensor_parallel_size * model.pipeline_parallel_size * model.data_parallel_size

@@ -1,0 +1,110 @@
+"""Which GPUs each worker of a stage has for its own: the guide's arithmetic, held against what the host has."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.issue import Notes
+from rftd.daemon.config.resolve.gpu_shares import GpuShares, parallel_of, shares_of
+from rftd.daemon.config.resolve.rollout_engine import computes_on_gpu
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.streams.spec import RolloutSpec, TrainerSpec
+from rftd.workers.devices.host import Host
+
+_CLUSTER: FieldPath = ("cluster", "gpu_per_node")
+
+
+def with_devices(
+    experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec, host: Host, notes: Notes
+) -> tuple[RolloutSpec, TrainerSpec]:
+    """The parts of a stage that explores, with the GPUs that each explorer and the trainer have for their own.
+
+    0 of a worker means that it is given none, and sees what its machine shows.
+    """
+    each = _gpus_of_engine(experiment, rollout, host)
+    trains = _gpus_of_trainer(experiment, trainer, host)
+    if not host.gpus or not (each or trains):
+        _check_slots(experiment, host, notes)
+        return _given(rollout, each), trainer
+    # A teacher is part of the trainer, on its devices: it has no engine of its own.
+    models = experiment.explorer.auxiliary_models
+    shares = shares_of(experiment, host, each=each, auxiliary=models[1:] if trainer.teacher_path else models)
+    if shares.nodes and shares.total > len(host.gpus):
+        what = f"{shares.nodes} x {shares.per_node} = {shares.total} GPUs, and the workers' machine has {host.named()}"
+        notes.wrong(_CLUSTER, what, "write what is there, or leave cluster out")
+        return rollout, trainer
+    if experiment.mode == "colocate":
+        return _taking_turns(rollout, trainer, each, host, notes)
+    if experiment.explorer.collect_only:
+        trains = 0
+    if shares.left < trains:
+        if shares.nodes or rollout.engine != "torch":
+            _refuse(shares, notes)
+        else:
+            notes.warn(f"{_needed(shares, trains)}, and there is {host.named()}: they share it")
+            return _given(rollout, each), msgspec.structs.replace(trainer, devices=trains)
+        return rollout, trainer
+    # verl spreads over all that is left; torch trains on one.
+    own = shares.left if trains and trainer.engine == "verl" else trains
+    if own and own < shares.left:
+        notes.warn(f"{shares}; {trainer.engine} trains on {own} of the {shares.left} that are left")
+    return _given(rollout, each), msgspec.structs.replace(trainer, devices=own)
+
+
+def _given(rollout: RolloutSpec, each: int) -> RolloutSpec:
+    return msgspec.structs.replace(rollout, needs=msgspec.structs.replace(rollout.needs, devices=each))
+
+
+def _gpus_of_engine(experiment: Experiment, rollout: RolloutSpec, host: Host) -> int:
+    """GPUs that one explorer computes on."""
+    if rollout.engine == "vllm":
+        # On a host that nobody has seen, too: the launcher there gives as many.
+        return 0 if rollout.needs.device == "cpu" else rollout.needs.parallel
+    return int(rollout.engine == "torch" and computes_on_gpu(experiment, rollout.engine_args, host))
+
+
+def _gpus_of_trainer(experiment: Experiment, trainer: TrainerSpec, host: Host) -> int:
+    """GPUs that the trainer must have."""
+    if trainer.engine == "verl":
+        return int(bool(host.gpus))
+    return int(trainer.engine == "torch" and computes_on_gpu(experiment, trainer.engine_args, host))
+
+
+def _taking_turns(
+    rollout: RolloutSpec, trainer: TrainerSpec, each: int, host: Host, notes: Notes
+) -> tuple[RolloutSpec, TrainerSpec]:
+    if each > 1:
+        what = f"the engine takes {each} GPUs, and mode colocate is for one device that the trainer has in turn"
+        notes.wrong(("explorer", "rollout_model", "tensor_parallel_size"), what, "write 1, or mode: both")
+    return rollout, trainer
+
+
+def _refuse(shares: GpuShares, notes: Notes) -> None:
+    where = _CLUSTER if shares.nodes else ("explorer", "rollout_model", "engine_num")
+    what = f"{shares}: {max(shares.left, 0)} are left for the trainer"
+    fix = "lower explorer.rollout_model.engine_num or its parallel sizes, or let them take turns: mode: colocate"
+    notes.wrong(where, what, fix)
+
+
+def _needed(shares: GpuShares, trains: int) -> str:
+    return f"explorers and trainer would take {shares.engines * shares.each + shares.auxiliary + trains} GPUs"
+
+
+def _check_slots(experiment: Experiment, host: Host, notes: Notes) -> None:
+    """Without a GPU the cluster's counts are those of processes: says so, and refuses what leaves the trainer none."""
+    shares = shares_of(experiment, host, each=parallel_of(experiment.explorer.rollout_model), auxiliary=())
+    explorers = shares.engines * shares.each
+    if not shares.nodes:
+        return
+    if shares.total > 1 and explorers >= shares.total:
+        what = (
+            f"{shares.nodes} x {shares.per_node} = {shares.total} slots, and explorers take {explorers}: "
+            f"none is left for the trainer"
+        )
+        notes.wrong(_CLUSTER, what, "raise it, or lower explorer.rollout_model.engine_num")
+    elif host.seen and not host.gpus:
+        notes.warn(
+            f"no GPU: cluster {shares.nodes} x {shares.per_node} counts as {shares.total} process slots, "
+            f"{shares.engines} for explorers, the trainer takes one"
+        )

