@@ -21,19 +21,27 @@ if TYPE_CHECKING:
 @shared_options
 @click.pass_context
 def doctor(ctx: click.Context, log_at: LogUrl | None, postgres: str | None) -> None:
-    """Check this machine, the data folder, Kafka, Postgres and the daemon. Exit 1 if a check fails."""
+    """Check this machine, its devices and engines, the data folder, Kafka, Postgres and the daemon.
+
+    Exit 1 if a check fails.
+    """
     from pathlib import Path
 
     from rftd.daemon.doctor.cluster import check_log, check_postgres
     from rftd.daemon.doctor.daemon import check_daemon, check_endpoint
+    from rftd.daemon.doctor.engines import check_devices, check_engines
     from rftd.daemon.doctor.machine import check_folder, check_identity, check_packages, check_python
+    from rftd.workers.devices.discovery import find_host
 
     settings: Settings = ctx.obj
     folder = Path(data_folder(settings)).absolute()
+    host = find_host()
     findings = [
         *check_python(),
         *check_identity(),
         *check_packages(),
+        *check_devices(host),
+        *check_engines(host),
         *check_folder(folder),
         *check_log(log_at),
         *check_postgres(postgres),

@@ -15,8 +15,11 @@ from synthetic.daemon.command_line import Rftd, Served
 
 import rftd.ops as ours
 from rftd.daemon.doctor.daemon import check_daemon, check_endpoint
+from rftd.daemon.doctor.engines import check_devices, check_engines
 from rftd.daemon.doctor.machine import check_folder, check_identity, check_packages, check_python
 from rftd.daemon.settings import Settings
+from rftd.workers.devices.host import Device, Host
+from rftd.workers.rollout.engines.registry import ENGINES
 
 
 def test_a_fit_machine(rftd: Rftd) -> None:
@@ -24,6 +27,7 @@ def test_a_fit_machine(rftd: Rftd) -> None:
     report = json.loads(said.out)
     found = {check["check"]: check for check in report["checks"]}
     assert {"python", "assertions", "identity", "packages", "folder", "disk", "daemon"} <= set(found)
+    assert {"device", "engine torch", "engine vllm", "engine verl"} <= set(found)
     assert found["daemon"]["status"] == "ok"
     assert said.status == 0
     assert report["ok"] is True
@@ -58,6 +62,28 @@ def test_packages() -> None:
     [finding] = check_packages(("json", "no_such_package_of_rftd"))
     assert finding.status == "fail"
     assert "no_such_package_of_rftd" in finding.what
+
+
+def test_devices_and_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not ENGINES.builtin("vllm"):
+        monkeypatch.setitem(ENGINES._table, "vllm", ENGINES._table["fake"])
+    cpu = Device(kind="cpu", index=0, name="16 processors", memory_bytes=64 * 1024**3)
+    gpu = Device(kind="cuda", index=1, name="NVIDIA L4", memory_bytes=24 * 1024**3, visible="1")
+    laptop = Host(devices=(cpu,), no_gpu="there is no nvidia-smi")
+    assert [finding.what for finding in check_devices(laptop)] == [
+        "cpu 0: 16 processors, 64.0 GiB",
+        "no GPU (there is no nvidia-smi)",
+    ]
+    _, without, _ = check_engines(laptop)
+    assert (without.status, without.what) == ("ok", "cannot generate: vLLM is not installed")
+    assert "make engines-cpu" in without.fix
+    bare = Host(devices=(cpu, gpu))
+    assert check_devices(bare)[1].what == "cuda 1: NVIDIA L4, 24.0 GiB"
+    _, missing, _ = check_engines(bare)
+    assert missing.status == "warn", "a GPU that the faster engine could use"
+    assert "rftd[vllm]" in missing.fix
+    _, there, _ = check_engines(Host(devices=(cpu, gpu), packages={"vllm": "0.31.0"}))
+    assert (there.status, there.what) == ("ok", "vllm 0.31.0 can generate on the GPUs")
 
 
 def test_folders(tmp_path: Path) -> None:
