@@ -5,8 +5,7 @@ from __future__ import annotations
 from rftd.ops.health import Diagnosis
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Device, Host
-from rftd.workers.rollout.engines.registry import ENGINES as ROLLOUT_ENGINES
-from rftd.workers.training.engines.registry import ENGINES as TRAINER_ENGINES
+from rftd.workers.training.engines.registry import ENGINES
 
 _GIB = 1024**3
 
@@ -32,8 +31,6 @@ def _shown(device: Device) -> str:
 
 def _vllm(host: Host) -> Diagnosis:
     check = "engine vllm"
-    if "vllm" not in ROLLOUT_ENGINES.names():
-        return Diagnosis(check, "ok", "not in this release")
     build = vllm_build(host)
     if isinstance(build, NoBuild):
         # Without a GPU the torch engine is the faster one, so there is nothing to repair.
@@ -44,7 +41,7 @@ def _vllm(host: Host) -> Diagnosis:
 
 def _verl(host: Host) -> Diagnosis:
     check = "engine verl"
-    if "verl" not in TRAINER_ENGINES.names():
+    if "verl" not in ENGINES.names():
         return Diagnosis(check, "ok", "not in this release")
     version = host.packages.get("verl")
     if version is None:

@@ -14,11 +14,10 @@ from rftd.streams.engine_needs import EngineNeeds
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Host
 from rftd.workers.rollout.engines.registry import ENGINES
+from rftd.workers.rollout.engines.vllm.arguments import START_S
 
 ON_CPU: Final = "float32"
 """The number format where no GPU computes and the file names none."""
-VLLM_START_S: Final = 1800.0
-"""The longest start of vLLM: it compiles, and profiles its memory."""
 _TYPE: Final[FieldPath] = ("explorer", "rollout_model", "engine_type")
 _GUIDES: Final = ("vllm", "openai", "tinker", "sglang", "external")
 """The engines of the guide."""
@@ -54,9 +53,7 @@ def choose_engine(experiment: Experiment, host: Host, notes: Notes) -> ChosenEng
     if model.engine_type != "vllm":
         check_engine(ENGINES, model.engine_type, _GUIDES, _TYPE, notes)
         return ChosenEngine(model.engine_type, "auto")
-    if "vllm" not in ENGINES.names():
-        notes.warn("explorer.rollout_model.engine_type vllm is not in this release: torch generates instead")
-        return ChosenEngine("torch", "auto")
+    _check_vllm(experiment, notes)
     if not host.seen:
         return ChosenEngine("vllm", "auto")
     build = vllm_build(host)
@@ -66,8 +63,20 @@ def choose_engine(experiment: Experiment, host: Host, notes: Notes) -> ChosenEng
     return ChosenEngine("vllm", build.device)
 
 
+def _check_vllm(experiment: Experiment, notes: Notes) -> None:
+    """Refuses what the engine would refuse when it is opened."""
+    model = experiment.explorer.rollout_model
+    for name in ("pipeline_parallel_size", "data_parallel_size"):
+        if (size := getattr(model, name)) > 1:
+            what = f"is {size}, and vllm is one engine whose weights change at one token: engine_num makes more of them"
+            notes.wrong(("explorer", "rollout_model", name), what, "write 1", Unsupported)
+    if experiment.deterministic:
+        what = "is vllm, which rounds otherwise beside other neighbours, and the experiment is deterministic"
+        notes.wrong(_TYPE, what, "write torch, or deterministic: false", Unsupported)
+
+
 def _unwritten(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine:
-    if not host.gpus or "vllm" not in ENGINES.names():
+    if not host.gpus:
         return ChosenEngine("torch", "auto")
     build = vllm_build(host)
     if isinstance(build, NoBuild):
@@ -111,7 +120,7 @@ def computes_on_gpu(experiment: Experiment, engine_args: dict[str, Any], host: H
 
 def resolve_needs(model: RolloutModel, chosen: ChosenEngine, notes: Notes) -> EngineNeeds:
     """What the engine needs of its host; a field without effect on the engine is a warning."""
-    start_s = model.start_timeout or (VLLM_START_S if chosen.engine == "vllm" else 0.0)
+    start_s = model.start_timeout or (START_S if chosen.engine == "vllm" else 0.0)
     if chosen.engine in _ALONE:
         _warn_ignored(model, chosen, notes)
         return EngineNeeds(start_timeout_s=start_s)

@@ -19,7 +19,6 @@ from rftd.daemon.doctor.engines import check_devices, check_engines
 from rftd.daemon.doctor.machine import check_folder, check_identity, check_packages, check_python
 from rftd.daemon.settings import Settings
 from rftd.workers.devices.host import Device, Host
-from rftd.workers.rollout.engines.registry import ENGINES
 
 
 def test_a_fit_machine(rftd: Rftd) -> None:
@@ -64,9 +63,7 @@ def test_packages() -> None:
     assert "no_such_package_of_rftd" in finding.what
 
 
-def test_devices_and_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not ENGINES.builtin("vllm"):
-        monkeypatch.setitem(ENGINES._table, "vllm", ENGINES._table["fake"])
+def test_devices_and_engines() -> None:
     cpu = Device(kind="cpu", index=0, name="16 processors", memory_bytes=64 * 1024**3)
     gpu = Device(kind="cuda", index=1, name="NVIDIA L4", memory_bytes=24 * 1024**3, visible="1")
     laptop = Host(devices=(cpu,), no_gpu="there is no nvidia-smi")

@@ -9,7 +9,6 @@ import pytest
 from rftd.daemon.config.loading import Submission
 from rftd.streams.engine_needs import EngineNeeds
 from rftd.workers.devices.host import ANY_HOST, Device, Host
-from rftd.workers.rollout.engines.registry import ENGINES
 from rftd.workers.weights.registry import CHANNELS
 
 Load = Callable[..., Submission]
@@ -33,13 +32,6 @@ def gpus(count: int, **packages: str) -> Host:
 def served(count: int) -> Host:
     """A machine with so many GPUs and the CUDA build of vLLM."""
     return gpus(count, vllm="0.31.0")
-
-
-@pytest.fixture(autouse=True)
-def vllm_in_this_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table of engines has vllm, whatever opens it: nothing is opened here."""
-    if not ENGINES.builtin("vllm"):
-        monkeypatch.setitem(ENGINES._table, "vllm", ENGINES._table["fake"])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +112,6 @@ CLUSTER = ["cluster.node_num=1", "cluster.gpu_per_node=8"]
     [
         ([VLLM], 1, 1),
         ([VLLM, f"{MODEL}.engine_num=3", f"{MODEL}.tensor_parallel_size=2"], 2, 1),
-        ([VLLM, f"{MODEL}.data_parallel_size=2", f"{MODEL}.pipeline_parallel_size=3"], 6, 1),
         ([f"{MODEL}.engine_type=torch", f"{MODEL}.engine_num=7"], 1, 1),
         ([f"{MODEL}.engine_type=fake", "trainer.trainer_type=fake"], 0, 0),
         ([VLLM, f"{MODEL}.tensor_parallel_size=8", "mode=explore", "explorer.collect_only=true"], 8, 0),
@@ -193,9 +184,16 @@ def test_verl_and_nccl_are_replaced_where_they_cannot_be_had(load: Load) -> None
         assert nccl in spec.warnings
 
 
+def test_what_vllm_would_refuse_when_it_is_opened_is_refused_here(errors: Errors) -> None:
+    for name in ("pipeline_parallel_size", "data_parallel_size"):
+        (text,) = errors(overrides=[VLLM, f"{MODEL}.{name}=2"], host=served(8))
+        assert f"{MODEL}.{name}: is 2" in text
+    (text,) = errors(overrides=[VLLM, "deterministic=true"], host=served(8))
+    assert "the experiment is deterministic" in text
+
+
 NEEDS = {
-    "tensor_parallel_size": 2,
-    "pipeline_parallel_size": 2,
+    "tensor_parallel_size": 4,
     "enable_expert_parallel": True,
     "gpu_memory_utilization": 0.5,
     "enforce_eager": True,
