@@ -9,6 +9,7 @@ import pytest
 
 from rftd.daemon.config.field_path import parse
 from rftd.daemon.config.loading import Submission
+from rftd.workers.devices.host import ANY_HOST
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -57,8 +58,8 @@ def _as_file(small: str, override: str) -> str:
 @pytest.mark.parametrize(("old", "path", "value"), SPELLINGS)
 def test_the_older_spelling_becomes_the_current_one(load: Load, small: str, old: str, path: str, value: Any) -> None:
     replay = f"{BUFFER}.replay_buffer.enable=true"  # a cooldown without it is an error
-    assert _value(load(_as_file(small, old), [replay]).config, path) == value
-    assert _value(load(small, [old, replay]).config, path) == value
+    assert _value(load(_as_file(small, old), [replay], host=ANY_HOST).config, path) == value
+    assert _value(load(small, [old, replay], host=ANY_HOST).config, path) == value
 
 
 def test_a_spelling_that_changed_is_mentioned(load: Load, small: str) -> None:
