@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import httpx
 import pytest
@@ -22,3 +23,21 @@ async def test_it_answers_with_a_date_and_leaves_when_told(monkeypatch: pytest.M
             answer = await client.get(url_of(bound))
             assert answer.text == "here"
             assert answer.headers["date"].endswith("GMT")
+
+
+async def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_head() -> None:
+    """asyncio turns Nagle's algorithm off for a connection whose socket says that it is TCP."""
+    bound = bind("127.0.0.1", 0)
+    connected: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    class Accepting(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted = transport.get_extra_info("socket")
+            connected.set_result(bool(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+            transport.close()
+
+    async with await asyncio.get_running_loop().create_server(Accepting, sock=bound):
+        _, writer = await asyncio.open_connection(*bound.getsockname())
+        async with asyncio.timeout(60):
+            assert await connected
+        writer.close()
