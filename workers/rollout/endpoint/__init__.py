@@ -10,6 +10,8 @@ tool_calls        calls of tools, found in what was drawn
 chat_message      messages as the chat API has them
 chat_completions  `POST /v1/chat/completions`
 completions       `POST /v1/completions`
+responses         `POST /v1/responses`
+anthropic_messages  `POST /v1/messages`
 rollout_calls     `RolloutCalls`: the calls of one rollout: bounds, retries, hang-ups
 http_call         `HttpCall`: one HTTP request: its body, its hang-up, and the reply
 server            `ModelEndpoint`: the HTTP server, and a capability for each rollout

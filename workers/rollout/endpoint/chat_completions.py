@@ -51,8 +51,8 @@ class NamedTool(msgspec.Struct, frozen=True):
     type: Literal["function"] = "function"
 
 
-class FunctionSchema(msgspec.Struct, frozen=True):
-    """What can be called; the template is given the whole of it."""
+class FunctionSchema(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What can be called; the template is given all that is said of it."""
 
     name: str
     description: str | None = None

@@ -22,11 +22,13 @@ from rftd.ops.errors import RolloutError
 from rftd.ops.http_server import bind, serving_http, url_of
 from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
+from rftd.workers.rollout.endpoint.anthropic_messages import MessagesCall
 from rftd.workers.rollout.endpoint.call_error import CallError, bug_in_rftd
 from rftd.workers.rollout.endpoint.chat_completions import ChatCall
 from rftd.workers.rollout.endpoint.completions import CompletionCall
 from rftd.workers.rollout.endpoint.http_call import HttpCall
 from rftd.workers.rollout.endpoint.question import Answered, Question, digest_of
+from rftd.workers.rollout.endpoint.responses import ResponsesCall
 from rftd.workers.rollout.endpoint.rollout_calls import CallBounds, ModelCall, Repetition, RolloutCalls
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
@@ -38,6 +40,8 @@ T = TypeVar("T")
 QUESTIONS: Final[dict[str, Callable[[bytes], Question]]] = {
     "/v1/chat/completions": ChatCall.read,
     "/v1/completions": CompletionCall.read,
+    "/v1/responses": ResponsesCall.read,
+    "/v1/messages": MessagesCall.read,
 }
 MODELS: Final = "/v1/models"
 KEY_SIZE_BYTES: Final = 32

@@ -1,0 +1,242 @@
+"""`POST /v1/messages`, Anthropic's API, in the part that agents use: text, tools, streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from rftd.ops.decoding import json_decoder
+from rftd.workers.rollout.endpoint.call_error import CallError, unsupported
+from rftd.workers.rollout.endpoint.chat_completions import FunctionSchema, ToolSchema
+from rftd.workers.rollout.endpoint.conversation import ChatQuestion
+from rftd.workers.rollout.endpoint.question import Answered, DrawSettings, QuestionPrompt, checked_length, stops_of
+from rftd.workers.rollout.endpoint.tool_calls import CLOSE, forced_beginning
+from rftd.workers.rollout.endpoint.turns import TurnRecord
+from rftd.workers.rollout.model import Model
+from rftd.workers.rollout.response import Response
+from rftd.workers.tasksets.message import Message
+
+
+class ContentBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """A block of a message's content."""
+
+    type: str
+    text: str = ""
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] = {}
+    tool_use_id: str = ""
+    content: str | list[ContentBlock] | None = None
+
+
+class AnthropicMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of one side."""
+
+    role: str
+    content: str | list[ContentBlock]
+
+
+class AnthropicTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that may be called."""
+
+    name: str
+    input_schema: dict[str, Any]
+    description: str | None = None
+    type: str | None = None
+
+
+class AnthropicToolChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tools may or must be called."""
+
+    type: str
+    name: str = ""
+    disable_parallel_tool_use: bool = False
+
+
+class MessagesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a call. Fields of the last paragraph are taken and have no effect."""
+
+    messages: list[AnthropicMessage]
+    max_tokens: int
+    model: str = ""
+    system: str | list[ContentBlock] | None = None
+    stream: bool | None = None
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    tools: list[AnthropicTool] | None = None
+    tool_choice: AnthropicToolChoice | None = None
+
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    thinking: dict[str, Any] | None = None
+
+
+class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Implements `Question` for Anthropic's API."""
+
+    question: ChatQuestion
+    model: str
+    stream: bool
+
+    @classmethod
+    def read(cls, body: bytes) -> MessagesCall:
+        """The call in a body. Raises CallError, or msgspec.MsgspecError for what is malformed."""
+        given = json_decoder(MessagesRequest).decode(body)
+        choice = given.tool_choice
+        stops = stops_of(given.stop_sequences)
+        one_call = choice is not None and choice.disable_parallel_tool_use and bool(given.tools)
+        settings = DrawSettings(
+            temperature=given.temperature,
+            top_p=given.top_p,
+            top_k=given.top_k,
+            max_tokens=checked_length(given.max_tokens, "max_tokens"),
+            stop=(*stops, CLOSE) if one_call else stops,
+        )
+        question = ChatQuestion(
+            messages=_messages_of(given),
+            tools=_tools_of(given),
+            beginning=_beginning_of(given),
+            finds_calls=bool(given.tools) and (choice is None or choice.type != "none"),
+            settings=settings,
+            stops=stops,
+        )
+        return cls(question=question, model=given.model, stream=bool(given.stream))
+
+    @property
+    def choices(self) -> int:
+        """One answer."""
+        return 1
+
+    @property
+    def settings(self) -> DrawSettings:
+        """The question's."""
+        return self.question.settings
+
+    def prompt(self, model: Model, record: TurnRecord) -> QuestionPrompt:
+        """The question's."""
+        return self.question.prompt(model, record)
+
+    def key_after(self, prompt: QuestionPrompt, response: Response) -> bytes:
+        """The question's."""
+        return self.question.key_after(prompt, response)
+
+    def whole(self, answered: Answered) -> bytes:
+        """A `message`."""
+        return msgspec.json.encode(self._message(answered))
+
+    def events(self, answered: Answered) -> Iterator[bytes]:
+        """The events of a message that is made whole at once."""
+        message = self._message(answered)
+        usage = message["usage"]
+        begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None}
+        begun["usage"] = {**usage, "output_tokens": 0}
+        events: list[dict[str, Any]] = [{"type": "message_start", "message": begun}]
+        for index, block in enumerate(message["content"]):
+            text = block["type"] == "text"
+            empty = {**block, "text": ""} if text else {**block, "input": {}}
+            partial = msgspec.json.encode(block.get("input")).decode()
+            delta = (
+                {"type": "text_delta", "text": block["text"]}
+                if text
+                else {"type": "input_json_delta", "partial_json": partial}
+            )
+            events.append({"type": "content_block_start", "index": index, "content_block": empty})
+            events.append({"type": "content_block_delta", "index": index, "delta": delta})
+            events.append({"type": "content_block_stop", "index": index})
+        last = {name: message[name] for name in ("stop_reason", "stop_sequence")}
+        events.append({"type": "message_delta", "delta": last, "usage": {"output_tokens": usage["output_tokens"]}})
+        events.append({"type": "message_stop"})
+        for each in events:
+            yield b"event: " + each["type"].encode() + b"\ndata: " + msgspec.json.encode(each) + b"\n\n"
+
+    def _message(self, answered: Answered) -> dict[str, Any]:
+        response = answered.responses[0]
+        said = self.question.said(answered.prompt, response)
+        content: list[dict[str, Any]] = [{"type": "text", "text": said.text}] if said.text else []
+        content += [
+            {"type": "tool_use", "id": f"toolu_{answered.id}{place:02}", "name": call.name, "input": call.arguments}
+            for place, call in enumerate(said.calls)
+        ]
+        stops = {"tool_calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
+        reason = stops[said.finish]
+        shown = answered.prompt.text + response.text
+        stopped_by = next((stop for stop in self.question.stops if reason == "end_turn" and stop in shown), None)
+        usage = answered.usage
+        return {
+            "id": f"msg_{answered.id}",
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": "stop_sequence" if stopped_by else reason,
+            "stop_sequence": stopped_by,
+            "usage": {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]},
+        }
+
+
+def _messages_of(given: MessagesRequest) -> tuple[Message, ...]:
+    """The conversation in the form of the chat API: results of tools are messages of their own."""
+    messages = []
+    if given.system:
+        messages.append(Message("system", _text_of(given.system, "system")))
+    for number, message in enumerate(given.messages):
+        place = f"messages[{number}]"
+        if message.role not in ("user", "assistant"):
+            raise CallError(400, f"{place}.role is {message.role!r}", param=f"{place}.role")
+        blocks = message.content
+        if isinstance(blocks, str):
+            messages.append(Message(message.role, blocks))
+            continue
+        for block in blocks:
+            if block.type == "tool_result":
+                extra = msgspec.json.encode({"tool_call_id": block.tool_use_id}).decode()
+                messages.append(Message("tool", _text_of(block.content or "", f"{place}.content"), extra))
+        calls = [
+            {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
+            for block in blocks
+            if block.type == "tool_use"
+        ]
+        rest = [block for block in blocks if block.type not in ("tool_result", "tool_use", "thinking")]
+        if rest or calls or not blocks:
+            extra = msgspec.json.encode({"tool_calls": calls}).decode() if calls else ""
+            messages.append(Message(message.role, _text_of(rest, f"{place}.content"), extra))
+    if not messages:
+        raise CallError(400, "messages is empty", param="messages")
+    return tuple(messages)
+
+
+def _text_of(content: str | list[ContentBlock], place: str) -> str:
+    if isinstance(content, str):
+        return content
+    for block in content:
+        if block.type != "text":
+            raise unsupported(place, f"{place} has a block of type {block.type!r}; the model reads text alone")
+    return "".join(block.text for block in content)
+
+
+def _tools_of(given: MessagesRequest) -> str:
+    """The tools in the form of the chat API, as JSON: templates know that one."""
+    listed = []
+    for number, tool in enumerate(given.tools or ()):
+        if tool.type not in (None, "custom"):
+            raise unsupported(f"tools[{number}].type", f"a tool of type {tool.type!r} is not supported")
+        listed.append(ToolSchema("function", FunctionSchema(tool.name, tool.description, tool.input_schema)))
+    return msgspec.json.encode(listed).decode() if listed else ""
+
+
+def _beginning_of(given: MessagesRequest) -> str:
+    """What an answer has to begin with."""
+    names = [tool.name for tool in given.tools or ()]
+    choice = given.tool_choice
+    if choice is None or choice.type not in ("any", "tool"):
+        return ""
+    if not names or (choice.type == "tool" and choice.name not in names):
+        known = ", ".join(names) or "none"
+        raise CallError(400, f"tool_choice asks for a tool; the tools are: {known}", param="tool_choice")
+    if choice.type == "tool":
+        return forced_beginning(choice.name)
+    return forced_beginning(names[0] if len(names) == 1 else None)
