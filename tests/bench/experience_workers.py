@@ -40,6 +40,7 @@ from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.training.assembly import Assembly
 from rftd.workers.training.engine import StepResult, TrainBatch
 from rftd.workers.training.trainer import Trainer
+from rftd.workers.weights.channel import BYTES
 from rftd.workers.weights.checksum import checksum
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 
@@ -148,6 +149,8 @@ class NoModel:
     """A trainer engine that looks at every token and learns nothing."""
 
     deterministic = True
+    kind = BYTES
+    exact = True
 
     def __init__(self) -> None:
         self._step = 0
