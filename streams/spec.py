@@ -283,6 +283,8 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     needs: EngineNeeds = EngineNeeds()
     environment: tuple[str, ...] = ()
     """Names of environment variables that the explorer needs; values are read where it runs."""
+    eval_engine: str = "own"
+    """`shared`: evaluations are answered by the engine of the rollouts; `own`: by another one beside it."""
 
 
 class UpdatesSpec(Spec, frozen=True, kw_only=True):

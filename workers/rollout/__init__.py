@@ -3,10 +3,11 @@
 In reading order:
 
 view         the part of the log that the explorer reads: its slot, the spine, the weights
-version_gate the gate between rollouts and new weights
+version_gate the gate between rollouts, evaluations and new weights
 rollouts     `Rollouts`: the one path of a rollout, a group and an evaluation's rows: places, time-out, retries
 leased       the rollouts of a task lease: ids and seeds before, events after
-evaluator    held-out rows, answered by a pinned weight version on an engine of its own
+eval_engine  where evaluations are answered: on the engine of the rollouts, or on another one
+evaluator    held-out rows, answered by a pinned weight version
 threads      workflows on threads of their own, if that is asked for
 orphans      work that does not end when it is cancelled
 outbox       events on their way to the log, in order, bounded

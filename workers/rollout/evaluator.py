@@ -1,12 +1,12 @@
-"""`Evaluator`: held-out rows, answered by a pinned weight version on an engine of its own."""
+"""`Evaluator`: held-out rows, answered by a pinned weight version."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import RftdError, RolloutError, WeightsElsewhereError
+from rftd.ops.errors import RftdError, RolloutError
 from rftd.ops.ids import derive_each
 from rftd.ops.logs import Logger
 from rftd.streams.arrays import Array
@@ -16,6 +16,7 @@ from rftd.streams.spec import StageSpec
 from rftd.workers.membership import explain
 from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.eval_engine import EvalEngine
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.rollouts import RolloutOutcome, RolloutPlaces, Rollouts
 from rftd.workers.rollout.threads import EngineFromThreads
@@ -26,60 +27,61 @@ from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.tasksets.tokenizer import Tokenizer
 from rftd.workers.weights.channel import WeightsRef
 
-OpenEngine = Callable[[], Awaitable[RolloutEngine]]
+ENGINES_TRIED: Final = 2
+"""Engines that may fail under the rows of one lease before it is given up, and given out again."""
 
 
 class Evaluator:
-    """Answers one eval lease at a time. Its engine is opened at the first and stays."""
+    """Answers eval leases, one after the other unless they are of the same weights."""
 
     def __init__(
         self,
-        open_engine: OpenEngine,
+        engine: EvalEngine,
         tokenizer: Tokenizer,
         *,
-        at_once: int,
+        places: Callable[[int], RolloutPlaces],
         clock: Clock,
         orphans: Orphans,
         log: Logger,
         endpoint: ModelEndpoint | None = None,
     ) -> None:
-        """`at_once` rows run at a time; `endpoint` serves the model to workflows that run other programs."""
+        """`places` gives the bound on the rows of a stage that run at a time.
+
+        `endpoint` serves the model to workflows that run other programs.
+        """
         self._endpoint = endpoint
-        self._open_engine = open_engine
+        self._engine = engine
         self._tokenizer = tokenizer
-        self._places = RolloutPlaces(at_once)
-        self._engine: RolloutEngine | None = None
-        # One at a time, because the rows of a lease are pinned to its weights and the engine holds one version.
-        self._one_lease = asyncio.Lock()
+        self._places = places
+        self._under_way = 0
         self._clock = clock
         self._orphans = orphans
         self._log = log
-        self._rollouts: dict[tuple[int, int], Rollouts] = {}
-        """One for each stage and taskset, for good: a reward may keep a process of its own."""
+        self._rollouts: dict[tuple[int, int], tuple[RolloutEngine, Rollouts]] = {}
+        """One for each stage and taskset, as long as its engine: a reward may keep a process of its own."""
 
     @property
     def running(self) -> bool:
-        """True while a lease is answered, or its weights are loaded."""
-        return self._one_lease.locked()
+        """True while a lease is answered, or its weights are waited for."""
+        return self._under_way > 0
 
     async def score(self, lease: EvalLeased, stage: StageSpec, taskset: Taskset, weights: WeightsRef) -> EvalScored:
         """The rewards of the lease's rows; a row whose every attempt fails scores 0 and is counted.
 
-        Raises RolloutError if the weights cannot be loaded, WeightsElsewhereError if this machine cannot have them.
+        Rows that fail because the engine does are answered by another one. Raises RolloutError if that fails too, or if
+        the weights cannot be loaded; WeightsElsewhereError if this machine cannot have them; WorkError if the engine
+        failed and there will be no other in this process.
         """
         outcomes: dict[int, RolloutOutcome] = {}
-
-        async def ended(some: Sequence[RolloutOutcome]) -> None:
-            for outcome in some:
-                outcomes[outcome.request.number] = outcome
-
         rows = range(lease.row_start, lease.row_end)
         # The ids are the seeds too: whatever version is evaluated, a row is drawn from the same random numbers.
         ids = derive_each(lease.eval, "row", numbers=rows)
         requests = [RolloutRequest(number=row, id=id, seed=id, row=row) for row, id in zip(rows, ids, strict=True)]
-        async with self._one_lease:
-            engine = await self._ready(weights)
-            await self._rollouts_of(lease, stage, engine).run(requests, taskset, ended)
+        self._under_way += 1
+        try:
+            await self._answer(lease, stage, taskset, requests, outcomes, weights)
+        finally:
+            self._under_way -= 1
         results = [outcomes[row].result for row in rows]
         failures = [result for result in results if isinstance(result, RftdError)]
         if failures:
@@ -107,37 +109,50 @@ class Evaluator:
             metrics={"failed_rows": float(len(failures))},
         )
 
-    async def close(self) -> None:
-        """Closes the engine. Idempotent."""
-        if self._engine is not None:
-            await self._engine.close()
-            self._engine = None
+    async def _answer(
+        self,
+        lease: EvalLeased,
+        stage: StageSpec,
+        taskset: Taskset,
+        requests: Sequence[RolloutRequest],
+        outcomes: dict[int, RolloutOutcome],
+        weights: WeightsRef,
+    ) -> None:
+        """Puts the outcome of each request into `outcomes`, by its number."""
 
-    async def _ready(self, weights: WeightsRef) -> RolloutEngine:
-        if self._engine is None:
-            self._engine = await self._open_engine()
-        if self._engine.version != (weights.version, weights.generation):
-            try:
-                await self._engine.load_weights(weights)
-            except (WeightsElsewhereError, RolloutError):
-                raise
-            except RftdError as error:
-                # As in the explorer: weights that cannot be loaded now may be loaded later, or given out elsewhere.
-                raise RolloutError(error.what, where=error.where, fix=error.fix) from error
-        return self._engine
+        async def ended(some: Sequence[RolloutOutcome]) -> None:
+            for outcome in some:
+                outcomes[outcome.request.number] = outcome
+
+        left = requests
+        for _ in range(ENGINES_TRIED):
+            async with self._engine.pinned(weights) as engine:
+                await self._rollouts_of(lease, stage, engine).run(left, taskset, ended)
+                left = [each for each in left if isinstance(outcomes[each.number].result, RolloutError)]
+                # A row may fail by itself. Where the engine failed, nothing is known of what the row is worth.
+                if not left or await self._engine.lives(weights):
+                    return
+        raise RolloutError(f"{ENGINES_TRIED} engines failed one after the other under the rows of an evaluation")
+
+    async def close(self) -> None:
+        """Closes what was opened for evaluations. Idempotent."""
+        await self._engine.close()
 
     def _rollouts_of(self, lease: EvalLeased, stage: StageSpec, engine: RolloutEngine) -> Rollouts:
         key = (lease.stage, lease.taskset)
-        if key not in self._rollouts:
-            asked = EngineFromThreads(engine) if stage.rollout.threads_each else engine
-            runner = WorkflowRunner(
-                stage.evals[lease.taskset],
-                model=stage.model,
-                engine=asked,
-                tokenizer=self._tokenizer,
-                endpoint=self._endpoint,
-            )
-            self._rollouts[key] = Rollouts(
-                runner, stage.rollout, places=self._places, clock=self._clock, orphans=self._orphans
-            )
-        return self._rollouts[key]
+        known = self._rollouts.get(key)
+        if known is not None and known[0] is engine:
+            return known[1]
+        asked = EngineFromThreads(engine) if stage.rollout.threads_each else engine
+        runner = WorkflowRunner(
+            stage.evals[lease.taskset],
+            model=stage.model,
+            engine=asked,
+            tokenizer=self._tokenizer,
+            endpoint=self._endpoint,
+        )
+        rollouts = Rollouts(
+            runner, stage.rollout, places=self._places(lease.stage), clock=self._clock, orphans=self._orphans
+        )
+        self._rollouts[key] = (engine, rollouts)
+        return rollouts

@@ -27,6 +27,7 @@ from rftd.workers.membership import Membership
 from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.registry import open_engine
+from rftd.workers.rollout.eval_engine import SHARED, EvalEngine, OwnEngine, SharedEngine
 from rftd.workers.rollout.evaluator import Evaluator
 from rftd.workers.rollout.leased import LeasedRollouts
 from rftd.workers.rollout.orphans import Orphans
@@ -43,6 +44,9 @@ from rftd.workers.weights.channel import as_ref
 
 WEIGHTS_RETRY_S = 0.2
 EVAL_AT_ONCE = 64
+"""The rows of evaluations that run at once on an engine of their own."""
+EVAL_LINGER_S = 0.5
+"""A shared engine keeps an evaluation's weights for so long if more of its rows are to be leased."""
 
 
 class Explorer:
@@ -65,6 +69,7 @@ class Explorer:
         self._engine: RolloutEngine | None = None
         self._slots = 0
         self._evaluator: Evaluator | None = None
+        self._lingers_until_s = 0.0
         self._orphans = Orphans(log)
         self._loading = self._failed = self._leaving = False
         self._turn: DeviceTurn | None = None
@@ -85,10 +90,15 @@ class Explorer:
             self._turn = DeviceTurn(Path(spec.job_dir), self._member.clock)
             self._turn.share(engine)
         endpoint = ModelEndpoint(clock=self._member.clock, random_bytes=secrets.token_bytes)
+        places = [RolloutPlaces(each.rollout.concurrency) for each in spec.stages]
+        eval_engine = self._eval_engine(spec, stage, engine)
+        shared = isinstance(eval_engine, SharedEngine)
+        own_places = RolloutPlaces(EVAL_AT_ONCE)
         self._evaluator = Evaluator(
-            lambda: self._eval_engine(spec, stage),
+            eval_engine,
             tokenizer,
-            at_once=EVAL_AT_ONCE,
+            # Rows that share the engine share its places, lest rollouts spend their time-outs in its queue.
+            places=lambda index: places[index] if shared else own_places,
             clock=self._member.clock,
             orphans=self._orphans,
             log=self._log,
@@ -96,7 +106,9 @@ class Explorer:
         )
         for index, each in enumerate(spec.stages):
             if each.taskset is not None:
-                self._rollouts[index] = self._leased(each, each.taskset, spec, engine, tokenizer, endpoint)
+                self._rollouts[index] = self._leased(
+                    each, each.taskset, spec, engine, tokenizer, endpoint, places[index]
+                )
         # Only now, for from here on it is given work: whatever can be refused was refused before.
         await self._member.join(slots)
         try:
@@ -130,13 +142,14 @@ class Explorer:
         engine: RolloutEngine,
         tokenizer: Tokenizer,
         endpoint: ModelEndpoint,
+        places: RolloutPlaces,
     ) -> LeasedRollouts:
         """The rollouts of one stage. Raises ConfigError if its workflow or reward cannot be opened."""
         asked = EngineFromThreads(engine) if stage.rollout.threads_each else engine
         rollouts = Rollouts(
             WorkflowRunner(taskset, model=stage.model, engine=asked, tokenizer=tokenizer, endpoint=endpoint),
             stage.rollout,
-            places=RolloutPlaces(stage.rollout.concurrency),
+            places=places,
             clock=self._member.clock,
             orphans=self._orphans,
             device=self._device,
@@ -150,11 +163,17 @@ class Explorer:
             trained=stage.kind != "explore",
         )
 
-    async def _eval_engine(self, spec: ExperimentSpec, stage: StageSpec) -> RolloutEngine:
-        engine = await open_engine(spec, stage, slots=EVAL_AT_ONCE, clock=self._member.clock)
-        if self._turn is not None:
-            self._turn.share(engine)
-        return engine
+    def _eval_engine(self, spec: ExperimentSpec, stage: StageSpec, engine: RolloutEngine) -> EvalEngine:
+        if stage.rollout.eval_engine == SHARED:
+            return SharedEngine(engine, self._gate, self._device)
+
+        async def opened() -> RolloutEngine:
+            own = await open_engine(spec, stage, slots=EVAL_AT_ONCE, clock=self._member.clock)
+            if self._turn is not None:
+                self._turn.share(own)
+            return own
+
+        return OwnEngine(opened, self._device)
 
     async def _take_leases(self, stop: asyncio.Event, work: asyncio.TaskGroup) -> None:
         view = self._view
@@ -237,8 +256,7 @@ class Explorer:
             self._log.warning("eval.no_weights", version=lease.version, generation=lease.generation)
             return
         try:
-            async with self._device():
-                scored = await self._evaluator.score(lease, stage, taskset, as_ref(published))
+            scored = await self._evaluator.score(lease, stage, taskset, as_ref(published))
         except RolloutError as error:
             # The lease expires and is given out again; the dispatcher knows which weights still count.
             self._log.warning("eval.failed", error=error.what, version=lease.version)
@@ -247,9 +265,12 @@ class Explorer:
             scored, experiment=self._member.experiment, key=lease.eval, causation=lease.lease
         )
         await self._outbox.put([draft])
+        more = lease.row_end < stage.evals[lease.taskset].rows or lease.taskset + 1 < len(stage.evals)
+        if more and stage.rollout.eval_engine == SHARED:
+            self._lingers_until_s = self._member.clock.monotonic_s() + EVAL_LINGER_S
 
     async def _follow_weights(self, engine: RolloutEngine) -> None:
-        """Loads what is due: the newest version, or with a pinned schedule the one that waiting rollouts need."""
+        """Loads what an evaluation waits for, else the newest version, or in a window what waiting rollouts need."""
         while True:
             await self._stand_in(engine)
             target = self._due(engine)
@@ -270,7 +291,11 @@ class Explorer:
     def _due(self, engine: RolloutEngine) -> WeightsPublished | None:
         spine = self._view.spine
         weights = self._view.weights
-        if spine.spec is None or spine.stage < 0:
+        if spine.spec is None or spine.stage < 0 or self._gate.evaluates:
+            return None
+        if (awaited := self._gate.awaited) is not None:
+            return weights.published.get(awaited) if self._gate.may_change_to(awaited[0]) else None
+        if self._member.clock.monotonic_s() < self._lingers_until_s:
             return None
         if not has_windows(spine.stage_spec().sync):
             target = weights.newest(spine)
@@ -297,13 +322,14 @@ class Explorer:
         except RftdError as error:
             self._log.warning("weights.load_failed", version=target.version, error=error.what)
             self._failed = True
+            await self._gate.refuse((target.version, target.generation), error)
             return False
         finally:
             self._loading = False
         self._failed = False
         self._member.pulse.version = target.version
         # The engine has them already, so rollouts may begin before the log knows of it.
-        await self._gate.set_version(target.version)
+        await self._gate.set_version(target.version, target.generation)
         activated = WeightsActivated(
             worker=self._member.id,
             version=target.version,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,6 +23,7 @@ from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, Sp
 from rftd.streams.events.task import EvalLeased
 from rftd.streams.spec import FormatSpec, ModelSpec, RolloutSpec, StageSpec, TasksetSpec
 from rftd.workers.rollout.engine import Answers, EngineStats, Generation, GenerationRequest
+from rftd.workers.rollout.eval_engine import OwnEngine
 from rftd.workers.rollout.evaluator import Evaluator
 from rftd.workers.rollout.leased import LeasedRollouts, rollout_ids
 from rftd.workers.rollout.orphans import Orphans
@@ -178,10 +179,11 @@ class Bench:
         self.orphans = Orphans(logger(), grace_s=grace_s)
         self.warnings = Warnings()
         self.artifacts = ArtifactStore(folder)
+        self.eval_places = RolloutPlaces(PLACES)
         self.evaluator = Evaluator(
-            self._opened,
+            OwnEngine(self._opened, nullcontext),
             ByteTokenizer(),
-            at_once=PLACES,
+            places=lambda _: self.eval_places,
             clock=SystemClock(),
             orphans=self.orphans,
             log=cast(Any, self.warnings),
@@ -246,7 +248,7 @@ class Bench:
 
     def at_rest(self) -> bool:
         """True if every place is free, and the engine has nothing under way."""
-        return self.places.free == self.evaluator._places.free == PLACES and self.engine.under_way == 0
+        return self.places.free == self.eval_places.free == PLACES and self.engine.under_way == 0
 
 
 def eval_lease(rows: int = SIZE) -> EvalLeased:

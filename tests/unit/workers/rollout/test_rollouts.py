@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,9 +34,12 @@ from synthetic.worlds.rollout_bench import (
     undated,
 )
 
-from rftd.ops.errors import DataError, DiskFullError, RolloutError, RolloutTimeoutError
+from rftd.ops.errors import DataError, DiskFullError, RolloutError, RolloutTimeoutError, WorkError
 from rftd.streams.events.experience import EvalScored
+from rftd.workers.rollout.engine import GenerationRequest
+from rftd.workers.rollout.eval_engine import OwnEngine, SharedEngine
 from rftd.workers.rollout.orphans import OrphanedError
+from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.weights.channel import WeightsRef
 
 pytestmark = pytest.mark.anyio
@@ -213,3 +217,81 @@ async def test_weights_that_cannot_be_loaded_end_the_lease_and_not_the_explorer(
     assert not bench.evaluator.running
     bench.engine.load_weights = load  # type: ignore[method-assign]
     assert all((await bench.evaluation(Rows())).answered.values())
+
+
+class Mortal(FatedGroup):
+    """Dies under its first request; a dead one raises at everything."""
+
+    def __init__(self, *fates: str, lives: bool) -> None:
+        super().__init__(*fates)
+        self.lives = lives
+        self.closed = False
+
+    def fate(self, request: GenerationRequest) -> str:
+        return super().fate(request) if self.lives else "error"
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        if not self.lives and self.version[0] >= 0:
+            raise RolloutError("the engine is dead")
+        return await super().load_weights(weights)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("dead", [1, 2])
+async def test_an_evaluation_is_answered_by_a_new_engine_where_the_first_one_dies(tmp_path: Path, dead: int) -> None:
+    """No row scores 0 for an engine's death; where the second one dies too, the lease is given up."""
+    engines = [Mortal(lives=number >= dead) for number in range(3)]
+    bench = Bench(tmp_path, engines[0])
+    opened: list[Mortal] = []
+
+    async def opens() -> Mortal:
+        opened.append(engines[len(opened)])
+        return opened[-1]
+
+    bench.evaluator._engine = OwnEngine(cast(Any, opens), nullcontext)
+    if dead == 2:
+        with pytest.raises(RolloutError, match="2 engines failed"):
+            await bench.evaluation(Rows())
+    assert all((await bench.evaluation(Rows())).answered.values())
+    assert not bench.warnings.said
+    assert opened == engines[: dead + 1]
+    assert [engine.closed for engine in opened] == [True] * dead + [False]
+    await bench.evaluator.close()
+    assert opened[-1].closed
+
+
+async def test_one_that_died_between_two_evaluations_is_opened_anew(tmp_path: Path) -> None:
+    engines = [Mortal(lives=True), Mortal(lives=True)]
+    bench = Bench(tmp_path, engines[0])
+    opened: list[Mortal] = []
+
+    async def opens() -> Mortal:
+        opened.append(engines[len(opened)])
+        return opened[-1]
+
+    bench.evaluator._engine = OwnEngine(cast(Any, opens), nullcontext)
+    assert all((await bench.evaluation(Rows())).answered.values())
+    engines[0].lives = False
+    later = msgspec.structs.replace(WEIGHTS, version=WEIGHTS.version + 1)
+    lease = msgspec.structs.replace(eval_lease(), version=later.version)
+    scored = await bench.evaluator.score(lease, bench.stage(), cast(Any, Rows()), later)
+    assert scored.metrics == {"failed_rows": 0.0}
+    assert opened == engines
+
+
+async def test_the_explorer_ends_where_the_engine_that_it_shares_dies(tmp_path: Path) -> None:
+    """Its rollouts have no other one either, and a new process opens one."""
+    bench = Bench(tmp_path, Mortal(lives=True))
+    gate = VersionGate()
+    bench.evaluator._engine = SharedEngine(cast(Any, bench.engine), gate, nullcontext)
+    await bench.engine.load_weights(WEIGHTS)
+    await gate.set_version(WEIGHTS.version, WEIGHTS.generation)
+    assert all((await bench.evaluation(Rows())).answered.values())
+    cast(Mortal, bench.engine).lives = False
+    with pytest.raises(WorkError, match="the rollout engine failed: the engine is dead"):
+        await bench.evaluation(Rows())
+    assert not gate.evaluates
+    await bench.evaluator.close()
+    assert not cast(Mortal, bench.engine).closed, "it is the explorer's to close"

@@ -1,0 +1,120 @@
+"""`EvalEngine`: where the rows of an evaluation are answered, by exactly the weights that it is pinned to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final, Protocol
+
+from rftd.ops.errors import RftdError, RolloutError, WeightsElsewhereError, WorkError
+from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.version_gate import VersionGate
+from rftd.workers.weights.channel import WeightsRef
+
+SHARED: Final = "shared"
+"""`RolloutSpec.eval_engine` of an experiment whose rollouts and evaluations share an engine."""
+
+OpenEngine = Callable[[], Awaitable[RolloutEngine]]
+
+
+class EvalEngine(Protocol):
+    """An engine with pinned weights, as long as an evaluation needs it."""
+
+    def pinned(self, weights: WeightsRef) -> AbstractAsyncContextManager[RolloutEngine]:
+        """The engine with these weights, which it keeps until the context is left.
+
+        Raises RolloutError if the weights cannot be loaded, WeightsElsewhereError if this machine cannot have them.
+        """
+        ...
+
+    async def lives(self, weights: WeightsRef) -> bool:
+        """True if the engine, pinned to these weights, still works; one that does not is given up.
+
+        Raises WorkError if there will be no other in this process.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Closes what was opened for evaluations. Idempotent."""
+        ...
+
+
+class OwnEngine:
+    """An engine for evaluations alone: a second copy of the model, and rollouts go on beside with newer weights."""
+
+    def __init__(self, open_engine: OpenEngine, device: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+        """The engine is opened at the first evaluation and stays; `device` is held while it computes."""
+        self._open_engine = open_engine
+        self._device = device
+        self._engine: RolloutEngine | None = None
+        # One at a time, because the rows of a lease are pinned to its weights and the engine holds one version.
+        self._one_lease = asyncio.Lock()
+
+    @asynccontextmanager
+    async def pinned(self, weights: WeightsRef) -> AsyncIterator[RolloutEngine]:
+        async with self._one_lease, self._device():
+            yield await self._ready(weights)
+
+    async def lives(self, weights: WeightsRef) -> bool:
+        assert self._engine is not None
+        try:
+            # Every engine raises at this if it has failed, and for one that has not it changes nothing.
+            await self._engine.load_weights(weights)
+        except RftdError:
+            await self.close()
+            return False
+        return True
+
+    async def close(self) -> None:
+        engine = self._engine
+        self._engine = None
+        if engine is not None:
+            await engine.close()
+
+    async def _ready(self, weights: WeightsRef) -> RolloutEngine:
+        fresh = self._engine is None
+        engine = self._engine = self._engine or await self._open_engine()
+        if engine.version == (weights.version, weights.generation):
+            return engine
+        try:
+            await engine.load_weights(weights)
+        except WeightsElsewhereError:
+            raise
+        except RftdError as error:
+            if fresh:
+                # As in the explorer: weights that cannot be loaded now may be loaded later, or given out elsewhere.
+                raise RolloutError(error.what, where=error.where, fix=error.fix) from error
+            # The weights or the engine may be at fault. Only a new engine can tell.
+            await self.close()
+            return await self._ready(weights)
+        return engine
+
+
+class SharedEngine:
+    """The engine of the rollouts: they go on beside the evaluation with the same weights, and newer ones wait."""
+
+    def __init__(
+        self, engine: RolloutEngine, gate: VersionGate, device: Callable[[], AbstractAsyncContextManager[None]]
+    ) -> None:
+        """Whoever follows the weights asks `gate` which ones an evaluation waits for, and loads them."""
+        self._engine = engine
+        self._gate = gate
+        self._device = device
+
+    @asynccontextmanager
+    async def pinned(self, weights: WeightsRef) -> AsyncIterator[RolloutEngine]:
+        # The device comes second: rollouts that the gate waits for, and the loading, need it too.
+        async with self._gate.evaluating(weights.version, weights.generation), self._device():
+            yield self._engine
+
+    async def lives(self, weights: WeightsRef) -> bool:
+        try:
+            await self._engine.load_weights(weights)
+        except RftdError as error:
+            # Its rollouts have no other engine either. A new process opens one.
+            raise WorkError(f"the rollout engine failed: {error.what}", where=error.where, fix=error.fix) from error
+        return True
+
+    async def close(self) -> None:
+        return None
