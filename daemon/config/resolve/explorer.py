@@ -16,6 +16,11 @@ from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SyncSpec
 from rftd.workers.devices.host import Host
 from rftd.workers.rollout.engines import registry as rollout_engines
 
+_SMALL: Final = ("torch", "fake")
+"""Engines of which a second one for evaluations is affordable, so that neither waits for the other's weights.
+
+In a deterministic run the torch engine's tokens depend, to the last bit, on its number of slots, which differs.
+"""
 ROLLOUT_ARGS: Final[FieldPath] = ("explorer", "rollout_model", "extra_engine_args")
 _OVER: Final[FieldPath] = ("explorer", "over_rollout", "ratio")
 _DYNAMIC: Final[FieldPath] = ("explorer", "dynamic_timeout", "enable")
@@ -50,6 +55,7 @@ def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> Rollout
         needs=resolve_needs(model, chosen, notes),
         # Names only: the values are secrets, which workers read where they run.
         environment=tuple(sorted(given.env_vars)),
+        eval_engine=given.eval_engine or ("own" if chosen.engine in _SMALL else "shared"),
     )
 
 

@@ -134,6 +134,8 @@ class Explorer(Section):
     dynamic_timeout: DynamicTimeout = section(DynamicTimeout)
     straggler_reissue: StragglerReissue = section(StragglerReissue)
     runner_state_report_interval: Annotated[float, Field(ge=0)] = inert(0.0)
+    eval_engine: Annotated[Literal["shared", "own"], word()] | None = None
+    """rftd's own: evaluations on the engine of the rollouts, or on another one beside it. None: as the engine needs."""
     collect_only: bool = False
     """rftd's own, with `mode: explore`: nobody will train; the experiment ends when every task has been tried."""
     max_inflight_batches: Count = 2
