@@ -24,9 +24,14 @@ def find_daemon(settings: Settings, environ: Mapping[str, str]) -> str:
         _ = parts.port  # raises ValueError for a port that is no number
     except ValueError:
         parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{url!r} is no address of a daemon", field="--server", fix=f"for example {DEFAULT_URL}")
+    if parts.scheme not in ("http", "https") or not parts.hostname or url in ("http:", "https:"):
+        raise no_address(url)
     return parts.geturl()
+
+
+def no_address(url: str) -> UsageError:
+    """The error for a URL at which no daemon can be."""
+    return UsageError(f"{url!r} is no address of a daemon", field="--server", fix=f"for example {DEFAULT_URL}")
 
 
 def _announced(folder: Path) -> str | None:

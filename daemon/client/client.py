@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import httpx
 import msgspec
 
-from rftd.daemon.client.address import find_daemon
-from rftd.daemon.client.errors import error_of
+from rftd.daemon.client.address import find_daemon, no_address
+from rftd.daemon.client.errors import error_of, stranger
 from rftd.daemon.settings import Settings, data_folder
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
 from rftd.daemon.views.route import STREAM, CommandRoute, ReadRoute, url_of
 from rftd.daemon.views.wire import from_wire, to_wire
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
-from rftd.ops.errors import NotFoundError, UnreachableError, WaitTimeoutError
+from rftd.ops.decoding import UNREADABLE
+from rftd.ops.errors import NotFoundError, UnreachableError, UsageError, WaitTimeoutError
 from rftd.ops.ids import SystemIds
 
 if TYPE_CHECKING:
@@ -35,9 +36,13 @@ Parameter = str | int | float | bool | Sequence[str] | None
 class Answer(Generic[R]):
     """One answer, as JSON and as a view."""
 
-    def __init__(self, body: bytes, kind: type[R]) -> None:
-        self._plain = msgspec.json.decode(body)
-        self.value: R = from_wire(self._plain, kind)
+    def __init__(self, body: bytes, kind: type[R], *, status: int, url: str) -> None:
+        """Raises UnreachableError for what no daemon of this release says."""
+        try:
+            self._plain = msgspec.json.decode(body)
+            self.value: R = from_wire(self._plain, kind)
+        except UNREADABLE as error:
+            raise stranger(status, url) from error
 
     def plain(self) -> Any:
         """The whole answer as JSON, for output in a machine-readable form."""
@@ -52,10 +57,12 @@ class Client:
         self.url = find_daemon(settings, environ)
         self._timeout_s = settings.timeout_s
         self._ids = SystemIds(SystemClock())
-        token = environ.get("RFTD_TOKEN")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # A proxy of the environment is for the internet, not for a daemon next door.
-        self._http = httpx.Client(base_url=self.url, timeout=settings.timeout_s, headers=headers, trust_env=False)
+        headers = _authorization(environ.get("RFTD_TOKEN", ""))
+        try:
+            # A proxy of the environment is for the internet, not for a daemon next door.
+            self._http = httpx.Client(base_url=self.url, timeout=settings.timeout_s, headers=headers, trust_env=False)
+        except httpx.InvalidURL as error:
+            raise no_address(self.url) from error
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +79,7 @@ class Client:
             query["wait_s"] = wait_s
         timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s)
         request = self._http.build_request("GET", path, params=_given(query), timeout=timeout)
-        return Answer(self._ask(request), read.answer)
+        return self._ask(request, read.answer)
 
     def send(self, command: CommandRoute[B, R], body: B, *, request_id: str | None = None, **places: str) -> Answer[R]:
         """The receipt of a command; with the same `request_id` it takes effect once. Without one it gets a fresh one.
@@ -83,7 +90,7 @@ class Client:
         # Always with a key, also where nobody chose one: a proxy that repeats a request must not change things twice.
         headers = {"Content-Type": "application/json", "Idempotency-Key": request_id or str(self._ids.new())}
         request = self._http.build_request("POST", path, content=msgspec.json.encode(body), headers=headers)
-        return Answer(self._ask(request), command.answer)
+        return self._ask(request, command.answer)
 
     def readiness(self) -> tuple[bool, str]:
         """True if the daemon is ready, and the text of its answer. Raises UnreachableError."""
@@ -99,17 +106,32 @@ class Client:
         try:
             if answer.status_code >= 400:
                 raise error_of(answer.status_code, answer.read(), self.url)
-            yield from _pages(answer.iter_lines())
+            if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                raise stranger(answer.status_code, self.url)
+            yield from self._pages(answer)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
+        except httpx.DecodingError as error:
+            raise stranger(answer.status_code, self.url) from error
         finally:
             answer.close()
 
-    def _ask(self, request: httpx.Request) -> bytes:
+    def _pages(self, answer: httpx.Response) -> Iterator[Answer[ExperimentPage]]:
+        event = ""
+        for line in answer.iter_lines():
+            if line.startswith("event: "):
+                event = line.removeprefix("event: ")
+            elif line.startswith("data: ") and event == "page":
+                data = line.removeprefix("data: ").encode()
+                yield Answer(data, ExperimentPage, status=answer.status_code, url=self.url)
+            elif line.startswith("data: ") and event == "end":
+                return
+
+    def _ask(self, request: httpx.Request, kind: type[R]) -> Answer[R]:
         answer = self._send(request)
         if answer.status_code >= 400:
             raise error_of(answer.status_code, answer.content, self.url)
-        return answer.content
+        return Answer(answer.content, kind, status=answer.status_code, url=self.url)
 
     def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
         try:
@@ -123,6 +145,10 @@ class Client:
             ) from error
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
+        except httpx.DecodingError as error:
+            raise UnreachableError(f"the answer is none of rftd's: {error}", where=self.url) from error
+        except UnicodeError as error:  # of a host name that no name server knows how to spell
+            raise no_address(self.url) from error
 
     def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
         return UnreachableError(
@@ -162,15 +188,13 @@ def follow(
         time.sleep(limits.RESTART_BACKOFF_S[min(failures, len(limits.RESTART_BACKOFF_S)) - 1])
 
 
-def _pages(lines: Iterator[str]) -> Iterator[Answer[ExperimentPage]]:
-    event = ""
-    for line in lines:
-        if line.startswith("event: "):
-            event = line.removeprefix("event: ")
-        elif line.startswith("data: ") and event == "page":
-            yield Answer(line.removeprefix("data: ").encode(), ExperimentPage)
-        elif line.startswith("data: ") and event == "end":
-            return
+def _authorization(token: str) -> dict[str, str]:
+    """The header that carries the token, if there is one. Raises UsageError for what no header can carry."""
+    if not (token.isascii() and token.isprintable()):
+        raise UsageError(
+            "it holds a character that no header can carry", field="RFTD_TOKEN", fix="use the daemon's token"
+        )
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _given(parameters: Mapping[str, Parameter]) -> dict[str, Any]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from rftd.daemon.views.problem import Problem
-from rftd.ops.decoding import json_decoder
+from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import (
     ConflictError,
     NotFoundError,
@@ -40,10 +38,8 @@ def error_of(status: int, body: bytes, url: str) -> RftdError:
     """The error that an answer carries."""
     try:
         problem = json_decoder(Problem).decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return UnreachableError(
-            f"the answer has status {status} and is none of rftd's", where=url, fix="is another program on this port?"
-        )
+    except UNREADABLE:
+        return stranger(status, url)
     kind = kind_of(problem.code, status)
     if problem.errors:
         found = tuple(
@@ -52,6 +48,15 @@ def error_of(status: int, body: bytes, url: str) -> RftdError:
         )
         return SeveralErrors(problem.detail, found)
     return kind(problem.detail, field=problem.field, where=problem.where, fix=problem.fix)
+
+
+def stranger(status: int, url: str) -> UnreachableError:
+    """The error for an answer that no daemon of this release gives, whatever its status."""
+    return UnreachableError(
+        f"the answer has status {status} and is none of rftd's",
+        where=url,
+        fix="is another program on this port, or a daemon of another release?",
+    )
 
 
 def kind_of(code: str, status: int) -> type[RftdError]:
