@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic.worlds.entries import BATCH, GROUP, entry, numbers, pool_of, view
 
@@ -104,6 +104,7 @@ def later(each: BufferEntry, by: int) -> BufferEntry:
     return msgspec.structs.replace(each, member=member)
 
 
+@settings(deadline=None)
 @given(specs(), views(), buffers(), st.integers(1, 1000), st.lists(st.integers(0, 11), max_size=5))
 def test_where_a_stage_begins_changes_no_answer(
     spec: PolicySpec, seen: PolicyView, entries: list[BufferEntry], by: int, flown: list[int]
@@ -124,6 +125,7 @@ def test_where_a_stage_begins_changes_no_answer(
     assert [flight.group for flight in policy.abort_inflight(shifted, flights_later)] == aborted
 
 
+@settings(deadline=None)
 @given(specs(), views(), st.integers(1, 9))
 def test_more_supply_never_admits_more_and_what_is_admitted_is_room_at_once(
     spec: PolicySpec, seen: PolicyView, more: int
@@ -138,6 +140,7 @@ def test_more_supply_never_admits_more_and_what_is_admitted_is_room_at_once(
     assert given_out.supply < seen.total_steps * seen.batch_size + seen.repeat_times or now == 0
 
 
+@settings(deadline=None)
 @given(specs(), views())
 def test_a_stage_never_begins_what_it_cannot_train(spec: PolicySpec, seen: PolicyView) -> None:
     policy = make_policy(spec)
@@ -147,6 +150,7 @@ def test_a_stage_never_begins_what_it_cannot_train(spec: PolicySpec, seen: Polic
     assert policy.admit(full) == 0
 
 
+@settings(deadline=None)
 @given(specs(), views(), buffers(), st.integers(1, 9), st.data())
 def test_what_is_chosen_is_there_once_in_order_and_within_the_bound(
     spec: PolicySpec, seen: PolicyView, entries: list[BufferEntry], size: int, data: st.DataObject
@@ -170,6 +174,7 @@ def test_what_is_chosen_is_there_once_in_order_and_within_the_bound(
     assert {each.experience for each in (entry.member for entry in fits)} >= set(ids)
 
 
+@settings(deadline=None)
 @given(specs(), views(), buffers())
 def test_what_is_retired_can_be_in_no_batch_and_a_full_queue_loses_only_what_is_too_much(
     spec: PolicySpec, seen: PolicyView, entries: list[BufferEntry]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_options
@@ -66,6 +66,7 @@ def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
         Size().convert(text, None, None)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=12))
 def test_any_text_is_a_number_or_a_usage_error(text: str) -> None:
     for kind in (Duration(), Size()):

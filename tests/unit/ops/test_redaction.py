@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rftd.ops.redaction import MASK, Secret, has_url_credentials, is_secret_field, is_secret_map, redact
@@ -116,6 +116,7 @@ def _marked(value: Any, *, secret: bool = False) -> Any:
     return f"hush {value}" if secret and isinstance(value, str) and value else value
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_no_secret_text_survives_and_redacting_twice_changes_nothing(value: Any) -> None:
     marked = _marked(value)
