@@ -1,4 +1,4 @@
-"""Who remembers the log when it was shortened: every file is heard, and a damaged one keeps nobody else from speaking."""
+"""Who remembers a log that was shortened: every file is heard, and a damaged one silences nobody else."""
 
 from __future__ import annotations
 
