@@ -72,7 +72,7 @@ def test_a_file_that_was_cut_off_remembers_what_is_left_of_it(tmp_path: Path) ->
     assert read_heads(path) == heads(1)
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_no_damage_is_taken_for_a_memory(tmp_path_factory: pytest.TempPathFactory, data: DataObject) -> None:
     path = written(tmp_path_factory.mktemp("heads") / FILE_NAME, 1, 2)
@@ -84,7 +84,7 @@ def test_no_damage_is_taken_for_a_memory(tmp_path_factory: pytest.TempPathFactor
     assert read_heads(path) in (heads(1), heads(2), {})
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_at_all_remember_nothing(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.mktemp("heads") / FILE_NAME

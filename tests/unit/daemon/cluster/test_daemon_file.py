@@ -59,7 +59,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
         ("<<: {port: 1}\n", "no such option", ":1"),
         ("port: 1\n---\nport: 2\n", "cannot be read", ""),
         ("port: *unknown\n", "cannot be read", ""),
-        ("[" * 5000, "cannot be read", ""),
+        ("[" * 1000, "cannot be read", ""),
     ],
 )
 def test_what_is_no_option_is_named_with_its_line(tmp_path: Path, text: str, what: str, place: str) -> None:

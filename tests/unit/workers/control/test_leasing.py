@@ -155,7 +155,7 @@ def test_a_second_lease_goes_to_another_explorer_on_which_it_begins_at_once() ->
     assert credits.rollouts == 5 + 4 + 2 + 9
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     capacities=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     asked=st.lists(st.integers(1, 9), max_size=12),
@@ -179,7 +179,7 @@ def test_no_explorer_is_overbooked_and_nobody_waits_while_one_has_room(
     assert credits.most == max(room.values())
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rollouts=st.integers(1, 20), most=st.integers(0, 21))
 def test_parts_are_the_rollouts_in_order_and_none_is_too_large(rollouts: int, most: int) -> None:
     stage = stage_of(rollout=RolloutSpec(lease_rollouts=most))

@@ -37,7 +37,7 @@ def spec_of(path: Path, **fields: Any) -> TasksetSpec:
     return TasksetSpec(name="t", path=str(path), format=form, **fields)
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     files=st.lists(
         st.lists(st.tuples(BLANKS, ROWS, st.booleans(), st.sampled_from([b"\n", b"\r\n"])), max_size=4),
@@ -78,7 +78,7 @@ def test_what_was_written_is_read_in_order_whatever_lies_between(
         assert not taskset.touched
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=st.lists(ROWS, max_size=5),
     blank=BLANKS,
