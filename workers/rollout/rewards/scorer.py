@@ -70,8 +70,6 @@ class Scorer:
 
     def checked(self, given: object, task: Task) -> RewardResult:
         """What a reward gave (a number, named parts, a RewardResult) as a result. Raises RolloutError as `score`."""
-        value: object
-        parts: Mapping[Any, object]
         if isinstance(given, RewardResult):
             value = given.value
             parts = given.parts
