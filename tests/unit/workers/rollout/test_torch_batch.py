@@ -263,9 +263,10 @@ def test_weights_of_another_model_change_nothing(model_of: ModelOf) -> None:
         {**own, name: own[name] * float("inf")},
     ):
         with pytest.raises(RolloutError, match=r"the new weights .*(self_attn.k_proj|more)"):
-            network.assign({n: t * 2 if n != name else t for n, t in tensors.items()})
+            network.verified({n: t * 2 if n != name else t for n, t in tensors.items()})
     assert all(torch.equal(own[n], t) for n, t in network.model.state_dict().items())
-    network.assign({n: t for n, t in own.items() if n != "lm_head.weight"})  # tied: either name will do
+    tied = network.verified({n: t for n, t in own.items() if n != "lm_head.weight"})  # either name will do
+    network.assign(tied)
 
 
 def test_a_broken_number_fails_its_request_only(model_of: ModelOf) -> None:
