@@ -4,6 +4,7 @@ In reading order:
 
 view         the part of the log that the explorer reads: its slot, the spine, the weights
 version_gate the gate between rollouts, evaluations and new weights
+loader       the engine of the rollouts follows the weights that the log publishes
 rollouts     `Rollouts`: the one path of a rollout, a group and an evaluation's rows: places, time-out, retries
 leased       the rollouts of a task lease: ids and seeds before, events after
 eval_engine  where evaluations are answered: on the engine of the rollouts, or on another one

@@ -11,15 +11,13 @@ from pathlib import Path
 from uuid import UUID
 
 from rftd.ops import limits
-from rftd.ops.errors import DataError, RftdError, RolloutError, WeightsElsewhereError, WorkError
+from rftd.ops.errors import DataError, RolloutError, WorkError
 from rftd.ops.logs import Logger
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams import topics
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import EvalLeased, TaskLeased
-from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.follower import Follower
-from rftd.streams.schedule import has_windows
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.devices.device_turn import DeviceTurn
@@ -30,6 +28,7 @@ from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.rollout.eval_engine import SHARED, EvalEngine, OwnEngine, SharedEngine
 from rftd.workers.rollout.evaluator import Evaluator
 from rftd.workers.rollout.leased import LeasedRollouts
+from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.rollouts import RolloutPlaces, Rollouts
@@ -42,11 +41,8 @@ from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.tasksets.tokenizer import Tokenizer
 from rftd.workers.weights.channel import as_ref
 
-WEIGHTS_RETRY_S = 0.2
 EVAL_AT_ONCE = 64
 """The rows of evaluations that run at once on an engine of their own."""
-EVAL_LINGER_S = 0.5
-"""A shared engine keeps an evaluation's weights for so long if more of its rows are to be leased."""
 
 
 class Explorer:
@@ -69,9 +65,9 @@ class Explorer:
         self._engine: RolloutEngine | None = None
         self._slots = 0
         self._evaluator: Evaluator | None = None
-        self._lingers_until_s = 0.0
         self._orphans = Orphans(log)
-        self._loading = self._failed = self._leaving = False
+        self._loader = WeightsLoader(member, view, self._gate, self._outbox, log, device=self._device)
+        self._leaving = False
         self._turn: DeviceTurn | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -116,7 +112,7 @@ class Explorer:
                 background = [
                     tasks.create_task(self._outbox.run()),
                     tasks.create_task(self._member.beat(self._refresh)),
-                    tasks.create_task(self._follow_weights(engine)),
+                    tasks.create_task(self._loader.run(engine)),
                     tasks.create_task(endpoint.run()),
                 ]
                 async with asyncio.TaskGroup() as work:
@@ -267,79 +263,7 @@ class Explorer:
         await self._outbox.put([draft])
         more = lease.row_end < stage.evals[lease.taskset].rows or lease.taskset + 1 < len(stage.evals)
         if more and stage.rollout.eval_engine == SHARED:
-            self._lingers_until_s = self._member.clock.monotonic_s() + EVAL_LINGER_S
-
-    async def _follow_weights(self, engine: RolloutEngine) -> None:
-        """Loads what an evaluation waits for, else the newest version, or in a window what waiting rollouts need."""
-        while True:
-            await self._stand_in(engine)
-            target = self._due(engine)
-            if target is None:
-                await self._gate.wait_change(1.0)
-            elif not await self._load(engine, target):
-                await self._member.clock.sleep(WEIGHTS_RETRY_S)
-
-    async def _stand_in(self, engine: RolloutEngine) -> None:
-        """Lets rollouts begin that need a lost version, if the weights in use serve in its place."""
-        wanted = self._gate.wanted
-        weights = self._view.weights
-        if wanted in weights.lost:
-            target = weights.of_version(wanted, self._view.spine)
-            if target is not None and (target.version, target.generation) == engine.version:
-                await self._gate.serve(wanted)
-
-    def _due(self, engine: RolloutEngine) -> WeightsPublished | None:
-        spine = self._view.spine
-        weights = self._view.weights
-        if spine.spec is None or spine.stage < 0 or self._gate.evaluates:
-            return None
-        if (awaited := self._gate.awaited) is not None:
-            return weights.published.get(awaited) if self._gate.may_change_to(awaited[0]) else None
-        if self._member.clock.monotonic_s() < self._lingers_until_s:
-            return None
-        if not has_windows(spine.stage_spec().sync):
-            target = weights.newest(spine)
-        elif not self._gate.may_change:
-            return None
-        elif self._gate.wanted is not None:
-            target = weights.of_version(self._gate.wanted, spine)
-        elif engine.version[0] < 0:
-            target = weights.newest(spine)
-        else:
-            return None
-        if target is None or (target.version, target.generation) == engine.version:
-            return None
-        return target
-
-    async def _load(self, engine: RolloutEngine, target: WeightsPublished) -> bool:
-        began_s = self._member.clock.monotonic_s()
-        try:
-            self._loading = True
-            async with self._device():
-                checksum = await engine.load_weights(as_ref(target))
-        except WeightsElsewhereError:
-            raise
-        except RftdError as error:
-            self._log.warning("weights.load_failed", version=target.version, error=error.what)
-            self._failed = True
-            await self._gate.refuse((target.version, target.generation), error)
-            return False
-        finally:
-            self._loading = False
-        self._failed = False
-        self._member.pulse.version = target.version
-        # The engine has them already, so rollouts may begin before the log knows of it.
-        await self._gate.set_version(target.version, target.generation)
-        activated = WeightsActivated(
-            worker=self._member.id,
-            version=target.version,
-            generation=target.generation,
-            manifest=target.manifest,
-            checksum=checksum,
-            duration_s=self._member.clock.monotonic_s() - began_s,
-        )
-        await self._outbox.put([self._member.writer.draft(activated, experiment=self._member.experiment)])
-        return True
+            self._loader.linger()
 
     def _refresh(self) -> None:
         pulse = self._member.pulse
@@ -356,7 +280,7 @@ class Explorer:
         The first try to load them is progress, however long it takes.
         """
         leased = self._leases.get(lease)
-        if leased is None or (self._loading and not self._failed):
+        if leased is None or (self._loader.loading and not self._loader.failed):
             return True
         return self._gate.fits(leased.min_version, pinned=leased.pinned)
 
@@ -368,9 +292,9 @@ class Explorer:
             return "busy"
         if self._turn is not None and self._turn.waiting:
             return "wait_turn"
-        if self._failed:
+        if self._loader.failed:
             return "load_failed"
-        if self._loading:
+        if self._loader.loading:
             return "load_weights"
         if self._gate.version < 0:
             return "wait_weights"

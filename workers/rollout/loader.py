@@ -1,0 +1,125 @@
+"""`WeightsLoader`: the rollouts' engine follows the weights that the log publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from rftd.ops.errors import RftdError, WeightsElsewhereError
+from rftd.ops.logs import Logger
+from rftd.streams.events.weights import WeightsActivated, WeightsPublished
+from rftd.streams.schedule import has_windows
+from rftd.workers.membership import Membership
+from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.outbox import Outbox
+from rftd.workers.rollout.version_gate import VersionGate
+from rftd.workers.rollout.view import ExplorerView
+from rftd.workers.weights.channel import as_ref
+
+WEIGHTS_RETRY_S = 0.2
+EVAL_LINGER_S = 0.5
+"""A shared engine keeps an evaluation's weights for so long if more of its rows are to be leased."""
+
+
+class WeightsLoader:
+    """Loads weights whenever the gate lets them change, and tells the gate and the log which are in use."""
+
+    def __init__(
+        self,
+        member: Membership,
+        view: ExplorerView,
+        gate: VersionGate,
+        outbox: Outbox,
+        log: Logger,
+        *,
+        device: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
+        """`device` is held while the engine loads."""
+        self._member = member
+        self._view = view
+        self._gate = gate
+        self._outbox = outbox
+        self._log = log
+        self._device = device
+        self._lingers_until_s = 0.0
+        self.loading = False
+        """True while the engine loads."""
+        self.failed = False
+        """True once weights could not be loaded, until some are."""
+
+    def linger(self) -> None:
+        """Keeps the weights in use for a moment, for what is leased next may need them."""
+        self._lingers_until_s = self._member.clock.monotonic_s() + EVAL_LINGER_S
+
+    async def run(self, engine: RolloutEngine) -> None:
+        """Loads what an evaluation waits for, else the newest version, or in a window what waiting rollouts need."""
+        while True:
+            await self._stand_in(engine)
+            target = self._due(engine)
+            if target is None:
+                await self._gate.wait_change(1.0)
+            elif not await self._load(engine, target):
+                await self._member.clock.sleep(WEIGHTS_RETRY_S)
+
+    async def _stand_in(self, engine: RolloutEngine) -> None:
+        """Lets rollouts begin that need a lost version, if the weights in use serve in its place."""
+        wanted = self._gate.wanted
+        weights = self._view.weights
+        if wanted in weights.lost:
+            target = weights.of_version(wanted, self._view.spine)
+            if target is not None and (target.version, target.generation) == engine.version:
+                await self._gate.serve(wanted)
+
+    def _due(self, engine: RolloutEngine) -> WeightsPublished | None:
+        spine = self._view.spine
+        weights = self._view.weights
+        if spine.spec is None or spine.stage < 0 or self._gate.evaluates:
+            return None
+        awaited = self._gate.awaited
+        if awaited is not None:
+            return weights.published.get(awaited) if self._gate.may_change_to(awaited[0]) else None
+        if self._member.clock.monotonic_s() < self._lingers_until_s:
+            return None
+        if not has_windows(spine.stage_spec().sync):
+            target = weights.newest(spine)
+        elif not self._gate.may_change:
+            return None
+        elif self._gate.wanted is not None:
+            target = weights.of_version(self._gate.wanted, spine)
+        elif engine.version[0] < 0:
+            target = weights.newest(spine)
+        else:
+            return None
+        if target is None or (target.version, target.generation) == engine.version:
+            return None
+        return target
+
+    async def _load(self, engine: RolloutEngine, target: WeightsPublished) -> bool:
+        began_s = self._member.clock.monotonic_s()
+        try:
+            self.loading = True
+            async with self._device():
+                checksum = await engine.load_weights(as_ref(target))
+        except WeightsElsewhereError:
+            raise
+        except RftdError as error:
+            self._log.warning("weights.load_failed", version=target.version, error=error.what)
+            self.failed = True
+            await self._gate.refuse((target.version, target.generation), error)
+            return False
+        finally:
+            self.loading = False
+        self.failed = False
+        self._member.pulse.version = target.version
+        # The engine has them already, so rollouts may begin before the log knows of it.
+        await self._gate.set_version(target.version, target.generation)
+        activated = WeightsActivated(
+            worker=self._member.id,
+            version=target.version,
+            generation=target.generation,
+            manifest=target.manifest,
+            checksum=checksum,
+            duration_s=self._member.clock.monotonic_s() - began_s,
+        )
+        await self._outbox.put([self._member.writer.draft(activated, experiment=self._member.experiment)])
+        return True
