@@ -4,9 +4,12 @@ In reading order:
 
 call_error        `CallError`: why a call is not answered, as an OpenAI error object
 turns             `TurnRecord`: the turns of a rollout as a tree, and the sequences that are trained
-question          `Question`: what a call asks, whatever API it came by; `Answered`: what was drawn for it
-conversation      `ChatQuestion`: a conversation, and its prompt from the ids of the turns before
+question          `Question`: what a call asks, whatever API it came by
 tool_calls        calls of tools, found in what was drawn
+offered_tools     `OfferedTools`: the tools of a call, and whether one must be called
+conversation      `ChatQuestion`: a conversation, and its prompt from the ids of the turns before
+api_call          `ApiCall`: a question with the form of its API; `Answered`: what was drawn for it
+draw_request      `DrawRequest`: the fields that a chat and a bare completion share
 chat_message      messages as the chat API has them
 chat_completions  `POST /v1/chat/completions`
 completions       `POST /v1/completions`
@@ -14,5 +17,6 @@ responses         `POST /v1/responses`
 anthropic_messages  `POST /v1/messages`
 rollout_calls     `RolloutCalls`: the calls of one rollout: bounds, retries, hang-ups
 http_call         `HttpCall`: one HTTP request: its body, its hang-up, and the reply
+call_app          `CallApp`: the HTTP API over the calls that a key opens
 server            `ModelEndpoint`: the HTTP server, and a capability for each rollout
 """

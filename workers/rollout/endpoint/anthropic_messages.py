@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final, Literal
 
 import msgspec
 
 from rftd.ops.decoding import json_decoder
+from rftd.workers.rollout.endpoint.api_call import Answered, named_event
 from rftd.workers.rollout.endpoint.call_error import CallError, unsupported
-from rftd.workers.rollout.endpoint.chat_completions import FunctionSchema, ToolSchema
 from rftd.workers.rollout.endpoint.conversation import ChatQuestion
-from rftd.workers.rollout.endpoint.question import Answered, DrawSettings, QuestionPrompt, checked_length, stops_of
-from rftd.workers.rollout.endpoint.tool_calls import CLOSE, forced_beginning
-from rftd.workers.rollout.endpoint.turns import TurnRecord
-from rftd.workers.rollout.model import Model
-from rftd.workers.rollout.response import Response
+from rftd.workers.rollout.endpoint.draw_request import checked_length, stops_of
+from rftd.workers.rollout.endpoint.offered_tools import FunctionSchema, OfferedTools, ToolSchema
+from rftd.workers.rollout.endpoint.question import DrawSettings
 from rftd.workers.tasksets.message import Message
+
+_CHOICES: Final[dict[str, Literal["none", "auto", "required"]]] = {
+    "none": "none",
+    "auto": "auto",
+    "any": "required",
+    "tool": "required",
+}
+"""What a `tool_choice` of each type is in the words of the chat API."""
 
 
 class ContentBlock(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +53,7 @@ class AnthropicTool(msgspec.Struct, frozen=True, kw_only=True):
     type: str | None = None
 
 
-class AnthropicToolChoice(msgspec.Struct, frozen=True, kw_only=True):
+class AnthropicToolChoice(msgspec.Struct, frozen=True):
     """Which tools may or must be called."""
 
     type: str
@@ -76,53 +82,28 @@ class MessagesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
-    """Implements `Question` for Anthropic's API."""
+    """Implements `ApiCall` for Anthropic's API."""
 
     question: ChatQuestion
-    model: str
-    stream: bool
+    given: MessagesRequest
 
     @classmethod
     def read(cls, body: bytes) -> MessagesCall:
         """The call in a body. Raises CallError, or msgspec.MsgspecError for what is malformed."""
         given = json_decoder(MessagesRequest).decode(body)
-        choice = given.tool_choice
-        stops = stops_of(given.stop_sequences)
-        one_call = choice is not None and choice.disable_parallel_tool_use and bool(given.tools)
         settings = DrawSettings(
             temperature=given.temperature,
             top_p=given.top_p,
             top_k=given.top_k,
             max_tokens=checked_length(given.max_tokens, "max_tokens"),
-            stop=(*stops, CLOSE) if one_call else stops,
+            stop=stops_of(given.stop_sequences),
         )
-        question = ChatQuestion(
-            messages=_messages_of(given),
-            tools=_tools_of(given),
-            beginning=_beginning_of(given),
-            finds_calls=bool(given.tools) and (choice is None or choice.type != "none"),
-            settings=settings,
-            stops=stops,
-        )
-        return cls(question=question, model=given.model, stream=bool(given.stream))
+        return cls(question=ChatQuestion.of(_messages_of(given), _tools_of(given), settings), given=given)
 
     @property
-    def choices(self) -> int:
-        """One answer."""
-        return 1
-
-    @property
-    def settings(self) -> DrawSettings:
-        """The question's."""
-        return self.question.settings
-
-    def prompt(self, model: Model, record: TurnRecord) -> QuestionPrompt:
-        """The question's."""
-        return self.question.prompt(model, record)
-
-    def key_after(self, prompt: QuestionPrompt, response: Response) -> bytes:
-        """The question's."""
-        return self.question.key_after(prompt, response)
+    def stream(self) -> bool:
+        """True if the answer is wanted as events."""
+        return bool(self.given.stream)
 
     def whole(self, answered: Answered) -> bytes:
         """A `message`."""
@@ -151,7 +132,7 @@ class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
         events.append({"type": "message_delta", "delta": last, "usage": {"output_tokens": usage["output_tokens"]}})
         events.append({"type": "message_stop"})
         for each in events:
-            yield b"event: " + each["type"].encode() + b"\ndata: " + msgspec.json.encode(each) + b"\n\n"
+            yield named_event(each)
 
     def _message(self, answered: Answered) -> dict[str, Any]:
         response = answered.responses[0]
@@ -170,7 +151,7 @@ class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
             "id": f"msg_{answered.id}",
             "type": "message",
             "role": "assistant",
-            "model": self.model,
+            "model": self.given.model,
             "content": content,
             "stop_reason": "stop_sequence" if stopped_by else reason,
             "stop_sequence": stopped_by,
@@ -218,25 +199,18 @@ def _text_of(content: str | list[ContentBlock], place: str) -> str:
     return "".join(block.text for block in content)
 
 
-def _tools_of(given: MessagesRequest) -> str:
-    """The tools in the form of the chat API, as JSON: templates know that one."""
+def _tools_of(given: MessagesRequest) -> OfferedTools:
     listed = []
     for number, tool in enumerate(given.tools or ()):
         if tool.type not in (None, "custom"):
             raise unsupported(f"tools[{number}].type", f"a tool of type {tool.type!r} is not supported")
         listed.append(ToolSchema("function", FunctionSchema(tool.name, tool.description, tool.input_schema)))
-    return msgspec.json.encode(listed).decode() if listed else ""
-
-
-def _beginning_of(given: MessagesRequest) -> str:
-    """What an answer has to begin with."""
-    names = [tool.name for tool in given.tools or ()]
-    choice = given.tool_choice
-    if choice is None or choice.type not in ("any", "tool"):
-        return ""
-    if not names or (choice.type == "tool" and choice.name not in names):
-        known = ", ".join(names) or "none"
-        raise CallError(400, f"tool_choice asks for a tool; the tools are: {known}", param="tool_choice")
-    if choice.type == "tool":
-        return forced_beginning(choice.name)
-    return forced_beginning(names[0] if len(names) == 1 else None)
+    choice = given.tool_choice or AnthropicToolChoice("auto")
+    if choice.type not in _CHOICES:
+        known = ", ".join(_CHOICES)
+        raise CallError(400, f"tool_choice.type is {choice.type!r}; known: {known}", param="tool_choice.type")
+    return OfferedTools(
+        schemas=tuple(listed),
+        choice=FunctionSchema(choice.name) if choice.type == "tool" else _CHOICES[choice.type],
+        parallel=not choice.disable_parallel_tool_use,
+    )

@@ -9,96 +9,32 @@ from typing import Any
 import msgspec
 
 from rftd.ops.decoding import json_decoder
+from rftd.workers.rollout.endpoint.api_call import DONE, Answered, event
 from rftd.workers.rollout.endpoint.call_error import CallError, unsupported
-from rftd.workers.rollout.endpoint.chat_completions import StreamOptions
-from rftd.workers.rollout.endpoint.question import (
-    DONE,
-    Answered,
-    DrawSettings,
-    QuestionPrompt,
-    biases_of,
-    checked_choices,
-    checked_length,
-    digest_of,
-    event,
-    stops_of,
-    text_of,
-)
+from rftd.workers.rollout.endpoint.draw_request import DrawRequest, checked_length, stops_of
+from rftd.workers.rollout.endpoint.question import DrawSettings, QuestionPrompt, digest_of, text_of
 from rftd.workers.rollout.endpoint.turns import TurnRecord
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
 
 
-class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of a call. `seed` and `user` are taken and have no effect."""
+class CompletionRequest(DrawRequest, frozen=True, kw_only=True):
+    """The body of a call."""
 
     prompt: str | list[int | str]
-    model: str = ""
-    n: int | None = None
-    best_of: int | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     max_tokens: int | None = 16
-    stop: str | list[str] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    best_of: int | None = None
     logprobs: int | None = None
     echo: bool | None = None
     suffix: str | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    min_tokens: int | None = None
-    seed: int | None = None
-    user: str | None = None
 
 
-class CompletionCall(msgspec.Struct, frozen=True, kw_only=True):
-    """Implements `Question` for the completion API."""
+class TextQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Implements `Question` for a text, or ids, without a chat template."""
 
     text: str | tuple[int, ...]
-    model: str
     choices: int
-    stream: bool
-    with_usage: bool
-    with_logprobs: bool
     settings: DrawSettings
-
-    @classmethod
-    def read(cls, body: bytes) -> CompletionCall:
-        """The call in a body. Raises CallError, or msgspec.MsgspecError for what is malformed."""
-        given = json_decoder(CompletionRequest).decode(body)
-        choices = checked_choices(given.n)
-        if given.best_of not in (None, choices):
-            raise unsupported("best_of", "best_of other than n is not supported")
-        for param in ("echo", "suffix", "frequency_penalty"):
-            if getattr(given, param):
-                raise unsupported(param, f"{param} is not supported")
-        if given.logprobs is not None and given.logprobs > 1:
-            raise unsupported("logprobs", "the engine tells the log-probability of the drawn token alone")
-        return cls(
-            text=_text_of(given.prompt),
-            model=given.model,
-            choices=choices,
-            stream=bool(given.stream),
-            with_usage=given.stream_options is not None and given.stream_options.include_usage,
-            with_logprobs=given.logprobs is not None,
-            settings=DrawSettings(
-                temperature=given.temperature,
-                top_p=given.top_p,
-                top_k=given.top_k,
-                min_p=given.min_p,
-                repetition_penalty=given.repetition_penalty,
-                presence_penalty=given.presence_penalty,
-                logit_bias=biases_of(given.logit_bias),
-                min_tokens=given.min_tokens,
-                max_tokens=checked_length(given.max_tokens, "max_tokens"),
-                stop=stops_of(given.stop),
-            ),
-        )
 
     def prompt(self, model: Model, record: TurnRecord) -> QuestionPrompt:
         """The ids; they go on from the turn whose ids they begin with, if there is one."""
@@ -109,35 +45,52 @@ class CompletionCall(msgspec.Struct, frozen=True, kw_only=True):
         """A key that no conversation has: a completion is found by its ids."""
         return digest_of(b"completion", response.text.encode())
 
+
+class CompletionCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Implements `ApiCall` for the completion API."""
+
+    question: TextQuestion
+    given: CompletionRequest
+
+    @classmethod
+    def read(cls, body: bytes) -> CompletionCall:
+        """The call in a body. Raises CallError, or msgspec.MsgspecError for what is malformed."""
+        given = json_decoder(CompletionRequest).decode(body)
+        if given.best_of not in (None, given.choices):
+            raise unsupported("best_of", "best_of other than n is not supported")
+        for param in ("echo", "suffix"):
+            if getattr(given, param):
+                raise unsupported(param, f"{param} is not supported")
+        if given.logprobs is not None and given.logprobs > 1:
+            raise unsupported("logprobs", "the engine tells the log-probability of the drawn token alone")
+        settings = given.settings(checked_length(given.max_tokens, "max_tokens"), stops_of(given.stop))
+        question = TextQuestion(text=_text_of(given.prompt), choices=given.choices, settings=settings)
+        return cls(question=question, given=given)
+
+    @property
+    def stream(self) -> bool:
+        """True if the answer is wanted as events."""
+        return bool(self.given.stream)
+
     def whole(self, answered: Answered) -> bytes:
         """A `text_completion`."""
         choices = [self._choice(answered, index, each) for index, each in enumerate(answered.responses)]
-        return msgspec.json.encode({**self._head(answered), "choices": choices, "usage": answered.usage})
+        head = self.given.head(answered, "cmpl", "text_completion")
+        return msgspec.json.encode({**head, "choices": choices, "usage": answered.usage})
 
     def events(self, answered: Answered) -> Iterator[bytes]:
         """`text_completion`s, one for each answer."""
-        head = self._head(answered)
-        if self.with_usage:
-            head["usage"] = None
+        head = self.given.head(answered, "cmpl", "text_completion")
         for index, response in enumerate(answered.responses):
             yield event({**head, "choices": [self._choice(answered, index, response)]})
-        if self.with_usage:
+        if self.given.with_usage:
             yield event({**head, "choices": [], "usage": answered.usage})
         yield DONE
 
-    def _head(self, answered: Answered) -> dict[str, Any]:
-        return {
-            "id": f"cmpl-{answered.id}",
-            "object": "text_completion",
-            "created": answered.created_s,
-            "model": self.model,
-            "system_fingerprint": answered.fingerprint,
-        }
-
     def _choice(self, answered: Answered, index: int, response: Response) -> dict[str, Any]:
-        text = text_of(answered.prompt, response, self.settings.stop)
+        text = text_of(answered.prompt, response, self.question.settings.stop)
         logprobs = None
-        if self.with_logprobs:
+        if self.given.logprobs is not None:
             tokens = [answered.tokens_of.tokenizer.decode([token]) for token in response.tokens]
             places = [0, *accumulate(map(len, tokens[:-1]))]
             logprobs = {

@@ -14,6 +14,7 @@ import msgspec
 
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import DataError
+from rftd.workers.rollout.endpoint.offered_tools import OfferedTools
 from rftd.workers.rollout.endpoint.question import DrawSettings, QuestionPrompt, digest_of, text_of
 from rftd.workers.rollout.endpoint.tool_calls import DrawnToolCall, tool_calls_in
 from rftd.workers.rollout.endpoint.turns import TurnRecord
@@ -49,9 +50,30 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
     beginning: str = ""
     """What the answer is made to begin with."""
     finds_calls: bool = False
-    settings: DrawSettings = DrawSettings()
+    choices: int = 1
+    settings: DrawSettings
     stops: tuple[str, ...] = ()
     """The stop texts that the client does not see."""
+
+    @classmethod
+    def of(
+        cls,
+        messages: tuple[Message, ...],
+        tools: OfferedTools,
+        settings: DrawSettings,
+        *,
+        choices: int = 1,
+    ) -> ChatQuestion:
+        """The question after a conversation, with these tools. Raises CallError if they cannot be as asked."""
+        return cls(
+            messages=messages,
+            tools=tools.shown,
+            beginning=tools.beginning,
+            finds_calls=tools.may_be_called,
+            choices=choices,
+            settings=msgspec.structs.replace(settings, stop=(*settings.stop, *tools.stops)),
+            stops=settings.stop,
+        )
 
     def prompt(self, model: Model, record: TurnRecord) -> QuestionPrompt:
         """The ids: those of the longest beginning that was answered, and what the template says after it."""

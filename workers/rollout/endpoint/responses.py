@@ -11,15 +11,13 @@ from typing import Any, Literal
 import msgspec
 
 from rftd.ops.decoding import json_decoder
+from rftd.workers.rollout.endpoint.api_call import Answered, named_event
 from rftd.workers.rollout.endpoint.call_error import CallError, unsupported
-from rftd.workers.rollout.endpoint.chat_completions import FunctionSchema, ToolSchema
 from rftd.workers.rollout.endpoint.chat_message import ROLES, ContentPart, called, content_text
 from rftd.workers.rollout.endpoint.conversation import ChatQuestion
-from rftd.workers.rollout.endpoint.question import Answered, DrawSettings, QuestionPrompt, checked_length
-from rftd.workers.rollout.endpoint.tool_calls import CLOSE, forced_beginning
-from rftd.workers.rollout.endpoint.turns import TurnRecord
-from rftd.workers.rollout.model import Model
-from rftd.workers.rollout.response import Response
+from rftd.workers.rollout.endpoint.draw_request import checked_length
+from rftd.workers.rollout.endpoint.offered_tools import FunctionSchema, OfferedTools, ToolSchema
+from rftd.workers.rollout.endpoint.question import DrawSettings
 from rftd.workers.tasksets.message import Message
 
 
@@ -97,7 +95,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
-    """Implements `Question` for the responses API."""
+    """Implements `ApiCall` for the responses API."""
 
     question: ChatQuestion
     given: ResponsesRequest
@@ -111,45 +109,18 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
                 raise unsupported(param, f"{param} is not supported: nothing is kept but the record of the rollout")
         if given.text is not None and given.text.format is not None and given.text.format.type != "text":
             raise unsupported("text.format", f"the engine cannot hold answers to the format {given.text.format.type!r}")
-        tools = _tools_of(given)
-        one_call = given.parallel_tool_calls is False and bool(tools)
         settings = DrawSettings(
             temperature=given.temperature,
             top_p=given.top_p,
             max_tokens=checked_length(given.max_output_tokens, "max_output_tokens"),
-            stop=(CLOSE,) if one_call else (),
         )
-        question = ChatQuestion(
-            messages=_messages_of(given),
-            tools=tools,
-            beginning=_beginning_of(given),
-            finds_calls=bool(tools) and given.tool_choice != "none",
-            settings=settings,
-        )
+        question = ChatQuestion.of(_messages_of(given), _tools_of(given), settings)
         return cls(question=question, given=given)
-
-    @property
-    def choices(self) -> int:
-        """One answer."""
-        return 1
 
     @property
     def stream(self) -> bool:
         """True if the answer is wanted as events."""
         return bool(self.given.stream)
-
-    @property
-    def settings(self) -> DrawSettings:
-        """The question's."""
-        return self.question.settings
-
-    def prompt(self, model: Model, record: TurnRecord) -> QuestionPrompt:
-        """The question's."""
-        return self.question.prompt(model, record)
-
-    def key_after(self, prompt: QuestionPrompt, response: Response) -> bytes:
-        """The question's."""
-        return self.question.key_after(prompt, response)
 
     def whole(self, answered: Answered) -> bytes:
         """A `response`."""
@@ -167,8 +138,7 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
         response = self._response(answered, output)
         events.append({"type": f"response.{response['status']}", "response": response})
         for number, each in enumerate(events):
-            body = msgspec.json.encode({**each, "sequence_number": number})
-            yield b"event: " + each["type"].encode() + b"\ndata: " + body + b"\n\n"
+            yield named_event({**each, "sequence_number": number})
 
     def _output(self, answered: Answered) -> list[dict[str, Any]]:
         said = self.question.said(answered.prompt, answered.responses[0])
@@ -291,27 +261,15 @@ def _assistant(said: str, calls: list[dict[str, Any]]) -> Message:
     return Message("assistant", said, msgspec.json.encode({"tool_calls": calls}).decode() if calls else "")
 
 
-def _tools_of(given: ResponsesRequest) -> str:
-    """The tools in the form of the chat API, as JSON: templates know that one."""
+def _tools_of(given: ResponsesRequest) -> OfferedTools:
     listed = []
     for number, tool in enumerate(given.tools or ()):
         if tool.type != "function":
             raise unsupported(f"tools[{number}].type", f"a tool of type {tool.type!r} is not supported")
         listed.append(ToolSchema("function", FunctionSchema(tool.name, tool.description, tool.parameters)))
-    return msgspec.json.encode(listed).decode() if listed else ""
-
-
-def _beginning_of(given: ResponsesRequest) -> str:
-    """What an answer has to begin with."""
-    names = [tool.name for tool in given.tools or ()]
     choice = given.tool_choice
-    if isinstance(choice, NamedFunctionTool):
-        if choice.name not in names:
-            known = ", ".join(names) or "none"
-            raise CallError(400, f"tool_choice names {choice.name!r}; the tools are: {known}", param="tool_choice")
-        return forced_beginning(choice.name)
-    if choice == "required":
-        if not names:
-            raise CallError(400, "tool_choice is 'required', and there are no tools", param="tool_choice")
-        return forced_beginning(names[0] if len(names) == 1 else None)
-    return ""
+    return OfferedTools(
+        schemas=tuple(listed),
+        choice=FunctionSchema(choice.name) if isinstance(choice, NamedFunctionTool) else choice or "auto",
+        parallel=given.parallel_tool_calls is not False,
+    )

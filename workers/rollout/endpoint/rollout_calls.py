@@ -19,8 +19,9 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, RolloutError, UsageError
 from rftd.ops.logs import logger
 from rftd.streams.spec import SamplingSpec
+from rftd.workers.rollout.endpoint.api_call import Answered, ApiCall
 from rftd.workers.rollout.endpoint.call_error import SERVER, CallError, bug_in_rftd
-from rftd.workers.rollout.endpoint.question import Answered, Question
+from rftd.workers.rollout.endpoint.question import Question
 from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
 from rftd.workers.rollout.engine import GenerationRequest
 from rftd.workers.rollout.model import Model
@@ -54,8 +55,8 @@ class Repetition(msgspec.Struct, frozen=True):
 class ModelCall:
     """A call that is answered once, to however many requests."""
 
-    def __init__(self, question: Question, body: bytes) -> None:
-        self.question = question
+    def __init__(self, asked: ApiCall, body: bytes) -> None:
+        self.asked = asked
         self.body = body
         self.waiting = 0
         """Requests that wait for the answer."""
@@ -89,7 +90,8 @@ class RolloutCalls:
         self.ended = False
         self._bounds = bounds
         self._lengths_only = lengths_only
-        self._tasks = tasks
+        self.tasks = tasks
+        """The group that calls and their requests run in."""
         self._clock = clock
         self._calls = 0
         self._running = 0
@@ -99,14 +101,15 @@ class RolloutCalls:
         self._unkeyed: dict[bytes, ModelCall] = {}
         """The newest call with each body."""
 
-    def enter(self, question: Question, repetition: Repetition) -> ModelCall:
+    def enter(self, asked: ApiCall, repetition: Repetition) -> ModelCall:
         """The call that a request belongs to: one that was made, or a new one, which begins. Raises CallError."""
         known = self._known(repetition)
         if known is not None:
             return known
-        call = ModelCall(question, repetition.body)
+        question = asked.question
+        call = ModelCall(asked, repetition.body)
         self._admit(question.choices)
-        call.task = self._tasks.create_task(self._outcome(question))
+        call.task = self.tasks.create_task(self._outcome(question))
         # Not in the task, which may be cancelled before its first step.
         call.task.add_done_callback(lambda _: self._over(question.choices))
         if repetition.key:
@@ -130,7 +133,7 @@ class RolloutCalls:
         self.failure = None
         self.cut = None
         for response in answered.responses:
-            key = call.question.key_after(answered.prompt, response)
+            key = call.asked.question.key_after(answered.prompt, response)
             self.record.add(RecordedTurn(response, answered.prompt.parent), key)
 
     async def end(self) -> None:

@@ -8,28 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Self, TypeVar
-
-import msgspec
-from starlette.types import Receive, Scope, Send
 
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RolloutError
 from rftd.ops.http_server import bind, serving_http, url_of
-from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
-from rftd.workers.rollout.endpoint.anthropic_messages import MessagesCall
-from rftd.workers.rollout.endpoint.call_error import CallError, bug_in_rftd
-from rftd.workers.rollout.endpoint.chat_completions import ChatCall
-from rftd.workers.rollout.endpoint.completions import CompletionCall
-from rftd.workers.rollout.endpoint.http_call import HttpCall
-from rftd.workers.rollout.endpoint.question import Answered, Question, digest_of
-from rftd.workers.rollout.endpoint.responses import ResponsesCall
-from rftd.workers.rollout.endpoint.rollout_calls import CallBounds, ModelCall, Repetition, RolloutCalls
+from rftd.workers.rollout.endpoint.call_app import CallApp, no_rollout
+from rftd.workers.rollout.endpoint.rollout_calls import CallBounds, RolloutCalls
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.reward import RewardResult
@@ -37,17 +26,7 @@ from rftd.workers.rollout.workflows.result import RolloutResult
 
 T = TypeVar("T")
 
-QUESTIONS: Final[dict[str, Callable[[bytes], Question]]] = {
-    "/v1/chat/completions": ChatCall.read,
-    "/v1/completions": CompletionCall.read,
-    "/v1/responses": ResponsesCall.read,
-    "/v1/messages": MessagesCall.read,
-}
-MODELS: Final = "/v1/models"
 KEY_SIZE_BYTES: Final = 32
-_UNKNOWN: Final = re.compile(r"unknown field `([^`]+)`")
-READ_ON_LOOP_SIZE_BYTES: Final = 256 * 1024
-"""A larger body is decoded on a thread, for it would hold up every other rollout."""
 
 
 class ServedModel:
@@ -126,7 +105,8 @@ class ModelEndpoint:
         """Serves until it is cancelled."""
         await self._wanted.wait()
         bound = bind("127.0.0.1", 0)
-        async with serving_http(self, bound, keep_alive_s=limits.ENDPOINT_KEEP_ALIVE_S), asyncio.TaskGroup() as tasks:
+        app = CallApp(self.calls_of)
+        async with serving_http(app, bound, keep_alive_s=limits.ENDPOINT_KEEP_ALIVE_S), asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self.base_url = url_of(bound) + "/v1"
             self._up.set()
@@ -157,95 +137,13 @@ class ModelEndpoint:
         self._rollouts.pop(_digest(key.reveal().encode()), None)
         await calls.end()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request (ASGI)."""
-        if scope["type"] != "http":
-            return
-        http = HttpCall(scope, receive, send)
-        try:
-            await self._answer(http)
-        except CallError as error:
-            await http.refuse(error)
-        except Exception as bug:
-            # The details stay in the log: a traceback in an answer would tell the agent of our files.
-            logger().error("endpoint.bug", path=http.path, error=repr(bug), exc_info=bug)
-            await http.refuse(bug_in_rftd())
-
-    async def _answer(self, http: HttpCall) -> None:
-        # Whoever may not ask is told so first, whatever the path and the body.
-        calls = self._rollouts.get(_digest(http.key))
+    def calls_of(self, key: bytes) -> RolloutCalls:
+        """The calls that a key opens. Raises CallError if it opens none."""
+        calls = self._rollouts.get(_digest(key))
         if calls is None:
-            raise _no_rollout()
-        path = http.path.rstrip("/")
-        body = await http.body()
-        if http.method == "GET" and (path == MODELS or path.startswith(MODELS + "/")):
-            await http.answer(_models(calls.model, path))
-            return
-        read = QUESTIONS.get(path)
-        if read is None or http.method != "POST":
-            raise CallError(404, f"there is no {http.method} {http.path}", reason="unknown_url")
-        large = len(body) > READ_ON_LOOP_SIZE_BYTES
-        question = await asyncio.to_thread(_read, read, body) if large else _read(read, body)
-        call = calls.enter(question, _repetition(path, body, http.headers))
-        outcome = await self._outcome(calls, call, http)
-        if outcome is None:
-            return  # nobody is there
-        if isinstance(outcome, CallError):
-            raise outcome
-        calls.deliver(call, outcome)
-        if call.question.stream:
-            await http.stream(call.question.events(outcome))
-        else:
-            await http.answer(call.question.whole(outcome))
-
-    async def _outcome(self, calls: RolloutCalls, call: ModelCall, http: HttpCall) -> Answered | CallError | None:
-        """What came of the call; None if the client hung up first."""
-        assert self._tasks is not None
-        assert call.task is not None
-        call.waiting += 1
-        hang_up = self._tasks.create_task(http.hung_up())
-        try:
-            await asyncio.wait([call.task, hang_up], return_when=asyncio.FIRST_COMPLETED)
-            if hang_up.done():
-                return None
-        finally:
-            hang_up.cancel()
-            calls.leave(call)
-        return _no_rollout() if call.task.cancelled() else call.task.result()
+            raise no_rollout()
+        return calls
 
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
-
-
-def _no_rollout() -> CallError:
-    # The same whether the key was one before: what a key opened is nobody's business.
-    return CallError(401, "this key belongs to no rollout that is under way", reason="invalid_api_key")
-
-
-def _repetition(path: str, body: bytes, headers: Mapping[bytes, bytes]) -> Repetition:
-    return Repetition(
-        digest_of(path.encode(), body),
-        headers.get(b"idempotency-key", b"").decode("latin-1"),
-        headers.get(b"x-stainless-retry-count", b"0") != b"0",
-    )
-
-
-def _read(read: Callable[[bytes], Question], body: bytes) -> Question:
-    """The question in a body. Raises CallError, whatever the body is."""
-    try:
-        return read(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        what, _, place = str(error).partition(" - at `$")
-        unknown = _UNKNOWN.search(what)
-        param = place.rstrip("`").lstrip(".") or (unknown[1] if unknown else None)
-        raise CallError(400, what, param=param, reason="unknown_parameter" if unknown else None) from None
-    except RecursionError:
-        raise CallError(400, "the body is nested too deeply") from None
-
-
-def _models(model: Model, path: str) -> bytes:
-    """The list of the one model, or the model of that name, for it answers to any."""
-    name = path.removeprefix(MODELS).lstrip("/")
-    listed = {"id": name or model.name, "object": "model", "created": 0, "owned_by": "rftd"}
-    return msgspec.json.encode(listed if name else {"object": "list", "data": [listed]})
