@@ -33,9 +33,10 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     stage: Index
     generation: Index
     checksum: str
-    """xxh3-128 over name, dtype, shape and bytes of every tensor, in name order."""
+    """Over name, dtype, shape and bits of every tensor: by xxh3-128 on a CPU, `bits:...` where they lie on a device."""
     sha256: str | None = None
-    """The checksum by sha256: in deterministic mode and at checkpoints."""
+    """The same by sha256, in deterministic mode and at checkpoints: `tensors:...`, of older releases without a
+    prefix."""
     items: Count
     """Experiences and rows of the plan; a row of preferences is two sequences."""
     tokens: Count

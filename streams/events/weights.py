@@ -32,7 +32,8 @@ class WeightsPublished(Event, frozen=True, kw_only=True):
     host: str = ""
     """The machine in whose memory they lie; empty if every machine that sees the path can read them."""
     trained: str = ""
-    """The checksum of the weights that were trained, if these were rounded to the dtype that explorers run them in."""
+    """The checksum of the step that made them, if it is another: they were rounded to the dtype that explorers run them
+    in, or the trainer's is of another form, made on its device."""
 
     @property
     def step_checksum(self) -> str:

@@ -17,9 +17,12 @@ from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, TrainerSpec, UpdatesSpec
 from rftd.workers.models.tiny_model import make_tiny_model
+from rftd.workers.training import loop
 from rftd.workers.training.engines.registry import make_engine
+from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.record import read_record
 from rftd.workers.training.rerun import Rerun
+from rftd.workers.weights.checksum import form_of
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -89,6 +92,52 @@ async def test_both_engines_in_one_process(tmp_path: Path, clock, ids, fake_worl
     assert {bool(event.trained) for event in published} == {variant == "rollouts in bfloat16"}
     assert (await fake_world.verified(log)).clean
     record = await read_record(log, experiment, clock=clock)
+    with ThreadPoolExecutor(1) as thread:
+        again = Rerun(log, record, make_engine(spec.stages[0].trainer), thread=thread)
+        await again.take_up(at_most=0)
+        compared = [await again.step(number) for number in range(1, again.last + 1)]
+    assert [each.equal for each in compared] == [True] * 8
+    await log.close()
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_a_trainer_whose_checksums_were_made_on_a_device_goes_on_without_one(
+    tmp_path: Path, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its steps are compared, and its weights counted, by the form that each was recorded in."""
+    spec = spec_of(tmp_path, fake_world, {})
+    log = await SqliteLog.open(tmp_path / "log")
+    experiment = await fake_world.submitted(log, spec, clock, ids)
+    executor = fake_world.executor(log, clock, ids)
+    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+    on_device = pytest.MonkeyPatch()
+    on_device.setattr(TorchTrainerEngine, "_form", "bits")
+    reached: list[str] = []
+
+    def kill_trainer(name: str) -> None:
+        reached.extend([name] if name == "trainer.before_step_append" else [])
+        if len(reached) == 6 and not executor.handles[0].task.done():
+            executor.handles[0].kill()
+            on_device.undo()
+
+    monkeypatch.setattr(loop.faults, "point", kill_trainer)
+    try:
+        async with asyncio.timeout(100):
+            await run.drive()
+    finally:
+        on_device.undo()
+    assert run.state.spine.status is Status.COMPLETED, run.state.spine.reason
+    record = await read_record(log, experiment, clock=clock)
+    forms = {step: form_of(done.checksum) for step, done in record.surviving().items()}
+    assert forms[1] == "bits"
+    assert forms[8] == "xxh3"
+    published = run.state.weights.published
+    assert {form_of(event.checksum) for event in published.values()} == {"xxh3"}, "what explorers compare"
+    assert {form_of(event.step_checksum) for event in published.values()} == {"bits", "xxh3"}
+    weights = run.state.weights
+    assert all(weights.counts(*key, run.state.spine) for key in published if key not in weights.retired)
+    assert (await fake_world.verified(log)).clean
     with ThreadPoolExecutor(1) as thread:
         again = Rerun(log, record, make_engine(spec.stages[0].trainer), thread=thread)
         await again.take_up(at_most=0)

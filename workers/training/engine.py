@@ -96,6 +96,15 @@ class RestingEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class DigestingEngine(Protocol):
+    """A trainer engine that gives digests of other forms than its own: what older releases and other devices made."""
+
+    def digest_like(self, recorded: str) -> str:
+        """The digest of the weights in the form of one that was recorded."""
+        ...
+
+
 class TrainerEngine(Protocol):
     """Owns the weights and the optimizer. Every method blocks; the trainer calls it from one thread of its own.
 
@@ -133,11 +142,15 @@ class TrainerEngine(Protocol):
         ...
 
     def checksum(self) -> str:
-        """The xxh3-128 (hex) over name, dtype, shape and bytes of every tensor, in name order."""
+        """The checksum over name, dtype, shape and bits of every tensor, in a form of `weights.checksum`.
+
+        It is made of every step, so by `bits` where the weights lie on a device; else it is the xxh3-128 (hex) that a
+        weight channel gives the same weights.
+        """
         ...
 
     def sha256(self) -> str:
-        """The sha256 (hex) over the same, for checkpoints and deterministic experiments."""
+        """A digest over the same by sha256, for checkpoints and deterministic experiments."""
         ...
 
     def snapshot(self) -> WeightsSnapshot:
@@ -155,3 +168,13 @@ class TrainerEngine(Protocol):
     def close(self) -> None:
         """Releases memory and processes. Idempotent."""
         ...
+
+
+def checksum_like(engine: TrainerEngine, recorded: str) -> str:
+    """The checksum of the engine's weights, to be compared with one that was recorded; empty: in its own form."""
+    return engine.digest_like(recorded) if recorded and isinstance(engine, DigestingEngine) else engine.checksum()
+
+
+def sha256_like(engine: TrainerEngine, recorded: str) -> str:
+    """The digest by sha256, to be compared with one that was recorded; empty: in the engine's own form."""
+    return engine.digest_like(recorded) if recorded and isinstance(engine, DigestingEngine) else engine.sha256()

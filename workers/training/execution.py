@@ -18,13 +18,14 @@ from rftd.ops.errors import DataError, LogLossError, NonFiniteLossError, RftdErr
 from rftd.streams import topics
 from rftd.streams.codec import decode_as
 from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import EventLog
 from rftd.streams.shared_history import plan_offsets
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.training.assembly import Assembly
-from rftd.workers.training.engine import StepResult, TrainBatch, TrainerEngine
+from rftd.workers.training.engine import StepResult, TrainBatch, TrainerEngine, checksum_like, sha256_like
 from rftd.workers.training.history import Resumption
 
 T = TypeVar("T")
@@ -35,9 +36,9 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
 
     result: StepResult
     checksum: str
-    """The xxh3-128 (hex) of the weights that it made."""
+    """The checksum of the weights that it made."""
     sha256: str | None
-    """The sha256 (hex) of the same weights, if it was asked for."""
+    """The digest of the same weights by sha256, if it was asked for."""
 
 
 class Execution:
@@ -66,10 +67,10 @@ class Execution:
         path = self._spec.stages[0].model.path
         self._stage = -1  # the base model is set up for none, whatever was trained here before
         await self.call(lambda: self.engine.open(self._spec, path))
-        base = self._base()
+        base = self.base()
         # Compared before any checkpoint: LoRA and a frozen reference rest on the base, also where weights are loaded
         # over it.
-        found = await self.call(self.engine.checksum)
+        found = await self.checksum(like=base)
         if base and base != found:
             raise DataError(
                 f"the model has checksum {found}; the experiment began with {base}",
@@ -91,7 +92,7 @@ class Execution:
         self._stage = stage
         await self.call(lambda: self.engine.load(folder, self._spec.stages[stage]))
 
-    def _base(self) -> str:
+    def base(self) -> str:
         """The checksum of the base model that the history began with; empty if that is not known here."""
         forked = self._state.spine.forked
         if forked is not None and forked.at_step == 0:
@@ -150,8 +151,10 @@ class Execution:
         except* RftdError:
             pass
 
-    async def execute(self, plan: BatchPlanned, batch: TrainBatch, *, sha256: bool) -> Executed:
-        """Executes one training step; a plan of another stage begins that stage.
+    async def execute(
+        self, plan: BatchPlanned, batch: TrainBatch, *, sha256: bool, like: StepCompleted | None = None
+    ) -> Executed:
+        """Executes one training step; a plan of another stage begins that stage. Digests have the forms of `like`.
 
         Raises NonFiniteLossError, with the batch named and the weights untouched, after too many that were skipped.
         """
@@ -166,14 +169,18 @@ class Execution:
             result = self.engine.train(batch)
             return Executed(
                 result=msgspec.structs.replace(result, metrics=batch.metrics | result.metrics),
-                checksum=self.engine.checksum(),
-                sha256=self.engine.sha256() if sha256 else None,
+                checksum=checksum_like(self.engine, like.checksum if like else ""),
+                sha256=sha256_like(self.engine, (like.sha256 if like else "") or "") if sha256 else None,
             )
 
         try:
             return await self.call(step)
         except NonFiniteLossError as error:
             raise NonFiniteLossError(error.what, where=f"batch {plan.batch}", fix=error.fix) from error
+
+    async def checksum(self, *, like: str = "") -> str:
+        """The checksum of the engine's weights, to be compared with one that was recorded."""
+        return await self.call(lambda: checksum_like(self.engine, like))
 
     async def call(self, work: Callable[[], T]) -> T:
         """Runs a call of the engine off the loop."""

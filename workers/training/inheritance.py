@@ -52,7 +52,7 @@ async def inherit(
             return None
         await rerun.step(rerun.version + 1)
     inherited = Inherited(
-        checksum=await rerun.call(engine.checksum),
+        checksum=await rerun.checksum(like=forked.checksum),
         checkpoint=resumption.checkpoint.path if resumption.checkpoint else "",
         reason=resumption.reason,
     )

@@ -113,7 +113,9 @@ class TrainingLoop:
         # Before any step: with this event the spine goes back to `version`, and the steps above it are executed again.
         await self.lease.append([self.lease.writer.draft(started, experiment=self.state.experiment)])
         faults.point("trainer.after_generation")
-        checksum = await self.execution.call(self.execution.engine.checksum)
+        # In the form that was recorded: what is announced of these weights counts if its step has the same checksum.
+        recorded = checkpoint.checksum if checkpoint else self.execution.base()
+        checksum = await self.execution.checksum(like=recorded)
         self.log.info("generation.started", generation=spine.generation, version=version, reason=resumption.reason)
         if checkpoint is None:
             present = Present(version=0, generation=0, stage=0, checksum=checksum)
@@ -262,7 +264,7 @@ class TrainingLoop:
     async def _executed(self, plan: BatchPlanned, batch: TrainBatch) -> tuple[Draft, StepCompleted]:
         self.member.pulse.state = "busy"
         began_s = self.member.clock.monotonic_s()
-        # sha256 of all weights takes many times as long as xxh3: only where a replay or a checkpoint is compared by it.
+        # sha256 takes many times as long as a checksum: only where a replay or a checkpoint is compared by it.
         digest_due = self.spec.deterministic or checkpoint_due(self.spec.stages[plan.stage], batch.stage_step)
         executed = await self.execution.execute(plan, batch, sha256=digest_due)
         done = StepCompleted(

@@ -21,6 +21,7 @@ from rftd.streams.schedule import eval_due, kept_versions
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.training.engine import TrainerEngine, WeightsSnapshot
 from rftd.workers.weights.channel import Exported, as_ref, check_takes
+from rftd.workers.weights.checksum import form_of
 from rftd.workers.weights.registry import Channels
 
 DURABLE = "checkpoint"
@@ -230,7 +231,8 @@ class Publisher:
             checksum=exported.checksum,
             size_bytes=exported.size_bytes,
             host=exported.host,
-            trained="" if snapshot.exact else present.checksum,
+            # Not where both are xxh3 of the same bytes: they must agree, or the announcement does not count.
+            trained="" if snapshot.exact and form_of(present.checksum) == "xxh3" else present.checksum,
         )
         # Its files may lie under another name than before, where those under the old one were damaged.
         same = next((each for each in older if each.generation == present.generation), None)

@@ -160,7 +160,7 @@ class Rerun:
         batch = await self._execution.batch(plan)
         async with asyncio.TaskGroup() as both:
             both.create_task(self._build_ahead(number + 1))
-            executed = await self._execution.execute(plan, batch, sha256=recorded.sha256 is not None)
+            executed = await self._execution.execute(plan, batch, sha256=recorded.sha256 is not None, like=recorded)
         self.version = number
         return Compared(
             step=number,
@@ -182,6 +182,10 @@ class Rerun:
                 await self._execution.build_ahead(await self._execution.plan(number))
         except* RftdError:
             pass  # raised again when its step is due, after the present one was compared
+
+    async def checksum(self, *, like: str) -> str:
+        """The checksum of the engine's weights, to be compared with one that was recorded."""
+        return await self._execution.checksum(like=like)
 
     async def call(self, work: Callable[[], T]) -> T:
         """Runs a call of the engine off the loop."""

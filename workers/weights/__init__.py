@@ -5,7 +5,9 @@ torch_bytes   tensors of torch as such bytes and back, without a copy on the CPU
 parked_tensors  tensors that leave their device to others for a while
 adapter       low-rank adapters as such tensors
 manifest      what a version consists of, and its id
-checksum      one number over all tensors
+checksum      one text over all tensors, in four forms
+bit_sums      sums for it that are made on the tensors' device
+tensor_digests  it, of tensors of torch
 channel       the seam: publish, holds, open, retire
 checkpoint    the channel `checkpoint`: safetensors files in a folder
 safetensors   that file format, written and read without another library

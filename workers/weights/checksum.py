@@ -1,19 +1,53 @@
-"""Checksums of weights: one number over every tensor, so that two processes can compare what they hold."""
+"""Digests of weights: one text over every tensor, so that two processes can compare what they hold.
+
+There are four forms, and a text says by itself which it is (`form_of`), so that what an older release recorded, or a
+trainer on another device, is compared with a digest of its own form:
+
+    xxh3      32 hex digits                     xxh3-128 over the lines of a manifest
+    bits      `bits:` and 32 hex digits         over sums that torch makes where the tensors lie (`bit_sums`)
+    tensors   `tensors:` and 64 hex digits      sha256 over the tensors' sha256
+    sha256    64 hex digits                     sha256 over all bytes in a row, which older releases recorded
+
+The first two tell faults and other weights, the last two forgeries as well.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import xxhash
 
 from rftd.workers.weights.manifest import TensorSum
 from rftd.workers.weights.tensor_bytes import Weights
 
+Form: TypeAlias = Literal["xxh3", "bits", "tensors", "sha256"]
+_BITS: Final = "bits:"
+_TENSORS: Final = "tensors:"
+_SHA256_DIGITS: Final = 64
+
+
+class TensorDigest(NamedTuple):
+    """What a digest of digests knows of a tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    digest: bytes
+
 
 class _Digest(Protocol):
     def update(self, data: bytes | memoryview, /) -> None: ...
+
+
+def form_of(digest: str) -> Form:
+    """The form of a digest that was recorded."""
+    if digest.startswith(_BITS):
+        return "bits"
+    if digest.startswith(_TENSORS):
+        return "tensors"
+    return "sha256" if len(digest) == _SHA256_DIGITS else "xxh3"
 
 
 def tensor_sums(weights: Weights) -> tuple[TensorSum, ...]:
@@ -31,12 +65,7 @@ def tensor_sums(weights: Weights) -> tuple[TensorSum, ...]:
 
 def checksum_of(sums: Iterable[TensorSum]) -> str:
     """The xxh3-128 (hex) over the lines of a manifest: the checksum of the weights that they describe."""
-    digest = xxhash.xxh3_128()
-    # A sum of sums: the tensors can be summed by several threads, or while they are copied.
-    for line in sums:
-        _header(digest, line.name, line.dtype, line.shape)
-        digest.update(bytes.fromhex(line.xxh3))
-    return digest.hexdigest()
+    return _xxh3(TensorDigest(line.name, line.dtype, line.shape, bytes.fromhex(line.xxh3)) for line in sums)
 
 
 def checksum(weights: Weights) -> str:
@@ -44,15 +73,42 @@ def checksum(weights: Weights) -> str:
     return checksum_of(tensor_sums(weights))
 
 
+def digest_of(form: Form, tensors: Iterable[TensorDigest]) -> str:
+    """The digest of this form over those of the tensors, which are of the same form: given in any order.
+
+    Raises ValueError for `sha256`, which is over the bytes and not over digests.
+    """
+    # A digest of digests: the tensors can be digested by several threads, while they are copied, and one at a time.
+    lines = sorted(tensors)
+    if form == "xxh3":
+        return _xxh3(lines)
+    if form == "bits":
+        return _BITS + _xxh3(lines)
+    if form == "tensors":
+        whole = hashlib.sha256()
+        for line in lines:
+            _header(whole, line.name, line.dtype, line.shape)
+            whole.update(line.digest)
+        return _TENSORS + whole.hexdigest()
+    raise ValueError("a sha256 over all bytes is not made of digests")
+
+
 def sha256_of(weights: Weights) -> str:
-    """The sha256 (hex) over name, dtype, shape and bytes of every tensor: slower, for checkpoints and deterministic
-    runs."""
+    """The sha256 (hex) over name, dtype, shape and bytes of every tensor in a row, as older releases recorded it."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         each = weights[name]
         _header(digest, name, each.dtype, each.shape)
         digest.update(each.data)
     return digest.hexdigest()
+
+
+def _xxh3(lines: Iterable[TensorDigest]) -> str:
+    whole = xxhash.xxh3_128()
+    for line in lines:
+        _header(whole, line.name, line.dtype, line.shape)
+        whole.update(line.digest)
+    return whole.hexdigest()
 
 
 def _header(digest: _Digest, name: str, dtype: str, shape: tuple[int, ...]) -> None:

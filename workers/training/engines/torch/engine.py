@@ -32,9 +32,9 @@ from rftd.workers.training.engines.torch.steps import BatchSteps
 from rftd.workers.training.engines.torch.trial import try_forward
 from rftd.workers.training.engines.torch.updates import Updates, check_logprobs, check_tokens
 from rftd.workers.training.losses.kl_losses import KlLoss
-from rftd.workers.weights import checksum
+from rftd.workers.weights.checksum import Form, form_of
 from rftd.workers.weights.parked_tensors import Rest
-from rftd.workers.weights.torch_bytes import bytes_of
+from rftd.workers.weights.tensor_digests import TensorDigests
 
 
 class TorchTrainerEngine:
@@ -48,8 +48,9 @@ class TorchTrainerEngine:
         self._policy: Policy | None = None
         self._stage: Stage | None = None
         self._state = saving.TrainerState(stage="", step=0, stage_step=0, optimizer="")
-        self._checksum: str | None = None
-        self._sha256: str | None = None
+        self._digester = TensorDigests(threads=threads)
+        self._digests: dict[Form, str] = {}
+        """The digests of the weights as they are, by form."""
         self._determinism = Determinism()
         self._rest = Rest(self._device, self._kept)
 
@@ -171,18 +172,26 @@ class TorchTrainerEngine:
         return self._learner.published()
 
     def checksum(self) -> str:
-        """The xxh3-128 (hex) of the weights, computed once per step."""
-        if self._checksum is None:
-            with self._readable() as tensors:
-                self._checksum = checksum.checksum(bytes_of(tensors))
-        return self._checksum
+        """The checksum of the weights, computed once per step where they lie: on a CPU by xxh3, else by bit sums."""
+        return self._digest(self._form)
 
     def sha256(self) -> str:
-        """The sha256 (hex) of the weights, computed once per step."""
-        if self._sha256 is None:
+        """The sha256 of the tensors' sha256, computed once per step."""
+        return self._digest("tensors")
+
+    def digest_like(self, recorded: str) -> str:
+        """The digest of the weights in the form of one that was recorded, by whatever device and release."""
+        return self._digest(form_of(recorded))
+
+    @property
+    def _form(self) -> Form:
+        return "xxh3" if self._device.type == "cpu" else "bits"
+
+    def _digest(self, form: Form) -> str:
+        if form not in self._digests:
             with self._readable() as tensors:
-                self._sha256 = checksum.sha256_of(bytes_of(tensors))
-        return self._sha256
+                self._digests[form] = self._digester.of(form, tensors)
+        return self._digests[form]
 
     def snapshot(self) -> TorchSnapshot:
         """A copy of the weights, in bfloat16 where explorers run the model in it; tied ones stay tied."""
@@ -275,7 +284,7 @@ class TorchTrainerEngine:
         return self._stage
 
     def _weights_changed(self) -> None:
-        self._checksum = self._sha256 = None
+        self._digests.clear()
 
 
 def _next(kl: KlLoss, coef: float, found: float | None, batch: TrainBatch) -> float | None:

@@ -1,0 +1,58 @@
+"""`TensorDigests`: digests of torch's tensors in any form, made where they lie or one tensor at a time on the host."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import torch
+import xxhash
+
+from rftd.workers.weights.bit_sums import BitSums
+from rftd.workers.weights.checksum import Form, TensorDigest, digest_of, sha256_of
+from rftd.workers.weights.torch_bytes import bytes_of, dtype_name, memory
+
+_THREADED_BYTES: Final = 1 << 24
+"""Starting threads takes longer than digesting less."""
+
+
+class TensorDigests:
+    """Makes digests for one engine, whose tensors stay on their devices."""
+
+    def __init__(self, *, threads: int) -> None:
+        self._threads = threads
+        self._sums: dict[torch.device, BitSums] = {}
+
+    def of(self, form: Form, tensors: Mapping[str, torch.Tensor]) -> str:
+        """The digest of all tensors, by name. Only the form `sha256` has the whole of a device's tensors on the host.
+
+        `bits` copies 16 bytes of each tensor from its device; `xxh3` and `tensors` have as many tensors on the host at
+        once as there are threads.
+        """
+        if form == "sha256":
+            return sha256_of(bytes_of(tensors))
+        return digest_of(form, self._each(form, tensors))
+
+    def _each(self, form: Form, tensors: Mapping[str, torch.Tensor]) -> list[TensorDigest]:
+        if form == "xxh3":
+            return self._hashed(tensors, lambda data: xxhash.xxh3_128(data).digest())
+        if form == "tensors":
+            return self._hashed(tensors, lambda data: hashlib.sha256(data).digest())
+        found: list[TensorDigest] = []
+        # An engine may have tensors on several devices; at rest they are on the host.
+        for device in {each.device for each in tensors.values()}:
+            there = {name: each for name, each in tensors.items() if each.device == device}
+            found += self._sums.setdefault(device, BitSums(device)).digests(there)
+        return found
+
+    def _hashed(self, tensors: Mapping[str, torch.Tensor], digest: Callable[[memoryview], bytes]) -> list[TensorDigest]:
+        def line(name: str) -> TensorDigest:
+            tensor = tensors[name]
+            return TensorDigest(name, dtype_name(tensor), tuple(tensor.shape), digest(memory(tensor)))
+
+        if self._threads <= 1 or sum(each.nbytes for each in tensors.values()) < _THREADED_BYTES:
+            return [line(name) for name in tensors]
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="digest") as pool:
+            return list(pool.map(line, tensors))
