@@ -47,8 +47,11 @@ class _Server(uvicorn.Server):
         yield
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 picks a free one. Raises ConflictError if the port is taken."""
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A listening socket; port 0 picks a free one. Raises ConflictError if the port is taken.
+
+    Processes of one user that all say `shared` listen on one port, and the kernel spreads connections over them.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio looks at it before it turns off Nagle's algorithm. With that, an answer
     # whose head and body are written apart waits 40 ms for the client's delayed acknowledgement.
@@ -56,6 +59,8 @@ def bind(host: str, port: int) -> socket.socket:
     # A daemon that was killed leaves connections in TIME_WAIT; without this its successor could not have the port for
     # a minute.
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         bound.bind((host, port))
     except OSError as error:

@@ -104,6 +104,14 @@ ENDPOINT_BODY_SIZE_BYTES: Final = 4 * MIB
 """The largest request of an agent program. More is read, and thrown away, up to sixteen times this."""
 ENDPOINT_KEEP_ALIVE_S: Final = 75
 """Longer than clients keep a connection, so that none is closed as it is used again."""
+SERVED_CALLS: Final = 1024
+"""Calls of clients that a serving explorer answers at a time, most of which wait; another is told to come again."""
+SERVED_ANSWERS: Final = 100_000
+"""Answers without feedback that a serving experiment keeps; older ones can have none any more."""
+SERVED_RUNS: Final = 100_000
+"""Runs with feedback that may wait to be committed."""
+SERVED_ROWS: Final = 10_000
+"""Committed groups whose tokens are kept behind the newest that was given out; those before are in the log."""
 DRAIN_TIMEOUT_S: Final = 10.0
 KILL_TIMEOUT_S: Final = 5.0
 """A process that was killed and has not ended after this long hangs in the operating system; it is named and left."""

@@ -21,7 +21,9 @@ HOTTEST: Final = 100.0
 # both, and one of them in a sum stays there.
 _LARGEST: Final = 1.7976931348623157e308
 
-Index: TypeAlias = Annotated[int, Meta(ge=-1, le=1 << 40)]
+LAST_INDEX: Final = 1 << 40
+"""The highest index."""
+Index: TypeAlias = Annotated[int, Meta(ge=-1, le=LAST_INDEX)]
 """A version, step, generation, stage, sequence, row or slot; -1 where there is none."""
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 40)]
 """An index where there is always one."""

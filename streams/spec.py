@@ -327,6 +327,13 @@ class TrainerSpec(Spec, frozen=True, kw_only=True):
     """GPUs that it has for its own; 0: it is given none, and sees what its machine shows."""
 
 
+class ServingSpec(Spec, frozen=True, kw_only=True):
+    """The HTTP server of explorers: its IP address, and its port (0: any that is free)."""
+
+    address: str
+    port: Index
+
+
 class StageSpec(Spec, frozen=True, kw_only=True):
     """One stage, complete."""
 
@@ -362,6 +369,8 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     sync: SyncSpec = SyncSpec()
     rollout: RolloutSpec = RolloutSpec()
     trainer: TrainerSpec = TrainerSpec()
+    serving: ServingSpec | None = None
+    """Explorers answer over HTTP, and `taskset` is what they were asked: its rows come while the stage runs."""
 
     @property
     def experiences_per_step(self) -> int:

@@ -177,6 +177,12 @@ def _goes_on(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentFor
             field="buffer.total_steps",
             fix="give more steps or epochs, for example --set buffer.total_steps=..., or fork at an earlier step",
         )
+    if done and (stage.serving is not None or old.serving is not None):
+        raise ConfigError(
+            f"stage {stage.name!r} was trained on conversations, and they are of that experiment alone",
+            field="mode",
+            fix="submit a new experiment whose model.model_path is the checkpoint",
+        )
     if 0 < done < stage.total_steps:
         # Plans of the shared history name rows by position: in another dataset, or another order of the same one,
         # those rows would be repeated or skipped.

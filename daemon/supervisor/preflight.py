@@ -146,7 +146,9 @@ def _stage(stage: StageSpec) -> StageSpec:
         ):
             if path:
                 _model(path, field, trusted=trusted)
-    taskset = _counted(stage.taskset) if stage.taskset else None
+    taskset = stage.taskset
+    if taskset is not None and stage.serving is None:  # where it serves, rows come later
+        taskset = _counted(taskset)
     dataset = _counted(stage.dataset, trained=True) if stage.dataset else None
     evals = tuple(_counted(each) for each in stage.evals)
     for each in (taskset, *evals):

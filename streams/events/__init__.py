@@ -2,7 +2,7 @@
 
 registry     how a type is declared, versioned and upcast
 experiment   experiment.*, stage.*, fence
-task         task.leased, eval.leased, task.expired, group.closed
+task         tasks.offered, task.leased, eval.leased, task.expired, group.closed
 experience   experience.produced, rollout.failed, eval.scored
 batch        batch.planned, batch.abandoned, experience.retired, experience.given_up
 step         step.completed, eval.completed

@@ -1,4 +1,4 @@
-"""Leases and groups. Written by the dispatcher; leases go to the partition that is the worker's slot."""
+"""Leases and groups. Written by the dispatcher, but for offers; leases go to the partition of the worker's slot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from rftd.streams import topics
 from rftd.streams.bounds import Count, Finite, Index, Milliseconds, Number, Rollouts
-from rftd.streams.events.registry import CONTROLLER, DISPATCHER, Event, event
+from rftd.streams.events.registry import CONTROLLER, DISPATCHER, NOBODY, Event, event
 from rftd.streams.log_place import ExperienceOffset
 
 
@@ -51,6 +51,17 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     """Groups of a stage between two sync points: they begin on one weight version. -1: of none."""
     place: Index = -1
     """Groups of the window that were begun before this one."""
+
+
+@event("tasks.offered", stream=topics.EXPERIENCES, owner=NOBODY)
+class TasksOffered(Event, frozen=True, kw_only=True):
+    """The stage's taskset has so many rows by now: they come while it runs. Consumed by the dispatcher. Key: the stage.
+
+    Written by explorers that serve, once the rows are on disk, and again whenever one starts: the largest counts.
+    """
+
+    stage: Number
+    rows: Count
 
 
 @event("eval.leased", stream=topics.TASKS, owner=DISPATCHER)

@@ -103,8 +103,9 @@ class Group(msgspec.Struct):
         return self._without_end(range(self.repeat_times))
 
     def expects(self, rollout: int) -> bool:
-        """False if it is known to have no such rollout: whoever answers it answers what nobody asked."""
-        return self.sequence < 0 or 0 <= rollout < self.repeat_times
+        """False if the rollout has ended, or is known to be none of it: then nobody asked for an answer."""
+        known = self.sequence < 0 or 0 <= rollout < self.repeat_times
+        return known and rollout not in self.members and rollout not in self.failed
 
     def drop_beyond(self, repeat_times: int) -> None:
         """Drops answers that came before it was known how many rollouts it has, and are of none of them."""
@@ -155,6 +156,8 @@ class GroupFold(msgspec.Struct):
     """Leases of which each is all that its worker has, and the worker."""
     next_sequence: dict[int, int] = {}
     """The dataset position, by stage."""
+    offered: dict[int, int] = {}
+    """Rows of a taskset that comes while its stage runs, by stage."""
     windows: dict[int, GroupWindow] = {}
     """The newest window, by stage, where the schedule has sync points."""
     last_error: tuple[str, str] = ("", "")
@@ -177,6 +180,8 @@ class GroupFold(msgspec.Struct):
                 self._produced(event, decoded)
             case task.TaskLeased():
                 self._leased(event, decoded)
+            case task.TasksOffered():
+                self.offered[event.stage] = max(event.rows, self.offered.get(event.stage, 0))
             case task.GroupClosed():
                 self._close(event, decoded)
             case task.TaskExpired():
@@ -311,9 +316,7 @@ class GroupFold(msgspec.Struct):
 
     def _produced(self, event: experience.ExperienceProduced, decoded: Decoded) -> None:
         group = self._group(event.group, decoded)
-        if group is None or event.rollout in group.members or event.rollout in group.failed:
-            return
-        if not group.expects(event.rollout):
+        if group is None or not group.expects(event.rollout):
             return
         oldest, newest = _versions_of(event.spans)
         if group.sequence < 0:
@@ -335,9 +338,7 @@ class GroupFold(msgspec.Struct):
 
     def _failed(self, event: experience.RolloutFailed, decoded: Decoded) -> None:
         group = self._group(event.group, decoded)
-        if group is None or event.rollout in group.members or event.rollout in group.failed:
-            return
-        if not group.expects(event.rollout):
+        if group is None or not group.expects(event.rollout):
             return
         if group.sequence < 0:
             group.stage = event.stage

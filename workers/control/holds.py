@@ -219,6 +219,18 @@ class AllGivenOut(Hold, frozen=True):
     groups: int
 
 
+class NoneOffered(Hold, frozen=True):
+    """A stage that serves has given out every conversation that was committed."""
+
+    words = Words(
+        "feedback",
+        "more conversations: {rows} groups of them were committed, and all are given out",
+        "clients",
+        "answers have feedback (POST /feedback), and that is committed (POST /commit)",
+    )
+    rows: int
+
+
 class SyncPoint(Hold, frozen=True):
     """Explorers finish every group under way before they take the weights of the next window."""
 
@@ -344,7 +356,7 @@ PlannerHold: TypeAlias = (
     NoStage | Paused | Collects | StagePlanned | NoTrainer | StepsAgain | PlannedAhead | TooFewExperiences | LastChance
 )
 WindowHold: TypeAlias = SyncPoint | AwaitsAnswer | AwaitsWeights
-LeaseHold: TypeAlias = PolicyFull | AllGivenOut | WindowHold | NoCredits | NoneAlone
+LeaseHold: TypeAlias = PolicyFull | AllGivenOut | NoneOffered | WindowHold | NoCredits | NoneAlone
 DispatcherHold: TypeAlias = NoStage | Paused | TrainsDataset | StagePlanned | ClosesGroups | NoExplorers | LeaseHold
 
 

@@ -18,7 +18,7 @@ from rftd.streams.group_id import group_id
 from rftd.streams.row_order import locate
 from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.workers.control.closing import leasable, left_to_collect, loose_groups
-from rftd.workers.control.holds import AllGivenOut, LeaseHold, NoCredits, PolicyFull
+from rftd.workers.control.holds import AllGivenOut, LeaseHold, NoCredits, NoneOffered, PolicyFull
 from rftd.workers.control.isolation import Isolation, is_suspect
 from rftd.workers.control.planner import view_of
 from rftd.workers.control.policies.policy import PolicyView
@@ -89,8 +89,16 @@ class Credits:
 def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
     """The number of groups that the stage's policy lets start now."""
     if stage.kind == "explore":
-        return left_to_collect(state, stage)
-    return policy_of(stage.policy).admit(as_admitted(stage, view))
+        most = left_to_collect(state, stage)
+    else:
+        most = policy_of(stage.policy).admit(as_admitted(stage, view))
+    return most if stage.serving is None else min(most, left_of_offered(state))
+
+
+def left_of_offered(state: RunState) -> int:
+    """Rows that were offered and not given out, of a stage whose tasks come while it runs."""
+    groups = state.groups
+    return max(0, groups.offered.get(state.spine.stage, 0) - groups.next_sequence.get(state.spine.stage, 0))
 
 
 def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> tuple[list[Decision], LeaseHold | None]:
@@ -154,6 +162,8 @@ def _lease_new(leases: list[Decision], state: RunState, stage: StageSpec, credit
         if not _lease_in_parts(leases, state, stage, credits, group, group.missing):
             return credits.none_left()  # parts that found no room are leased like those whose leases expired
         begun += 1
+    if stage.serving is not None and begun == left_of_offered(state):
+        return NoneOffered(state.groups.offered.get(state.spine.stage, 0))
     if stage.kind == "explore":
         return AllGivenOut(state.groups.to_close + begun)
     in_flight = view.inflight_rollouts + begun * stage.algorithm.repeat_times

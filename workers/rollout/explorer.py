@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 from rftd.ops import limits
-from rftd.ops.errors import DataError, RolloutError, WorkError
+from rftd.ops.errors import RolloutError, WorkError
 from rftd.ops.logs import Logger
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams import topics
@@ -32,12 +32,14 @@ from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.rollouts import RolloutPlaces, Rollouts
+from rftd.workers.rollout.serving.conversations import Conversations
+from rftd.workers.rollout.serving.server import ConversationServer
 from rftd.workers.rollout.threads import EngineFromThreads
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.rollout.workflows.runner import WorkflowRunner
 from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
-from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.tasksets.taskset import OpenTasksets
 from rftd.workers.tasksets.tokenizer import Tokenizer
 from rftd.workers.weights.channel import as_ref
 
@@ -58,8 +60,9 @@ class Explorer:
         self._running: dict[UUID, asyncio.Task[None]] = {}
         self._leases: dict[UUID, TaskLeased] = {}
         """The running leases of tasks, whose rollouts wait for their weights."""
-        self._tasksets: dict[str, Taskset] = {}
-        self._opening = asyncio.Lock()
+        self._tasksets = OpenTasksets()
+        self._conversations: Conversations | None = None
+        """Those that it serves; then they are its tasks."""
         self._rollouts: dict[int, LeasedRollouts] = {}
         """The rollouts of each stage that explores."""
         self._engine: RolloutEngine | None = None
@@ -100,8 +103,11 @@ class Explorer:
             log=self._log,
             endpoint=endpoint,
         )
+        server: ConversationServer | None = None
         for index, each in enumerate(spec.stages):
-            if each.taskset is not None:
+            if each.serving is not None:
+                server = self._server(index, spec, engine, tokenizer, places[index])
+            elif each.taskset is not None:
                 self._rollouts[index] = self._leased(
                     each, each.taskset, spec, engine, tokenizer, endpoint, places[index]
                 )
@@ -114,6 +120,7 @@ class Explorer:
                     tasks.create_task(self._member.beat(self._refresh)),
                     tasks.create_task(self._loader.run(engine)),
                     tasks.create_task(endpoint.run()),
+                    *([tasks.create_task(server.run())] if server is not None else []),
                 ]
                 async with asyncio.TaskGroup() as work:
                     await self._take_leases(stop, work)
@@ -159,6 +166,22 @@ class Explorer:
             trained=stage.kind != "explore",
         )
 
+    def _server(
+        self, index: int, spec: ExperimentSpec, engine: RolloutEngine, tokenizer: Tokenizer, places: RolloutPlaces
+    ) -> ConversationServer:
+        """The server of a stage that serves. Raises an RftdError if its history or its port cannot be had."""
+        self._conversations = Conversations.open(spec, index, self._member, self._outbox)
+        return ConversationServer(
+            spec.stages[index],
+            self._conversations,
+            engine,
+            tokenizer,
+            gate=self._gate,
+            places=places,
+            clock=self._member.clock,
+            random_bytes=secrets.token_bytes,
+        )
+
     def _eval_engine(self, spec: ExperimentSpec, stage: StageSpec, engine: RolloutEngine) -> EvalEngine:
         if stage.rollout.eval_engine == SHARED:
             return SharedEngine(engine, self._gate, self._device)
@@ -194,7 +217,7 @@ class Explorer:
                     self._leases[lease.lease] = lease
             self._drop(list(view.ended))
             view.ended.clear()
-            self._forget_done()
+            self._drop([lease for lease, task in self._running.items() if task.done()])
             await self._gate.notify()
 
     async def _drain(self) -> None:
@@ -210,16 +233,14 @@ class Explorer:
             if task is not None:
                 task.cancel()
 
-    def _forget_done(self) -> None:
-        for lease in [lease for lease, task in self._running.items() if task.done()]:
-            del self._running[lease]
-            self._leases.pop(lease, None)
-
     async def _roll_out(self, lease: TaskLeased) -> None:
+        if self._conversations is not None:
+            await self._conversations.run(lease, partial(self._hand_over, lease))
+            return
         async with self._gate.passing(lease.min_version, pinned=lease.pinned):
             stage = self._stage(lease.stage)
             assert stage.taskset is not None
-            taskset = await self._taskset(stage.taskset, lease.digest)
+            taskset = await self._tasksets.get(stage.taskset, lease.digest)
             await self._rollouts[lease.stage].run(lease, taskset, partial(self._hand_over, lease))
 
     async def _hand_over(self, lease: TaskLeased, events: Sequence[ExperienceProduced | RolloutFailed]) -> None:
@@ -246,7 +267,7 @@ class Explorer:
     async def _evaluate(self, lease: EvalLeased) -> None:
         assert self._evaluator is not None
         stage = self._stage(lease.stage)
-        taskset = await self._taskset(stage.evals[lease.taskset], lease.digest)
+        taskset = await self._tasksets.get(stage.evals[lease.taskset], lease.digest)
         published = self._view.weights.published.get((lease.version, lease.generation))
         if published is None:
             self._log.warning("eval.no_weights", version=lease.version, generation=lease.generation)
@@ -303,22 +324,3 @@ class Explorer:
     def _stage(self, index: int) -> StageSpec:
         assert self._view.spine.spec is not None
         return self._view.spine.spec.stages[index]
-
-    async def _opened(self, spec: TasksetSpec) -> Taskset:
-        async with self._opening:  # many leases come at once, and a large file is read for its digest once
-            if spec.name not in self._tasksets:
-                self._tasksets[spec.name] = await asyncio.to_thread(Taskset.open, spec)
-            return self._tasksets[spec.name]
-
-    async def _taskset(self, spec: TasksetSpec, digest: str) -> Taskset:
-        taskset = self._tasksets.get(spec.name)
-        if taskset is None:
-            taskset = await self._opened(spec)
-        found = await asyncio.to_thread(taskset.present_digest) if taskset.touched else taskset.digest
-        if digest and found != digest:
-            raise DataError(
-                f"taskset {spec.name!r} has digest {found}, the experiment was accepted with {digest}",
-                where=spec.path,
-                fix="restore the file, or submit a new experiment",
-            )
-        return taskset

@@ -80,10 +80,10 @@ class LeasedRollouts:
             for experience, outcome in zip(experiences, outcomes, strict=True):
                 number = outcome.request.number
                 if isinstance(outcome.result, RolloutResult):
-                    event = _experience(experience, lease, number, outcome.result, outcome.duration_s)
-                    events.append(event if _fits(event) else await self._stored(event))
+                    event = experience_of(experience, lease, number, outcome.result, outcome.duration_s)
+                    events.append(event if _fits(event) else await stored(event, self._artifacts))
                 else:
-                    events.append(_failed(lease, number, outcome.result))
+                    events.append(failure_of(lease, number, outcome.result))
             await hand_over(events)
 
         await self._rollouts.run(self._requests(lease), taskset, ended, timeout_s=lease.timeout_s)
@@ -106,12 +106,14 @@ class LeasedRollouts:
             for number, id, seed in zip(numbers, ids, seeds, strict=True)
         ]
 
-    async def _stored(self, event: ExperienceProduced) -> ExperienceProduced:
-        """The event with its arrays by reference: bytes first, then the event."""
-        # On a thread each, for a write of megabytes would hold up every other rollout of the process.
-        put = self._artifacts.put
-        stored = {name: await asyncio.to_thread(array.stored, put) for name, array in event.arrays.items()}
-        return msgspec.structs.replace(event, **stored)
+
+async def stored(event: ExperienceProduced, artifacts: ArtifactStore) -> ExperienceProduced:
+    """The event, with its arrays by reference where they are too large to travel in it: bytes first, then the event."""
+    if _fits(event):
+        return event
+    # On a thread each, for a write of megabytes would hold up every other rollout of the process.
+    apart = {name: await asyncio.to_thread(array.stored, artifacts.put) for name, array in event.arrays.items()}
+    return msgspec.structs.replace(event, **apart)
 
 
 def _fits(event: ExperienceProduced) -> bool:
@@ -120,7 +122,8 @@ def _fits(event: ExperienceProduced) -> bool:
     return size_bytes <= limits.INLINE_ARRAY_SIZE_BYTES
 
 
-def _failed(lease: TaskLeased, rollout: int, error: RftdError) -> RolloutFailed:
+def failure_of(lease: TaskLeased, rollout: int, error: RftdError) -> RolloutFailed:
+    """The event that a rollout leaves which came to nothing."""
     return RolloutFailed(
         group=lease.group,
         rollout=rollout,
@@ -131,9 +134,10 @@ def _failed(lease: TaskLeased, rollout: int, error: RftdError) -> RolloutFailed:
     )
 
 
-def _experience(
+def experience_of(
     id: UUID, lease: TaskLeased, rollout: int, result: RolloutResult, duration_s: float
 ) -> ExperienceProduced:
+    """The event that a finished rollout leaves."""
     return ExperienceProduced(
         experience=id,
         group=lease.group,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 from array import array
@@ -139,6 +140,34 @@ class Taskset:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class OpenTasksets:
+    """The tasksets of a process, each opened once."""
+
+    def __init__(self) -> None:
+        self._tasksets: dict[str, Taskset] = {}
+        self._opening = asyncio.Lock()
+
+    async def get(self, spec: TasksetSpec, digest: str) -> Taskset:
+        """The taskset, as it is now. Raises DataError if it does not have this digest; an empty one fits any."""
+        taskset = self._tasksets.get(spec.name)
+        if taskset is None:
+            taskset = await self._opened(spec)
+        found = await asyncio.to_thread(taskset.present_digest) if taskset.touched else taskset.digest
+        if digest and found != digest:
+            raise DataError(
+                f"taskset {spec.name!r} has digest {found}, the experiment was accepted with {digest}",
+                where=spec.path,
+                fix="restore the file, or submit a new experiment",
+            )
+        return taskset
+
+    async def _opened(self, spec: TasksetSpec) -> Taskset:
+        async with self._opening:  # many leases come at once, and a large file is read for its digest once
+            if spec.name not in self._tasksets:
+                self._tasksets[spec.name] = await asyncio.to_thread(Taskset.open, spec)
+            return self._tasksets[spec.name]
 
 
 class _File:

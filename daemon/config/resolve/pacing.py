@@ -143,7 +143,7 @@ def collects(experiment: Experiment, notes: Notes) -> bool:
     """True if the stage is to collect only."""
     if not experiment.explorer.collect_only:
         return False
-    if experiment.mode != "explore":
+    if experiment.mode not in ("explore", "serve"):
         what = f"is true, but mode is {experiment.mode}: what explorers do is trained on"
         notes.wrong(("explorer", "collect_only"), what, "write mode: explore, or collect_only: false")
         return False

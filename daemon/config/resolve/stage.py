@@ -18,13 +18,14 @@ from rftd.daemon.config.resolve.pacing import (
 )
 from rftd.daemon.config.resolve.placement import with_devices
 from rftd.daemon.config.resolve.rows import dataset, resolve_mix
+from rftd.daemon.config.resolve.serving import SERVE, as_served, conversations, with_server
 from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_taskset
 from rftd.daemon.config.resolve.trainer import resolve_trainer, with_companions, with_updates
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.schedule import explorer_interval
-from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec
+from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec, TasksetSpec
 from rftd.streams.split_submission import BOTH
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.devices.host import ANY_HOST, Host
@@ -36,6 +37,8 @@ _ANY_LENGTHS = LengthLimits(2**20, 2**19, 2**19, 0)
 def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -> StageSpec | None:
     """The stage, or None after saying everything that is wrong with it."""
     experiment = in_turns(config.experiment, notes) if config.experiment.mode == "colocate" else config.experiment
+    if experiment.mode == SERVE:
+        experiment = as_served(experiment, notes)
     definition = find_algorithm(experiment.algorithm, notes)
     kind = _kind(experiment, definition, notes)
     total_steps = _total_steps(experiment, notes)
@@ -69,9 +72,10 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         sync, rollout, trainer = with_turns(experiment, sync, rollout, trainer)
     if explores:
         rollout = schedule_rollouts(rollout, experiment, algorithm, sync, notes)
+    folder = str(PurePosixPath(job_dir, config.name)) if config.prefix else job_dir
     stage = StageSpec(
         name=config.name,
-        folder=str(PurePosixPath(job_dir, config.name)) if config.prefix else job_dir,
+        folder=folder,
         kind=kind,
         total_steps=total_steps,
         total_epochs=0 if total_steps else experiment.buffer.total_epochs,
@@ -79,7 +83,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         train_batch_size=train_batch,
         algorithm=algorithm,
         model=_model(experiment, lengths, notes),
-        taskset=training_taskset(experiment, lengths, algorithm.repeat_times, notes) if explores else None,
+        taskset=_tasks(experiment, lengths, algorithm.repeat_times, folder, notes) if explores else None,
         dataset=expert if explores else dataset(experiment, definition, algorithm.policy_loss, notes),
         expert_rows=expert_rows,
         evals=eval_tasksets(experiment, lengths, notes) if explores else (),
@@ -92,13 +96,23 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         rollout=rollout,
         trainer=trainer,
     )
-    return collecting(stage, notes) if explores and collects(experiment, notes) else stage
+    stage = collecting(stage, notes) if explores and collects(experiment, notes) else stage
+    return with_server(stage, experiment, notes) if experiment.mode == SERVE and explores else stage
+
+
+def _tasks(
+    experiment: Experiment, lengths: LengthLimits, repeat_times: int, folder: str, notes: Notes
+) -> TasksetSpec | None:
+    if experiment.mode == SERVE:
+        return conversations(experiment, lengths, repeat_times, folder, notes)
+    return training_taskset(experiment, lengths, repeat_times, notes)
 
 
 def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes: Notes) -> str:
     mode = experiment.mode
     algorithm = experiment.algorithm.algorithm_type
-    mode = "both" if mode == "colocate" else mode
+    # Whoever serves explores, and trains on what was said to it.
+    mode = "both" if mode in ("colocate", SERVE) else mode
     if definition is None:
         return "train" if mode == "train" else "both"
     able = "both" if definition.needs.rollouts else "train"

@@ -55,6 +55,19 @@ def training_taskset(
     return spec
 
 
+def conversation_taskset(experiment: Experiment, lengths: LengthLimits, repeat_times: int, notes: Notes) -> TasksetSpec:
+    """The taskset of a stage that serves: no file, and the sampling that holds where a client asks for no other."""
+    given = experiment.buffer.explorer_input
+    path: FieldPath = (*_INPUT, "taskset")
+    taskset = given.taskset or Taskset()
+    if not experiment.explorer.collect_only:
+        _check_temperature(taskset, path, experiment, notes)
+    sampling = _sampling(taskset, path, experiment, lengths, notes)
+    if not experiment.explorer.collect_only:
+        _warn_of_other_distribution(sampling, path, notes)
+    return TasksetSpec(name="conversations", path="", repeat_times=repeat_times, sampling=sampling)
+
+
 def eval_tasksets(experiment: Experiment, lengths: LengthLimits, notes: Notes) -> tuple[TasksetSpec, ...]:
     """The held-out tasksets; their names are distinct."""
     given = experiment.buffer.explorer_input

@@ -125,10 +125,13 @@ class Explorer(Section):
     eval_interval: Natural = 100
     eval_on_startup: bool = True
     bench_on_latest_checkpoint: bool = inert(False)
-    proxy_port: Natural = inert(8010)
-    listen_address: str = inert("0.0.0.0")  # noqa: S104 — the guide's default; nothing listens here
-    service_status_check_interval: Seconds = inert(60.0)
-    min_running_model_num: Count = inert(1)
+    proxy_port: Natural = 8010
+    """With `mode: serve`; 0 takes any that is free."""
+    listen_address: str = "127.0.0.1"
+    """With `mode: serve`. The guide's is every interface; another one than the machine's own needs a key."""
+    service_status_check_interval: Seconds = inert(60.0, why="an engine that dies is noticed at once")
+    min_running_model_num: Count = 1
+    """With `mode: serve`. Weights change between two tokens, so all engines go on answering."""
     db_url: Url = inert(None)
     over_rollout: OverRollout = section(OverRollout)
     dynamic_timeout: DynamicTimeout = section(DynamicTimeout)
@@ -137,6 +140,6 @@ class Explorer(Section):
     eval_engine: Annotated[Literal["shared", "own"], word()] | None = None
     """rftd's own: evaluations on the engine of the rollouts, or on another one beside it. None: as the engine needs."""
     collect_only: bool = False
-    """rftd's own, with `mode: explore`: nobody will train; the experiment ends when every task has been tried."""
+    """rftd's own, with `mode: explore` or `serve`: nobody will train; it ends when every task has been tried."""
     max_inflight_batches: Count = 2
     """Batches that explorers run ahead with `fully_async`."""

@@ -149,6 +149,11 @@ class Claims:
         given_out = self._state.groups.next_sequence.get(self._spine.stage, 0)
         return given_out == self._stage.collect_groups and hold.groups == len(self._leased_groups())
 
+    def _NoneOffered(self, hold: holds.NoneOffered) -> bool:
+        groups = self._state.groups
+        stage = self._spine.stage
+        return hold.rows == groups.offered.get(stage, 0) <= groups.next_sequence.get(stage, 0)
+
     def _SyncPoint(self, hold: holds.SyncPoint) -> bool:
         last = self._state.groups.windows[self._spine.stage]
         return hold.groups == len(self._leased_groups()) > 0 and hold.window >= last.number
@@ -203,7 +208,7 @@ def denied(hold: Any, events: Iterable[Event]) -> list[Event]:
 
 _OVER = (NoStage, Paused, holds.TrainsDataset, StagePlanned, holds.GroupsOpen)
 _NO_LEASES = (*_OVER, holds.NoExplorers)
-_NOT_ASKED = (*_OVER, holds.PolicyFull, holds.AllGivenOut, holds.SyncPoint, holds.NoCredits)
+_NOT_ASKED = (*_OVER, holds.PolicyFull, holds.AllGivenOut, holds.NoneOffered, holds.SyncPoint, holds.NoCredits)
 
 
 def _denies(hold: Any, event: Event) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -21,6 +21,8 @@ from rftd.workers.rollout.endpoint.question import digest_of
 from rftd.workers.rollout.endpoint.responses import ResponsesCall
 from rftd.workers.rollout.endpoint.rollout_calls import ModelCall, Repetition, RolloutCalls
 from rftd.workers.rollout.model import Model
+
+T = TypeVar("T")
 
 CALLS: Final[dict[str, Callable[[bytes], ApiCall]]] = {
     "/v1/chat/completions": ChatCall.read,
@@ -67,7 +69,7 @@ class CallApp:
         if read is None or http.method != "POST":
             raise CallError(404, f"there is no {http.method} {http.path}", reason="unknown_url")
         large = len(body) > READ_ON_LOOP_SIZE_BYTES
-        asked = await asyncio.to_thread(_read, read, body) if large else _read(read, body)
+        asked = await asyncio.to_thread(decoded, read, body) if large else decoded(read, body)
         call = calls.enter(asked, _repetition(path, body, http.headers))
         outcome = await self._outcome(calls, call, http)
         if outcome is None:
@@ -108,8 +110,8 @@ def _repetition(path: str, body: bytes, headers: Mapping[bytes, bytes]) -> Repet
     )
 
 
-def _read(read: Callable[[bytes], ApiCall], body: bytes) -> ApiCall:
-    """The call in a body. Raises CallError, whatever the body is."""
+def decoded(read: Callable[[bytes], T], body: bytes) -> T:
+    """What `read` finds in a body. Raises CallError, whatever the body is."""
     try:
         return read(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

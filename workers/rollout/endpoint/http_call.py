@@ -55,9 +55,9 @@ class HttpCall:
             if message["type"] == "http.disconnect":
                 return
 
-    async def answer(self, body: bytes) -> None:
-        """Replies with a JSON text."""
-        await self._whole(200, body)
+    async def answer(self, body: bytes, *, media_type: bytes = b"application/json") -> None:
+        """Replies with a text, which is JSON unless it is said to be another."""
+        await self._whole(200, body, media_type)
 
     async def stream(self, events: Iterable[bytes]) -> None:
         """Replies with server-sent events."""
@@ -74,8 +74,8 @@ class HttpCall:
             await self.body()  # what the client still sends
         await self._whole(error.status, error.body())
 
-    async def _whole(self, status: int, body: bytes) -> None:
-        await self._start(status, b"application/json", (b"content-length", b"%d" % len(body)))
+    async def _whole(self, status: int, body: bytes, media_type: bytes = b"application/json") -> None:
+        await self._start(status, media_type, (b"content-length", b"%d" % len(body)))
         await self._send({"type": "http.response.body", "body": body})
 
     async def _start(self, status: int, media_type: bytes, *more: tuple[bytes, bytes]) -> None:

@@ -1,0 +1,49 @@
+"""An experiment that serves: it answers strangers, and trains on what they say of its answers."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+from synthetic.daemon.scene import Scene
+from synthetic.daemon.served_chat import FAKES, ServedChat
+from synthetic.docs.pages import block_named
+from synthetic.until import poll
+
+from rftd.streams.events.experience import ExperienceProduced
+
+pytestmark = pytest.mark.e2e
+QUESTIONS = {f"{number}+1=": str(number + 1) for number in range(5)}
+
+
+def test_the_example_of_the_page_is_trained_and_the_collected_one_is_cancelled(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "--slots", "2")
+    program = tmp_path / "teach.py"
+    program.write_text(block_named("teach.py").text)
+    teach = runpy.run_path(str(program))["teach"]
+    text = block_named("served.yaml").text
+    with scene.host:
+        name = scene.submit(text, *FAKES, "buffer.total_steps=1")
+        kept = scene.submit(text, *FAKES, "name=kept", "explorer.collect_only=true", "buffer.total_steps=null")
+        folders = tmp_path / "checkpoints" / "assistants"
+        chat = ServedChat(folders / name, scene.host.tend)
+        chat.until_up()
+        assert teach(chat.base_url, QUESTIONS) == {"status": "success", "committed": 10, "groups": 5, "waiting": 0}
+        ended = scene.until_ended(name)
+        assert ended.experiment.summary.state == "completed"
+        assert ended.experiment.books.balance == 0
+        other = ServedChat(folders / kept, scene.host.tend)
+        other.until_up()
+        other.judge(other.ask("2+2="), 0.5, task_id="a")
+        assert other.insist("POST", "/commit")["waiting"] == 1
+        other.judge(other.ask("2+2="), 0.25, task_id="a")
+        assert other.insist("POST", "/commit")["groups"] == 1
+        poll(lambda: (page := scene.page(kept)) is not None and page.experiment.books.produced == 2)
+        assert scene.rftd("cancel", kept).status == 0
+        assert scene.until_ended(kept).experiment.summary.state == "cancelled"
+    report = scene.verified()
+    assert report.clean, report.findings
+    assert sorted(each.steps for each in report.experiments) == [0, 1]
+    rewards = [event.reward for event in scene.events(ExperienceProduced)]
+    assert {0.25, 0.5} <= set(rewards)

@@ -1,0 +1,110 @@
+"""The history: what is kept, what feedback may say, and rows that never change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rftd.ops import limits
+from rftd.ops.errors import ConflictError, DataError, DiskFullError, NotFoundError, UsageError
+from rftd.streams.events.experience import SamplingSpan, Span
+from rftd.workers.rollout.response import Response
+from rftd.workers.rollout.serving.conversations import result_of
+from rftd.workers.rollout.serving.history import Committed, CommittedRun, Feedback, History, KeptAnswer
+
+
+def answer(id: str, *, after: KeptAnswer | None = None, temperature: float = 1.0) -> KeptAnswer:
+    begun = after.response.prompt + after.response.tokens if after is not None else ()
+    response = Response(
+        text=id,
+        prompt=(*begun, 7, 8),
+        tokens=(1, 2, 3),
+        logprobs=(-0.5, -0.25, -1.0),
+        spans=(Span(4, 0, 0, 3),),
+        finish="stop",
+        sampling=(SamplingSpan(0, 3, temperature),),
+    )
+    return KeptAnswer(id=id, key=id.encode(), parent=after.id if after is not None else "", response=response)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    made = History(tmp_path)
+    made.record([answer(each) for each in "abcdef"])
+    yield made
+    made.close()
+
+
+def test_rows_are_whole_groups_in_the_order_of_their_runs_and_stay(history: History, tmp_path: Path) -> None:
+    for number, (id, task) in enumerate((("a", "x"), ("b", "y"), ("c", "x"), ("d", "z"))):
+        assert history.judge(Feedback(reward=float(number), answers=(id,), task=task))
+    assert history.commit(2) == Committed(runs=2, groups=1, waiting=2, rows=1)
+    assert history.commit(2) == Committed(runs=0, groups=0, waiting=2, rows=1)
+    history.judge(Feedback(reward=9.0, answers=("e",), task="z"))
+    other = History(tmp_path)  # as another process, or this one after it was killed
+    assert other.commit(2) == Committed(runs=2, groups=1, waiting=1, rows=2)
+    assert [history.run(row, place).reward for row in (0, 1) for place in (0, 1)] == [0.0, 2.0, 3.0, 9.0]
+    assert other.run(1, 1).answers == (answer("e"),)
+    other.close()
+    with pytest.raises(DataError, match="row 2"):
+        history.run(2, 0)
+    assert history.counts() == {"answers": 6, "judged": 5, "committed": 4}
+
+
+def test_the_same_feedback_again_changes_nothing_and_other_feedback_is_refused(history: History) -> None:
+    given = Feedback(reward=1.0, answers=("a", "b"), task="x", run="1")
+    assert history.judge(given)
+    assert not history.judge(msgspec.structs.replace(given, answers=("b", "a", "a")))
+    assert history.commit(1).runs == 1
+    assert not history.judge(given), "committed, and still known"
+    for wrong in ({"reward": 2.0}, {"answers": ("a",)}, {"answers": ("c",)}, {"run": "2"}, {"task": ""}):
+        with pytest.raises(ConflictError):
+            history.judge(msgspec.structs.replace(given, **wrong))
+    assert history.judge(Feedback(reward=1.0, answers=("c",)))
+    assert not history.judge(Feedback(reward=1.0, answers=("c",)))
+    assert history.counts()["judged"] == 2
+
+
+def test_feedback_that_cannot_be_trained_is_refused_and_nothing_of_it_is_kept(history: History) -> None:
+    history.record([answer("greedy", temperature=0.0)])
+    with pytest.raises(UsageError, match="greedy"):
+        history.judge(Feedback(reward=1.0, answers=("a", "greedy")))
+    with pytest.raises(NotFoundError, match="'none'"):
+        history.judge(Feedback(reward=1.0, answers=("a", "none")))
+    assert history.counts()["judged"] == 0
+    assert history.judge(Feedback(reward=1.0, answers=("a",)))
+
+
+def test_what_is_kept_is_bounded(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SERVED_ANSWERS", 2)
+    monkeypatch.setattr(limits, "SERVED_RUNS", 1)
+    history.judge(Feedback(reward=1.0, answers=("a",)))
+    history.record([answer("g")])
+    assert [id for id in "abcdefg" if history.find(id.encode()) is not None] == ["a", "f", "g"]
+    with pytest.raises(DiskFullError, match="commit"):
+        history.judge(Feedback(reward=1.0, answers=("f",)))
+    assert history.commit(1).rows == 1
+    assert history.judge(Feedback(reward=1.0, answers=("f",)))
+    history.forget(1)
+    assert history.find(b"a") is None
+    assert history.rows == 1, "its number is never given out again"
+
+
+def test_answers_of_one_run_that_go_on_from_one_another_are_one_sequence() -> None:
+    first = answer("first")
+    second = answer("second", after=first)
+    apart = answer("apart")
+    result = result_of(CommittedRun(0.5, (first, second, apart)))
+    assert [(step.tokens, step.prompt_tokens, step.reward) for step in result.steps] == [(10, 2, 0.5), (5, 2, 0.5)]
+    assert result.loss_mask.tolist() == [1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 1]
+    alone = result_of(CommittedRun(0.5, (second,)))
+    assert (alone.prompt_tokens, alone.loss_mask.tolist(), alone.steps) == (7, [1, 1, 1], ())
+
+
+def test_a_file_that_is_no_history_is_named(tmp_path: Path) -> None:
+    (tmp_path / "history.db").write_bytes(b"not a database, but something else of some length" * 100)
+    with pytest.raises(DataError, match="not a database"):
+        History(tmp_path)

@@ -1,0 +1,187 @@
+"""The server of conversations: what strangers may ask, what they are refused, and what is kept before they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from synthetic.models.scripted_engine import SPEC, ScriptedEngine, message_of, user
+
+from rftd.ops import limits
+from rftd.ops.clock import SystemClock
+from rftd.ops.errors import ConfigError, ConflictError
+from rftd.storage.artifacts import ArtifactStore
+from rftd.streams.events.task import TasksOffered
+from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SamplingSpec, ServingSpec, StageSpec, TasksetSpec
+from rftd.workers.rollout.rollouts import RolloutPlaces
+from rftd.workers.rollout.serving.conversations import Conversations, result_of
+from rftd.workers.rollout.serving.history import History
+from rftd.workers.rollout.serving.server import KEY_VARIABLE, ConversationServer
+from rftd.workers.rollout.version_gate import VersionGate
+from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
+
+pytestmark = pytest.mark.anyio
+CHAT = "/v1/chat/completions"
+
+
+class Served:
+    """A server that runs, its client, and what it offered."""
+
+    def __init__(
+        self,
+        folder: Path,
+        engine: ScriptedEngine,
+        *,
+        address: str = "127.0.0.1",
+        port: int | None = 0,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self.offered: list[TasksOffered] = []
+        self.history = History(folder)
+        self.gate = VersionGate()
+        self.server = ConversationServer(
+            StageSpec(
+                name="s",
+                kind="both",
+                total_steps=1,
+                batch_size=1,
+                train_batch_size=2,
+                algorithm=AlgorithmSpec(kind="grpo", repeat_times=2),
+                model=SPEC,
+                taskset=TasksetSpec(name="conversations", path=str(folder), sampling=SamplingSpec(max_tokens=400)),
+                rollout=RolloutSpec(max_timeout_s=timeout_s),
+                serving=ServingSpec(address=address, port=port or 0),
+            ),
+            Conversations(
+                self.history, stage=0, max_model_len=4096, artifacts=ArtifactStore(folder), offer=self._offer
+            ),
+            engine,
+            ByteTokenizer(),
+            gate=self.gate,
+            places=RolloutPlaces(4),
+            clock=SystemClock(),
+            random_bytes=os.urandom,
+        )
+        self.client = httpx.AsyncClient(trust_env=False, verify=False, timeout=60.0)
+
+    async def _offer(self, offered: TasksOffered) -> None:
+        self.offered.append(offered)
+
+    async def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        return await self.client.post(path, json=body, headers=headers)
+
+    async def said(self, path: str, body: Any = None) -> dict[str, Any]:
+        response = await self.post(path, body)
+        assert response.status_code == 200, response.text
+        told: dict[str, Any] = response.json()
+        return told
+
+    async def refused(self, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, Any]]:
+        response = await self.post(path, body, **headers)
+        error: dict[str, Any] = response.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        return response.status_code, error
+
+
+@asynccontextmanager
+async def serving(folder: Path, engine: ScriptedEngine, **more: Any) -> AsyncIterator[Served]:
+    served = Served(folder, engine, **more)
+    running = asyncio.ensure_future(served.server.run())
+    try:
+        served.client.base_url = httpx.URL(served.server.url)
+        await served.server.up.wait()
+        await served.gate.set_version(5, 0)
+        async with served.client:
+            yield served
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+    assert running.cancelled(), running
+
+
+async def test_a_conversation_goes_on_from_its_ids_and_is_on_disk_before_it_is_told(tmp_path: Path) -> None:
+    engine = ScriptedEngine(["one", "two", "three"])
+    async with serving(tmp_path, engine) as served:
+        first = await served.said(CHAT, {"messages": [user("a")]})
+        messages = [user("a"), message_of(first), user("b")]
+        streamed = await served.post(CHAT, {"messages": messages, "stream": True})
+        assert '"content":"two"' in streamed.text
+        assert engine.requests[1].prompt[: len(engine.requests[0].prompt) + 4] == (
+            *engine.requests[0].prompt,
+            *engine.drawn[0].tokens,
+        )
+        second = streamed.text.partition('"id":"')[2].partition('"')[0]
+        feedback = {"reward": 1, "msg_ids": [first["id"], second], "task_id": 7}
+        assert (await served.said("/feedback", feedback)) == {"status": "success", "recorded": True}
+        assert (await served.said("/feedback", feedback)) == {"status": "success", "recorded": False}
+        assert (await served.said("/commit"))["waiting"] == 1
+        third = await served.said(CHAT, {"messages": [user("c")]})
+        await served.said("/feedback", {"reward": 0.5, "msg_ids": [third["id"]], "task_id": 7})
+        assert await served.said("/commit") == {"status": "success", "committed": 2, "groups": 1, "waiting": 0}
+        assert served.offered == [TasksOffered(stage=0, rows=1)]
+        result = result_of(served.history.run(0, 0))
+        drawn = [token for generation in engine.drawn[:2] for token in generation.tokens]
+        assert result.tokens[result.prompt_tokens :][result.loss_mask == 1].tolist() == drawn
+        assert [span.version for span in result.spans] == [4, 5, 4, 5]
+        assert (await served.client.get("/health")).json() == {"status": "ok", "version": 5}
+        assert (await served.client.get("/v1/models")).json()["data"][0]["id"] == "tiny"
+        assert "rftd_serving_committed 2\n" in (await served.client.get("/metrics")).text
+    async with serving(tmp_path, engine) as again:
+        assert again.offered == [TasksOffered(stage=0, rows=1)], "who committed may have died before it said so"
+
+
+async def test_what_cannot_be_is_refused_as_openai_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(tmp_path, ScriptedEngine(["one"])) as served:
+        assert (await served.refused("/v1/embeddings"))[0] == 404
+        status, error = await served.refused(CHAT, {"messages": [user("a")], "nonsense": 1})
+        assert (status, error["param"], error["code"]) == (400, "nonsense", "unknown_parameter")
+        assert (await served.refused(CHAT, {"messages": [user("a" * 4000)]}))[1]["code"] == "context_length_exceeded"
+        assert (await served.refused(CHAT, {"messages": [user("a" * limits.ENDPOINT_BODY_SIZE_BYTES)]}))[0] == 413
+        id = (await served.said(CHAT, {"messages": [user("a")], "temperature": 0}))["id"]
+        for status, body in (
+            (400, {"reward": 1}),
+            (400, {"reward": 1e40, "msg_ids": [id]}),
+            (400, {"reward": 1, "msg_ids": []}),
+            (400, {"reward": 1, "msg_ids": [id], "x": 1}),
+            (400, {"reward": 1, "msg_ids": ["x" * 1000]}),
+            (404, {"reward": 1, "msg_ids": ["chatcmpl-of-another"]}),
+            (400, {"reward": 1, "msg_ids": [id]}),
+        ):
+            assert (await served.refused("/feedback", body))[0] == status, body
+        assert served.history.counts()["judged"] == 0
+        assert (await served.refused("/commit", **{"origin": "https://evil.example"}))[0] == 403
+        assert (await served.refused("/commit", **{"host": "evil.example"}))[0] == 403
+        with pytest.raises(ConflictError):
+            Served(tmp_path, ScriptedEngine(), port=served.client.base_url.port)
+    with pytest.raises(ConfigError, match="no key"):
+        Served(tmp_path, ScriptedEngine(), address="0.0.0.0")
+    monkeypatch.setenv(KEY_VARIABLE, "sesame")
+    async with serving(tmp_path, ScriptedEngine()) as served:
+        assert (await served.refused("/commit"))[0] == 401
+        assert (await served.refused("/commit", authorization="Bearer wrong"))[1]["code"] == "invalid_api_key"
+        assert (await served.post("/commit", authorization="Bearer sesame")).status_code == 200
+        assert (await served.client.get("/health")).status_code == 200
+
+
+async def test_who_hangs_up_leaves_nothing_and_who_waits_too_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ScriptedEngine(hold=True)
+    async with serving(tmp_path, engine) as served:
+        monkeypatch.setattr(limits, "SERVED_CALLS", 1)
+        asked = asyncio.ensure_future(served.post(CHAT, {"messages": [user("a")]}))
+        await engine.until(lambda held: held.running == 1)
+        assert (await served.refused(CHAT, {"messages": [user("b")]}))[0] == 429
+        asked.cancel()
+        await engine.until(lambda held: held.running == 0)
+    async with serving(tmp_path, engine, timeout_s=0.05) as served:
+        monkeypatch.undo()
+        assert (await served.refused(CHAT, {"messages": [user("b")]}))[0] == 504
+        assert engine.running == 0
+        assert served.history.counts()["answers"] == 0

@@ -1,0 +1,282 @@
+"""`History`: the answers that an experiment gave, their feedback, and the rows of its taskset that were made of them.
+
+It is an SQLite file in the experiment's folder. What a method wrote is on disk once it returns, so whoever was told so
+can rely on it. A row, once committed, never changes and is never given out under another number: the experiences of a
+lease follow from its row, and a lease that is given out again leaves the same.
+
+Several processes may share the file. The methods block; they may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.decoding import UNREADABLE, msgpack_decoder
+from rftd.ops.errors import ConflictError, DataError, DiskFullError, NotFoundError, RftdError, UsageError
+from rftd.workers.rollout.response import Response
+from rftd.workers.rollout.sampling import trainable
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS runs (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  task TEXT NOT NULL, name TEXT NOT NULL, reward REAL NOT NULL,
+  row INTEGER, place INTEGER,
+  UNIQUE (task, name), UNIQUE (row, place));
+CREATE TABLE IF NOT EXISTS answers (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL UNIQUE, key BLOB NOT NULL, parent TEXT NOT NULL, response BLOB NOT NULL,
+  run INTEGER REFERENCES runs (number));
+CREATE INDEX IF NOT EXISTS answers_by_key ON answers (key);
+CREATE INDEX IF NOT EXISTS answers_by_run ON answers (run);
+"""
+_BUSY_S: Final = 30.0
+"""The longest wait for another process that writes."""
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer and its place in its conversation."""
+
+    id: str
+    key: bytes
+    """The digest of the conversation with this answer, by which the next call finds it."""
+    parent: str
+    """The id of the answer that its prompt goes on from; empty if there is none."""
+    response: Response
+
+
+class Feedback(msgspec.Struct, frozen=True, kw_only=True):
+    """What answers are worth, together."""
+
+    reward: float
+    answers: tuple[str, ...]
+    task: str = ""
+    """Runs of one task are compared with each other; empty: a task of its own."""
+    run: str = ""
+    """The name of this run among those of its task; empty: the answers themselves name it."""
+
+
+class CommittedRun(msgspec.Struct, frozen=True):
+    """The answers of one run, in the order in which they were given, and their reward."""
+
+    reward: float
+    answers: tuple[KeptAnswer, ...]
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """What a commit did."""
+
+    runs: int
+    """Runs that became experiences to be trained."""
+    groups: int
+    waiting: int
+    """Runs with feedback that wait for others of their task."""
+    rows: int
+    """Rows in all, of this commit and of those before."""
+
+
+class History:
+    """The conversations of one experiment."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens the file in `folder`, and makes both where they are not. Raises DataError if the file is damaged."""
+        self.path = folder / "history.db"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = threading.Lock()
+        try:
+            # Apart from the writer, so that the event loop, which looks up conversations, never waits for a disk.
+            self._writer = self._connection()
+            self._reader = self._connection()
+            self._writer.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._writer.close()
+        self._reader.close()
+
+    def record(self, answers: Sequence[KeptAnswer]) -> None:
+        """Keeps answers. Of those without feedback the newest `limits.SERVED_ANSWERS` stay."""
+        with self._transaction() as write:
+            write.executemany(
+                "INSERT INTO answers (id, key, parent, response) VALUES (?, ?, ?, ?)",
+                [(each.id, each.key, each.parent, _encode(each.response)) for each in answers],
+            )
+            write.execute(
+                "DELETE FROM answers WHERE run IS NULL AND number <= (SELECT max(number) FROM answers) - ?",
+                (limits.SERVED_ANSWERS,),
+            )
+
+    def find(self, key: bytes) -> KeptAnswer | None:
+        """The newest answer with which a conversation of this key ended."""
+        found = self._read("SELECT * FROM answers WHERE key = ? ORDER BY number DESC LIMIT 1", (key,))
+        return self._answer(found[0]) if found else None
+
+    def judge(self, feedback: Feedback) -> bool:
+        """Keeps feedback; False if it is known already. Raises an RftdError for feedback that cannot be taken.
+
+        NotFoundError: an answer is not here; ConflictError: it says something else than before; UsageError: an answer
+        cannot be trained.
+        """
+        ids = tuple(dict.fromkeys(feedback.answers))
+        own = hashlib.sha256("\0".join(sorted(ids)).encode()).hexdigest()
+        task = f"task:{feedback.task}" if feedback.task else f"answers:{own}"
+        name = f"run:{feedback.run}" if feedback.run else f"answers:{own}"
+        with self._transaction() as write:
+            rows = [
+                row for id in ids for row in write.execute("SELECT id, run, response FROM answers WHERE id = ?", (id,))
+            ]
+            named = "SELECT number, reward FROM runs WHERE task = ? AND name = ?"
+            known = write.execute(named, (task, name)).fetchone()
+            self._check(ids, rows)
+            if known is not None:
+                given = {id for (id,) in write.execute("SELECT id FROM answers WHERE run = ?", (known[0],))}
+                if given == set(ids) and known[1] == feedback.reward:
+                    return False
+                raise ConflictError("this run has other feedback already", field="run_id", fix="give it once")
+            taken = [id for id, run, _ in rows if run is not None]
+            if taken:
+                raise ConflictError(f"{taken[0]} has other feedback already", field="msg_ids", fix="give it once")
+            waiting = write.execute("SELECT count(*) FROM runs WHERE row IS NULL").fetchone()[0]
+            if waiting >= limits.SERVED_RUNS:
+                raise DiskFullError(f"{waiting} runs with feedback wait for a commit", fix="POST /commit first")
+            made = write.execute(
+                "INSERT INTO runs (task, name, reward) VALUES (?, ?, ?)", (task, name, feedback.reward)
+            ).lastrowid
+            write.executemany("UPDATE answers SET run = ? WHERE id = ?", [(made, id) for id in ids])
+        return True
+
+    def commit(self, group_size: int) -> Committed:
+        """Makes rows of all runs of which there are `group_size` of one task; the others wait for more of it."""
+        with self._transaction() as write:
+            row = first = write.execute("SELECT coalesce(max(row) + 1, 0) FROM runs").fetchone()[0]
+            tasks: dict[str, list[int]] = {}
+            for task, number in write.execute("SELECT task, number FROM runs WHERE row IS NULL ORDER BY number"):
+                group = tasks.setdefault(task, [])
+                group.append(number)
+                if len(group) == group_size:
+                    places = [(row, place, each) for place, each in enumerate(group)]
+                    write.executemany("UPDATE runs SET row = ?, place = ? WHERE number = ?", places)
+                    row += 1
+                    group.clear()
+        waiting = sum(len(group) for group in tasks.values())
+        return Committed(runs=(row - first) * group_size, groups=row - first, waiting=waiting, rows=row)
+
+    @property
+    def rows(self) -> int:
+        """Rows that were committed."""
+        return int(self._read("SELECT coalesce(max(row) + 1, 0) FROM runs")[0][0])
+
+    def run(self, row: int, place: int) -> CommittedRun:
+        """The run at this place of a row. Raises DataError if it is not here."""
+        found = self._read("SELECT number, reward FROM runs WHERE row = ? AND place = ?", (row, place))
+        if not found:
+            raise DataError(
+                f"row {row} has no run {place}", where=str(self.path), fix="restore the file, or submit anew"
+            )
+        number, reward = found[0]
+        answers = self._read("SELECT * FROM answers WHERE run = ? ORDER BY number", (number,))
+        return CommittedRun(reward, tuple(self._answer(each) for each in answers))
+
+    def forget(self, row: int) -> None:
+        """Deletes the tokens of rows before this one, whose experiences are in the log."""
+        with self._transaction() as write:
+            write.execute("DELETE FROM answers WHERE run IN (SELECT number FROM runs WHERE row < ?)", (row,))
+
+    def counts(self) -> dict[str, int]:
+        """Answers that are kept, and runs by what became of them."""
+        answers = self._read("SELECT count(*) FROM answers")[0][0]
+        judged, committed = self._read("SELECT count(*), count(row) FROM runs")[0]
+        return {"answers": answers, "judged": judged, "committed": committed}
+
+    def _check(self, ids: Sequence[str], rows: Sequence[tuple[str, int | None, bytes]]) -> None:
+        missing = sorted(set(ids) - {id for id, *_ in rows})
+        if missing:
+            raise NotFoundError(
+                f"no answer {missing[0]!r} of this experiment is kept",
+                field="msg_ids",
+                fix="give the `id` of an answer",
+            )
+        for id, _, blob in rows:
+            response = _decoded(blob, self.path)
+            if not all(trainable(span.temperature) for span in response.sampling):
+                raise UsageError(
+                    f"{id} was drawn at a temperature that cannot be trained", field="msg_ids", fix="ask for another"
+                )
+
+    def _answer(self, row: tuple[Any, ...]) -> KeptAnswer:
+        _, id, key, parent, blob, _ = row
+        return KeptAnswer(id=id, key=key, parent=parent, response=_decoded(blob, self.path))
+
+    def _connection(self) -> sqlite3.Connection:
+        made = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        made.execute("PRAGMA journal_mode = WAL")
+        # With WAL anything less would lose the last writes with the power.
+        made.execute("PRAGMA synchronous = FULL")
+        return made
+
+    def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._reader.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._writer, self._lock, self._error)
+
+    def _error(self, error: sqlite3.Error) -> DiskFullError | DataError:
+        if error.sqlite_errorname in ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_IOERR_WRITE"):
+            return DiskFullError(str(error), where=str(self.path), fix="free space; nothing of this was kept")
+        return DataError(str(error), where=str(self.path), fix="restore the file, or submit anew")
+
+
+class _Transaction:
+    """One write at a time, which is on disk when the block ends, or has not happened."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, lock: threading.Lock, error_of: Callable[[sqlite3.Error], RftdError]
+    ) -> None:
+        self._connection = connection
+        self._lock = lock
+        self._error_of = error_of
+
+    def __enter__(self) -> sqlite3.Connection:
+        self._lock.acquire()
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            self._lock.release()
+            raise self._error_of(error) from error
+        return self._connection
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._error_of(error) from error
+        finally:
+            if self._connection.in_transaction:  # it failed, perhaps as it was committed
+                self._connection.execute("ROLLBACK")
+            self._lock.release()
+        if isinstance(value, sqlite3.Error):
+            raise self._error_of(value) from value
+
+
+def _decoded(blob: bytes, path: Path) -> Response:
+    try:
+        return msgpack_decoder(Response).decode(blob)
+    except UNREADABLE as error:
+        raise DataError(f"an answer cannot be read: {error}", where=str(path), fix="restore the file") from error

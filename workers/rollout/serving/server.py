@@ -1,0 +1,329 @@
+"""`ConversationServer`: OpenAI's chat API for whoever asks, and what they say of the answers.
+
+An answer is on disk before the client has it, feedback and commits before they are acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import math
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.decoding import json_decoder
+from rftd.ops.errors import ConfigError, ConflictError, DataError, DiskFullError, NotFoundError, RftdError
+from rftd.ops.http_server import bind, serving_http, url_of
+from rftd.ops.logs import logger
+from rftd.ops.redaction import Secret
+from rftd.streams.spec import SamplingSpec, StageSpec
+from rftd.workers.rollout.endpoint.api_call import Answered
+from rftd.workers.rollout.endpoint.call_app import decoded
+from rftd.workers.rollout.endpoint.call_error import SERVER, CallError, bug_in_rftd
+from rftd.workers.rollout.endpoint.chat_completions import ChatCall
+from rftd.workers.rollout.endpoint.http_call import HttpCall
+from rftd.workers.rollout.endpoint.rollout_calls import CallBounds, Repetition, RolloutCalls
+from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
+from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.model import Model
+from rftd.workers.rollout.rollouts import RolloutPlaces
+from rftd.workers.rollout.serving.conversations import Conversations
+from rftd.workers.rollout.serving.history import Feedback, History, KeptAnswer
+from rftd.workers.rollout.version_gate import VersionGate
+from rftd.workers.tasksets.tokenizer import Tokenizer
+
+KEY_VARIABLE: Final = "RFTD_SERVE_KEY"
+"""The environment variable of explorers that holds the key which clients must bring."""
+_ID: Final = "chatcmpl-"
+_STATUS: Final[tuple[tuple[type[RftdError], int], ...]] = ((NotFoundError, 404), (ConflictError, 409))
+
+
+class FeedbackBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of `POST /feedback`."""
+
+    reward: float
+    msg_ids: list[str]
+    task_id: str | int | None = None
+    run_id: str | int | None = None
+
+    def checked(self) -> Feedback:
+        """The feedback. Raises CallError."""
+        if not math.isfinite(self.reward) or abs(self.reward) > 1e30:
+            raise CallError(400, f"reward is {self.reward}; it must be a number below 1e30", param="reward")
+        if not 1 <= len(self.msg_ids) <= limits.ENDPOINT_CALLS:
+            what = f"msg_ids names {len(self.msg_ids)} answers; it must name 1 to {limits.ENDPOINT_CALLS}"
+            raise CallError(400, what, param="msg_ids")
+        names = ["" if each is None else str(each) for each in (self.task_id, self.run_id)]
+        if max(map(len, (*names, *self.msg_ids))) > 256:
+            raise CallError(400, "an id has more than 256 characters", param="task_id")
+        return Feedback(reward=self.reward, answers=tuple(self.msg_ids), task=names[0], run=names[1])
+
+
+class KeptTurn(RecordedTurn):
+    """A turn that the history knows by its id."""
+
+    def __init__(self, answer: KeptAnswer) -> None:
+        super().__init__(answer.response, None)
+        self.id = answer.id
+
+
+class KeptTurns(TurnRecord):
+    """The turns of all conversations, as the history has them."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__()
+        self._history = history
+
+    def find(self, key: bytes) -> RecordedTurn | None:
+        """The newest turn with this key."""
+        answer = self._history.find(key)
+        return None if answer is None else KeptTurn(answer)
+
+
+class ConversationServer:
+    """Answers clients with the weights in use."""
+
+    def __init__(
+        self,
+        stage: StageSpec,
+        conversations: Conversations,
+        engine: RolloutEngine,
+        tokenizer: Tokenizer,
+        *,
+        gate: VersionGate,
+        places: RolloutPlaces,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        """Raises ConfigError if its address is not the machine's own and there is no key, ConflictError if it is taken.
+
+        Where the stage has several explorers they listen on one port.
+        """
+        spec = stage.serving
+        assert spec is not None
+        key = os.environ.get(KEY_VARIABLE, "")
+        if not key and not ip_address(spec.address).is_loopback:
+            raise ConfigError(
+                f"{spec.address} can be reached from other machines, and there is no key",
+                field="explorer.listen_address",
+                fix=f"set {KEY_VARIABLE} where the explorer runs, or write 127.0.0.1",
+            )
+        self._key = Secret(key) if key else None
+        self._bound = bind(spec.address, spec.port, shared=stage.rollout.explorers > 1)
+        self._conversations = conversations
+        self._history = conversations.history
+        self._stage = stage
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._gate = gate
+        self._places = places
+        self._timeout_s = stage.rollout.max_timeout_s
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._calls = 0
+        self._tasks: asyncio.TaskGroup | None = None
+        self.url = url_of(self._bound)
+        self.up = asyncio.Event()
+        """Set once it serves."""
+
+    async def run(self) -> None:
+        """Serves until it is cancelled."""
+        try:
+            await self._conversations.offer_again()
+            await asyncio.to_thread((self._history.path.parent / "url").write_text, self.url + "\n")
+            logger().info("serving.listens", url=self.url)
+            async with (
+                serving_http(self, self._bound, keep_alive_s=limits.ENDPOINT_KEEP_ALIVE_S),
+                asyncio.TaskGroup() as tasks,
+            ):
+                self._tasks = tasks
+                self.up.set()
+                await asyncio.Event().wait()
+        finally:
+            self._bound.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request (ASGI)."""
+        if scope["type"] != "http":
+            return
+        http = HttpCall(scope, receive, send)
+        try:
+            self._admit(http)
+            await self._answer(http)
+        except CallError as error:
+            await http.refuse(error)
+        except RftdError as error:
+            await http.refuse(_told(error))
+        except Exception as bug:
+            # The details stay in the log: a traceback in an answer would tell a stranger of our files.
+            logger().error("serving.bug", path=http.path, error=repr(bug), exc_info=bug)
+            await http.refuse(bug_in_rftd())
+
+    def _admit(self, http: HttpCall) -> None:
+        host = http.headers.get(b"host", b"").decode("latin-1")
+        origin = http.headers.get(b"origin")
+        # A page in a browser must not use a server that its user alone may use: it names its origin, or, where its
+        # name was pointed at this address, another host.
+        if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+            raise CallError(403, "a page of another origin may not use this server", reason="forbidden_origin")
+        if self._key is None:
+            if not _is_own(urlsplit(f"//{host}").hostname or ""):
+                raise CallError(403, f"this server does not serve the host {host!r}", reason="forbidden_host")
+        # In constant time, whatever the key's first wrong character is.
+        elif http.path != "/health" and not hmac.compare_digest(http.key, self._key.reveal().encode()):
+            raise CallError(401, "no valid key", reason="invalid_api_key")
+
+    async def _answer(self, http: HttpCall) -> None:
+        path = http.path.rstrip("/")
+        routes: dict[tuple[str, str], Callable[[HttpCall], Awaitable[None]]] = {
+            ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/feedback"): self._feedback,
+            ("POST", "/commit"): self._commit,
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/health"): self._health,
+            ("GET", "/metrics"): self._metrics,
+        }
+        route = routes.get((http.method, path))
+        if route is None:
+            raise CallError(404, f"there is no {http.method} {http.path}", reason="unknown_url")
+        await route(http)
+
+    async def _chat(self, http: HttpCall) -> None:
+        body = await http.body()
+        # On a thread: a body of megabytes would hold up every other client.
+        asked = await asyncio.to_thread(decoded, ChatCall.read, body)
+        choices = asked.question.choices
+        if self._calls + choices > limits.SERVED_CALLS:
+            what = f"{self._calls} answers are drawn, and {limits.SERVED_CALLS} may be at a time"
+            raise CallError(429, what, kind="requests", reason="rate_limit_exceeded")
+        if self._gate.version < 0:
+            raise CallError(503, "there are no weights yet", kind=SERVER, reason="no_weights")
+        self._calls += choices
+        try:
+            answered = await self._drawn(asked, http)
+        finally:
+            self._calls -= choices
+        if answered is None:
+            return  # nobody is there
+        await asyncio.to_thread(self._history.record, _kept(asked, answered))
+        if asked.stream:
+            await http.stream(asked.events(answered))
+        else:
+            await http.answer(asked.whole(answered))
+
+    async def _drawn(self, asked: ChatCall, http: HttpCall) -> Answered | None:
+        """The answer; None if the client hung up first. Raises CallError."""
+        assert self._tasks is not None
+        hang_up = self._tasks.create_task(http.hung_up())
+        drawing = self._tasks.create_task(self._outcome(asked))
+        try:
+            await asyncio.wait([drawing, hang_up], return_when=asyncio.FIRST_COMPLETED)
+            if not drawing.done():
+                return None
+        finally:
+            hang_up.cancel()
+            drawing.cancel()
+        outcome = drawing.result()
+        if isinstance(outcome, CallError):
+            raise CallError(502, outcome.what, kind=SERVER) if outcome.status == 500 else outcome
+        return outcome
+
+    async def _outcome(self, asked: ChatCall) -> Answered | CallError:
+        assert self._tasks is not None
+        calls = RolloutCalls(self._model(), CallBounds(), lengths_only=False, tasks=self._tasks, clock=self._clock)
+        calls.record = KeptTurns(self._history)
+        try:
+            async with asyncio.timeout(self._timeout_s), AsyncExitStack() as held:
+                await held.enter_async_context(self._gate.passing(0, pinned=False))
+                count = await self._places.take(1)
+                held.callback(self._places.give_back, count)
+                call = calls.enter(asked, Repetition(b""))
+                assert call.task is not None
+                return await call.task
+        except TimeoutError:
+            return CallError(504, f"no answer within {self._timeout_s:g} s", kind=SERVER, reason="timeout")
+        except CallError as error:
+            return error
+        finally:
+            await calls.end()
+
+    def _model(self) -> Model:
+        """The model for a new call, whose id nobody can guess: who knows it may judge the answer."""
+        taskset = self._stage.taskset
+        sampling = taskset.sampling if taskset is not None else SamplingSpec()
+        id = UUID(bytes=self._random_bytes(16), version=4)
+        return Model(self._engine, self._tokenizer, spec=self._stage.model, sampling=sampling, rollout=id)
+
+    async def _feedback(self, http: HttpCall) -> None:
+        given = decoded(json_decoder(FeedbackBody).decode, await http.body()).checked()
+        new = await asyncio.to_thread(self._history.judge, given)
+        await http.answer(msgspec.json.encode({"status": "success", "recorded": new}))
+
+    async def _commit(self, http: HttpCall) -> None:
+        await http.body()
+        done = await self._conversations.commit(self._stage.algorithm.repeat_times)
+        told = {"status": "success", "committed": done.runs, "groups": done.groups, "waiting": done.waiting}
+        await http.answer(msgspec.json.encode(told))
+
+    async def _models(self, http: HttpCall) -> None:
+        name = self._model().name
+        listed = [{"id": name, "object": "model", "created": 0, "owned_by": "rftd"}]
+        await http.answer(msgspec.json.encode({"object": "list", "data": listed}))
+
+    async def _health(self, http: HttpCall) -> None:
+        version = self._gate.version
+        if version < 0:
+            raise CallError(503, "there are no weights yet", kind=SERVER, reason="no_weights")
+        await http.answer(msgspec.json.encode({"status": "ok", "version": version}))
+
+    async def _metrics(self, http: HttpCall) -> None:
+        found = await asyncio.to_thread(self._history.counts)
+        found |= {"calls_running": self._calls, "weights_version": self._gate.version}
+        lines = [f"# TYPE rftd_serving_{name} gauge\nrftd_serving_{name} {value}\n" for name, value in found.items()]
+        await http.answer("".join(lines).encode(), media_type=b"text/plain; version=0.0.4; charset=utf-8")
+
+
+def _kept(asked: ChatCall, answered: Answered) -> list[KeptAnswer]:
+    """The answers of a call, by the call's id; further choices have their number behind it."""
+    parent = answered.prompt.parent
+    return [
+        KeptAnswer(
+            id=f"{_ID}{answered.id}" + (f"-{number}" if number else ""),
+            key=asked.question.key_after(answered.prompt, response),
+            parent=parent.id if isinstance(parent, KeptTurn) else "",
+            response=response,
+        )
+        for number, response in enumerate(answered.responses)
+    ]
+
+
+def _told(error: RftdError) -> CallError:
+    """The error as clients of OpenAI's API understand it."""
+    what = f"{error.what}; {error.fix}" if error.fix else error.what
+    if isinstance(error, DiskFullError):
+        return CallError(507, what, kind=SERVER, reason=error.code)
+    if isinstance(error, DataError):
+        logger().error("serving.history", error=str(error))
+        return CallError(500, "the history of conversations cannot be read", kind=SERVER, reason=error.code)
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 400)
+    return CallError(status, what, reason=error.code, param=error.field)
+
+
+def _is_own(host: str) -> bool:
+    """True for a name or an address of this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
