@@ -6,10 +6,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
+from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.model import Lora, Model
 from rftd.streams.spec import LoraSpec
 
 _AT: Final = ("model", "lora_configs")
+
+OF_ROLLOUTS: Final = {
+    **{name: name for name in ("temperature", "top_p", "top_k", "repetition_penalty")},
+    "chat_template": "custom_chat_template",
+}
+"""Fields of `explorer.rollout_model` that stand in the place of fields of `model` where there are rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +27,13 @@ class LengthLimits:
     prompt: int
     response: int
     min_response: int
+
+
+def as_explored(experiment: Experiment) -> Experiment:
+    """The experiment with what `explorer.rollout_model` says of sampling and template in the place of `model`'s."""
+    given = experiment.explorer.rollout_model
+    own = {name: getattr(given, field) for field, name in OF_ROLLOUTS.items() if getattr(given, field) is not None}
+    return experiment.model_copy(update={"model": experiment.model.model_copy(update=own)})
 
 
 def derive_lengths(model: Model, notes: Notes) -> LengthLimits | None:

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from rftd.daemon.config.issue import Notes, Unsupported, WrongValue
 from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorithm
 from rftd.daemon.config.resolve.explorer import resolve_rollout, schedule_rollouts
-from rftd.daemon.config.resolve.model import LengthLimits, derive_lengths, resolve_lora
+from rftd.daemon.config.resolve.model import LengthLimits, as_explored, derive_lengths, resolve_lora
 from rftd.daemon.config.resolve.pacing import (
     collecting,
     collects,
@@ -42,6 +42,8 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     definition = find_algorithm(experiment.algorithm, notes)
     kind = _kind(experiment, definition, notes)
     total_steps = _total_steps(experiment, notes)
+    if kind == "both":
+        experiment = as_explored(experiment)
     lengths = derive_lengths(experiment.model, notes) or _ANY_LENGTHS
     if not experiment.model.model_path:
         notes.wrong(("model", "model_path"), "names no model", "set it to the folder of a Hugging Face model")

@@ -161,7 +161,9 @@ def _check_temperature(taskset: Taskset, path: FieldPath, experiment: Experiment
     own = taskset.rollout_args.temperature
     usual = experiment.model.temperature
     if not trainable(usual if own is None else own):
-        field = ("model", "temperature") if own is None else (*path, "rollout_args", "temperature")
+        of_rollouts = experiment.explorer.rollout_model.temperature is not None
+        said: FieldPath = ("explorer", "rollout_model") if of_rollouts else ("model",)
+        field = (*said, "temperature") if own is None else (*path, "rollout_args", "temperature")
         what = f"is {usual if own is None else own:g}, and the answers of this taskset are trained"
         notes.wrong(field, what, TRAINED_FIX)
 

@@ -19,9 +19,13 @@ from rftd.daemon.config.schema.section import (
     section,
     word,
 )
+from rftd.workers.rollout.sampling import HIGHEST_PENALTY
 
 Engine = Annotated[str, word(vllm_async="vllm")]
 """A rollout engine that is registered, or one of the guide's."""
+_LENGTHS = "explorers and trainer share one set of lengths: write it in model"
+_ASKED = "whoever asks the model says how it draws"
+_ALWAYS = "the log-probability of each sampled token is always kept"
 
 
 class RolloutModel(Section):
@@ -49,19 +53,21 @@ class RolloutModel(Section):
     """rftd's own: the longest start of an explorer with its engine; None: the engine's usual one."""
     dtype: Annotated[Literal["bfloat16", "float16", "float32", "auto"], word()] = "bfloat16"
     seed: Seed = inert(42, why="rollouts are drawn by the experiment's seed")
-    temperature: Annotated[float, Field(ge=0)] | None = inert(None)
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = inert(None)
-    top_k: int | None = inert(None)
-    logprobs: Natural | None = inert(None)
-    max_model_len: Count | None = inert(None)
-    max_prompt_tokens: Count | None = inert(None)
-    max_response_tokens: Count | None = inert(None)
-    min_response_tokens: Natural | None = inert(None)
-    enable_prompt_truncation: bool | None = inert(None)
-    repetition_penalty: float | None = inert(None)
-    ignore_eos: bool = inert(False)
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    """This and the settings of the same names below stand in the place of those of `model`; None: as there."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    logprobs: Natural | None = inert(None, why=_ALWAYS)
+    max_model_len: Count | None = inert(None, why=_LENGTHS)
+    max_prompt_tokens: Count | None = inert(None, why=_LENGTHS)
+    max_response_tokens: Count | None = inert(None, why=_LENGTHS)
+    min_response_tokens: Natural | None = inert(None, why=_LENGTHS)
+    enable_prompt_truncation: bool | None = inert(None, why="write model.enable_prompt_truncation")
+    repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] | None = None
+    ignore_eos: bool = inert(False, why="write it in a taskset's rollout_args")
     enable_multimodal: bool = inert(False)
-    chat_template: str | None = inert(None)
+    chat_template: str | None = None
+    """In the place of `model.custom_chat_template`."""
     enable_thinking: bool | None = inert(None)
     enable_history: bool = inert(False)
     enable_openai_api: bool = inert(False)
@@ -81,6 +87,11 @@ class AuxiliaryModel(RolloutModel):
     """A model beside the one that is trained: the first is the teacher of an algorithm that has one."""
 
     model_path: Annotated[str | None, LocalPath()] = None
+    temperature: float | None = inert(None, why=_ASKED)
+    top_p: float | None = inert(None, why=_ASKED)
+    top_k: int | None = inert(None, why=_ASKED)
+    repetition_penalty: float | None = inert(None, why=_ASKED)
+    chat_template: str | None = inert(None)
 
 
 class OverRollout(Section):

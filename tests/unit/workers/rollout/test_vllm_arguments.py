@@ -41,6 +41,16 @@ def test_what_the_file_says_is_what_vllm_is_given() -> None:
     assert "max_num_batched_tokens" not in made
 
 
+def test_every_need_that_has_vllms_name_reaches_it() -> None:
+    needs: dict[str, Any] = {
+        **{"tensor_parallel_size": 4, "enable_expert_parallel": True, "gpu_memory_utilization": 0.5},
+        **{"enforce_eager": True, "enable_prefix_caching": False, "enable_chunked_prefill": False},
+        **{"max_num_seqs": 3, "max_num_batched_tokens": 16384},
+    }
+    made = engine_arguments(opening(**needs))
+    assert {name: made[name] for name in needs} == needs
+
+
 @pytest.mark.parametrize("name", ["speculative_config", "logprobs_mode", "dtype", "max_num_seqs", "enable_lora"])
 def test_an_argument_that_would_break_a_promise_is_refused(name: str) -> None:
     with pytest.raises(ConfigError) as raised:
