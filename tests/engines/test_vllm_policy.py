@@ -19,11 +19,15 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from synthetic.models.scripted_engine import asking, message_of, running_endpoint, user
 from synthetic.models.vllm_engines import MAX_MODEL_LEN, MODELS, Policies, ask, open_vllm
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
+from rftd.streams.spec import ModelSpec, SamplingSpec
 from rftd.workers.rollout.engine import Generation, GenerationRequest
+from rftd.workers.rollout.rewards.reward import RewardResult
+from rftd.workers.tasksets.hf_tokenizer import open_tokenizer
 from rftd.workers.weights.adapter import A, B
 from rftd.workers.weights.channel import WeightsRef
 
@@ -161,7 +165,7 @@ async def test_greedy_text_is_the_torch_engines(bench: Bench) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("method", ["memory", "checkpoint"])
+@pytest.mark.parametrize("method", ["memory", "checkpoint", "adapter"])
 async def test_updates_while_idle_are_the_new_weights(bench: Bench, method: str) -> None:
     engine, policies = bench.engine, bench.policies
     begin = engine.version[0] + 1
@@ -187,7 +191,7 @@ async def test_a_cached_prompt_is_computed_anew_with_new_weights(bench: Bench) -
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("method", ["memory", "checkpoint"])
+@pytest.mark.parametrize("method", ["memory", "checkpoint", "adapter"])
 async def test_the_mark_of_an_update_in_flight_is_the_first_token_of_the_new_weights(bench: Bench, method: str) -> None:
     engine, policies = bench.engine, bench.policies
     begin = engine.version[0] + 1
@@ -241,7 +245,9 @@ async def test_weights_that_are_none_of_this_model_are_refused_in_flight(bench: 
         "lack": {key: value for key, value in tensors.items() if key != name},
         "unknown": {**tensors, "model.layers.9.mlp.up_proj.weight": tensors[name]},
         "shape": {**tensors, name: tensors[name][1:].contiguous()},
-        "adapter": {stem + A: torch.ones(2, 64), stem + B: torch.ones(96, 2)},
+        "has shapes": {stem + A: torch.ones(2, 63), stem + B: torch.ones(96, 2)},
+        "differ": {"model.layers.9" + A: torch.ones(2, 64), "model.layers.9" + B: torch.ones(96, 2)},
+        "infinity": {stem + A: torch.ones(2, 64) * float("inf"), stem + B: torch.ones(96, 2)},
     }
     version = engine.version
     request = ask(1, max_tokens=200, min_tokens=200)
@@ -253,6 +259,44 @@ async def test_weights_that_are_none_of_this_model_are_refused_in_flight(bench: 
             assert engine.version == version
     assert [(span.version, span.end) for span in task.result().spans] == [(version[0], 200)]
     bench.check_close("refused weights in flight", request, task.result())
+
+
+class Watched:
+    """The engine, and what was asked of it and drawn."""
+
+    def __init__(self, engine: VllmRolloutEngine) -> None:
+        self._engine = engine
+        self.turns: list[tuple[GenerationRequest, Generation]] = []
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return self._engine.version
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        generation = await self._engine.generate(request)
+        self.turns.append((request, generation))
+        return generation
+
+
+@pytest.mark.anyio
+async def test_an_agent_program_with_an_update_between_two_turns_trains_what_was_drawn(bench: Bench) -> None:
+    watched: Any = Watched(bench.engine)
+    version, _ = watched.version
+    spec = ModelSpec(path="m", max_model_len=MAX_MODEL_LEN, max_prompt_tokens=200, max_response_tokens=200)
+    settings = {"spec": spec, "tokenizer": open_tokenizer(bench.policies.base), "sampling": SamplingSpec(max_tokens=24)}
+    async with running_endpoint() as endpoint, asking(endpoint, watched, **settings) as program:
+        answer = message_of(await program.chat(user("2+3=")))
+        await bench.engine.load_weights(bench.policies.publish(version + 1))
+        await program.chat(user("2+3="), answer, user("7+1="))
+        (result,) = program.served.results(RewardResult(value=1.0))
+    (first, before), (second, after) = watched.turns
+    assert second.prompt[: len(first.prompt) + len(before.tokens)] == first.prompt + before.tokens
+    drawn_ones = result.loss_mask == 1
+    assert tuple(result.tokens[result.prompt_tokens :][drawn_ones]) == before.tokens + after.tokens
+    assert result.logprobs[drawn_ones].tolist() == pytest.approx([*before.logprobs, *after.logprobs])
+    assert [span.version for span in (*before.spans, *after.spans)] == [version, version + 1]
+    for request, generation in watched.turns:
+        bench.check_close("an agent program over the endpoint, an update between its turns", request, generation)
 
 
 @pytest.mark.anyio

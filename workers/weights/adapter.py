@@ -34,3 +34,26 @@ def changes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
                 fix="publish the weights again: an adapter has a lora_A and a lora_B for each module",
             )
     return {f"{module}.weight": (tensors[module + A], tensors[module + B]) for module in sorted(modules)}
+
+
+def adapted(adapter: Mapping[str, Tensor], bases: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`<module>.weight` -> its base weight + B A, in float32; `bases` are the base weights of the adapted modules.
+
+    Raises RolloutError if the adapter belongs to another model.
+    """
+    pairs = changes(adapter)
+    if pairs.keys() != bases.keys():
+        odd = sorted(pairs.keys() ^ bases.keys())[0]
+        raise RolloutError(f"the adapter and the model differ in {odd!r}", fix="publish adapters of one set of modules")
+    made = {}
+    for name, (low, high) in pairs.items():
+        base = bases[name]
+        if low.shape[0] != high.shape[1] or base.shape != (high.shape[0], low.shape[1]):
+            raise RolloutError(
+                f"the adapter of {name!r} has shapes {tuple(low.shape)} and {tuple(high.shape)}, "
+                f"its weight {tuple(base.shape)}",
+                fix="publish adapters made from the model that the explorers run",
+            )
+        # Always from the base: adding to the last sum would keep every adapter before this one, and its rounding.
+        made[name] = base.float() + (high.float() @ low.float()).to(base.device)
+    return made

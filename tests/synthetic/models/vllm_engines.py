@@ -13,7 +13,7 @@ from synthetic.models.tiny_models import make_model
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from rftd.ops.clock import SystemClock
-from rftd.streams.spec import ModelSpec, RolloutSpec
+from rftd.streams.spec import LoraSpec, ModelSpec, RolloutSpec
 from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
 from rftd.workers.rollout.engines.definition import EngineOpening
 from rftd.workers.weights.channel import ChannelPlace, WeightsRef
@@ -70,7 +70,9 @@ class Policies:
         self._models: dict[int, Any] = {}
 
     def publish(self, version: int, method: str = "memory", *, change: float = 0.05) -> WeightsRef:
-        """The weights of this version, a step away from the base."""
+        """The weights of this version, a step away from the base; for `adapter` an adapter in memory."""
+        if method == "adapter":
+            return self._publish_adapter(version, change=change)
         tensors = load_file(self.base / "model.safetensors")
         noise = torch.Generator().manual_seed(1000 + version)
         for name in sorted(tensors):
@@ -97,6 +99,19 @@ class Policies:
             method=method,
             host=held.host,
         )
+
+    def _publish_adapter(self, version: int, *, change: float) -> WeightsRef:
+        """An adapter of this version as the trainer publishes it; peft computes what it changes, without merging it."""
+        from rftd.workers.training.engines.torch.adapter import Adapter
+
+        model = AutoModelForCausalLM.from_pretrained(self.base, dtype=torch.float32, attn_implementation="eager")
+        adapter = Adapter(model, self.base, LoraSpec(rank=4, alpha=8), seed=version, merged=False)
+        noise = torch.Generator().manual_seed(1000 + version)
+        for name, value in adapter.parameters().items():
+            if "lora_B" in name:  # a fresh one is zero, and changes nothing
+                value.data.copy_(2 * change * torch.randn(value.shape, generator=noise))
+        self._models[version] = adapter.model
+        return self.announce(adapter.published(), version)
 
     def as_folder(self, version: int) -> Path:
         """A model folder with the weights of this version."""

@@ -19,7 +19,7 @@ from rftd.workers.models.pretrained import read_model
 from rftd.workers.rollout.engines.torch import attention
 from rftd.workers.rollout.engines.torch.cache import Prefilled
 from rftd.workers.rollout.engines.torch.fused import fuse
-from rftd.workers.weights.adapter import changes, is_adapter
+from rftd.workers.weights.adapter import adapted, changes, is_adapter
 
 
 class AdaptedWeights:
@@ -37,24 +37,9 @@ class AdaptedWeights:
 
         Raises RolloutError if the adapter belongs to another model.
         """
-        pairs = changes(adapter)
-        bases = self._base or {name: own[name].clone() for name in pairs if name in own}
-        if pairs.keys() != bases.keys():
-            odd = sorted(pairs.keys() ^ bases.keys())[0]
-            raise RolloutError(
-                f"the adapter and the model differ in {odd!r}", fix="publish adapters of one set of modules"
-            )
-        made = {}
-        for name, (low, high) in pairs.items():
-            base = bases[name]
-            if low.shape[0] != high.shape[1] or base.shape != (high.shape[0], low.shape[1]):
-                raise RolloutError(
-                    f"the adapter of {name!r} has shapes {tuple(low.shape)} and {tuple(high.shape)}, "
-                    f"its weight {tuple(base.shape)}",
-                    fix="publish adapters made from the model that the explorers run",
-                )
-            # Always from the base: adding to the last sum would keep every adapter before this one, and its rounding.
-            made[name] = base.float() + (high.float() @ low.float()).to(base.device)
+        names = changes(adapter).keys() & own.keys()
+        bases = self._base or {name: own[name].clone() for name in names}
+        made = adapted(adapter, bases)
         # Only now: an adapter that is refused must not decide which modules are adapted.
         self._base = bases
         return made

@@ -19,8 +19,8 @@ import torch
 from rftd.ops.decoding import converted
 from rftd.ops.errors import RftdError, RolloutError
 from rftd.workers.rollout.engines.vllm.sampler import PolicySampler
-from rftd.workers.rollout.engines.vllm.shapes import Expected
-from rftd.workers.weights.adapter import is_adapter
+from rftd.workers.rollout.engines.vllm.shapes import Expected, base_weights
+from rftd.workers.weights.adapter import adapted, changes, is_adapter
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import Channels
 from rftd.workers.weights.torch_bytes import tensors_of
@@ -106,6 +106,7 @@ class OpenedWeights:
         self.tensors: Mapping[str, torch.Tensor] | None = None
         self._folder = folder
         self._expected: Expected | None = None
+        self._base: Mapping[str, torch.Tensor] | None = None
         self._channels = Channels()
         self._held = ExitStack()
         self._refusal: WeightsRefusal | None = None
@@ -141,19 +142,27 @@ class OpenedWeights:
                 self._expected = Expected.of(self._folder)
             with ExitStack() as stack:
                 found = tensors_of(stack.enter_context(self._channels.of(weights.method).open(weights)))
-                if is_adapter(found):
-                    raise RolloutError(
-                        "vLLM is given whole weights here, and these are of an adapter",
-                        where=weights.path,
-                        fix="use engine_type: torch for model.lora_configs",
-                    )
-                self._expected.check(found)
-                self.tensors = found
+                self.tensors = self._whole(found, self._expected)
                 self._held = stack.pop_all()
         except RftdError as error:
             self._refusal = _refusal(error)
         except Exception as error:  # a folder may be damaged in its own way
             self._refusal = _refusal(RolloutError(f"{type(error).__name__}: {error}", where=weights.path))
+
+    def _whole(self, found: Mapping[str, torch.Tensor], expected: Expected) -> Mapping[str, torch.Tensor]:
+        """The model's weights, those of an adapter added to the base. Raises RolloutError for another model's."""
+        if not is_adapter(found):
+            expected.check(found)
+            return found
+        if self._base is None:
+            # A folder may hold more than the model, such as buffers that are computed by now.
+            stored = base_weights(self._folder)
+            self._base = {name: stored[name] for name in expected.shapes if name in stored}
+        made = adapted(found, {name: self._base[name] for name in changes(found) if name in self._base})
+        # Whole, though most of it is as it was: layers that are packed together are loaded together.
+        whole = {**self._base, **made}
+        expected.check(whole, read_before=self._base.keys() - made.keys())
+        return whole
 
 
 def _refusal(error: RftdError) -> WeightsRefusal:
