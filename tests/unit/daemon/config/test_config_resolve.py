@@ -388,19 +388,3 @@ def test_a_stage_may_only_collect(load: Load, errors: Errors) -> None:
     (text,) = errors(overrides=["explorer.collect_only=true"])
     assert "explorer.collect_only" in text
     assert "write mode: explore" in text
-
-
-def test_what_the_rollout_model_says_of_sampling_and_template_holds_for_rollouts(load: Load, errors: Errors) -> None:
-    at = "explorer.rollout_model"
-    own = [f"{at}.temperature=0.7", f"{at}.top_p=0.9", f"{at}.top_k=5", f"{at}.repetition_penalty=1.1"]
-    spec = load(
-        overrides=["model.temperature=0.5", "model.custom_chat_template=theirs", f"{at}.chat_template=ours", *own]
-    )
-    stage = spec.spec.stages[0]
-    assert stage.taskset is not None
-    found = stage.taskset.sampling
-    assert (found.temperature, found.top_p, found.top_k, found.repetition_penalty) == (0.7, 0.9, 5, 1.1)
-    assert stage.model.chat_template == "ours"
-    assert not any(f"{at}.t" in text or f"{at}.chat" in text for text in spec.warnings)
-    (text,) = errors(overrides=[f"{at}.temperature=0"])
-    assert f"{at}.temperature: is 0" in text
