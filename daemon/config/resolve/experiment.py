@@ -46,6 +46,9 @@ def resolve_experiment(
     if len(modes) > 1:
         what = f"stages that explore have the modes {', '.join(sorted(modes))}: one submission brings one half"
         issues.append(Issue(("mode",), what, "give all of them the same mode"))
+    if len(stages) > 1 and any(stage.serving is not None for stage in stages):
+        what = f"is serve, and there are {len(stages)} stages: clients would be answered in one of them alone"
+        issues.append(Issue(("mode",), what, "serve in an experiment of its own, from the checkpoint of this one"))
     if issues:
         return None, issues
     return (

@@ -32,9 +32,6 @@ def as_served(experiment: Experiment, notes: Notes) -> Experiment:
             notes.warn(f"mode serve: synchronizer.{name} {asked} becomes {value}: explorers never wait for weights")
     if experiment.buffer.explorer_input.taskset is not None and experiment.buffer.explorer_input.taskset.path:
         notes.warn("mode serve: buffer.explorer_input.taskset.path is not read: tasks are what clients ask")
-    if experiment.stages:
-        what = "is serve, and the experiment has stages: what clients asked in one would be trained in the next"
-        notes.wrong(("mode",), what, "leave out stages, and begin from the checkpoint of an earlier experiment")
     if not experiment.explorer.collect_only and not (experiment.buffer.total_steps or experiment.trainer.total_steps):
         what = "is required: conversations have no end after which one could count"
         notes.wrong(
