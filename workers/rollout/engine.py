@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 from uuid import UUID
 
 import msgspec
@@ -47,6 +47,10 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """
 
 
+Watch: TypeAlias = Callable[[Sequence[int], Sequence[float]], None]
+"""Is told the next tokens of a response and their log-probabilities, as soon as they are drawn  # [N], [N]"""
+
+
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A response to be drawn."""
 
@@ -54,6 +58,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt: tuple[int, ...]
     """Token ids, at least one."""
     sampling: Sampling
+    watch: Watch | None = None
+    """Called on the engine's event loop until the response is there, by engines that can; it must not raise.
+
+    What it was told is the beginning of the response, unless that fails.
+    """
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):

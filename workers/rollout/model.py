@@ -65,6 +65,11 @@ class Model:
         """The name of the model's folder."""
         return PurePath(self._spec.path).name
 
+    @property
+    def version(self) -> tuple[int, int]:
+        """(version, generation) of the weights in use."""
+        return self._engine.version
+
     def chat_prompt(self, messages: Sequence[Message], *, reply_prefix: str = "", tools: str = "") -> list[int]:
         """The ids that `chat` asks with; `tools` is a JSON list of what the assistant may call."""
         text = self.tokenizer.chat_text(messages, generation_prompt=True, tools=tools)

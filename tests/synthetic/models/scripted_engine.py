@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 
 from rftd.ops.clock import SystemClock
+from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
 from rftd.streams.spec import ModelSpec, SamplingSpec
 from rftd.workers.rollout.endpoint.rollout_calls import CallBounds
@@ -29,13 +30,15 @@ SPEC = ModelSpec(path="models/tiny", max_model_len=4096, max_prompt_tokens=3000,
 
 @dataclass
 class ScriptedEngine:
-    """Gives `replies` in turn, again and again. Its weights change after the first token."""
+    """Gives `replies` in turn, again and again, and fails on one with NUL. Its weights change after the first token."""
 
     replies: Sequence[str] = ("fine",)
     encode: Callable[[str], list[int]] = field(default_factory=lambda: ByteTokenizer().encode)
     eos: int = EOS
     hold: bool = False
     """Requests wait until `go` is set."""
+    steps: asyncio.Semaphore | None = None
+    """A token is told to who watches for each of these."""
     go: asyncio.Event = field(default_factory=asyncio.Event)
     started: asyncio.Condition = field(default_factory=asyncio.Condition)
     running: int = 0
@@ -58,9 +61,16 @@ class ScriptedEngine:
             tokens = (*self.encode(reply), self.eos)[: request.sampling.max_tokens]
             noise = np.random.default_rng(request.sampling.seed).random(len(tokens))
             spans = (Span(4, 0, 0, 1), Span(5, 0, 1, len(tokens))) if len(tokens) > 1 else (Span(5, 0, 0, 1),)
+            logprobs = tuple(float(-value) for value in noise)
+            if self.steps is not None and request.watch is not None:
+                for token, logprob in zip(tokens, logprobs, strict=True):
+                    await self.steps.acquire()
+                    request.watch([token], [logprob])
+            if "\0" in reply:
+                raise RolloutError("the engine is broken")
             generation = Generation(
                 tokens=tokens,
-                logprobs=tuple(float(-value) for value in noise),
+                logprobs=logprobs,
                 spans=spans,
                 finish="stop" if tokens[-1] == self.eos or reply.endswith(request.sampling.stop or "\0") else "length",
             )

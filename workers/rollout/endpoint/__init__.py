@@ -7,6 +7,7 @@ turns             `TurnRecord`: the turns of a rollout as a tree, and the sequen
 question          `Question`: what a call asks, whatever API it came by
 tool_calls        calls of tools, found in what was drawn
 offered_tools     `OfferedTools`: the tools of a call, and whether one must be called
+shown_text        `ShownText`: what a client may be shown of an answer that is still drawn
 conversation      `ChatQuestion`: a conversation, and its prompt from the ids of the turns before
 api_call          `ApiCall`: a question with the form of its API; `Answered`: what was drawn for it
 draw_request      `DrawRequest`: the fields that a chat and a bare completion share
@@ -17,6 +18,7 @@ responses         `POST /v1/responses`
 anthropic_messages  `POST /v1/messages`
 rollout_calls     `RolloutCalls`: the calls of one rollout: bounds, retries, hang-ups
 http_call         `HttpCall`: one HTTP request: its body, its hang-up, and the reply
+answer_stream     `AnswerStream`: an answer on its way to one client, while it is drawn
 call_app          `CallApp`: the HTTP API over the calls that a key opens
 server            `ModelEndpoint`: the HTTP server, and a capability for each rollout
 """

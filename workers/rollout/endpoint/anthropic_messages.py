@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from rftd.ops.decoding import json_decoder
-from rftd.workers.rollout.endpoint.api_call import Answered, named_event
+from rftd.workers.rollout.endpoint.api_call import Answered, Begun, EventsAtEnd, named_event
 from rftd.workers.rollout.endpoint.call_error import CallError, unsupported
 from rftd.workers.rollout.endpoint.conversation import ChatQuestion
 from rftd.workers.rollout.endpoint.draw_request import checked_length, stops_of
@@ -109,7 +109,11 @@ class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
         """A `message`."""
         return msgspec.json.encode(self._message(answered))
 
-    def events(self, answered: Answered) -> Iterator[bytes]:
+    def events(self, begun: Begun) -> EventsAtEnd:
+        """All at the end."""
+        return EventsAtEnd(self._events)
+
+    def _events(self, answered: Answered) -> Iterator[bytes]:
         """The events of a message that is made whole at once."""
         message = self._message(answered)
         usage = message["usage"]

@@ -1,8 +1,11 @@
-"""`ApiCall`: a question with the form that its API gives to answers, and `Answered`: what was drawn for it."""
+"""`ApiCall`: a question with the form that its API gives to answers, and `Answered`: what was drawn for it.
+
+An answer is told whole, or as events by an `AnswerEvents`, which may begin while it is drawn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -32,21 +35,40 @@ class ApiCall(Protocol):
         """The answer as one JSON object."""
         ...
 
-    def events(self, answered: Answered) -> Iterable[bytes]:
-        """The answer as server-sent events."""
+    def events(self, begun: Begun) -> AnswerEvents:
+        """What writes the answer as server-sent events."""
         ...
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """What was drawn for a call."""
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that is being drawn."""
 
     id: str
     """A name of the call, unlike any other."""
     created_s: int
     prompt: QuestionPrompt
-    responses: tuple[Response, ...]
     tokens_of: Model
-    """The model that drew; its tokenizer reads them."""
+    """The model that draws; its tokenizer reads them."""
+    version: tuple[int, int]
+    """The weights that drew the last token, as far as that is known."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The name of those weights."""
+        return "rftd-{}.{}".format(*self.version)
+
+
+class Answered(Begun, frozen=True, kw_only=True):
+    """What was drawn for a call."""
+
+    responses: tuple[Response, ...]
+
+    @classmethod
+    def of(cls, begun: Begun, responses: Sequence[Response]) -> Answered:
+        """The answer that is complete."""
+        last = responses[-1].spans[-1]
+        told = {**msgspec.structs.asdict(begun), "version": (last.version, last.generation)}
+        return cls(**told, responses=tuple(responses))
 
     @property
     def usage(self) -> dict[str, int]:
@@ -55,11 +77,32 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
         told = len(self.prompt.ids)
         return {"prompt_tokens": told, "completion_tokens": drawn, "total_tokens": told + drawn}
 
-    @property
-    def fingerprint(self) -> str:
-        """The weights that drew the last token."""
-        span = self.responses[-1].spans[-1]
-        return f"rftd-{span.version}.{span.generation}"
+
+class AnswerEvents(Protocol):
+    """Writes one answer as events, to one client."""
+
+    def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterable[bytes]:
+        """The events of what was drawn next for a choice; none while it cannot be shown yet."""
+        ...
+
+    def rest(self, answered: Answered) -> Iterable[bytes]:
+        """The events that are still missing, now that the answer is complete."""
+        ...
+
+
+class EventsAtEnd:
+    """Implements `AnswerEvents` where an answer is told when it is complete."""
+
+    def __init__(self, events: Callable[[Answered], Iterable[bytes]]) -> None:
+        self._events = events
+
+    def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterable[bytes]:
+        """None."""
+        return ()
+
+    def rest(self, answered: Answered) -> Iterable[bytes]:
+        """All of them."""
+        return self._events(answered)
 
 
 def event(body: object) -> bytes:

@@ -11,6 +11,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from rftd.ops.logs import logger
+from rftd.workers.rollout.endpoint.answer_stream import AnswerStream
 from rftd.workers.rollout.endpoint.anthropic_messages import MessagesCall
 from rftd.workers.rollout.endpoint.api_call import Answered, ApiCall
 from rftd.workers.rollout.endpoint.call_error import CallError, bug_in_rftd
@@ -71,24 +72,34 @@ class CallApp:
         large = len(body) > READ_ON_LOOP_SIZE_BYTES
         asked = await asyncio.to_thread(decoded, read, body) if large else decoded(read, body)
         call = calls.enter(asked, _repetition(path, body, http.headers))
-        outcome = await self._outcome(calls, call, http)
+        stream = AnswerStream(call, http) if call.asked.stream else None
+        outcome = await self._outcome(calls, call, http, stream)
         if outcome is None:
             return  # nobody is there
         if isinstance(outcome, CallError):
-            raise outcome
-        calls.deliver(call, outcome)
-        if call.asked.stream:
-            await http.stream(call.asked.events(outcome))
+            if stream is None or not http.replied:
+                raise outcome
+            await stream.fail(outcome)
+        elif stream is not None:
+            events = stream.finish(outcome)
+            calls.deliver(call, outcome)
+            await http.stream(events)
         else:
+            calls.deliver(call, outcome)
             await http.answer(call.asked.whole(outcome))
 
-    async def _outcome(self, calls: RolloutCalls, call: ModelCall, http: HttpCall) -> Answered | CallError | None:
+    async def _outcome(
+        self, calls: RolloutCalls, call: ModelCall, http: HttpCall, stream: AnswerStream | None
+    ) -> Answered | CallError | None:
         """What came of the call; None if the client hung up first."""
         assert call.task is not None
         call.waiting += 1
         hang_up = calls.tasks.create_task(http.hung_up())
         try:
-            await asyncio.wait([call.task, hang_up], return_when=asyncio.FIRST_COMPLETED)
+            if stream is None:
+                await asyncio.wait([call.task, hang_up], return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await stream.follow(hang_up)
             if hang_up.done():
                 return None
         finally:

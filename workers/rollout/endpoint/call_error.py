@@ -33,6 +33,10 @@ class CallError(RftdError):
         error = {"message": self.what, "type": self.kind, "param": self.field, "code": self.reason}
         return msgspec.json.encode({"error": error})
 
+    def as_event(self) -> bytes:
+        """The error object as a server-sent event, for an answer that had begun."""
+        return b"data: %s\n\n" % self.body()
+
 
 def unsupported(param: str, what: str) -> CallError:
     """The error of a parameter that asks for what the engine cannot do."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
 from rftd.ops.decoding import json_decoder
-from rftd.workers.rollout.endpoint.api_call import DONE, Answered, event
+from rftd.workers.rollout.endpoint.api_call import DONE, Answered, Begun, event
 from rftd.workers.rollout.endpoint.call_error import unsupported
 from rftd.workers.rollout.endpoint.chat_message import ChatMessage, messages_of
 from rftd.workers.rollout.endpoint.conversation import AssistantTurn, ChatQuestion
 from rftd.workers.rollout.endpoint.draw_request import DrawRequest, checked_length, stops_of
 from rftd.workers.rollout.endpoint.offered_tools import FunctionSchema, OfferedTools, ToolSchema
-from rftd.workers.rollout.response import Response
+from rftd.workers.rollout.endpoint.shown_text import ShownText
 
 UNSTRUCTURED: Final = ("text",)
 
@@ -90,41 +90,89 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
             if said.calls:
                 message["content"] = said.text or None
                 message["tool_calls"] = _calls(answered, index, said)
-            logprobs = self._logprobs(answered, response)
+            logprobs = self.logprobs(answered, response.tokens, response.logprobs)
             choices.append({"index": index, "message": message, "logprobs": logprobs, "finish_reason": said.finish})
         head = self.given.head(answered, "chatcmpl", "chat.completion")
         return msgspec.json.encode({**head, "choices": choices, "usage": answered.usage})
 
-    def events(self, answered: Answered) -> Iterator[bytes]:
-        """`chat.completion.chunk`s. Whole answers in them, for an engine gives an answer when it is complete."""
-        head = self.given.head(answered, "chatcmpl", "chat.completion.chunk")
-        for index, response in enumerate(answered.responses):
-            said = self.question.said(answered.prompt, response)
-            deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-            if said.text:
-                deltas.append({"content": said.text})
-            deltas += [
-                {"tool_calls": [{"index": place, **call}]} for place, call in enumerate(_calls(answered, index, said))
-            ]
-            for number, delta in enumerate(deltas):
-                logprobs = self._logprobs(answered, response) if number == 1 else None
-                choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
-                yield event({**head, "choices": [choice]})
-            last = {"index": index, "delta": {}, "logprobs": None, "finish_reason": said.finish}
-            yield event({**head, "choices": [last]})
-        if self.given.with_usage:
-            yield event({**head, "choices": [], "usage": answered.usage})
-        yield DONE
+    def events(self, begun: Begun) -> ChatEvents:
+        """`chat.completion.chunk`s."""
+        return ChatEvents(self, begun)
 
-    def _logprobs(self, answered: Answered, response: Response) -> dict[str, Any] | None:
+    def logprobs(self, begun: Begun, tokens: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any] | None:
+        """What is told of the log-probabilities of tokens; None if that was not asked for."""
         if not self.given.logprobs:
             return None
-        decode = answered.tokens_of.tokenizer.decode
+        decode = begun.tokens_of.tokenizer.decode
         listed = []
-        for token, logprob in zip(response.tokens, response.logprobs, strict=True):
+        for token, logprob in zip(tokens, logprobs, strict=True):
             text = decode([token])
             listed.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
         return {"content": listed, "refusal": None}
+
+
+class _ChoiceEvents:
+    """What one choice's client was told so far."""
+
+    def __init__(self, text: ShownText) -> None:
+        self.text = text
+        self.begun = False
+        self.untold: tuple[list[int], list[float]] = ([], [])
+        """The tokens that no event told the log-probabilities of."""
+        self.drawn = 0
+
+
+class ChatEvents:
+    """Implements `AnswerEvents` for the chat API. A tool's call is told when the answer is complete."""
+
+    def __init__(self, call: ChatCall, begun: Begun) -> None:
+        self._call = call
+        self._begun = begun
+        self._head = call.given.head(begun, "chatcmpl", "chat.completion.chunk")
+        self._choices = [
+            _ChoiceEvents(call.question.shown(begun.prompt, begun.tokens_of)) for _ in range(call.question.choices)
+        ]
+
+    def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
+        """The text that may be shown, if there is any."""
+        choice = self._choices[index]
+        choice.drawn += len(tokens)
+        choice.untold[0].extend(tokens)
+        choice.untold[1].extend(logprobs)
+        text = choice.text.more(tokens)
+        if text:
+            yield from self._text(index, text)
+
+    def rest(self, answered: Answered) -> Iterator[bytes]:
+        """The rest of each choice's text, its calls, why it ended; and the usage."""
+        for index, response in enumerate(answered.responses):
+            choice = self._choices[index]
+            choice.untold[0].extend(response.tokens[choice.drawn :])
+            choice.untold[1].extend(response.logprobs[choice.drawn :])
+            said = self._call.question.said(answered.prompt, response)
+            yield from self._text(index, choice.text.rest(said.text))
+            for place, call in enumerate(_calls(answered, index, said)):
+                yield self._event(index, {"tool_calls": [{"index": place, **call}]})
+            yield self._event(index, {}, finish=said.finish)
+        if self._call.given.with_usage:
+            yield event({**self._head, "choices": [], "usage": answered.usage})
+        yield DONE
+
+    def _text(self, index: int, text: str) -> Iterator[bytes]:
+        choice = self._choices[index]
+        if not choice.begun:
+            choice.begun = True
+            yield self._event(index, {"role": "assistant", "content": ""})
+        told = self._call.logprobs(self._begun, *choice.untold) if choice.untold[0] else None
+        choice.untold = ([], [])
+        if text or told:
+            yield self._event(index, {"content": text}, told)
+
+    def _event(
+        self, index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        return event({**self._head, "choices": [choice]})
 
 
 def _refuse_what_cannot_be(given: ChatRequest) -> None:

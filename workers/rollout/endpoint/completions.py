@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
 import msgspec
 
 from rftd.ops.decoding import json_decoder
-from rftd.workers.rollout.endpoint.api_call import DONE, Answered, event
+from rftd.workers.rollout.endpoint.api_call import DONE, Answered, Begun, event
 from rftd.workers.rollout.endpoint.call_error import CallError, unsupported
 from rftd.workers.rollout.endpoint.draw_request import DrawRequest, checked_length, stops_of
 from rftd.workers.rollout.endpoint.question import DrawSettings, QuestionPrompt, digest_of, text_of
+from rftd.workers.rollout.endpoint.shown_text import ShownText
 from rftd.workers.rollout.endpoint.turns import TurnRecord
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
@@ -74,32 +75,75 @@ class CompletionCall(msgspec.Struct, frozen=True, kw_only=True):
 
     def whole(self, answered: Answered) -> bytes:
         """A `text_completion`."""
-        choices = [self._choice(answered, index, each) for index, each in enumerate(answered.responses)]
+        choices = []
+        for index, each in enumerate(answered.responses):
+            text = text_of(answered.prompt, each, self.question.settings.stop)
+            choices.append(self.choice(index, text, self.logprobs(answered, each.tokens, each.logprobs), each.finish))
         head = self.given.head(answered, "cmpl", "text_completion")
         return msgspec.json.encode({**head, "choices": choices, "usage": answered.usage})
 
-    def events(self, answered: Answered) -> Iterator[bytes]:
-        """`text_completion`s, one for each answer."""
-        head = self.given.head(answered, "cmpl", "text_completion")
+    def events(self, begun: Begun) -> CompletionEvents:
+        """`text_completion`s."""
+        return CompletionEvents(self, begun)
+
+    def choice(self, index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
+        """A choice of the answer, or a part of it."""
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+    def logprobs(
+        self, begun: Begun, tokens: Sequence[int], logprobs: Sequence[float], begin: int = 0
+    ) -> dict[str, Any] | None:
+        """What is told of the log-probabilities of tokens, the first of which is at `begin` in the text."""
+        if self.given.logprobs is None:
+            return None
+        texts = [begun.tokens_of.tokenizer.decode([token]) for token in tokens]
+        places = list(accumulate(map(len, texts[:-1]), initial=begin))
+        return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": None, "text_offset": places}
+
+
+class CompletionEvents:
+    """Implements `AnswerEvents` for the completion API."""
+
+    def __init__(self, call: CompletionCall, begun: Begun) -> None:
+        self._call = call
+        self._begun = begun
+        self._head = call.given.head(begun, "cmpl", "text_completion")
+        question = call.question
+        self._texts = [
+            ShownText(begun.tokens_of.tokenizer, beginning="", stops=question.settings.stop, opens="")
+            for _ in range(question.choices)
+        ]
+        self._drawn: list[list[tuple[int, float]]] = [[] for _ in range(question.choices)]
+        self._told = [0] * question.choices
+        """The number of tokens of each choice that an event told the log-probabilities of."""
+        self._places = [0] * question.choices
+        """Where the next of them is in the text."""
+
+    def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
+        """The text that may be shown, if there is any."""
+        self._drawn[index] += zip(tokens, logprobs, strict=True)
+        text = self._texts[index].more(tokens)
+        if text:
+            yield self._event(index, text, None)
+
+    def rest(self, answered: Answered) -> Iterator[bytes]:
+        """The rest of each choice's text, with why it ended; and the usage."""
         for index, response in enumerate(answered.responses):
-            yield event({**head, "choices": [self._choice(answered, index, response)]})
-        if self.given.with_usage:
-            yield event({**head, "choices": [], "usage": answered.usage})
+            self._drawn[index] = list(zip(response.tokens, response.logprobs, strict=True))
+            text = text_of(answered.prompt, response, self._call.question.settings.stop)
+            yield self._event(index, self._texts[index].rest(text), response.finish)
+        if self._call.given.with_usage:
+            yield event({**self._head, "choices": [], "usage": answered.usage})
         yield DONE
 
-    def _choice(self, answered: Answered, index: int, response: Response) -> dict[str, Any]:
-        text = text_of(answered.prompt, response, self.question.settings.stop)
-        logprobs = None
-        if self.given.logprobs is not None:
-            tokens = [answered.tokens_of.tokenizer.decode([token]) for token in response.tokens]
-            places = [0, *accumulate(map(len, tokens[:-1]))]
-            logprobs = {
-                "tokens": tokens,
-                "token_logprobs": response.logprobs,
-                "top_logprobs": None,
-                "text_offset": places,
-            }
-        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": response.finish}
+    def _event(self, index: int, text: str, finish: str | None) -> bytes:
+        untold = self._drawn[index][self._told[index] :]
+        self._told[index] += len(untold)
+        tokens = [token for token, _ in untold]
+        told = self._call.logprobs(self._begun, tokens, [logprob for _, logprob in untold], self._places[index])
+        if told is not None:
+            self._places[index] += sum(map(len, told["tokens"]))
+        return event({**self._head, "choices": [self._call.choice(index, text, told, finish)]})
 
 
 def _text_of(prompt: str | list[int | str]) -> str | tuple[int, ...]:

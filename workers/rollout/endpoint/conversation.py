@@ -16,7 +16,8 @@ from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import DataError
 from rftd.workers.rollout.endpoint.offered_tools import OfferedTools
 from rftd.workers.rollout.endpoint.question import DrawSettings, QuestionPrompt, digest_of, text_of
-from rftd.workers.rollout.endpoint.tool_calls import DrawnToolCall, tool_calls_in
+from rftd.workers.rollout.endpoint.shown_text import ShownText
+from rftd.workers.rollout.endpoint.tool_calls import OPEN, DrawnToolCall, tool_calls_in
 from rftd.workers.rollout.endpoint.turns import TurnRecord
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
@@ -96,6 +97,11 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
     def key_after(self, prompt: QuestionPrompt, response: Response) -> bytes:
         """The key of the conversation with this answer."""
         return _keys(self.tools, (*self.messages, self.said(prompt, response).message))[-1]
+
+    def shown(self, prompt: QuestionPrompt, model: Model) -> ShownText:
+        """The text of an answer while it is drawn."""
+        opens = OPEN if self.finds_calls else ""
+        return ShownText(model.tokenizer, beginning=prompt.text, stops=self.stops, opens=opens)
 
     def said(self, prompt: QuestionPrompt, response: Response) -> AssistantTurn:
         """The answer as the client sees it."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rftd.workers.rollout.endpoint.api_call import Answered
+from rftd.workers.rollout.endpoint.api_call import Begun
 from rftd.workers.rollout.endpoint.call_error import CallError, unsupported
 from rftd.workers.rollout.endpoint.question import DrawSettings
 
@@ -75,14 +75,14 @@ class DrawRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             stop=stops,
         )
 
-    def head(self, answered: Answered, prefix: str, kind: str) -> dict[str, Any]:
+    def head(self, begun: Begun, prefix: str, kind: str) -> dict[str, Any]:
         """What every object of an answer begins with; a stream's say that their usage is not told yet."""
         head: dict[str, Any] = {
-            "id": f"{prefix}-{answered.id}",
+            "id": f"{prefix}-{begun.id}",
             "object": kind,
-            "created": answered.created_s,
+            "created": begun.created_s,
             "model": self.model,
-            "system_fingerprint": answered.fingerprint,
+            "system_fingerprint": begun.fingerprint,
         }
         return {**head, "usage": None} if self.stream and self.with_usage else head
 

@@ -24,7 +24,8 @@ class HttpCall:
         self._receive = receive
         self._send = send
         self._read = False
-        self._replied = False
+        self.replied = False
+        """True once the reply has begun."""
 
     @property
     def key(self) -> bytes:
@@ -60,15 +61,24 @@ class HttpCall:
         await self._whole(200, body, media_type)
 
     async def stream(self, events: Iterable[bytes]) -> None:
-        """Replies with server-sent events."""
-        await self._start(200, b"text/event-stream; charset=utf-8")
+        """Replies with server-sent events, or with the last of them."""
+        await self.push(events)
+        await self.end()
+
+    async def push(self, events: Iterable[bytes]) -> None:
+        """Sends server-sent events; the reply begins with the first."""
         for event in events:
+            if not self.replied:
+                await self._start(200, b"text/event-stream; charset=utf-8")
             await self._send({"type": "http.response.body", "body": event, "more_body": True})
+
+    async def end(self) -> None:
+        """Ends a reply of events."""
         await self._send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, error: CallError) -> None:
         """Replies with an error object, unless the reply has begun."""
-        if self._replied:
+        if self.replied:
             return
         with contextlib.suppress(CallError):
             await self.body()  # what the client still sends
@@ -79,7 +89,7 @@ class HttpCall:
         await self._send({"type": "http.response.body", "body": body})
 
     async def _start(self, status: int, media_type: bytes, *more: tuple[bytes, bytes]) -> None:
-        self._replied = True
+        self.replied = True
         headers = [(b"content-type", media_type), (b"cache-control", b"no-store"), *more]
         if status == 401:
             headers.append((b"www-authenticate", b"Bearer"))

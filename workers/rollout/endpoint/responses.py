@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from rftd.ops.decoding import json_decoder
-from rftd.workers.rollout.endpoint.api_call import Answered, named_event
+from rftd.workers.rollout.endpoint.api_call import Answered, Begun, EventsAtEnd, named_event
 from rftd.workers.rollout.endpoint.call_error import CallError, unsupported
 from rftd.workers.rollout.endpoint.chat_message import ROLES, ContentPart, called, content_text
 from rftd.workers.rollout.endpoint.conversation import ChatQuestion
@@ -126,7 +126,11 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
         """A `response`."""
         return msgspec.json.encode(self._response(answered, self._output(answered)))
 
-    def events(self, answered: Answered) -> Iterator[bytes]:
+    def events(self, begun: Begun) -> EventsAtEnd:
+        """All at the end."""
+        return EventsAtEnd(self._events)
+
+    def _events(self, answered: Answered) -> Iterator[bytes]:
         """The events of a response that is made whole at once, each numbered and named."""
         output = self._output(answered)
         events: list[dict[str, Any]] = []

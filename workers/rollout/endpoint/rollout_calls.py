@@ -9,7 +9,8 @@ what no client was there to receive is not trained, unless it asks again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -19,11 +20,11 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, RolloutError, UsageError
 from rftd.ops.logs import logger
 from rftd.streams.spec import SamplingSpec
-from rftd.workers.rollout.endpoint.api_call import Answered, ApiCall
+from rftd.workers.rollout.endpoint.api_call import Answered, ApiCall, Begun
 from rftd.workers.rollout.endpoint.call_error import SERVER, CallError, bug_in_rftd
 from rftd.workers.rollout.endpoint.question import Question
 from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
-from rftd.workers.rollout.engine import GenerationRequest
+from rftd.workers.rollout.engine import GenerationRequest, Watch
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
 
@@ -61,7 +62,27 @@ class ModelCall:
         self.waiting = 0
         """Requests that wait for the answer."""
         self.recorded = False
+        self.begun: Begun | None = None
+        """What is known of its answer before that is complete; None until it is drawn."""
+        self.drawn: list[tuple[list[int], list[float]]] = []
+        """The tokens of each choice so far, and their log-probabilities, if they are streamed."""
+        self.listeners: set[Callable[[], None]] = set()
+        """Called when there is more of it."""
         self.task: asyncio.Task[Answered | CallError] | None = None
+
+    def watch(self, begun: Begun) -> list[Watch]:
+        """Keeps what is drawn for each choice of the answer that begins."""
+        self.begun = begun
+        self.drawn = [([], []) for _ in range(self.asked.question.choices)]
+        return [partial(self._grew, *each) for each in self.drawn]
+
+    def _grew(
+        self, tokens: list[int], logprobs: list[float], new: Sequence[int], new_logprobs: Sequence[float]
+    ) -> None:
+        tokens += new
+        logprobs += new_logprobs
+        for listener in self.listeners:
+            listener()
 
     @property
     def under_way(self) -> bool:
@@ -109,7 +130,7 @@ class RolloutCalls:
         question = asked.question
         call = ModelCall(asked, repetition.body)
         self._admit(question.choices)
-        call.task = self.tasks.create_task(self._outcome(question))
+        call.task = self.tasks.create_task(self._outcome(call))
         # Not in the task, which may be cancelled before its first step.
         call.task.add_done_callback(lambda _: self._over(question.choices))
         if repetition.key:
@@ -176,9 +197,9 @@ class RolloutCalls:
     def _over(self, choices: int) -> None:
         self._running -= choices
 
-    async def _outcome(self, question: Question) -> Answered | CallError:
+    async def _outcome(self, call: ModelCall) -> Answered | CallError:
         try:
-            return await self._answer(question)
+            return await self._answer(call, call.asked.question)
         except CallError as error:
             return error
         except RftdError as error:
@@ -192,7 +213,7 @@ class RolloutCalls:
             logger().error("endpoint.bug", error=repr(bug), exc_info=bug)
             return bug_in_rftd()
 
-    async def _answer(self, question: Question) -> Answered:
+    async def _answer(self, call: ModelCall, question: Question) -> Answered:
         left = self._bounds.tokens - self._tokens
         if left < question.choices:
             raise _spent(f"this rollout may draw {self._bounds.tokens} tokens in all")
@@ -200,6 +221,16 @@ class RolloutCalls:
         sampling = question.settings.over(self.model.sampling, lengths_only=self._lengths_only)
         sampling = msgspec.structs.replace(sampling, max_tokens=min(sampling.max_tokens, left // question.choices))
         requests = [self._request(prompt.ids, sampling) for _ in range(question.choices)]
+        begun = Begun(
+            id=requests[0].id.hex,
+            created_s=self._clock.now_ns() // 1_000_000_000,
+            prompt=prompt,
+            tokens_of=self.model,
+            version=self.model.version,
+        )
+        if call.asked.stream:
+            watched = zip(requests, call.watch(begun), strict=True)
+            requests = [msgspec.structs.replace(request, watch=watch) for request, watch in watched]
         most = sum(request.sampling.max_tokens for request in requests)
         self._tokens += most
         drawn = 0
@@ -208,13 +239,7 @@ class RolloutCalls:
             drawn = sum(len(response.tokens) for response in responses)
         finally:
             self._tokens += drawn - most
-        return Answered(
-            id=requests[0].id.hex,
-            created_s=self._clock.now_ns() // 1_000_000_000,
-            prompt=prompt,
-            responses=tuple(responses),
-            tokens_of=self.model,
-        )
+        return Answered.of(begun, responses)
 
     def _request(self, ids: Sequence[int], sampling: SamplingSpec) -> GenerationRequest:
         try:

@@ -217,7 +217,7 @@ class ConversationServer:
             return  # nobody is there
         await asyncio.to_thread(self._history.record, _kept(asked, answered))
         if asked.stream:
-            await http.stream(asked.events(answered))
+            await http.stream(asked.events(answered).rest(answered))
         else:
             await http.answer(asked.whole(answered))
 

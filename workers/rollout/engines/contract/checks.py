@@ -6,7 +6,7 @@ They are ordered so that a failed one comes after those that it rests on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
@@ -64,6 +64,47 @@ async def a_seed_gives_the_same_tokens(bench: EngineBench) -> None:
         check_whole(each)
     assert found[5].tokens == alone.tokens
     assert all(abs(one - two) < 1e-4 for one, two in zip(found[5].logprobs, alone.logprobs, strict=True))
+
+
+async def what_is_watched_is_what_is_drawn(bench: EngineBench) -> None:
+    """In order, from the first token on; an engine that tells nothing is one that cannot."""
+    engine = await bench.ready()
+    told: dict[int, tuple[list[int], list[float]]] = {number: ([], []) for number in range(3)}
+
+    def watched(number: int) -> GenerationRequest:
+        tokens, logprobs = told[number]
+
+        def watch(new: Sequence[int], their_logprobs: Sequence[float]) -> None:
+            tokens.extend(new)
+            logprobs.extend(their_logprobs)
+
+        return msgspec.structs.replace(ask(number, seed=number, max_tokens=40, min_tokens=40), watch=watch)
+
+    found = await asyncio.gather(*(engine.generate(watched(number)) for number in told))
+    for (tokens, logprobs), each in zip(told.values(), found, strict=True):
+        assert tuple(tokens) == each.tokens[: len(tokens)]
+        assert tuple(logprobs) == each.logprobs[: len(logprobs)]
+    unwatched = await asyncio.gather(*(engine.generate(ask(n, seed=n, max_tokens=40, min_tokens=40)) for n in told))
+    assert [each.tokens for each in unwatched] == [each.tokens for each in found]
+
+
+async def a_watch_is_told_before_the_response_is_complete(bench: EngineBench) -> None:
+    """Of an engine that runs a model: a token is told while the next ones are drawn, and none after a hang-up."""
+    engine = await bench.ready()
+    told: list[int] = []
+
+    def hang_up(new: Sequence[int], _: Sequence[float]) -> None:
+        told.extend(new)
+        drawing.cancel()
+
+    request = msgspec.structs.replace(ask(max_tokens=80, min_tokens=80), watch=hang_up)
+    drawing = asyncio.ensure_future(engine.generate(request))
+    await asyncio.wait([drawing])
+    assert drawing.cancelled()
+    count = len(told)
+    assert 0 < count < 80
+    await until(lambda: is_idle(engine))
+    assert len(told) == count
 
 
 async def weights_change_in_flight(bench: EngineBench) -> None:
@@ -253,6 +294,7 @@ async def weights_of_another_model_or_broken_ones_are_refused(bench: EngineBench
 CHECKS: Final[tuple[Check, ...]] = (
     a_response_is_whole,
     a_seed_gives_the_same_tokens,
+    what_is_watched_is_what_is_drawn,
     weights_change_in_flight,
     weights_that_are_not_those_announced_are_refused,
     cancelling_frees_the_slot,
@@ -267,6 +309,7 @@ MODEL_CHECKS: Final[tuple[Check, ...]] = (
     an_end_of_sequence_may_be_gone_beyond,
     penalties_see_their_own_text_alone,
     new_weights_are_those_that_draw,
+    a_watch_is_told_before_the_response_is_complete,
     weights_of_another_model_or_broken_ones_are_refused,
     *CHECKS,
 )

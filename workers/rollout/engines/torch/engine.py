@@ -51,6 +51,9 @@ class TorchRolloutEngine:
         )
         self._room = asyncio.Semaphore(QUEUE_REQUESTS)
         self._waiters: dict[Running, Waiter] = {}
+        self._watched: dict[Running, int] = {}
+        """The number of tokens that the watch of a request was told."""
+        self._telling = False
         self._changing = asyncio.Lock()
         """Held by who brings new weights, or moves them between device and host: one at a time."""
         self._promised: set[asyncio.Future[None]] = set()
@@ -150,6 +153,9 @@ class TorchRolloutEngine:
         """All that are submitted in one turn of the event loop go to the decode thread together."""
         for running in runnings:
             self._waiters[running] = waiter
+            if running.request.watch is not None:
+                self._watched[running] = 0
+                self._loop.stepped = self._stepped
         self._requests_total += len(runnings)
         # One wake-up of the decode thread for all of a turn: a prefill of many costs hardly more than one of few.
         if not self._unsent:
@@ -161,6 +167,8 @@ class TorchRolloutEngine:
         for running in runnings:
             if self._waiters.pop(running, None) is not None:
                 self._cancel(running)
+            if self._watched and self._watched.pop(running, None) is not None and not self._watched:
+                self._loop.stepped = None
 
     async def load_weights(self, weights: WeightsRef) -> str:
         """Reads and verifies on a thread of its own, then swaps between two decode steps, which takes one copy."""
@@ -281,6 +289,22 @@ class TorchRolloutEngine:
         """Calls the function on the event loop, from the decode thread; nobody waits any more if the loop is gone."""
         with contextlib.suppress(RuntimeError):
             self._asyncio.call_soon_threadsafe(function)
+
+    def _stepped(self) -> None:
+        """A step is over: on the decode thread. What is drawn before the event loop has a look is told together."""
+        if not self._telling:
+            self._telling = True
+            self._call(self._tell)
+
+    def _tell(self) -> None:
+        # First, for a token that is drawn from here on is told with the next look.
+        self._telling = False
+        for running, told in list(self._watched.items()):
+            # The decode thread appends a token before its log-probability.
+            drawn = len(running.logprobs)
+            if drawn > told and running.request.watch is not None:
+                self._watched[running] = drawn
+                running.request.watch(running.tokens[told:drawn], running.logprobs[told:drawn])
 
     def _delivered(self, done: Sequence[Finished]) -> None:
         for finished in done:

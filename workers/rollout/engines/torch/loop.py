@@ -83,6 +83,8 @@ class DecodeLoop:
         self.tokens_total = 0
         self.running = 0
         self.rest = Rest(network.device, network.kept)
+        self.stepped: Callable[[], None] | None = None
+        """Called on the decode thread after each step, while somebody watches a response."""
 
     def start(self) -> None:
         """Begins; the thread waits for weights."""
@@ -152,6 +154,10 @@ class DecodeLoop:
             done += self._batch.step()
         self.running = len(self._batch.live)
         self.tokens_total = self._batch.tokens_total
+        # Once: the asyncio side may take it away between two looks.
+        stepped = self.stepped
+        if stepped is not None:
+            stepped()
         if done:
             self._deliver(done)
         return True

@@ -203,7 +203,11 @@ class VllmRolloutEngine:
             flight.collector = await self._llm.add_request(flight.name, prompt, self._form.params(flight.request))
             # It may have failed while the request was handed over, and then nobody would answer.
             self._alive()
-            return await flight.collector.get()
+            output = await flight.collector.get()
+            while not output.finished:
+                flight.tell(output)
+                output = await flight.collector.get()
+            return output
         except EngineDeadError as error:
             raise self._died(error) from error
         except RolloutError:

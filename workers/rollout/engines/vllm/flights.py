@@ -34,6 +34,17 @@ class RequestFlight:
     swaps: list[WeightSwap] = field(default_factory=list)
     collector: Any = None
     """Takes what vLLM answers; None until the request was handed over."""
+    told: int = 0
+    """The number of tokens that the request's watch was told."""
+
+    def tell(self, output: Any) -> None:
+        """Tells the watch what was drawn since the last time."""
+        completion = output.outputs[0]
+        tokens = completion.token_ids
+        if self.request.watch is not None and len(tokens) > self.told:
+            logprobs, _ = self._logprobs(completion.logprobs, len(tokens))
+            self.request.watch(tokens[self.told :], logprobs[self.told :])
+            self.told = len(tokens)
 
     def generation(self, output: Any) -> Generation:
         """The response, now that vLLM has given its last output. Raises RolloutError if that is none."""

@@ -87,7 +87,7 @@ class RequestForm:
             include_stop_str_in_output=True,
             skip_special_tokens=False,
             spaces_between_special_tokens=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.FINAL_ONLY if request.watch is None else RequestOutputKind.CUMULATIVE,
             skip_clone=True,
         )
         # Ends are banned before `min_tokens` also where they do not end the response: the contract has no exception.
