@@ -47,7 +47,7 @@ def test_no_other_mode_serves(load: Callable[..., Any]) -> None:
         ("explorer.listen_address=example.org", "explorer.listen_address"),
         ("explorer.min_running_model_num=2", "explorer.min_running_model_num"),
         ("explorer={proxy_port: 0, rollout_model: {engine_num: 2}}", "explorer.proxy_port"),
-        ("stages=[{stage_name: a}]", "mode"),
+        ("stages=[{stage_name: a}, {stage_name: b}]", "mode"),
         ("model.temperature=0", "model.temperature"),
         ("algorithm={algorithm_type: sft}", "mode"),
     ],
