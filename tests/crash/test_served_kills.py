@@ -1,4 +1,4 @@
-"""Strangers' conversations survive: what was acknowledged is trained once, whoever is killed in between."""
+"""Two engines serve: what was acknowledged is trained once, whoever is killed in between, and the other answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from synthetic.daemon.scene import Scene
-from synthetic.daemon.served_chat import FAKES, ServedChat
+from synthetic.daemon.served_chat import FAKES, ServedChat, free_port
 from synthetic.docs.pages import block_named
 
 from rftd.streams.events.experience import ExperienceProduced
@@ -20,7 +20,8 @@ RUNS = 16
 def test_kills_between_answer_feedback_and_commit_lose_nothing_and_train_nothing_twice(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     with scene.host:
-        name = scene.submit(block_named("served.yaml").text, *FAKES, "buffer.total_steps=2")
+        shared = (f"explorer.proxy_port={free_port()}", "explorer.rollout_model.engine_num=2")
+        name = scene.submit(block_named("served.yaml").text, *FAKES, "buffer.total_steps=2", *shared)
         chat = ServedChat(tmp_path / "checkpoints" / "assistants" / name, scene.host.tend)
         chat.until_up()
         for number in range(RUNS):

@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 from synthetic.until import poll
 
+from rftd.ops.http_server import bind
+
 FAKES = (
     "model.model_path=fake",
     "model.max_model_len=256",
@@ -20,6 +22,12 @@ FAKES = (
     "trainer.save_interval=1",
 )
 """Overrides for an experiment that serves without a model."""
+
+
+def free_port() -> int:
+    """A port that nobody listens on, for servers that share one."""
+    with bind("127.0.0.1", 0) as bound:
+        return int(bound.getsockname()[1])
 
 
 class ServedChat:
