@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from rftd.daemon.client.client import Client
-from rftd.daemon.config.loading import load_text
+from rftd.daemon.config.loading import Submission, load_text
 from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.demo.outcome import DemoOutcome, draw_curve, read_outcome, text_of
 from rftd.daemon.demo.sums import write_sums
@@ -76,7 +76,7 @@ def run_demo(
             overrides = (f"explorer.rollout_model.engine_type={engine}", *overrides)
         environment = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}
         submission = load_text(text, "examples/demo.yaml", overrides=overrides, environ=environment, cwd=folder)
-        if engine != "torch" and any(stage.rollout.engine != engine for stage in submission.spec.stages):
+        if engine != "torch" and not made_by(submission, engine):
             raise ConfigError(
                 f"rollouts would be made by another engine than {engine} here",
                 field="explorer.rollout_model.engine_type",
@@ -108,6 +108,11 @@ def run_demo(
         )
     )
     return _verdict(outcome, page, bar, echo)
+
+
+def made_by(submission: Submission, engine: str) -> bool:
+    """True if this engine makes the rollouts of every stage that has some."""
+    return all(stage.rollout.engine == engine for stage in submission.spec.stages if stage.kind == "both")
 
 
 class Progress:

