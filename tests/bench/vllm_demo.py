@@ -1,0 +1,159 @@
+"""The demo on vLLM beside the demo on torch, seed by seed: what was learned, what it cost, and what `verify` finds.
+
+Runs in the environment of the CPU engines. Wall times are of the machine as it is, processor seconds of the demo's
+processes alone. A step is on policy if no rollout of its batch is of older weights than those that it changes.
+
+    build/engines-cpu/bin/python -P tests/bench/vllm_demo.py [--seeds 1 2 3] [--engines torch vllm]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import msgspec
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from demo_kills import checked
+from figures import tell
+
+from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.demo.outcome import DemoOutcome
+from rftd.streams import topics
+from rftd.streams.backends.sqlite.view import SqliteView
+from rftd.streams.codec import decode
+from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.step import StepCompleted
+
+LOOK_S = 2.0
+LONGEST_S = 1800.0
+ENGINE = "VLLM::EngineCore"
+
+
+class ProcessTimes:
+    """The processor seconds of a process and all that it started, as last seen of each."""
+
+    def __init__(self, pid: int) -> None:
+        self._first = psutil.Process(pid)
+        self._seconds: dict[tuple[int, float], tuple[str, float]] = {}
+
+    def look(self) -> None:
+        """Reads them; what ends until the next look is missed by that much."""
+        try:
+            living = [self._first, *self._first.children(recursive=True)]
+        except psutil.Error:
+            return
+        for each in living:
+            try:
+                times = each.cpu_times()
+                command = each.cmdline()
+                if command:  # one that ended has none
+                    self._seconds[each.pid, each.create_time()] = (part_of(command), times.user + times.system)
+            except psutil.Error:
+                continue
+
+    def by_part(self) -> dict[str, float]:
+        found: defaultdict[str, float] = defaultdict(float)
+        for part, seconds in self._seconds.values():
+            found[part] += seconds
+        return {f"{part}_processor_s": round(seconds, 1) for part, seconds in sorted(found.items())}
+
+    def count(self, part: str) -> int:
+        """The number of such processes that there were."""
+        return sum(each == part for each, _ in self._seconds.values())
+
+
+def part_of(command: list[str]) -> str:
+    """The part of the demo that a process is, by its command."""
+    line = " ".join(command)
+    names = {ENGINE: "engine_core", "VLLM::": "engine_worker", "explorer": "explorer", "trainer": "trainer"}
+    names |= {" demo ": "demo", " serve": "daemon"}
+    return next((part for sign, part in names.items() if sign in line), "other")
+
+
+def run(engine: str, seed: int, folder: Path) -> dict[str, object]:
+    """One demo; its figures."""
+    began_s = time.monotonic()
+    command = [sys.executable, "-P", "-m", "rftd.daemon", "demo", "--engine", engine]
+    command += ["--seed", str(seed), "--folder", str(folder)]
+    demo = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    times = ProcessTimes(demo.pid)
+    while demo.poll() is None and time.monotonic() - began_s < LONGEST_S:
+        times.look()
+        time.sleep(LOOK_S)
+    if demo.poll() is None:
+        demo.terminate()
+    status = demo.wait(60)
+    outcome = msgspec.json.decode((folder / "outcome.json").read_bytes(), type=DemoOutcome)
+    report = asyncio.run(checked(DataFolder(folder / "data")))
+    on_policy, mismatch = asyncio.run(mismatches(DataFolder(folder / "data").log))
+    return {
+        "engine": engine,
+        "seed": seed,
+        "exit_status": status,
+        "after_sft": round(outcome.after_sft, 3),
+        "after_grpo": round(outcome.after_grpo, 3),
+        "wall_s": round(time.monotonic() - began_s, 1),
+        "grpo_s": round(outcome.grpo_s, 1),
+        **times.by_part(),
+        "engines": times.count("engine_core") if engine == "vllm" else 1,
+        "on_policy_steps": on_policy,
+        "largest_mismatch_nats": mismatch,
+        "findings": len(report.findings),
+        "load": os.getloadavg()[1],
+    }
+
+
+async def mismatches(log: Path) -> tuple[int, float]:
+    """The number of GRPO steps on policy, and the largest difference of a log-probability in one of them."""
+    planned: dict[int, BatchPlanned] = {}
+    done: dict[int, StepCompleted] = {}
+    view = await SqliteView.open(log)
+    try:
+        for partition in sorted(each for each in await view.heads() if each.stream == topics.EXPERIMENTS):
+            position = 0
+            while records := await view.read(partition, position):
+                position = records[-1].offset + 1
+                for event in (decode(record).event for record in records):
+                    if isinstance(event, BatchPlanned):
+                        planned[event.step] = event
+                    elif isinstance(event, StepCompleted):
+                        done[event.step] = event
+    finally:
+        await view.close()
+    fresh = [
+        step
+        for step, plan in planned.items()
+        if plan.experiences and step in done and not any(each.staleness_versions for each in plan.experiences)
+    ]
+    ratios = [done[step].metrics[f"mismatch/ratio/{end}"] for step in fresh for end in ("min", "max")]
+    return len(fresh), max((abs(math.log(ratio)) for ratio in ratios), default=0.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--engines", nargs="+", default=["torch", "vllm"])
+    options = parser.parse_args()
+    runs = []
+    for seed in options.seeds:
+        for engine in options.engines:
+            with tempfile.TemporaryDirectory() as folder:
+                runs.append(run(engine, seed, Path(folder) / "demo"))
+                print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+    tell({"runs": runs})
+
+
+if __name__ == "__main__":
+    main()
