@@ -12,8 +12,8 @@
                 policy sees; `policy_world`, `sync_model` and `hold_world` let dice take the turns; `hold_claims` counts
                 each hold's claim anew.
     models/     what torch engines train: `tiny_models`, `families` of architectures, `loss_tokens` and `pair_tokens`
-                for losses, `plain_loops` that train as the papers write it. `scripted_engine` only says what it is
-                told to; its endpoint is there too.
+                for losses, `algorithm_batches` for every algorithm, `plain_loops` that train as the papers write it.
+                `scripted_engine` only says what it is told to; its endpoint is there too.
     daemon/     the daemon in parts and whole. `experiment_files`; `log_operations` and `house` (log, tables and API, no
                 workers), `command_line`, `http_probe`, `fork_desk` (a supervisor on fake engines); `scene` is the real
                 daemon with real worker processes, `torch_world` puts it on torch; `third_party` installs plug-ins.

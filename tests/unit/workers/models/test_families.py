@@ -24,8 +24,8 @@ from rftd.workers.rollout.engines.torch.trial import try_model
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.engines.torch.forward import logprobs_of
+from rftd.workers.training.engines.torch.learner import shares_prefixes
 from rftd.workers.training.engines.torch.packing import pack
-from rftd.workers.training.engines.torch.stage import shares_prefixes
 from rftd.workers.training.losses.aggregation import Aggregation
 
 NATS: Final = 1e-4
@@ -158,7 +158,7 @@ def sample(text: tuple[int, ...], prompt: int) -> TrainSample:
 @torch.no_grad()
 def packed(trainer: TorchTrainerEngine, drawn: list[tuple[tuple[int, ...], int]]) -> torch.Tensor:
     """The trainer's log-probabilities of the responses, in their order, computed beside each other  # [N]"""
-    model = trainer._learner.model
+    model = trainer._opened.model
     batches = pack(
         [sample(*one) for one in drawn],
         budget_tokens=4096,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rftd.ops.errors import TrainError
 from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.packing import MicroBatch, pack
+from rftd.workers.training.engines.torch.packing import PackedRows, pack
 from rftd.workers.training.losses.aggregation import Aggregation
 
 
@@ -94,7 +94,7 @@ def test_a_place_sees_its_own_text_alone(
     assert sorted(seen) == [(n, int(i)) for n, each in enumerate(samples) for i in np.flatnonzero(each.loss_mask)]
 
 
-def packed_alone(group: list[TrainSample], *, share: bool = True) -> MicroBatch:
+def packed_alone(group: list[TrainSample], *, share: bool = True) -> PackedRows:
     (batch,) = pack(group, budget_tokens=100_000, aggregation=Aggregation(), hidden_size=64, share=share)
     return batch
 

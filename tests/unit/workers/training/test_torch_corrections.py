@@ -170,7 +170,7 @@ def test_the_figures_of_mismatch(tiny_model: Path, open_engine: Open, make_stage
 def test_nothing_that_is_not_asked_for_costs_a_pass(
     open_engine: Open, make_stage: Make, make_batch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rftd.workers.training.engines.torch import batch_pass, forward, steps
+    from rftd.workers.training.engines.torch import forward, learner
 
     passes: list[int] = []
     original = forward.logprobs_of
@@ -180,8 +180,7 @@ def test_nothing_that_is_not_asked_for_costs_a_pass(
         return original(*arguments)
 
     monkeypatch.setattr(forward, "logprobs_of", counted)
-    monkeypatch.setattr(batch_pass, "logprobs_of", counted)
-    monkeypatch.setattr(steps, "logprobs_of", counted)
+    monkeypatch.setattr(learner, "logprobs_of", counted)
     for old, parts, expected in (
         ("rollout", [], 1),
         ("recomputed", [("decoupled", {}), ("opsm", {})], 1),
@@ -304,9 +303,10 @@ def test_losses_of_a_wrong_shape_are_refused(
     open_engine: Open, make_stage: Make, make_batch: Make, monkeypatch: pytest.MonkeyPatch, fault: str, says: str
 ) -> None:
     engine = open_engine(make_stage())
-    begun, before = engine._begun(), engine.checksum()
-    objective = replace(begun.objective, policy_loss=Wrong(fault))
-    monkeypatch.setattr(engine, "_stage", replace(begun, objective=objective))
+    before = engine.checksum()
+    assert engine._training is not None
+    objective = replace(engine._training._objective, policy_loss=Wrong(fault))
+    monkeypatch.setattr(engine._training, "_objective", objective)
     with pytest.raises(ConfigError, match=says) as caught:
         engine.train(make_batch())
     assert caught.value.field == "algorithm.policy_loss_fn"

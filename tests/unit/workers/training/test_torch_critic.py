@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.arguments import TorchTrainerArgs
 from rftd.workers.training.engines.torch.critic import Critic
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.engines.torch.forward import Passed
+from rftd.workers.training.stage.batch_pass import Passed
+from rftd.workers.training.stage.steps import value_loss
 
 Make = Callable[..., StageSpec]
 MakeBatch = Callable[..., TrainBatch]
@@ -84,11 +86,11 @@ def test_the_policy_waits_for_its_critic(
 def test_the_value_loss_is_the_formulas(tiny_model: Path, open_engine: Open, make_stage: Make) -> None:
     """Half the mean of the worse of two squares, by a loop; and its gradient by differences."""
     arguments = TorchTrainerArgs(critic_clip=0.2, critic_grad_clip=1e9)
-    critic = Critic(tiny_model, torch.device("cpu"), arguments, decay_all=False, trusted=False)
+    critic = Critic(tiny_model, torch.device("cpu"), arguments, precision=nullcontext, decay_all=False, trusted=False)
     torch.manual_seed(0)
     critic._head.weight.data.normal_(0, 0.05)
     micro = packed_batch(open_engine(make_stage()))
-    old = critic.values(micro) + 0.3 * torch.randn(len(micro.targets))
+    old = critic.values(micro).detach() + 0.3 * torch.randn(len(micro.targets))
     returns = torch.randn(len(micro.targets))
     part = Passed(values=old, returns=returns)
 
@@ -99,8 +101,8 @@ def test_the_value_loss_is_the_formulas(tiny_model: Path, open_engine: Open, mak
             total += 0.5 * max((value - wanted) ** 2, (near - wanted) ** 2)
         return total / len(micro.targets)
 
-    figures = critic.accumulate([micro], [part])
-    assert figures["critic/vf_loss"] == pytest.approx(loop(), abs=1e-5)
+    (figures,) = critic.accumulate([micro], lambda _, values: value_loss(micro, values, part, 0.2))
+    assert float(figures["critic/vf_loss"]) == pytest.approx(loop(), abs=1e-5)
     gradient = critic._head.weight.grad
     assert gradient is not None
     for place in (0, 7, 31):
@@ -156,7 +158,8 @@ def test_values_that_are_not_finite_skip_the_step_of_both(
 ) -> None:
     engine = open_engine(with_critic(make_stage(), tiny_model))
     before = engine.checksum()
-    critic = engine._begun().critic
+    assert engine._learner is not None
+    critic = engine._learner.critic
     assert critic is not None
     critic._head.weight.data.fill_(float("nan"))
     result = engine.train(rewarded(make_batch(1)))
@@ -194,7 +197,7 @@ def test_the_entropy_signals_mean_is_the_formulas(open_engine: Open, make_stage:
     from rftd.workers.training.engines.torch.forward import hidden_of, signals_of
 
     engine = open_engine(make_stage())
-    model, micro = engine._learner.model, packed_batch(engine)
+    model, micro = engine._opened.model, packed_batch(engine)
     with torch.no_grad():
         found = signals_of(model, micro, torch.device("cpu"))
         hidden = hidden_of(model.get_decoder(), micro, torch.device("cpu"))

@@ -16,7 +16,7 @@ from rftd.ops.errors import TrainError
 from rftd.streams.spec import AlgorithmSpec, LoraSpec, OptimizerSpec, StageSpec
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.engines.torch.mismatched import mismatched
+from rftd.workers.training.stage.mismatched import mismatched
 
 Open = Callable[[StageSpec], TorchTrainerEngine]
 Make = Callable[..., Any]

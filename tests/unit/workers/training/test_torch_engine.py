@@ -149,18 +149,19 @@ def test_too_many_skipped_steps_in_a_row_are_an_error(
     """The count goes on where a checkpoint left it, and a good step begins it anew."""
     stage = make_stage()
     engine = open_engine(stage)
-    good = engine._begun()
-    bad = replace(good, objective=replace(good.objective, policy_loss=NanLoss()))
-    for step, state in enumerate((bad, bad, good, bad, bad), 1):
-        monkeypatch.setattr(engine, "_stage", state)
+    assert engine._training is not None
+    good = engine._training._objective
+    bad = replace(good, policy_loss=NanLoss())
+    for step, objective in enumerate((bad, bad, good, bad, bad), 1):
+        monkeypatch.setattr(engine._training, "_objective", objective)
         result = engine.train(make_batch(step))
-        assert bool(result.skipped) == (state is bad)
+        assert bool(result.skipped) == (objective is bad)
     assert result.metrics["actor/nonfinite_in_a_row"] == 2
     engine.save(tmp_path, hf=False)
     again = open_engine(stage)
     again.load(tmp_path, stage)
     assert again.checksum() == engine.checksum()
-    monkeypatch.setattr(again, "_stage", replace(again._begun(), objective=bad.objective))
+    monkeypatch.setattr(again._training, "_objective", bad)
     with pytest.raises(NonFiniteLossError, match=r"step 6 was skipped: the loss is nan.*the 2 steps before it"):
         again.train(make_batch(6))
     assert again.checksum() == engine.checksum()
@@ -252,7 +253,7 @@ def test_layers_computed_again_give_equal_weights(
     plain, again = open_engine(stage), open_engine(msgspec.structs.replace(stage, trainer=trainer))
     calls = {"plain": 0, "again": 0}
     for name, engine in (("plain", plain), ("again", again)):
-        mlp = engine._learner.model.get_decoder().layers[0].mlp
+        mlp = engine._opened.model.get_decoder().layers[0].mlp
 
         def count(*_: object, name: str = name) -> None:
             calls[name] += 1

@@ -16,11 +16,11 @@ from rftd.streams.spec import OptimizerSpec
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.engines.torch.optimizer import (
     decays,
-    learning_rate,
     make_optimizer,
     restore_state,
     tensors_in,
 )
+from rftd.workers.training.stage.stage_training import learning_rate
 
 
 def test_constant_after_a_linear_warm_up() -> None:

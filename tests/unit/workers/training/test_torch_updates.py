@@ -28,8 +28,8 @@ from rftd.storage.checkpoints import commit_folder
 from rftd.streams.spec import CorrectionPart, CorrectionSpec, OptimizerSpec, StageSpec, UpdatesSpec
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.engines.torch.updates import mini_batches
 from rftd.workers.training.losses.kl_losses import KL_LOSSES
+from rftd.workers.training.stage.updates import mini_batches
 
 Make = Callable[..., Any]
 Open = Callable[..., TorchTrainerEngine]
@@ -357,7 +357,8 @@ def test_the_critic_makes_as_many_steps(
     metrics = engine.train(batch).metrics
     assert metrics["critic/vf_clipfrac"] > 0
     assert metrics["critic/values/mean"] == 0
-    critic = engine._begun().critic
+    assert engine._learner is not None
+    critic = engine._learner.critic
     assert critic is not None
     steps = in_order(batch, 8, 2) if own is None else in_order(batch, 16, 3)
     head = critic._named()["head.weight"].detach().double()

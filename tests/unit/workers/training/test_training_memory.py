@@ -43,11 +43,12 @@ def test_what_is_said_is_what_a_step_leaves_there(
     engine = opened(tiny_model, stage)
     engine.begin_stage(stage)
     gradients: list[int] = []
-    begun = engine._begun()
+    begun = engine._learner
+    assert begun is not None
     step = begun.optimizer.step
 
     def stepped() -> None:
-        gradients.append(size_of(value.grad for value in engine._learner.parameters().values()))
+        gradients.append(size_of(value.grad for value in engine._opened.parameters().values()))
         step()
 
     monkeypatch.setattr(begun.optimizer, "step", stepped)

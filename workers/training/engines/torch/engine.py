@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from rftd.ops.processors import threads_of
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.devices.compute_device import compute_device
-from rftd.workers.training import nonfinite
-from rftd.workers.training.engine import StepResult, TrainBatch, TrainSample
-from rftd.workers.training.engines.torch import saving
+from rftd.workers.training.engine import StepResult, TrainBatch
 from rftd.workers.training.engines.torch.adapter import Adapter
 from rftd.workers.training.engines.torch.arguments import DEVICE, parse
+from rftd.workers.training.engines.torch.learner import TorchLearner, shares_prefixes
 from rftd.workers.training.engines.torch.model import load_model, recompute_layers
 from rftd.workers.training.engines.torch.opening import Determinism, check_training, environment
-from rftd.workers.training.engines.torch.optimizer import learning_rate
+from rftd.workers.training.engines.torch.packing import PackedRows
 from rftd.workers.training.engines.torch.policy import Policy, WholeModel
 from rftd.workers.training.engines.torch.snapshot import TorchSnapshot, rounded_for
-from rftd.workers.training.engines.torch.stage import Stage, shares_prefixes
-from rftd.workers.training.engines.torch.steps import BatchSteps
 from rftd.workers.training.engines.torch.trial import try_forward
-from rftd.workers.training.engines.torch.updates import Updates, check_logprobs, check_tokens
-from rftd.workers.training.losses.kl_losses import KlLoss
+from rftd.workers.training.losses.objective import Objective
+from rftd.workers.training.stage.stage_training import StageTraining
+from rftd.workers.training.stage.trainer_state import TrainerState
 from rftd.workers.weights.checksum import Form, form_of
 from rftd.workers.weights.parked_tensors import Rest
 from rftd.workers.weights.tensor_digests import TensorDigests
@@ -46,8 +41,10 @@ class TorchTrainerEngine:
         self._experiment: ExperimentSpec | None = None
         self._base = Path()
         self._policy: Policy | None = None
-        self._stage: Stage | None = None
-        self._state = saving.TrainerState(stage="", step=0, stage_step=0, optimizer="")
+        self._learner: TorchLearner | None = None
+        self._training: StageTraining[PackedRows] | None = None
+        self._outside = TrainerState(stage="", step=0, stage_step=0, optimizer="")
+        """The state where no stage was begun."""
         self._digester = TensorDigests(threads=threads)
         self._digests: dict[Form, str] = {}
         """The digests of the weights as they are, by form."""
@@ -97,79 +94,21 @@ class TorchTrainerEngine:
     def begin_stage(self, stage: StageSpec) -> None:
         """Takes the stage's algorithm and threads, a fresh optimizer, and the present weights for its reference."""
         torch.set_num_threads(threads_of(stage.trainer.threads))
-        self._stage = Stage.begin(stage, self._learner, self._device)
-        self._state = saving.TrainerState(
-            stage=stage.name, step=self._state.step, stage_step=0, optimizer=stage.algorithm.optimizer.kind
-        )
+        step = self._state.step
+        # The objective first: a wrong argument is found in milliseconds, not after the models are loaded.
+        objective = Objective.of(stage.algorithm)
+        self._learner = TorchLearner.begin(stage, objective, self._opened, self._device, self._weights_changed)
+        state = TrainerState(stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.kind)
+        self._training = StageTraining(stage, objective, self._learner, state, seed=self._seed)
 
     def train(self, batch: TrainBatch) -> StepResult:
-        """Takes the batch's optimizer steps; or none, weights and optimizer untouched, if none would be finite.
-
-        The learning rate and KL coefficients hold for the whole batch, as in verl: their schedules count batches.
-        """
-        stage = self._begun()
-        check_tokens(batch, self._model.get_input_embeddings().num_embeddings)
-        updates = Updates.of(batch, stage, hidden_size=self._model.config.hidden_size, seed=self._seed)
-        if stage.objective.needs_old_logprobs:
-            check_logprobs(batch)
-        rate = learning_rate(stage.spec.algorithm.optimizer, batch.stage_step, stage.spec.total_steps)
-        reported: dict[str, float] = {}
-        # Before the first forward pass: a NaN among the inputs would name the loss, and not the sample that brought it.
-        reason = nonfinite.unusable(batch.samples)
-        if not reason:
-            steps = BatchSteps(
-                policy=self._learner,
-                stage=stage,
-                device=self._device,
-                batch=batch,
-                updates=updates,
-                rate=rate,
-                kl_coef=self._kl_coef,
-                penalty_coef=self._penalty_coef,
-                on_change=self._weights_changed,
-            )
-            reported, reason = steps.take()
-        if reason:
-            return self._skip(batch, reason, rate)
-        reported |= {"actor/lr": rate, "actor/micro_batches": float(updates.micro_batches)}
-        if stage.objective.kl.coef > 0:
-            reported["actor/kl_coef"] = self._kl_coef
-        # Only now: a step that raises leaves the state, like weights and optimizer, to be loaded from the checkpoint.
-        self._state = msgspec.structs.replace(
-            self._state,
-            step=batch.step,
-            stage_step=batch.stage_step,
-            kl_coef=_next(stage.objective.kl, self._kl_coef, reported.get("actor/kl_loss"), batch),
-            kl_penalty_coef=_next(stage.objective.kl_penalty, self._penalty_coef, reported.get("critic/kl"), batch),
-            nonfinite_in_a_row=0,
-        )
-        return StepResult(tokens=updates.tokens, metrics=batch_figures(batch.samples) | reported)
-
-    def _skip(self, batch: TrainBatch, reason: str, rate: float) -> StepResult:
-        """Counts the version, whose weights are those before. Raises NonFiniteLossError after too many in a row."""
-        in_a_row = self._state.nonfinite_in_a_row + 1
-        reason = nonfinite.skipped(in_a_row, self._begun().spec.trainer.max_nonfinite_steps, batch.step, reason)
-        self._state = msgspec.structs.replace(
-            self._state, step=batch.step, stage_step=batch.stage_step, nonfinite_in_a_row=in_a_row
-        )
-        figures = {name: value for name, value in batch_figures(batch.samples).items() if math.isfinite(value)}
-        figures |= {"actor/lr": rate, "actor/nonfinite_in_a_row": float(in_a_row)}
-        return StepResult(tokens=0, metrics=figures, skipped=reason)
-
-    @property
-    def _kl_coef(self) -> float:
-        """The coefficient of the KL loss for the next step."""
-        return self._begun().objective.kl.coef if self._state.kl_coef is None else self._state.kl_coef
-
-    @property
-    def _penalty_coef(self) -> float:
-        """The coefficient of the KL penalty for the next step."""
-        own = self._begun().objective.kl_penalty.coef
-        return own if self._state.kl_penalty_coef is None else self._state.kl_penalty_coef
+        """Takes the batch's optimizer steps; or none, weights and optimizer untouched, if none would be finite."""
+        assert self._training is not None, "train before begin_stage"
+        return self._training.train(batch)
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that explorers get, by name; not always copies, so read them before the next step."""
-        return self._learner.published()
+        return self._opened.published()
 
     def checksum(self) -> str:
         """The checksum of the weights, computed once per step where they lie: on a CPU by xxh3, else by bit sums."""
@@ -204,11 +143,11 @@ class TorchTrainerEngine:
         actor = folder / "actor"
         actor.mkdir(parents=True, exist_ok=True)
         with self._rest.interrupted():
-            self._learner.write(actor, hf=hf)
-            if self._stage is not None:
-                self._stage.write(folder, self._learner)
+            self._opened.write(actor, hf=hf)
+            if self._learner is not None:
+                self._learner.write(folder)
         # Last: a folder without trainer_state.json is no checkpoint that `load` would take.
-        saving.write_state(actor, self._state)
+        self._state.write(actor)
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
         """Restores the weights; and with `stage`, begun here, the optimizer and reference saved in it.
@@ -216,20 +155,22 @@ class TorchTrainerEngine:
         A stage that goes on with another optimizer begins a fresh one; one that had no reference takes these weights.
         """
         actor = folder / "actor"
-        state = saving.read_state(actor)
+        state = TrainerState.read(actor)
         self.wake()
         # Awake first: restored numbers go into the memory that rest gives up.
-        self._learner.restore(actor)
+        self._opened.restore(actor)
         self._weights_changed()
-        self._stage = None
-        self._state = saving.TrainerState(stage="", step=state.step, stage_step=0, optimizer="")
+        self._learner = None
+        self._training = None
+        self._outside = TrainerState(stage="", step=state.step, stage_step=0, optimizer="")
         if stage is None:
             return
         self.begin_stage(stage)
         if state.stage != stage.name:
             return
-        self._begun().restore(folder, self._learner, optimizer=state.optimizer)
-        self._state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.kind)
+        assert self._learner is not None and self._training is not None
+        self._learner.restore(folder, optimizer=state.optimizer)
+        self._training.state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.kind)
 
     def rest(self) -> None:
         """Leaves the device's memory to others; weights are read from the host then. On a CPU nothing changes."""
@@ -243,33 +184,38 @@ class TorchTrainerEngine:
         """Releases the model, and puts torch's switches back. Idempotent."""
         self._determinism.put_back()
         self._policy = None
-        self._stage = None
+        self._learner = None
+        self._training = None
 
     def _kept(self) -> Iterator[Tensor]:
         """The tensors that the engine keeps on its device between two steps."""
         yield from self._model.parameters()
         yield from self._model.buffers()
-        if self._stage is not None:
-            yield from self._stage.kept()
+        if self._learner is not None:
+            yield from self._learner.kept()
 
     @contextmanager
     def _readable(self) -> Iterator[dict[str, Tensor]]:
         """The tensors that explorers get, also at rest: merged weights of an adapter are computed, and so awake."""
         # A whole model at rest is read from its copies on the host; no memory of the device is asked for.
-        if isinstance(self._learner, WholeModel):
+        if isinstance(self._opened, WholeModel):
             yield {name: self._rest.on_host(tensor) for name, tensor in self.tensors().items()}
         else:
             with self._rest.interrupted():
                 yield self.tensors()
 
     @property
-    def _learner(self) -> Policy:
+    def _state(self) -> TrainerState:
+        return self._outside if self._training is None else self._training.state
+
+    @property
+    def _opened(self) -> Policy:
         assert self._policy is not None, "used before open"
         return self._policy
 
     @property
     def _model(self) -> Any:
-        return self._learner.model
+        return self._opened.model
 
     @property
     def _trusted(self) -> bool:
@@ -279,40 +225,5 @@ class TorchTrainerEngine:
     def _seed(self) -> int:
         return self._experiment.seed if self._experiment is not None else 0
 
-    def _begun(self) -> Stage:
-        assert self._stage is not None, "train before begin_stage"
-        return self._stage
-
     def _weights_changed(self) -> None:
         self._digests.clear()
-
-
-def _next(kl: KlLoss, coef: float, found: float | None, batch: TrainBatch) -> float | None:
-    """The coefficient of the step after this one; None if it never changes."""
-    return None if kl.rule is None or found is None else kl.rule.next(coef, found, len(batch.samples))
-
-
-def batch_figures(samples: Sequence[TrainSample]) -> dict[str, float]:
-    """The figures of a batch that need no model, under Trinity-RFT's names.
-
-    They are lengths; and for rollouts rewards, advantages and staleness.
-    """
-    figures = {
-        **_spread("prompt_length", [sample.prompt_tokens for sample in samples]),
-        **_spread("response_length", [len(sample.loss_mask) for sample in samples]),
-    }
-    rollouts = [sample for sample in samples if sample.advantages is not None]
-    if rollouts:
-        trained = np.concatenate([sample.loss_mask for sample in rollouts]) != 0
-        advantages = np.concatenate([sample.advantages for sample in rollouts if sample.advantages is not None])
-        figures |= _spread("critic/rewards", [sample.reward for sample in rollouts])
-        figures |= _spread("critic/advantages", advantages[trained])
-        figures |= _spread("staleness_versions", [sample.staleness_versions for sample in rollouts])
-    return figures
-
-
-def _spread(name: str, values: ArrayLike) -> dict[str, float]:
-    array = np.asarray(values, np.float64)
-    if not array.size:
-        return {}
-    return {f"{name}/mean": float(array.mean()), f"{name}/max": float(array.max()), f"{name}/min": float(array.min())}

@@ -1,8 +1,7 @@
-"""The optimizer: AdamW or SGD, the learning rate of a step, and its state by parameter name."""
+"""The optimizer: AdamW or SGD, and its state by parameter name."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -63,27 +62,6 @@ def _groups(spec: OptimizerSpec, parameters: Parameters) -> list[dict[str, Any]]
 def same_kind(one: str, other: str) -> bool:
     """True if what one keeps can go on in the other: `adam` and `adamw` are the same here."""
     return one == other or {one, other} == {"adam", "adamw"}
-
-
-def learning_rate(spec: OptimizerSpec, stage_step: int, total_steps: int) -> float:
-    """The learning rate of a step, the first being 1: a linear warm-up, then constant or a cosine.
-
-    The cosine begins with the step that has the whole rate, and the stage's last step has the least.
-    """
-    if stage_step <= spec.warmup_steps:
-        return spec.lr * stage_step / spec.warmup_steps
-    if spec.scheduler == "constant":
-        return spec.lr
-    if spec.scheduler == "cosine":
-        # The step that ends the warm-up has the whole rate; without a warm-up it is the first.
-        whole = max(1, spec.warmup_steps)
-        progress = min(1.0, (stage_step - whole) / max(1, total_steps - whole))
-        return spec.lr * (spec.min_lr_ratio + (1 - spec.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
-    raise ConfigError(
-        f"unknown schedule {spec.scheduler!r}",
-        field="algorithm.optimizer.lr_scheduler_type",
-        fix="use constant or cosine",
-    )
 
 
 def tensors_in(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rftd.workers.training.engine import TrainSample
-
-Ints = NDArray[np.int64]
+from rftd.workers.training.stage.micro_batch import ranges
 
 
 @dataclass(slots=True)
@@ -97,13 +95,6 @@ def laid_out(trees: Sequence[Tree], cost: Cost | None) -> list[list[Tree]]:
 
 def _places(row: Sequence[Tree]) -> int:
     return sum(tree.length for tree in row)
-
-
-def ranges(starts: Ints, counts: Ints) -> Ints:
-    """The ranges start, start + 1, ..., one after the other; each has its count of numbers."""
-    before = np.cumsum(counts) - counts
-    found: Ints = np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
-    return found
 
 
 def _alike(samples: Sequence[TrainSample]) -> list[int]:

@@ -22,8 +22,8 @@ from rftd.workers.models.text_lengths import beyond, moving_rotation
 from rftd.workers.training.engine import TrainSample
 from rftd.workers.training.engines.torch.forward import logprobs_of
 from rftd.workers.training.engines.torch.packing import pack
-from rftd.workers.training.engines.torch.token_trees import Ints
 from rftd.workers.training.losses.aggregation import Aggregation
+from rftd.workers.training.stage.micro_batch import Ints
 
 TEXT_TOKENS: Final = 320
 TAIL_TOKENS: Final = 160

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rftd.workers.training.engine import TrainSample
-from rftd.workers.training.engines.torch.forward import logprobs_of
-from rftd.workers.training.engines.torch.packing import MicroBatch
-from rftd.workers.training.engines.torch.policy import Reference
+from rftd.workers.training.stage.learner import Learner, M
 
 
 def mismatched(samples: Sequence[TrainSample], max_tokens: int) -> list[TrainSample]:
@@ -43,14 +40,13 @@ def mismatched(samples: Sequence[TrainSample], max_tokens: int) -> list[TrainSam
 
 
 @torch.no_grad()
-def reference_kl(model: Any, reference: Reference, packed: Sequence[MicroBatch], device: torch.device) -> Tensor:
+def reference_kl(learner: Learner[M], packed: Sequence[M]) -> Tensor:
     """The larger of 0 and the mean over mismatched responses of the sum of logprob - reference logprob  # []"""
-    total = torch.zeros((), device=device)
-    for micro in packed:
-        total += logprobs_of(model, micro, device)[0].sum()
-        # Micro-batch by micro-batch: with an adapter policy and reference are one model, whose weights change here.
-        with reference.model() as frozen:
-            total -= logprobs_of(frozen, micro, device)[0].sum()
+    total = torch.zeros((), device=learner.device)
+    for found in learner.values(packed, frozenset({"logprobs", "ref_logprobs"})):
+        assert found.logprobs is not None and found.ref_logprobs is not None
+        total += found.logprobs.sum()
+        total -= found.ref_logprobs.sum()
     return (total / max(1, sum(micro.sequences for micro in packed))).clamp(min=0)
 
 

@@ -9,76 +9,67 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Generic
 
 import numpy as np
 import xxhash
 
 from rftd.ops.errors import TrainError
-from rftd.streams.spec import UpdatesSpec
+from rftd.streams.spec import StageSpec, UpdatesSpec
 from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.mismatched import mismatched
-from rftd.workers.training.engines.torch.packing import MicroBatch, pack
-from rftd.workers.training.engines.torch.stage import Stage
+from rftd.workers.training.losses.objective import Objective
 from rftd.workers.training.losses.policy_loss import LossNeeds
-
-MiniBatch = list[MicroBatch]
+from rftd.workers.training.stage.learner import Learner, M
+from rftd.workers.training.stage.mismatched import mismatched
 
 
 @dataclass(frozen=True, slots=True)
-class Updates:
+class Updates(Generic[M]):
     """The mini-batches of a batch in the order in which they are trained."""
 
-    policy: list[MiniBatch]
-    critic: list[MiniBatch]
+    policy: list[list[M]]
+    critic: list[list[M]]
     """The critic's mini-batches; empty without a critic."""
     epochs: int
     """The policy's epochs."""
-    mismatched: MiniBatch
+    mismatched: list[M]
     """The batch's responses after prompts that they do not answer, if the loss asks for the KL of those."""
 
     @classmethod
-    def of(cls, batch: TrainBatch, stage: Stage, *, hidden_size: int, seed: int) -> Updates:
-        """Packs the batch.
+    def of(
+        cls, batch: TrainBatch, spec: StageSpec, objective: Objective, learner: Learner[M], *, seed: int
+    ) -> Updates[M]:
+        """Has the batch packed.
 
         Raises TrainError for a sample whose arrays do not fit together, and for rollouts of several steps where a KL
         penalty is taken from the rewards of whole responses.
         """
-        if stage.objective.penalised_advantage is not None and any(count > 1 for count in batch.items):
+        if objective.penalised_advantage is not None and any(count > 1 for count in batch.items):
             raise TrainError(
                 f"step {batch.step} has a rollout of several steps, and the KL penalty is taken from whole responses",
                 fix="set algorithm.kl_penalty_place to after",
             )
-        trainer = stage.spec.trainer
+        trainer = spec.trainer
         # By members: policy and critic, and epochs without shuffling, have the same mini-batches, and packing one takes
         # time.
-        packed: dict[tuple[int, ...], MiniBatch] = {}
+        packed: dict[tuple[int, ...], list[M]] = {}
         others: Sequence[TrainSample] = ()
-        if LossNeeds.of(stage.objective.policy_loss).reference_kl:
-            others = mismatched(batch.samples, stage.spec.model.max_model_len)
+        if LossNeeds.of(objective.policy_loss).reference_kl:
+            others = mismatched(batch.samples, spec.model.max_model_len)
 
-        def packed_of(samples: Sequence[TrainSample], numbers: Sequence[int]) -> MiniBatch:
-            return pack(
-                samples,
-                budget_tokens=trainer.max_tokens_per_micro_batch,
-                aggregation=stage.objective.aggregation,
-                hidden_size=hidden_size,
-                share=stage.share,
-                numbers=numbers,
-            )
-
-        def made(spec: UpdatesSpec) -> list[MiniBatch]:
+        def made(updates: UpdatesSpec) -> list[list[M]]:
             found = []
-            for numbers in mini_batches(batch, spec, seed=seed):
+            for numbers in mini_batches(batch, updates, seed=seed):
                 if numbers not in packed:
-                    packed[numbers] = packed_of(batch.samples, numbers)
+                    packed[numbers] = learner.pack(batch.samples, numbers, objective.aggregation)
                 found.append(packed[numbers])
             return found
 
         return cls(
             policy=made(trainer.updates),
-            critic=made(trainer.critic_updates or trainer.updates) if stage.critic is not None else [],
+            critic=made(trainer.critic_updates or trainer.updates) if learner.critic is not None else [],
             epochs=trainer.updates.epochs,
-            mismatched=packed_of(others, range(len(others))) if others else [],
+            mismatched=learner.pack(others, range(len(others)), objective.aggregation) if others else [],
         )
 
     @property
@@ -87,7 +78,7 @@ class Updates:
         return max(len(self.policy), len(self.critic)) > 1
 
     @property
-    def first_epoch(self) -> MiniBatch:
+    def first_epoch(self) -> list[M]:
         """The micro-batches of the first epoch, which hold each sample of the batch once."""
         return [micro for mini in self.policy[: len(self.policy) // self.epochs] for micro in mini]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +17,28 @@ from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages.advantage import AdvantageFunction
 from rftd.workers.devices.pinned_transfer import to_device
 from rftd.workers.training.corrections.correction import Corrected
-from rftd.workers.training.engines.torch.forward import Passed, logprobs_of, signals_of
-from rftd.workers.training.engines.torch.mismatched import reference_kl
-from rftd.workers.training.engines.torch.packing import MicroBatch
-from rftd.workers.training.engines.torch.stage import Stage
-from rftd.workers.training.engines.torch.token_trees import Ints, ranges
 from rftd.workers.training.losses.batch_tokens import BatchTokens
+from rftd.workers.training.losses.objective import Objective
+from rftd.workers.training.stage.learner import Learner, M
+from rftd.workers.training.stage.micro_batch import Ints, MicroBatch, ranges
+from rftd.workers.training.stage.mismatched import reference_kl
 from rftd.workers.training.token_advantages.penalised import penalised
 from rftd.workers.training.token_advantages.token_advantage import PassField, ValueAdvantage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Passed:
+    """The outcome of a pass over the whole batch for one micro-batch; None: its own value holds."""
+
+    advantages: Tensor | None = None  # [N]
+    start_logprobs: Tensor | None = None  # [N], if other steps follow and the loss asks for them
+    ref_logprobs: Tensor | None = None  # [N]
+    multiplier: Tensor | None = None  # [N]
+    keep: Tensor | None = None  # [N] bool
+    marked: Tensor | None = None  # [N] bool
+    reference_kl: Tensor | None = None  # [], of responses to prompts that they do not answer
+    values: Tensor | None = None  # [N], the critic's before the step
+    returns: Tensor | None = None  # [N], what the critic learns
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +55,7 @@ class BatchPass:
         known = {name: column for name, column in known.items() if column is not None}
         if not known:
             return self.columns
-        places = ranges(self.starts[micro.members], _counts(micro))
+        places = ranges(self.starts[micro.members], micro.counts())
         return Passed(
             **{
                 name: column.index_select(0, to_device(places, column.device)) if column.ndim else column
@@ -53,15 +66,14 @@ class BatchPass:
 
 @torch.no_grad()
 def batch_pass(
-    model: Any,
-    stage: Stage,
-    micro_batches: Sequence[MicroBatch],
-    device: torch.device,
+    objective: Objective,
+    learner: Learner[M],
+    micro_batches: Sequence[M],
     *,
     version: int,
     penalty_coef: float,
     several_steps: bool,
-    mismatched: Sequence[MicroBatch] = (),
+    mismatched: Sequence[M] = (),
 ) -> BatchPass:
     """The pass over the whole batch: the fields that its objective needs, and figures; empty if it needs none.
 
@@ -69,15 +81,14 @@ def batch_pass(
     penalty's for this batch; `several_steps`: it is trained in more than one; `mismatched` are its responses after
     other prompts, if the loss asks for them. Raises ConfigError for advantages of another shape.
     """
-    objective = stage.objective
     starts = _starts(micro_batches)
     needed = objective.fields_before(several_steps=several_steps)
     packed = [micro for micro in micro_batches if len(micro.targets)]
-    kl = reference_kl(model, stage.reference, mismatched, device) if mismatched and stage.reference else None
+    kl = reference_kl(learner, mismatched) if mismatched and objective.needs_reference else None
     # Most objectives end here: a pass costs about a third of a training step.
     if not packed or not (needed or objective.token_advantage):
         return BatchPass(Passed(reference_kl=kl), starts, {})
-    batch = _tokens(model, stage, packed, device, version=version, needed=needed)
+    batch = _tokens(learner, packed, version=version, needed=needed)
     metrics: dict[str, float] = {}
     advantages: Tensor | None = None
     if objective.kl_penalty.coef > 0:
@@ -143,48 +154,32 @@ def _penalised(function: AdvantageFunction, micro_batches: Sequence[MicroBatch],
     return to_device(penalised(function, rewards, groups, summed)[owner], penalties.device)
 
 
-def _counts(micro: MicroBatch) -> Ints:
-    """The number of trained tokens of each response  # [S]"""
-    return np.bincount(micro.sequence, minlength=micro.sequences)
-
-
 def _starts(micro_batches: Sequence[MicroBatch]) -> Ints:
     """The places where each sample's tokens begin among those of all micro-batches  # [B]"""
     members = np.concatenate([np.zeros(0, np.int64), *(micro.members for micro in micro_batches)])
-    counts = np.concatenate([np.zeros(0, np.int64), *(_counts(micro) for micro in micro_batches)])
+    counts = np.concatenate([np.zeros(0, np.int64), *(micro.counts() for micro in micro_batches)])
     starts = np.zeros(len(members), np.int64)
     starts[members] = np.cumsum(counts) - counts
     return starts
 
 
-def _tokens(
-    model: Any,
-    stage: Stage,
-    packed: Sequence[MicroBatch],
-    device: torch.device,
-    *,
-    version: int,
-    needed: frozenset[PassField],
-) -> BatchTokens:
-    reference = stage.reference
-    critic = stage.critic
-    teacher = stage.teacher
-    own = [logprobs_of(model, micro, device) for micro in packed] if needed & {"logprobs", "entropies"} else None
-    ref: list[Tensor] = []
-    if reference is not None and "ref_logprobs" in needed:
-        with reference.model() as frozen:
-            ref = [logprobs_of(frozen, micro, device)[0] for micro in packed]
+def _tokens(learner: Learner[M], packed: Sequence[M], *, version: int, needed: frozenset[PassField]) -> BatchTokens:
+    found = learner.values(packed, needed)
     return replace(
-        carried(packed, device, version=version),
-        logprobs=torch.cat([part[0] for part in own]) if own else None,
-        entropies=torch.cat([part[1] for part in own]) if own else None,
-        ref_logprobs=torch.cat(ref) if ref else None,
-        teacher_logprobs=torch.cat([logprobs_of(teacher, micro, device)[0] for micro in packed]) if teacher else None,
-        values=torch.cat([critic.values(micro) for micro in packed]) if critic else None,
-        entropy_signals=torch.cat([signals_of(model, micro, device) for micro in packed])
-        if "entropy_signals" in needed
-        else None,
+        carried(packed, learner.device, version=version),
+        logprobs=joined([part.logprobs for part in found]),
+        entropies=joined([part.entropies for part in found]),
+        ref_logprobs=joined([part.ref_logprobs for part in found]),
+        teacher_logprobs=joined([part.teacher_logprobs for part in found]),
+        values=joined([part.values for part in found]),
+        entropy_signals=joined([part.entropy_signals for part in found]),
     )
+
+
+def joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The parts one after the other; None if no part is known: a field is known of all micro-batches or of none."""
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if known else None
 
 
 def carried(packed: Sequence[MicroBatch], device: torch.device, *, version: int) -> BatchTokens:
