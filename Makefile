@@ -10,12 +10,12 @@ STACK ?= embedded
 demo: $(READY)                      ## train a tiny model through the log, about a minute and a half; STACK=kafka: on real servers
 	$(BIN)/rftd demo --stack $(STACK)
 
-# Files with the most work first (tests/conftest.py). The inner loop runs three at a time even on two cores, for its
-# tests wait as well; the whole suite runs two, because tests with real processes start up to six at once.
+# Files with the most work first (tests/conftest.py). Three at a time even on two cores: tests with real processes wait
+# for most of their time, for a worker to start or a lease to end, and all share one Kafka and one Postgres.
 SPREAD := --dist loadfile --no-loadscope-reorder
 
-test: $(READY)                      ## the whole test suite, two files at a time
-	$(BIN)/python -P -m pytest -q -n 2 $(SPREAD)
+test: $(READY)                      ## the whole test suite, three files at a time
+	$(BIN)/python -P -m pytest -q -n 3 $(SPREAD)
 
 test-fast: $(READY)                 ## the inner loop: all but what is slow, starts a daemon, or needs a server
 	$(BIN)/python -P -m pytest -q --fast -n 3 $(SPREAD)

@@ -20,8 +20,8 @@ os.environ.setdefault("RFTD_DISK_RESERVE", "0")  # a machine with little space r
 # processor time of a start, and of the tool that formats its folder.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# Tests start hundreds of daemons, workers and command lines: without its bytecode each would compile the whole tree anew,
-# which is a quarter of a daemon's start.
+# Tests start hundreds of daemons, workers and command lines: without bytecode each would compile the whole tree anew,
+# a quarter of a daemon's start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 pytest_plugins = ["servers", "inner_loop"]  # a real Kafka and a real Postgres; `--fast`

@@ -13,7 +13,7 @@ import pytest
 from rftd.daemon.demo.host import DaemonHost
 
 LEFT_OUT = ("slow", "e2e", "servers")
-MARK_OF_FIXTURE = {"servers_folder": "servers", "scene": "e2e", "embedded_scene": "e2e"}
+MARK_OF_FIXTURE = {"shared_servers": "servers", "scene": "e2e", "embedded_scene": "e2e"}
 """A test that names such a fixture, or one that needs it, has the mark."""
 
 

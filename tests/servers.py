@@ -1,4 +1,4 @@
-"""Real servers for tests: one Kafka and one Postgres for a session, started when a test first asks for them.
+"""Real servers for tests: one Kafka and one Postgres for a run, started when a test first asks for them.
 
 A test that kills or restarts a server starts its own, in a folder below `own_servers`.
 """
@@ -6,6 +6,7 @@ A test that kills or restarts a server starts its own, in a folder below `own_se
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import tempfile
@@ -25,22 +26,61 @@ from rftd.daemon.stack.postgres import PostgresServer
 T = TypeVar("T")
 
 _NUMBERS = count(1)
+_PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+"""The name of this process among those that run tests."""
 _BEST_EFFORT_S = 30.0
 
 
+class _Root:
+    """The folder of a run's servers: deleted, and the servers ended, even if the run is killed."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="rftd-tests-"))
+        self.folder.chmod(0o711)  # a server of root's runs as another user
+        program = Path(__file__).parent / "synthetic" / "servers" / "end_servers.py"
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-P", str(program), str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
+        )
+
+    def close(self) -> None:
+        self._watcher.communicate(timeout=120)
+
+
+_ROOT = pytest.StashKey[_Root]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """All processes of one run share its servers: it is told where they are, and whoever asks first starts them."""
+    node.workerinput["servers"] = str(_root(node.config).folder)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _ROOT in config.stash:
+        config.stash[_ROOT].close()
+
+
+def _root(config: pytest.Config) -> _Root:
+    if _ROOT not in config.stash:
+        config.stash[_ROOT] = _Root()
+    return config.stash[_ROOT]
+
+
 @pytest.fixture(scope="session")
-def servers_folder(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """The folder of this session's servers: deleted, and the servers ended, even if the session is killed."""
+def shared_servers(request: pytest.FixtureRequest) -> Path:
+    """The folder of the run's servers."""
     if request.config.getoption("fast"):
         pytest.fail("starts a server, and lacks the mark `servers`")
-    folder = Path(tempfile.mkdtemp(prefix="rftd-tests-"))
-    folder.chmod(0o711)  # a server of root's runs as another user
-    program = Path(__file__).parent / "synthetic" / "servers" / "end_servers.py"
-    watcher = subprocess.Popen(
-        [sys.executable, "-P", str(program), str(folder)], stdin=subprocess.PIPE, start_new_session=True
-    )
-    yield folder
-    watcher.communicate(timeout=120)
+    told: dict[str, str] | None = getattr(request.config, "workerinput", None)
+    return Path(told["servers"]) if told is not None else _root(request.config).folder
+
+
+@pytest.fixture(scope="session")
+def servers_folder(shared_servers: Path) -> Path:
+    """The folder of the servers that no other process of the run knows."""
+    folder = shared_servers / _PROCESS
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture
@@ -53,27 +93,25 @@ def own_servers(servers_folder: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(servers_folder: Path) -> Iterator[KafkaBroker]:
-    """The session's broker, which no test stops."""
-    broker = KafkaBroker(servers_folder / "kafka")
-    broker.start()
-    yield broker
-    broker.kill()
+def kafka_broker(shared_servers: Path) -> KafkaBroker:
+    """The run's broker, which no test stops."""
+    broker = KafkaBroker(shared_servers / "kafka")
+    broker.start()  # at once if another process of the run has started it
+    return broker
 
 
 @pytest.fixture(scope="session")
-def postgres_server(servers_folder: Path) -> Iterator[PostgresServer]:
-    """The session's Postgres, which no test stops."""
-    server = PostgresServer(servers_folder / "postgres", trust=True, durable=False)
+def postgres_server(shared_servers: Path) -> PostgresServer:
+    """The run's Postgres, which no test stops."""
+    server = PostgresServer(shared_servers / "postgres", trust=True, durable=False)
     server.start()
-    yield server
-    server.kill()
+    return server
 
 
 @pytest.fixture
 def kafka_prefix(kafka_broker: KafkaBroker) -> Iterator[str]:
     """The beginning of the names of one test's topics, which are deleted after it."""
-    prefix = f"t{next(_NUMBERS)}."
+    prefix = f"{_PROCESS}t{next(_NUMBERS)}."
     yield prefix
     with suppress(Exception):
         in_thread(_delete_topics(kafka_broker.direct_bootstrap, prefix))
@@ -82,7 +120,7 @@ def kafka_prefix(kafka_broker: KafkaBroker) -> Iterator[str]:
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """The URL of a new, empty database, dropped after the test."""
-    name = f"t{next(_NUMBERS)}"
+    name = f"{_PROCESS}t{next(_NUMBERS)}"
     in_thread(_execute(postgres_server.url, f"CREATE DATABASE {name}"))
     yield postgres_server.url_of(name)
     in_thread(_execute(postgres_server.url, f"DROP DATABASE {name} WITH (FORCE)"))
