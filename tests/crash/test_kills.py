@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 
+EVERY_ROLE = ("daemon", "explorer", "trainer")
+
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.parametrize("roles", [("explorer",), ("trainer",), ("daemon",), ("daemon", "explorer", "trainer")])
+@pytest.mark.parametrize(
+    ("pair", "roles"),
+    [
+        # `test_dense_kills` kills each role beside files; beside servers the daemon alone has what a kill can tear.
+        pytest.param("embedded", EVERY_ROLE, id="embedded-every role"),
+        pytest.param("production", EVERY_ROLE, id="production-every role", marks=pytest.mark.servers),
+        pytest.param("production", ("daemon",), id="production-daemon", marks=pytest.mark.servers),
+    ],
+    indirect=["pair"],
+)
 def test_a_run_survives_kills(scene: Any, chance: random.Random, roles: tuple[str, ...]) -> None:
     name = scene.submit()
     for _ in range(4):

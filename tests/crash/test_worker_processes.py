@@ -22,7 +22,7 @@ from rftd.workers.launcher.executor import Handle, WorkerOrder
 from rftd.workers.launcher.local import LocalExecutor
 from rftd.workers.membership import this_process
 
-KILLS = 5
+KILLS = 2
 MEMBERS = ("plain", "grandchild", "deaf", "session", "renamed", "orphan", "hidden")
 
 WORKER = """
