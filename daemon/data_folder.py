@@ -57,8 +57,6 @@ class DataFolder:
                 fix=f"repeat it: rftd import {file}",
             )
         make_durable_folder(self.root)
-        # Closed to other users: whoever opens the socket may append to the log.
-        self.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def announce(self, endpoint: Endpoint) -> None:
         """Writes endpoint.json, whole or not at all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,9 +49,14 @@ async def owned_log(
         embedded = await SqliteLog.open(folder.log, refuse_loss=refuse_loss)
         door = None if refuse_loss else Door()
         try:
+            # Closed to other users: whoever opens the socket may append to the log.
+            folder.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             async with LogServer(embedded, folder.socket, file=embedded.path, door=door):
                 yield OwnedLog(log=embedded, worker_url=f"unix:{folder.socket}", door=door)
         finally:
+            # While the file is locked, so that it is not the folder that another daemon has just made.
+            with suppress(OSError):
+                folder.socket.parent.rmdir()
             await embedded.close()
         return
     backend = backend_of(url)
