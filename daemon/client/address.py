@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -41,3 +42,11 @@ def _announced(folder: Path) -> str | None:
         return str(written["url"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def trusted_by(url: str) -> ssl.SSLContext | bool:
+    """Whose certificates a client of `url` trusts: the system's, and nobody's where the address needs none.
+
+    Reading the system's takes longer than most answers.
+    """
+    return True if urlsplit(url).scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

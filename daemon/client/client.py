@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import httpx
 import msgspec
 
-from rftd.daemon.client.address import find_daemon, no_address
+from rftd.daemon.client.address import find_daemon, no_address, trusted_by
 from rftd.daemon.client.errors import error_of, stranger
 from rftd.daemon.settings import Settings, data_folder
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
@@ -60,7 +60,13 @@ class Client:
         headers = _authorization(environ.get("RFTD_TOKEN", ""))
         try:
             # A proxy of the environment is for the internet, not for a daemon next door.
-            self._http = httpx.Client(base_url=self.url, timeout=settings.timeout_s, headers=headers, trust_env=False)
+            self._http = httpx.Client(
+                base_url=self.url,
+                timeout=settings.timeout_s,
+                headers=headers,
+                verify=trusted_by(self.url),
+                trust_env=False,
+            )
         except httpx.InvalidURL as error:
             raise no_address(self.url) from error
 

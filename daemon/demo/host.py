@@ -14,6 +14,7 @@ from typing import Self
 import httpx
 import msgspec
 
+from rftd.daemon.client.address import trusted_by
 from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UnreachableError
@@ -96,7 +97,8 @@ class DaemonHost:
 
     def _ready(self) -> bool:
         try:
-            return _serves(httpx.get(f"{self.url}/readyz?verbose", timeout=5.0, trust_env=False))
+            url = self.url
+            return _serves(httpx.get(f"{url}/readyz?verbose", timeout=5.0, verify=trusted_by(url), trust_env=False))
         except (OSError, httpx.HTTPError, msgspec.MsgspecError, UnicodeDecodeError):
             return False
 

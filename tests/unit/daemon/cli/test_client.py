@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import pytest
 from synthetic.daemon.command_line import Rftd, Served
 
 from rftd.daemon.client import client as client_module
-from rftd.daemon.client.address import DEFAULT_URL, find_daemon
+from rftd.daemon.client.address import DEFAULT_URL, find_daemon, trusted_by
 from rftd.daemon.client.client import Client, follow
 from rftd.daemon.client.errors import SeveralErrors, error_of, kind_of, known_errors
 from rftd.daemon.settings import Settings
@@ -354,3 +355,11 @@ def test_a_refusal_after_a_restart_is_the_end_of_it(stranger: Stranger, page: by
     ]
     with Client(Settings(server=stranger.url), {}) as client, pytest.raises(NotFoundError, match="no such experiment"):
         list(follow(client, "small", patience_s=1e6))
+
+
+def test_certificates_are_read_only_for_an_address_that_needs_them() -> None:
+    assert trusted_by("HTTPS://host") is True
+    nobody = trusted_by("http://127.0.0.1:7070")
+    assert isinstance(nobody, ssl.SSLContext)
+    assert nobody.verify_mode == ssl.CERT_REQUIRED
+    assert nobody.get_ca_certs() == []
