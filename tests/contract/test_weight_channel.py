@@ -17,15 +17,22 @@ from synthetic.docs.package import install_packed_weights
 
 from rftd.ops.errors import ConfigError, ConflictError, WorkError
 from rftd.workers.weights.channel import Exported, WeightChannel, WeightsRef, check_takes
-from rftd.workers.weights.checksum import checksum
+from rftd.workers.weights.checksum import form_of
 from rftd.workers.weights.registry import CHANNELS, Channels
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
+from rftd.workers.weights.tensor_digests import TensorDigests
+from rftd.workers.weights.torch_bytes import tensors_of
 
 Make = Callable[[], WeightChannel]
 
 
 THIRD_PARTY = "packed"
 """The channel of docs/extending.md."""
+
+
+FILES = [*(name for name in CHANNELS.names() if name != "nccl"), THIRD_PARTY]
+in_files = pytest.mark.parametrize("method", FILES, indirect=True)
+"""What holds of channels whose versions are files; `test_device_channel` has what takes its place for the other."""
 
 
 @pytest.fixture(params=[*CHANNELS.names(), THIRD_PARTY])
@@ -41,7 +48,10 @@ def method(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def make(method: str, tmp_path: Path) -> Make:
-    """Channels of one experiment, each as another process would make it."""
+    """Channels of one experiment, each as another process would make it; of what a process holds, the same one."""
+    if method == "nccl":
+        one = Channels().of(method)
+        return lambda: one
     return lambda: Channels(str(tmp_path / "job"), str(tmp_path / "memory")).of(method)
 
 
@@ -91,7 +101,7 @@ def plain(weights: Weights) -> dict[str, bytes]:
 def test_what_is_published_is_what_another_process_opens(make: Make) -> None:
     weights = weights_of(1)
     ref = published(make(), weights, 1)
-    assert ref.checksum == checksum(weights)
+    assert ref.checksum == TensorDigests(threads=1).of(form_of(ref.checksum), tensors_of(weights))
     with make().open(ref) as found:
         assert plain(found) == plain(weights)
         assert {name: (each.dtype, each.shape) for name, each in found.items()} == {
@@ -101,6 +111,7 @@ def test_what_is_published_is_what_another_process_opens(make: Make) -> None:
     assert make().holds(ref)
 
 
+@in_files
 def test_the_ref_alone_is_enough_for_a_process_without_torch(make: Make, method: str) -> None:
     """As for a server that holds the model in a process of its own: it opens and verifies them by itself."""
     weights = weights_of(1)
@@ -121,7 +132,7 @@ import sys
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import WorkError
 from rftd.workers.weights.channel import WeightsRef
-from rftd.workers.weights.checksum import checksum
+from rftd.workers.weights.checksum import form_of
 from rftd.workers.weights.registry import open_weights
 try:
     with open_weights(json_decoder(WeightsRef).decode(sys.stdin.buffer.read())) as found:
@@ -196,6 +207,7 @@ def test_others_than_announced_are_refused(make: Make, change: dict[str, object]
         loaded(make(), msgspec.structs.replace(ref, host="", **change))
 
 
+@in_files
 def test_every_flipped_byte_of_a_tensor_and_every_cut_is_refused(make: Make) -> None:
     weights = weights_of(1, rows=2)
     ref = published(make(), weights, 1)
@@ -219,6 +231,7 @@ def test_every_flipped_byte_of_a_tensor_and_every_cut_is_refused(make: Make) -> 
 
 
 @pytest.mark.slow
+@in_files
 def test_a_publisher_that_was_killed_leaves_nothing_in_the_way(make: Make, method: str, tmp_path: Path) -> None:
     """Killed at each of its first system calls that name a file: what lies there then is whole, or not there."""
     for number in range(1, 20):

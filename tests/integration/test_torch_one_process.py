@@ -27,6 +27,7 @@ from rftd.workers.weights.checksum import form_of
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "rollouts in bfloat16": {"dtype": "bfloat16"},
+    "weights by links": {"method": "nccl"},
     "merged adapter": {"lora": LoraSpec(rank=4), "engine_args": {"lora_publish": "merged"}},
     "adapter alone": {"lora": LoraSpec(rank=4), "engine_args": {"lora_publish": "adapter"}},
     "critic": {"advantage": "ppo", "critic_warmup_steps": 2, "engine_args": {"critic_lr": 1e-3}},
@@ -61,6 +62,11 @@ def spec_of(folder: Path, fake_world: Any, variant: dict[str, Any]) -> Experimen
     }
     spec: ExperimentSpec = fake_world.spec(folder)
     stages = tuple(msgspec.structs.replace(stage, **engines) for stage in spec.stages)
+    if "method" in variant:
+        stages = tuple(
+            msgspec.structs.replace(stage, sync=msgspec.structs.replace(stage.sync, method=variant["method"]))
+            for stage in stages
+        )
     if "advantage" in variant:
         stages = tuple(
             msgspec.structs.replace(
@@ -89,7 +95,12 @@ async def test_both_engines_in_one_process(tmp_path: Path, clock, ids, fake_worl
     assert torch.are_deterministic_algorithms_enabled() == switched, "the trainer's switch is put back"
     published = run.state.weights.published.values()
     assert published
-    assert {bool(event.trained) for event in published} == {variant == "rollouts in bfloat16"}
+    if variant == "weights by links":
+        # Those that are evaluated and the last are files in any case.
+        assert {event.method for event in published} == {"nccl", "checkpoint"}
+        assert {event.method for event in published if event.trained} == {"nccl"}
+    else:
+        assert {bool(event.trained) for event in published} == {variant == "rollouts in bfloat16"}
     assert (await fake_world.verified(log)).clean
     record = await read_record(log, experiment, clock=clock)
     with ThreadPoolExecutor(1) as thread:

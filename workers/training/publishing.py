@@ -20,7 +20,7 @@ from rftd.streams.role import RoleLease
 from rftd.streams.schedule import eval_due, kept_versions
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.training.engine import TrainerEngine, WeightsSnapshot
-from rftd.workers.weights.channel import Exported, as_ref, check_takes
+from rftd.workers.weights.channel import Exported, TensorChannel, TensorSnapshot, as_ref, check_takes
 from rftd.workers.weights.checksum import form_of
 from rftd.workers.weights.registry import Channels
 
@@ -28,7 +28,11 @@ DURABLE = "checkpoint"
 """The channel whose versions outlive the machine's memory."""
 LOOKS_S: Final = (5.0, 60.0, 600.0)
 """A trainer that has waited for so long reads through what it has announced, once each time."""
-_GONE: Final = {DURABLE: "its files are gone", "memory": "the memory that held them is gone"}
+_GONE: Final = {
+    DURABLE: "its files are gone",
+    "memory": "the memory that held them is gone",
+    "nccl": "the process that held them is gone",
+}
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +225,8 @@ class Publisher:
     ) -> None:
         method, exported = await asyncio.to_thread(self._export, snapshot, present)
         faults.point("weights.after_files")
+        # Where both are of one form and of the same bits they must agree, or the announcement does not count.
+        same_form = form_of(present.checksum) == form_of(exported.checksum)
         event = WeightsPublished(
             version=present.version,
             generation=present.generation,
@@ -231,8 +237,7 @@ class Publisher:
             checksum=exported.checksum,
             size_bytes=exported.size_bytes,
             host=exported.host,
-            # Not where both are xxh3 of the same bytes: they must agree, or the announcement does not count.
-            trained="" if snapshot.exact and form_of(present.checksum) == "xxh3" else present.checksum,
+            trained="" if same_form and snapshot.exact else present.checksum,
         )
         # Its files may lie under another name than before, where those under the old one were damaged.
         same = next((each for each in older if each.generation == present.generation), None)
@@ -257,21 +262,25 @@ class Publisher:
         """The channel's name and what it holds; where the stage's channel has no room, it is the durable one."""
         method = self._method(present)
         # Before the fall back: what a channel cannot carry at all is no lack of room.
-        check_takes(self._channels.of(method), snapshot.kind, method)
-        weights = snapshot.weights()
+        channel = self._channels.of(method)
+        check_takes(channel, snapshot.kind, method)
         version = present.version
         generation = present.generation
         if method != DURABLE:
             try:
-                exported = self._channels.of(method).publish(weights, version=version, generation=generation)
-                return method, exported
+                if isinstance(channel, TensorChannel) and isinstance(snapshot, TensorSnapshot):
+                    # From where they lie: not a byte of them comes to the host.
+                    tensors = snapshot.tensors()
+                    return method, channel.publish_tensors(tensors, version=version, generation=generation)
+                return method, channel.publish(snapshot.weights(), version=version, generation=generation)
             # Other weights under the same version and generation: no lack of room, and no channel may hide it.
             except ConflictError:
                 raise
             except (RftdError, OSError) as error:
                 reason = error.what if isinstance(error, RftdError) else str(error)
                 self._log.warning("weights.fell_back", version=version, method=method, to=DURABLE, reason=reason)
-        return DURABLE, self._channels.of(DURABLE).publish(weights, version=version, generation=generation)
+        durable = self._channels.of(DURABLE)
+        return DURABLE, durable.publish(snapshot.weights(), version=version, generation=generation)
 
     def _method(self, present: Present) -> str:
         """Versions that are evaluated, or with which another stage begins, must outlive the machine's memory.

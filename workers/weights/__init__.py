@@ -13,5 +13,8 @@ checkpoint    the channel `checkpoint`: safetensors files in a folder
 safetensors   that file format, written and read without another library
 memory        the channel `memory`: one mapped file per version for all workers of a machine
 mapped_file   such a file: its layout, its lock, its life as a buffer
+device        the channel `nccl`: versions stay on the trainer's device, and go to whoever comes
+tensor_link   how they go: a rendezvous, and a process group of two
+opened_tensors  what an engine that runs on torch opens
 registry      the table of channels
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -13,6 +13,10 @@ from rftd.streams.events.weights import WeightsPublished
 from rftd.workers.weights.checksum import checksum_of
 from rftd.workers.weights.manifest import Manifest
 from rftd.workers.weights.tensor_bytes import Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch import device as torch_device
 
 WeightsKind: TypeAlias = Literal["bytes", "tensors", "name"]
 """What weights are: `bytes` of a host, `tensors` on the trainer's devices, or a `name` that a service knows them by."""
@@ -100,6 +104,28 @@ class WeightChannel(Protocol):
 
     def retire(self, weights: WeightsRef) -> None:
         """Forgets them; who has them open goes on safely. What is gone already is no error."""
+        ...
+
+
+@runtime_checkable
+class TensorChannel(Protocol):
+    """A weight channel that also takes and gives tensors of torch, on whatever device they are."""
+
+    def publish_tensors(self, tensors: Mapping[str, Tensor], *, version: int, generation: int) -> Exported:
+        """As `publish`; nobody changes the tensors any more."""
+        ...
+
+    def open_tensors(self, weights: WeightsRef, device: torch_device) -> AbstractContextManager[Mapping[str, Tensor]]:
+        """As `open`, on the device; they belong to whoever opened them."""
+        ...
+
+
+@runtime_checkable
+class TensorSnapshot(Protocol):
+    """Weights of one version whose tensors lie on a device, and may be had there."""
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The tensors, which nobody changes any more."""
         ...
 
 

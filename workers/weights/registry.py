@@ -15,6 +15,7 @@ CHANNELS: Final = Plugins[WeightChannel](
     table={
         "checkpoint": "rftd.workers.weights.checkpoint:checkpoint_channel",
         "memory": "rftd.workers.weights.memory:memory_channel",
+        "nccl": "rftd.workers.weights.device:device_channel",
     },
 )
 """The channels by `sync_method`; each is made with one argument, the `place`."""

@@ -19,6 +19,8 @@ from rftd.workers.devices.host import Host
 from rftd.workers.weights.registry import CHANNELS
 
 _SYNC: FieldPath = ("synchronizer",)
+_NCCL_GPUS: Final = 2
+"""NCCL refuses two processes on one GPU."""
 _TURNS: Final = {
     "sync_method": "memory",
     "sync_style": "fixed",
@@ -76,8 +78,7 @@ def _method(experiment: Experiment, host: Host, notes: Notes) -> str:
     if given.memory_dir and not PurePosixPath(given.memory_dir).is_absolute():
         notes.wrong((*_SYNC, "memory_dir"), "must be an absolute path", "name a folder in memory, such as /dev/shm")
     # nccl is the guide's default, so a file that says nothing of it is no error here.
-    if given.sync_method == "nccl" and not (host.gpus and "nccl" in CHANNELS.names()):
-        why = "is not in this release" if host.gpus else "needs GPUs"
+    if given.sync_method == "nccl" and (why := _no_nccl(experiment, host)):
         notes.warn(f"synchronizer.sync_method nccl {why}: weights travel as checkpoint files instead")
         return "checkpoint"
     try:
@@ -96,6 +97,21 @@ def _method(experiment: Experiment, host: Host, notes: Notes) -> str:
         )
         return "checkpoint"
     return given.sync_method
+
+
+def _no_nccl(experiment: Experiment, host: Host) -> str:
+    """The reason why weights cannot go from GPU to GPU; empty if they can."""
+    if not host.gpus:
+        return "needs GPUs"
+    if len(host.gpus) < _NCCL_GPUS or experiment.mode != "both":
+        return "needs a GPU for the trainer and another one for explorers"
+    arguments = (experiment.trainer.engine_args, experiment.explorer.rollout_model.extra_engine_args)
+    if experiment.deterministic or any(each.get("device") == "cpu" for each in arguments):
+        return "needs a trainer and explorers that run on GPUs"
+    # The guide's default would choose it for everybody, and it was tested between CPUs alone.
+    if "sync_method" not in experiment.synchronizer.model_fields_set:
+        return "is chosen where it is written, for this release did not run it on GPUs"
+    return ""
 
 
 def eval_interval_steps(experiment: Experiment, interval: int, notes: Notes) -> int:

@@ -9,6 +9,7 @@ import pytest
 from synthetic.docs.package import install_packed_weights
 
 from rftd.daemon.config.loading import Submission
+from rftd.workers.devices.host import Device, Host
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -28,12 +29,44 @@ def test_the_weight_channel_is_the_one_asked_for_where_it_can_be(load: Load, giv
     assert sync.memory_dir == ("/run/shm" if method == "memory" else "")
 
 
+def gpus(count: int) -> Host:
+    return Host(
+        devices=tuple(
+            Device(kind="cuda", index=index, name="NVIDIA H100", memory_bytes=80 * 1024**3, visible=str(index))
+            for index in range(count)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "given", "method"),
+    [
+        (2, [], "nccl"),
+        (1, [], "checkpoint"),
+        (2, ["explorer.rollout_model.engine_type=torch", "trainer.engine_args.device=cpu"], "checkpoint"),
+        (2, ["deterministic=true"], "checkpoint"),
+        (2, ["mode=colocate"], "memory"),
+    ],
+)
+def test_weights_go_from_gpu_to_gpu_where_both_sides_have_one_of_their_own(
+    load: Load, count: int, given: list[str], method: str
+) -> None:
+    found = load(overrides=["synchronizer.sync_method=nccl", *given], host=gpus(count))
+    assert found.spec.stages[0].sync.method == method
+
+
+def test_what_was_not_run_on_gpus_is_chosen_only_where_it_is_written(load: Load) -> None:
+    found = load(host=gpus(2)).spec
+    assert found.stages[0].sync.method == "checkpoint"
+    assert any("nccl is chosen where it is written" in warning for warning in found.warnings)
+
+
 def test_the_weight_channel_of_a_third_party_is_known_once_it_is_installed(
     load: Load, errors: Errors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = "synchronizer.sync_method=packed"
     (text,) = errors(overrides=[packed])
-    assert "unknown weight channel 'packed'; known: checkpoint, memory" in text
+    assert "unknown weight channel 'packed'; known: checkpoint, memory, nccl" in text
     assert "'rftd.weight_channels'" in text
     (text,) = errors(overrides=["synchronizer.sync_method=memroy"])
     assert "did you mean 'memory'" in text

@@ -24,8 +24,8 @@ from rftd.workers.rollout.engines.torch.running import Finished, Running
 from rftd.workers.rollout.engines.torch.trial import try_model
 from rftd.workers.rollout.engines.torch.waiters import Several, Single, Waiter
 from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.opened_tensors import opened_tensors
 from rftd.workers.weights.registry import Channels
-from rftd.workers.weights.torch_bytes import tensors_of
 
 QUEUE_REQUESTS = 4096
 """Beyond so many unfinished requests `generate` waits before it queues."""
@@ -242,12 +242,13 @@ class TorchRolloutEngine:
         """The announced weights, verified, where the channel holds them; call the other once they were copied."""
         with contextlib.ExitStack() as stack:
             try:
-                found = stack.enter_context(self._channels.of(weights.method).open(weights))
+                channel = self._channels.of(weights.method)
+                found = stack.enter_context(opened_tensors(channel, weights, self._network.device))
             except WeightsElsewhereError:
                 raise
             except WorkError as error:
                 raise RolloutError(error.what, where=error.where) from error
-            verified = self._network.verified(tensors_of(found))
+            verified = self._network.verified(found)
             return verified, stack.pop_all().close
 
     def _checked(self, request: GenerationRequest) -> Running:

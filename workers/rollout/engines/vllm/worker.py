@@ -22,8 +22,8 @@ from rftd.workers.rollout.engines.vllm.sampler import PolicySampler
 from rftd.workers.rollout.engines.vllm.shapes import Expected, base_weights
 from rftd.workers.weights.adapter import adapted, changes, is_adapter
 from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.opened_tensors import opened_tensors
 from rftd.workers.weights.registry import Channels
-from rftd.workers.weights.torch_bytes import tensors_of
 
 _PATIENCE_S: Final = 0.002
 """Who asks for the state of weights waits so long at most: small ones are opened in milliseconds."""
@@ -65,7 +65,7 @@ class RolloutWorker:
         runner = self.model_runner
         # Replaced rather than configured: vLLM has no mode for log-probabilities at a row's temperature.
         runner.sampler = PolicySampler(runner)
-        self.rollout_weights = OpenedWeights(Path(folder))
+        self.rollout_weights = OpenedWeights(Path(folder), runner.device)
         return str(runner.device)
 
     def open_rollout_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
@@ -101,8 +101,9 @@ class RolloutWorker:
 class OpenedWeights:
     """Weights on their way into use: opened where the channel holds them, and verified, on a thread."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder`: of the model that they are to be of."""
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        """`folder`: of the model that they are to be of, which runs on the device."""
+        self._device = device
         self.tensors: Mapping[str, torch.Tensor] | None = None
         self._folder = folder
         self._expected: Expected | None = None
@@ -141,7 +142,8 @@ class OpenedWeights:
             if self._expected is None:
                 self._expected = Expected.of(self._folder)
             with ExitStack() as stack:
-                found = tensors_of(stack.enter_context(self._channels.of(weights.method).open(weights)))
+                channel = self._channels.of(weights.method)
+                found = stack.enter_context(opened_tensors(channel, weights, self._device))
                 self.tensors = self._whole(found, self._expected)
                 self._held = stack.pop_all()
         except RftdError as error:

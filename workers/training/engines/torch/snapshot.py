@@ -37,6 +37,10 @@ class TorchSnapshot:
                 copies[weight.data_ptr()] = weight.detach().to(dtype, copy=True)
         return cls({name: copies[weight.data_ptr()] for name, weight in tensors.items()}, exact=not rounded)
 
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The copies themselves."""
+        return self._tensors
+
     def weights(self) -> Weights:
         """The bytes of the tensors, without a copy of those on a CPU."""
         return bytes_of(self._tensors)

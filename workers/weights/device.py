@@ -1,0 +1,194 @@
+"""The `nccl` channel: a weight version stays where the trainer has it, and goes from there to whoever comes for it.
+
+The publisher keeps the snapshot, on its device or on the host, until it is retired. A receiver names the version it
+wants, is given a link of its own (`tensor_link`), and takes the tensors into its own memory: between GPUs by NCCL, else
+by gloo. Both sides sum the tensors' bits on their own device, so a receiver verifies without a copy on the host. What
+is retired while it is taken is finished from the publisher's memory; what a dead publisher held is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from rftd.ops.decoding import json_decoder
+from rftd.ops.errors import ConflictError, WeightsElsewhereError, WorkError
+from rftd.workers.weights.channel import ChannelPlace, Exported, WeightsRef, name_of
+from rftd.workers.weights.checksum import TensorDigest, digest_of
+from rftd.workers.weights.manifest import TensorSum, manifest_id
+from rftd.workers.weights.tensor_bytes import Weights
+
+if TYPE_CHECKING:
+    import torch
+
+    from rftd.workers.weights.tensor_link import LinkServer
+
+ADDRESS: Final = "RFTD_WEIGHTS_ADDRESS"
+"""The environment variable with the address of this machine at which explorers on others reach its trainer."""
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class WeightsLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """What a receiver makes room for, as its publisher says it."""
+
+    version: int
+    generation: int
+    checksum: str
+    device: str
+    """The kind of device that holds them: `cuda` or `cpu`."""
+    tensors: tuple[TensorSum, ...]
+    """In name order; the sums are of their bits."""
+    shares: tuple[int, ...]
+    """The number of the first tensor that has the same memory; its own, unless it is tied."""
+
+
+class HeldTensors(msgspec.Struct, frozen=True):
+    """A version that this process publishes."""
+
+    layout: bytes
+    tensors: Mapping[str, torch.Tensor]
+
+
+class DeviceChannel:
+    """Implements `WeightChannel` and `TensorChannel`. It keeps each version until it is retired, so room for them."""
+
+    def __init__(self, address: str, epoch: int = 0) -> None:
+        """`address`: where receivers find this process, should it publish. `epoch`: the publisher's."""
+        self._address = address
+        self._epoch = epoch
+        self._held: dict[str, HeldTensors] = {}
+        self._changing = threading.Lock()
+        self._server: LinkServer | None = None
+
+    def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
+        """Keeps a copy of the bytes and serves it. Raises ConflictError if others have the name."""
+        from rftd.workers.weights.torch_bytes import tensors_of
+
+        # Copied, for the caller's bytes may change; tied ones stay tied.
+        copies: dict[int, torch.Tensor] = {}
+        found = tensors_of(weights)
+        for tensor in found.values():
+            copies.setdefault(id(tensor), tensor.clone())
+        tensors = {name: copies[id(tensor)] for name, tensor in found.items()}
+        return self.publish_tensors(tensors, version=version, generation=generation)
+
+    def publish_tensors(self, tensors: Mapping[str, torch.Tensor], *, version: int, generation: int) -> Exported:
+        """Serves the tensors, which nobody changes any more, from where they lie. Raises ConflictError, WorkError."""
+        from rftd.workers.weights.tensor_link import LinkServer, layout_of
+
+        name = name_of(version, generation, self._epoch)
+        layout = layout_of(tensors, version=version, generation=generation)
+        encoded = msgspec.json.encode(layout)
+        with self._changing:
+            if self._server is None:
+                self._server = LinkServer(self._address, self._tensors)
+            path = f"{self._address}:{self._server.port}/{name}"
+            before = self._held.get(name)
+            if before is not None and before.layout != encoded:
+                raise ConflictError("other weights are published under this name", where=path, fix="retire them first")
+            if before is None:
+                self._held[name] = HeldTensors(encoded, tensors)
+                self._server.show(name, encoded)
+        return Exported(
+            path=path,
+            manifest=manifest_id(encoded),
+            checksum=layout.checksum,
+            size_bytes=sum(each.nbytes for each in {id(each): each for each in tensors.values()}.values()),
+            host=platform.node() if self._address == _LOOPBACK else "",
+        )
+
+    def prepare(self) -> None:
+        """Does nothing: the trainer's own memory is all that is needed."""
+
+    def holds(self, weights: WeightsRef) -> bool:
+        """True if this process publishes them, or the one that does answers."""
+        own = self._own(weights)
+        if own is not None:
+            return manifest_id(own.layout) == weights.manifest
+        from rftd.workers.weights.tensor_link import shown
+
+        try:
+            return manifest_id(shown(weights)) == weights.manifest
+        except WorkError:
+            return False
+
+    @contextmanager
+    def open(self, weights: WeightsRef) -> Iterator[Weights]:
+        """The weights as bytes of the host, where somebody wants them so."""
+        import torch
+
+        from rftd.workers.weights.torch_bytes import bytes_of
+
+        with self.open_tensors(weights, torch.device("cpu")) as tensors:
+            yield bytes_of(tensors)
+
+    @contextmanager
+    def open_tensors(self, weights: WeightsRef, device: torch.device) -> Iterator[Mapping[str, torch.Tensor]]:
+        """The weights in this process's own memory on the device, verified there. Raises WorkError as `open`."""
+        from rftd.workers.weights.tensor_link import received, shown
+
+        try:
+            encoded = shown(weights)
+        except WorkError as error:
+            raise _elsewhere(weights) or error from error
+        layout = announced_layout(encoded, weights)
+        yield received(layout, weights, device)
+
+    def retire(self, weights: WeightsRef) -> None:
+        """Forgets them; whoever is taking them takes them to the end."""
+        with self._changing:
+            if self._own(weights) is not None and self._server is not None:
+                name = weights.path.rpartition("/")[2]
+                self._held.pop(name)
+                self._server.hide(name)
+
+    def _own(self, weights: WeightsRef) -> HeldTensors | None:
+        place, _, name = weights.path.rpartition("/")
+        served = self._server is not None and place == f"{self._address}:{self._server.port}"
+        return self._held.get(name) if served else None
+
+    def _tensors(self, name: str) -> Mapping[str, torch.Tensor] | None:
+        held = self._held.get(name)
+        return held.tensors if held is not None else None
+
+
+def device_channel(place: ChannelPlace) -> DeviceChannel:
+    """The channel of an experiment: explorers of this machine find it by the loopback, unless `ADDRESS` is set."""
+    return DeviceChannel(os.environ.get(ADDRESS, _LOOPBACK), place.epoch)
+
+
+def announced_layout(encoded: bytes, weights: WeightsRef) -> WeightsLayout:
+    """The layout of the announced weights. Raises WorkError if it is another."""
+    if manifest_id(encoded) != weights.manifest:
+        raise WorkError(f"manifest {manifest_id(encoded)} is not {weights.manifest}", where=weights.path)
+    try:
+        layout = json_decoder(WeightsLayout).decode(encoded)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WorkError(f"the layout of the weights cannot be read: {error}", where=weights.path) from error
+    lines = (TensorDigest(each.name, each.dtype, each.shape, bytes.fromhex(each.xxh3)) for each in layout.tensors)
+    found = (layout.version, layout.generation, digest_of("bits", lines))
+    expected = (weights.version, weights.generation, weights.checksum)
+    if found != expected or layout.checksum != weights.checksum:
+        raise WorkError(
+            f"the weights are not those announced: found version, generation, checksum {found}, expected {expected}",
+            where=weights.path,
+        )
+    return layout
+
+
+def _elsewhere(weights: WeightsRef) -> WeightsElsewhereError | None:
+    here = platform.node()
+    if weights.host in ("", here):
+        return None
+    return WeightsElsewhereError(
+        f"weights {weights.version} are served to workers of {weights.host} alone, this one runs on {here}",
+        where=weights.path,
+        fix=f"set {ADDRESS} of the trainer's process to its machine's address, or write synchronizer.sync_method: "
+        "checkpoint",
+    )

@@ -1,0 +1,247 @@
+"""Links between two processes that tensors go over: a rendezvous at the publisher, a group of two for each transfer.
+
+A receiver pushes its request into a queue of the publisher's store (torch's TCPStore), and both join a process group of
+two under a name that no other transfer has. Each transfer has a thread and a group of its own, so a receiver that dies
+or hangs ends its own transfer alone. Nothing is pickled: requests are JSON, tensors go as their bytes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+import torch
+import torch.distributed
+
+from rftd.ops.decoding import json_decoder
+from rftd.ops.errors import WorkError
+from rftd.workers.weights.bit_sums import BitSums
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.checksum import digest_of
+from rftd.workers.weights.device import WeightsLayout
+from rftd.workers.weights.manifest import TensorSum
+
+_DIST: Final[Any] = torch.distributed
+"""torch says nothing of the types of its stores and groups."""
+_ASKS: Final = "asks"
+_LINKS: Final = "links"
+_SHOWN: Final = "shown/"
+_ANSWER: Final = "answer"
+_COMES: Final = "comes"
+_CONNECT: Final = timedelta(seconds=5)
+_OPERATION: Final = timedelta(seconds=60)
+"""The longest wait for one part of a transfer; a side that hangs for longer is given up."""
+_IDLE: Final = timedelta(days=1)
+"""A publisher waits so long for a request at once; one that ends asks itself to stop."""
+_GONE: Final = "the weights are gone, for their publisher does not answer; the trainer publishes them again"
+_PART_BYTES: Final = 1 << 28
+"""A tensor goes in parts of this size: gloo counts in 32 bits."""
+
+
+class WeightsAsk(msgspec.Struct, frozen=True):
+    """A receiver's request."""
+
+    name: str
+    """The version that is wanted; empty: the server is to stop."""
+    link: str
+    backend: str
+
+
+class LinkServer:
+    """The publisher's side: shows what can be had, and serves each request on a thread of its own."""
+
+    def __init__(self, address: str, tensors: Callable[[str], Mapping[str, torch.Tensor] | None]) -> None:
+        """Listens at the address, on a port that the system chooses. Raises WorkError if it cannot."""
+        try:
+            listener = socket.create_server((address, 0))
+        except OSError as error:
+            raise WorkError(f"weights cannot be served at {address}: {error.strerror}", where=address) from error
+        self.port: int = listener.getsockname()[1]
+        self._address = address
+        self._tensors = tensors
+        # By its descriptor, for a store of its own making would listen at every address of the machine.
+        self._store = _DIST.TCPStore(
+            address,
+            self.port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=_OPERATION,
+            master_listen_fd=listener.detach(),
+        )
+        self._thread = threading.Thread(target=self._serve, name="serve-weights", daemon=True)
+        self._thread.start()
+        # A thread that torch holds while the interpreter ends would take the process down with a crash.
+        atexit.register(self._stop)
+
+    def show(self, name: str, layout: bytes) -> None:
+        """From now on the version can be asked for."""
+        self._store.set(_SHOWN + name, layout)
+
+    def hide(self, name: str) -> None:
+        """From now on it cannot."""
+        self._store.delete_key(_SHOWN + name)
+
+    def _serve(self) -> None:
+        # Clients of its own: a store answers one call at a time, and the queue is waited for.
+        asks = _connected(self._address, self.port)
+        asks.set_timeout(_IDLE)
+        while True:
+            try:
+                encoded = asks.queue_pop(_ASKS)
+            except _DIST.DistStoreError:
+                continue  # nobody came
+            except RuntimeError:
+                return  # the store is gone
+            with suppress(msgspec.DecodeError):
+                ask = json_decoder(WeightsAsk).decode(encoded)
+                if not ask.name:
+                    return
+                threading.Thread(target=self._send, args=(ask,), name="send-weights", daemon=True).start()
+
+    def _send(self, ask: WeightsAsk) -> None:
+        tensors = self._tensors(ask.name)
+        # A receiver that died ends this transfer, and nobody else's; its successor asks again.
+        with suppress(RuntimeError):
+            store = _DIST.PrefixStore(ask.link, _connected(self._address, self.port))
+            store.set(_ANSWER, "retired" if tensors is None else _COMES)
+            if tensors is None:
+                return
+            group = _group(ask.backend, store, rank=0, address=self._address)
+            for tensor in _each_once(tensors):
+                for part in _parts(tensor if ask.backend == "nccl" else tensor.cpu()):
+                    group.send([part], 1, 0).wait()
+            # The receiver's word that it has all: a connection that is closed earlier may lose what is under way.
+            group.recv([torch.zeros(1, dtype=torch.uint8, device=_device_of(ask.backend))], 1, 1).wait()
+            if ask.backend == "nccl":
+                torch.cuda.synchronize()  # there `wait` holds the stream up, not this thread
+
+    def _stop(self) -> None:
+        with suppress(RuntimeError):
+            _connected(self._address, self.port).queue_push(_ASKS, msgspec.json.encode(WeightsAsk("", "", "")))
+        self._thread.join(_OPERATION.total_seconds())
+
+
+def layout_of(tensors: Mapping[str, torch.Tensor], *, version: int, generation: int) -> WeightsLayout:
+    """The layout of tensors that lie on one device."""
+    names = sorted(tensors)
+    devices = {each.device for each in tensors.values()}
+    device = devices.pop() if len(devices) == 1 else torch.device("cpu")
+    digests = BitSums(device).digests({name: tensors[name] for name in names})
+    first: dict[int, int] = {}
+    shares = tuple(first.setdefault(id(tensors[name]), number) for number, name in enumerate(names))
+    return WeightsLayout(
+        version=version,
+        generation=generation,
+        checksum=digest_of("bits", digests),
+        device=device.type,
+        tensors=tuple(TensorSum(each.name, each.dtype, each.shape, each.digest.hex()) for each in digests),
+        shares=shares,
+    )
+
+
+def shown(weights: WeightsRef) -> bytes:
+    """The layout that the publisher shows of the weights. Raises WorkError if it, or they, are gone."""
+    store, name, _ = _publisher(weights)
+    with _as_work_error(weights):
+        if not store.check([_SHOWN + name]):
+            raise WorkError("the weights were retired", where=weights.path)
+        return bytes(store.get(_SHOWN + name))
+
+
+def received(layout: WeightsLayout, weights: WeightsRef, device: torch.device) -> dict[str, torch.Tensor]:
+    """The tensors on the device, each verified. Raises WorkError if their publisher dies, or if one is damaged."""
+    store, name, address = _publisher(weights)
+    backend = "nccl" if device.type == layout.device == "cuda" else "gloo"
+    ask = WeightsAsk(name, f"link/{store.add(_LINKS, 1)}", backend)
+    target = device if backend == "nccl" else torch.device("cpu")
+    found: dict[str, torch.Tensor] = {}
+    with _as_work_error(weights):
+        store.queue_push(_ASKS, msgspec.json.encode(ask))
+        link = _DIST.PrefixStore(ask.link, store)
+        if link.get(_ANSWER) != _COMES.encode():
+            raise WorkError("the weights were retired", where=weights.path)
+        group = _group(backend, link, rank=1, address=address)
+        for number, line in enumerate(layout.tensors):
+            shared = layout.shares[number]
+            if shared != number:
+                found[line.name] = found[layout.tensors[shared].name]
+                continue
+            tensor = torch.empty(line.shape, dtype=getattr(torch, line.dtype), device=target)
+            for part in _parts(tensor):
+                group.recv([part], 0, 0).wait()
+            found[line.name] = tensor
+        group.send([torch.ones(1, dtype=torch.uint8, device=_device_of(backend))], 0, 1).wait()
+    for line, digest in zip(layout.tensors, BitSums(target).digests(found), strict=True):
+        if digest.digest.hex() != line.xxh3:
+            raise WorkError(f"tensor {line.name!r} is damaged: expected sums {line.xxh3}", where=weights.path)
+    moved = {id(each): each.to(device) for each in found.values()}
+    return {name: moved[id(each)] for name, each in found.items()}
+
+
+@contextmanager
+def _as_work_error(weights: WeightsRef) -> Iterator[None]:
+    """What torch raises within is the end of the publisher, or of the connection to it."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise WorkError(f"{_GONE} ({said})", where=weights.path) from error
+
+
+def _publisher(weights: WeightsRef) -> tuple[Any, str, str]:
+    """The publisher's store, the name of the weights there, and the address of this process towards it."""
+    place, _, name = weights.path.rpartition("/")
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise WorkError("this is no address of a publisher of weights", where=weights.path)
+    try:
+        # First by a plain socket: a store would try for as long as its time-out, also where nobody listens.
+        with socket.create_connection((host, int(port)), _CONNECT.total_seconds()) as tried:
+            address = tried.getsockname()[0]
+        return _connected(host, int(port)), name, address
+    except (OSError, RuntimeError) as error:
+        raise WorkError(_GONE, where=weights.path) from error
+
+
+def _connected(host: str, port: int) -> Any:
+    return _DIST.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_OPERATION)
+
+
+def _group(backend: str, store: Any, *, rank: int, address: str) -> Any:
+    """A process group of the two; it ends with its last reference. Not run on a GPU: `nccl`."""
+    if backend == "nccl":
+        options = _DIST.ProcessGroupNCCL.Options()
+        options._timeout = _OPERATION
+        return _DIST.ProcessGroupNCCL(store, rank, 2, options)
+    options = _DIST.ProcessGroupGloo._Options()
+    # By address: gloo would listen where the machine's name leads.
+    options._devices = [_DIST.ProcessGroupGloo.create_device(hostname=address)]
+    options._timeout = _OPERATION
+    return _DIST.ProcessGroupGloo(store, rank, 2, options)
+
+
+def _device_of(backend: str) -> torch.device:
+    return torch.device("cuda" if backend == "nccl" else "cpu")
+
+
+def _each_once(tensors: Mapping[str, torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The tensors in the order of the layout, tied ones once."""
+    seen = set[int]()
+    for name in sorted(tensors):
+        if id(tensors[name]) not in seen:
+            seen.add(id(tensors[name]))
+            yield tensors[name]
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor's bytes in C order, in parts that one send takes; none of an empty one."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    if flat.numel():
+        words = flat.view(torch.uint8)
+        yield from (words[begin : begin + _PART_BYTES] for begin in range(0, len(words), _PART_BYTES))
