@@ -160,6 +160,8 @@ class OpenedWeights:
             # A folder may hold more than the model, such as buffers that are computed by now.
             stored = base_weights(self._folder)
             self._base = {name: stored[name] for name in expected.shapes if name in stored}
+        # To the host, where the base is: an adapter may have come from another device.
+        found = {name: tensor.cpu() for name, tensor in found.items()}
         made = adapted(found, {name: self._base[name] for name in changes(found) if name in self._base})
         # Whole, though most of it is as it was: layers that are packed together are loaded together.
         whole = {**self._base, **made}

@@ -1,0 +1,37 @@
+"""The bench of a GPU: every path of it runs with a tiny model on a CPU, and without a GPU it says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "bench" / "gpu_figures.py"
+
+
+def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # No GPU is seen, whatever the machine has.
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-P", str(SCRIPT), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.slow
+def test_without_a_gpu_it_says_so_and_with_a_tiny_model_it_measures_all_of_its_figures() -> None:
+    refused = ran()
+    assert refused.returncode == 1
+    assert refused.stderr.endswith("not run: no GPU\n")
+    done = ran("--tiny")
+    assert done.returncode == 0, done.stderr
+    (model,) = json.loads(done.stdout)["models"]
+    torch = model["torch"]
+    for name in ("tokens_per_s", "into_running_engine_s", "trained_tokens_per_s", "of_matmul", "step_checksum_ms"):
+        assert torch[name] > 0, name
+    assert torch["longest_gap_near_update_ms"] > 0
+    assert model["device_to_mapped_file_s"] > 0
+    assert torch["forecast_bytes"] > 4 * torch["parameters"]
+    assert torch["mismatch"]["mismatch/k3/max"] < 1e-2
