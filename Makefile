@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast test-engines engines-cpu check bench bench-trl torture torture-crash torture-sim torture-tables torture-http torture-records lock clean
+.PHONY: demo test test-fast test-engines engines-cpu check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records lock clean
 
 STACK ?= embedded
 
@@ -61,6 +61,20 @@ $(TRL)/.ready: tests/bench/trl/requirements.txt $(READY)
 	$(BIN)/uv pip sync -q --compile-bytecode --python $(TRL)/bin/python --require-hashes tests/bench/trl/requirements.txt
 	touch $(TRL)/.ready
 
+AGENTS := build/bench-agents
+
+bench-agents: $(READY) $(AGENTS)/.ready  ## agent programs over OpenAI's and Anthropic's SDKs, openai-agents, LiteLLM and verifiers, unchanged
+	$(BIN)/python -P tests/bench/agent_sdks.py --environments $(AGENTS)
+
+# An environment for each set of packages whose pins clash.
+$(AGENTS)/.ready: tests/bench/agents/sdks.txt tests/bench/agents/litellm.txt tests/bench/agents/verifiers.txt $(READY)
+	mkdir -p $(AGENTS)
+	for each in sdks litellm verifiers; do \
+	  $(BIN)/uv venv -q --clear --python $(BIN)/python $(AGENTS)/$$each && \
+	  $(BIN)/uv pip sync -q --compile-bytecode --python $(AGENTS)/$$each/bin/python --require-hashes \
+	    tests/bench/agents/$$each.txt || exit 1; done
+	touch $(AGENTS)/.ready
+
 torture: torture-crash torture-sim torture-tables torture-http torture-records  ## the long versions of the tests that break things; hours
 
 torture-crash: $(READY)             ## 10,000 logs that lose power, files cut at every byte, 1,400 kills of real processes
@@ -87,6 +101,9 @@ lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate -c requirements/lock.txt tests/bench/trl/requirements.in \
 	  -o tests/bench/trl/requirements.txt
+	for each in sdks litellm verifiers; do \
+	  uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	    --no-header --no-annotate tests/bench/agents/$$each.in -o tests/bench/agents/$$each.txt || exit 1; done
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate --override requirements/engines-cpu.overrides \
 	  --group pyproject.toml:dev pyproject.toml requirements/engines-cpu.in -o requirements/engines-cpu.txt
