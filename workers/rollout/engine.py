@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.ops.errors import RolloutError
+from rftd.ops.errors import RolloutError, WorkError
 from rftd.streams.events.experience import Span
 from rftd.workers.weights.channel import WeightsRef
 
@@ -88,6 +88,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     requests_total: int
     running: int
     waiting: int
+    error: str = ""
+    """Why the engine will answer nothing more; empty while it works."""
 
 
 class RolloutEngine(Protocol):
@@ -145,3 +147,10 @@ class GroupEngine(RolloutEngine, Protocol):
         neighbours may be of other tasks.
         """
         ...
+
+
+def check_lives(engine: RolloutEngine) -> None:
+    """Returns if the engine may answer again. Raises WorkError if it never will: another process opens a new one."""
+    error = engine.stats().error
+    if error:
+        raise WorkError(f"the rollout engine failed: {error}", fix="nothing: the explorer is started again")

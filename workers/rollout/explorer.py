@@ -23,7 +23,7 @@ from rftd.streams.topics import partition_of
 from rftd.workers.devices.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
 from rftd.workers.rollout.endpoint.server import ModelEndpoint
-from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.engine import RolloutEngine, check_lives
 from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.rollout.eval_engine import SHARED, EvalEngine, OwnEngine, SharedEngine
 from rftd.workers.rollout.evaluator import Evaluator
@@ -244,6 +244,9 @@ class Explorer:
             await self._rollouts[lease.stage].run(lease, taskset, partial(self._hand_over, lease))
 
     async def _hand_over(self, lease: TaskLeased, events: Sequence[ExperienceProduced | RolloutFailed]) -> None:
+        if self._engine is not None and any(isinstance(event, RolloutFailed) for event in events):
+            # Not the rollouts' fault: their leases end with this process, and are given out again.
+            check_lives(self._engine)
         partition = partition_of(topics.EXPERIENCES, lease.group)
         drafts = [
             self._member.writer.draft(

@@ -10,7 +10,7 @@ from rftd.ops.logs import Logger
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.schedule import has_windows
 from rftd.workers.membership import Membership
-from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.engine import RolloutEngine, check_lives
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.rollout.view import ExplorerView
@@ -103,6 +103,7 @@ class WeightsLoader:
         except WeightsElsewhereError:
             raise
         except RftdError as error:
+            check_lives(engine)
             self._log.warning("weights.load_failed", version=target.version, error=error.what)
             self.failed = True
             await self._gate.refuse((target.version, target.generation), error)

@@ -160,6 +160,7 @@ class VllmRolloutEngine:
             requests_total=self._requests_total,
             running=running,
             waiting=max(0, self._asked - running),
+            error=self._error.what if self._error is not None else "",
         )
 
     async def close(self) -> None:
