@@ -211,6 +211,7 @@ async def _serve(options: object) -> None:
 
     import httpx
 
+    from rftd.daemon.client.address import trusted_by
     from rftd.daemon.service import ServiceOptions, running
     from rftd.ops.clock import SystemClock
     from rftd.ops.cycles import tune_allocator, tune_collector
@@ -242,7 +243,8 @@ async def _serve(options: object) -> None:
         loop.add_signal_handler(number, on_signal)
     try:
         async with running(options, clock=clock, ids=SystemIds(clock), logger=logger(role="daemon")) as service:
-            async with httpx.AsyncClient(timeout=10.0, trust_env=False) as client:
+            trusted = trusted_by(service.url)
+            async with httpx.AsyncClient(timeout=10.0, verify=trusted, trust_env=False) as client:
                 # Asked over HTTP like anybody would: this line is printed once the daemon answers, not once it
                 # believes to.
                 answer = await client.get(f"{service.url}/readyz")

@@ -23,6 +23,7 @@ from synthetic.daemon.command_line import Said
 from synthetic.daemon.scene import Scene
 from synthetic.faults.tcp_proxy import TcpProxy
 
+from rftd.daemon.client.address import trusted_by
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.daemon.views.experiments import ExperimentPage
@@ -99,7 +100,8 @@ class ClusterScene(Scene):
     def ready(self) -> tuple[int, str]:
         """The status and the body of /readyz; (0, reason) if nobody answers."""
         try:
-            answer = httpx.get(f"{self.url}/readyz", timeout=30.0, trust_env=False)
+            url = self.url
+            answer = httpx.get(f"{url}/readyz", timeout=30.0, verify=trusted_by(url), trust_env=False)
         except (OSError, httpx.HTTPError) as error:
             return 0, str(error)
         return answer.status_code, answer.text
