@@ -112,6 +112,12 @@ SERVED_RUNS: Final = 100_000
 """Runs with feedback that may wait to be committed."""
 SERVED_ROWS: Final = 10_000
 """Committed groups whose tokens are kept behind the newest that was given out; those before are in the log."""
+AUXILIARY_TURNS: Final = 64
+"""Answers of auxiliary models that a rollout's record holds; of later ones it has none."""
+AUXILIARY_TEXT_CHARS: Final = 32_768
+"""Characters of those answers together; what is longer is cut there."""
+SERVICE_ANSWER_SIZE_BYTES: Final = 4 * MIB
+"""The largest answer of a service that is asked as an auxiliary model."""
 DRAIN_TIMEOUT_S: Final = 10.0
 KILL_TIMEOUT_S: Final = 5.0
 """A process that was killed and has not ended after this long hangs in the operating system; it is named and left."""

@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
+from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.bounds import Finite, Index, Integer
+from rftd.streams.correction import CorrectionSpec
 from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
 
@@ -145,21 +147,6 @@ class OptimizerSpec(Spec, frozen=True, kw_only=True):
     """`constant` or `cosine`."""
     min_lr_ratio: Finite = 0.01
     grad_clip: Finite = 1.0
-
-
-class CorrectionPart(Spec, frozen=True, kw_only=True):
-    """One registered correction and its arguments."""
-
-    kind: str
-    args: dict[str, Any] = {}
-
-
-class CorrectionSpec(Spec, frozen=True, kw_only=True):
-    """The correction for tokens that older weights drew."""
-
-    old_logprobs: str = "rollout"
-    """`rollout`, `recomputed` or `approximated`: to which the policy loss takes its ratio."""
-    parts: tuple[CorrectionPart, ...] = ()
 
 
 class AlgorithmSpec(Spec, frozen=True, kw_only=True):
@@ -371,6 +358,8 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     trainer: TrainerSpec = TrainerSpec()
     serving: ServingSpec | None = None
     """Explorers answer over HTTP, and `taskset` is what they were asked: its rows come while the stage runs."""
+    auxiliary: tuple[AuxiliarySpec, ...] = ()
+    """The models that workflows and rewards may ask, beside the one that is trained."""
 
     @property
     def experiences_per_step(self) -> int:

@@ -52,6 +52,20 @@ class RunStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Equal where steps began in the same state of their environment; empty if unknown."""
 
 
+class AuxiliaryTurn(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an auxiliary model answered in a rollout, so that nobody has to ask it again."""
+
+    model: str
+    asked: str
+    """The xxh3-128 (hex) of the question: messages and sampling settings."""
+    text: str
+    """The answer, or its beginning."""
+    chars: Count
+    """The length of the whole answer."""
+    tokens: Count
+    prompt_tokens: Count = 0
+
+
 @event("experience.produced", stream=topics.EXPERIENCES, owner=NOBODY)
 class ExperienceProduced(Event, frozen=True, kw_only=True):
     """One finished rollout: what a trainer learns from. Key: the group. Consumed by dispatcher, planner and trainer.
@@ -87,6 +101,8 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
     processed_logprobs: Array | None = None
     """Log-probability of each response token in the distribution that it was drawn from: after biases, penalties,
     min-p, top-k and top-p, renormalised over what they keep. None unless asked for  # [T - prompt_tokens] f4"""
+    auxiliary: tuple[AuxiliaryTurn, ...] = ()
+    """The answers of auxiliary models, in the order in which they came."""
 
     @property
     def arrays(self) -> dict[str, Array]:

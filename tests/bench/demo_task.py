@@ -28,15 +28,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.spec import (
-    AlgorithmSpec,
-    CorrectionPart,
-    CorrectionSpec,
-    ExperimentSpec,
-    ModelSpec,
-    OptimizerSpec,
-    StageSpec,
-)
+from rftd.streams.correction import CorrectionPart, CorrectionSpec
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec
 from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.algorithms.registry import lookup
 from rftd.workers.models.tiny_model import make_tiny_model

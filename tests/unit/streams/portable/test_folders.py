@@ -60,7 +60,7 @@ def test_every_path_of_a_specification_moves() -> None:
     moved = Folders([(OLD, NEW)]).event(ExperimentSubmitted(spec=spec))
     assert isinstance(moved, ExperimentSubmitted)
     before, after = msgspec.json.encode(spec).decode(), msgspec.json.encode(moved.spec).decode()
-    assert before.count(OLD) == 13
+    assert before.count(OLD) == 14
     assert after == before.replace(OLD, NEW)
     models = {"model.path", "model.lora.path", "trainer.critic_path", "trainer.teacher_path"}
     tasksets = {f"{name}.{field}" for name in ("taskset", "dataset", "evals") for field in ("path", "reward_args")}

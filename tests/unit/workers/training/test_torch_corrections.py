@@ -15,7 +15,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import CorrectionPart, CorrectionSpec, OptimizerSpec, StageSpec
+from rftd.streams.correction import CorrectionPart, CorrectionSpec
+from rftd.streams.spec import OptimizerSpec, StageSpec
 from rftd.workers.training.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.losses.policy_loss import LossTokens, TokenLoss

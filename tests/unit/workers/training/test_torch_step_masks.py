@@ -11,7 +11,8 @@ import pytest
 import torch
 from synthetic.models.plain_loops import Response, in_order, joint_loop, near_policy, relative, weights_of
 
-from rftd.streams.spec import CorrectionPart, CorrectionSpec, OptimizerSpec, StageSpec, UpdatesSpec
+from rftd.streams.correction import CorrectionPart, CorrectionSpec
+from rftd.streams.spec import OptimizerSpec, StageSpec, UpdatesSpec
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
