@@ -19,6 +19,7 @@ engines/     one file or folder for each engine
 response     an answer of the model: text, tokens, log-probabilities, spans
 model        `Model`: chat and complete over any rollout engine, with derived ids and seeds
 endpoint/    the same model over HTTP, for agent programs that know OpenAI's API
+auxiliary/   models beside the one that is trained: judges and others, with engines of their own or served by somebody
 workflows/   workflows, and attempts to run them
 rewards/     rewards, and the scorer that calls them
 """
