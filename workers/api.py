@@ -20,6 +20,7 @@ from rftd.workers.algorithms.advantages.closed_group import ClosedGroup
 from rftd.workers.algorithms.definition import AlgorithmDefinition, Needs
 from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.policies.policy import Flight, PolicyView, Retirement, StalenessPolicy
+from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, AuxiliaryModel, ModelAddress
 from rftd.workers.rollout.engine import (
     EngineStats,
     Generation,
@@ -61,6 +62,8 @@ from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 __all__ = [
     "AdvantageFunction",
     "AlgorithmDefinition",
+    "AuxiliaryAnswer",
+    "AuxiliaryModel",
     "BatchTokens",
     "ChannelPlace",
     "Channels",
@@ -86,6 +89,7 @@ __all__ = [
     "Message",
     "Mismatch",
     "Model",
+    "ModelAddress",
     "ModelSpec",
     "Needs",
     "NonFiniteLossError",

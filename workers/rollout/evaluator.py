@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from rftd.ops.clock import Clock
@@ -14,6 +15,7 @@ from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.task import EvalLeased
 from rftd.streams.spec import StageSpec
 from rftd.workers.membership import explain
+from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels, no_auxiliary_models
 from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.eval_engine import EvalEngine
@@ -44,11 +46,13 @@ class Evaluator:
         orphans: Orphans,
         log: Logger,
         endpoint: ModelEndpoint | None = None,
+        auxiliary: AuxiliaryModels | None = None,
     ) -> None:
         """`places` gives the bound on the rows of a stage that run at a time.
 
-        `endpoint` serves the model to workflows that run other programs.
+        `endpoint` serves the model to workflows that run other programs; `auxiliary` are the models to ask beside it.
         """
+        self._auxiliary = auxiliary
         self._endpoint = endpoint
         self._engine = engine
         self._tokenizer = tokenizer
@@ -150,6 +154,7 @@ class Evaluator:
             engine=asked,
             tokenizer=self._tokenizer,
             endpoint=self._endpoint,
+            auxiliary=partial(self._auxiliary.of, stage) if self._auxiliary else no_auxiliary_models,
         )
         rollouts = Rollouts(
             runner, stage.rollout, places=self._places(lease.stage), clock=self._clock, orphans=self._orphans

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from random import SystemRandom
 from uuid import UUID
 
 from rftd.ops import limits
@@ -22,6 +24,7 @@ from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.devices.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
+from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels
 from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.engine import RolloutEngine, check_lives
 from rftd.workers.rollout.engines.registry import open_engine
@@ -89,6 +92,9 @@ class Explorer:
             self._turn = DeviceTurn(Path(spec.job_dir), self._member.clock)
             self._turn.share(engine)
         endpoint = ModelEndpoint(clock=self._member.clock, random_bytes=secrets.token_bytes)
+        auxiliary = AuxiliaryModels(
+            spec, clock=self._member.clock, environ=os.environ, random=SystemRandom(), endpoint=endpoint
+        )
         places = [RolloutPlaces(each.rollout.concurrency) for each in spec.stages]
         eval_engine = self._eval_engine(spec, stage, engine)
         shared = isinstance(eval_engine, SharedEngine)
@@ -102,6 +108,7 @@ class Explorer:
             orphans=self._orphans,
             log=self._log,
             endpoint=endpoint,
+            auxiliary=auxiliary,
         )
         server: ConversationServer | None = None
         for index, each in enumerate(spec.stages):
@@ -109,7 +116,7 @@ class Explorer:
                 server = self._server(index, spec, engine, tokenizer, places[index])
             elif each.taskset is not None:
                 self._rollouts[index] = self._leased(
-                    each, each.taskset, spec, engine, tokenizer, endpoint, places[index]
+                    each, each.taskset, spec, engine, tokenizer, auxiliary, places[index]
                 )
         # Only now, for from here on it is given work: whatever can be refused was refused before.
         await self._member.join(slots)
@@ -120,6 +127,7 @@ class Explorer:
                     tasks.create_task(self._member.beat(self._refresh)),
                     tasks.create_task(self._loader.run(engine)),
                     tasks.create_task(endpoint.run()),
+                    tasks.create_task(auxiliary.run()),
                     *([tasks.create_task(server.run())] if server is not None else []),
                 ]
                 async with asyncio.TaskGroup() as work:
@@ -144,13 +152,19 @@ class Explorer:
         spec: ExperimentSpec,
         engine: RolloutEngine,
         tokenizer: Tokenizer,
-        endpoint: ModelEndpoint,
+        auxiliary: AuxiliaryModels,
         places: RolloutPlaces,
     ) -> LeasedRollouts:
         """The rollouts of one stage. Raises ConfigError if its workflow or reward cannot be opened."""
-        asked = EngineFromThreads(engine) if stage.rollout.threads_each else engine
         rollouts = Rollouts(
-            WorkflowRunner(taskset, model=stage.model, engine=asked, tokenizer=tokenizer, endpoint=endpoint),
+            WorkflowRunner(
+                taskset,
+                model=stage.model,
+                engine=EngineFromThreads(engine) if stage.rollout.threads_each else engine,
+                tokenizer=tokenizer,
+                endpoint=auxiliary.endpoint,
+                auxiliary=partial(auxiliary.of, stage),
+            ),
             stage.rollout,
             places=places,
             clock=self._member.clock,

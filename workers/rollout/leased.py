@@ -157,4 +157,5 @@ def experience_of(
         duration_s=duration_s,
         steps=result.steps,
         sampling=result.sampling,
+        auxiliary=result.auxiliary,
     )

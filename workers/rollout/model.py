@@ -18,6 +18,7 @@ from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryModel
     from rftd.workers.rollout.endpoint.rollout_calls import CallBounds
     from rftd.workers.rollout.endpoint.server import ModelEndpoint, ServedModel
 
@@ -39,6 +40,7 @@ class Model:
         rollout: UUID,
         seed: UUID | None = None,
         endpoint: ModelEndpoint | None = None,
+        auxiliary_models: Sequence[AuxiliaryModel] = (),
     ) -> None:
         self._engine = engine
         self._endpoint = endpoint
@@ -49,6 +51,8 @@ class Model:
         self.tokenizer = tokenizer
         self.sampling = sampling
         """The taskset's; a call may bring another, made with `msgspec.structs.replace`."""
+        self.auxiliary_models = auxiliary_models
+        """The models of `explorer.auxiliary_models`, in the order of the file."""
 
     async def chat(
         self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None, reply_prefix: str = ""

@@ -17,6 +17,8 @@ rule_based          form, exact match, and agreement by value
 answer              the answer in a response, the truth in a reference solution, and their agreement
 math_verify_reward  accuracy by the library math-verify, in `math_verify_judge`'s process
 reward_model        the output of a reward model, in `reward_model_process`'s process
+judge_prompts       the questions that a judge is asked
+llm_judge           the verdict of an auxiliary model
 line_process        a module in a process of its own that answers lines
 
 A new reward: one file, one line in `registry`, its goldens in tests/unit/workers/rollout/rewards.

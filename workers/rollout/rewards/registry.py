@@ -17,6 +17,7 @@ REWARDS: Final[Plugins[Reward]] = Plugins(
         "math_boxed_reward": "rftd.workers.rollout.rewards.rule_based:MathBoxedReward",
         "math_verify_reward": "rftd.workers.rollout.rewards.math_verify_reward:MathVerifyReward",
         "reward_model": "rftd.workers.rollout.rewards.reward_model:RewardModel",
+        "llm_judge_reward": "rftd.workers.rollout.rewards.llm_judge:LlmJudgeReward",
         "accuracy_reward": "rftd.workers.rollout.rewards.rule_based:AccuracyReward",
         "format_reward": "rftd.workers.rollout.rewards.rule_based:FormatReward",
         "exact_match_reward": "rftd.workers.rollout.rewards.rule_based:ExactMatchReward",

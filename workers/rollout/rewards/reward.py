@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -28,9 +28,13 @@ class Reward(Protocol):
 
     Built-in ones are quick and pure and run on the event loop, but for those whose class says `blocks = True`; these
     and a third party's run on a thread, so they may block, but two calls of one may run at once. Whatever it raises
-    fails the rollout. One that names a fourth parameter `rollout` is given a `RolloutView` by it, as a keyword.
+    fails the rollout. One that names a fourth parameter `rollout` is given a `RolloutView` by it, as a keyword; one
+    that names `auxiliary_models` is given those of the experiment, asks them in a coroutine `async def score`, which
+    runs on an event loop and never blocks.
     """
 
-    def score(self, response: str, truth: str, task: Task) -> RewardResult | Mapping[str, float] | float:
+    def score(
+        self, response: str, truth: str, task: Task
+    ) -> RewardResult | Mapping[str, float] | float | Awaitable[RewardResult | Mapping[str, float] | float]:
         """The reward of a whole response, its `reply_prefix` included; of a mapping the sum counts."""
         ...

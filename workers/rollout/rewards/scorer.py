@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 from rftd.ops import limits
 from rftd.ops.errors import RolloutError
+from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryModel
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.rewards.reward import Reward, RewardResult
@@ -24,12 +26,23 @@ class Scorer:
         self.name = name
         self._reward = reward
         self._on_thread = on_thread
-        self._rollout = _rollout_parameter(reward)
+        self._rollout = _parameter(reward, "rollout")
+        self._asks = _parameter(reward, "auxiliary_models") is not None
+        self._awaited = inspect.iscoroutinefunction(reward.score)
+        self._models: Sequence[AuxiliaryModel] = ()
+
+    def beside(self, models: Sequence[AuxiliaryModel]) -> Scorer:
+        """The scorer for one rollout, which sees these auxiliary models; itself if its reward asks none."""
+        if not self._asks:
+            return self
+        scorer = copy.copy(self)
+        scorer._models = models
+        return scorer
 
     @property
     def quick(self) -> bool:
-        """True if `score` never waits: the reward is one of ours, and does not block."""
-        return not self._on_thread
+        """True if `score` never waits: the reward is one of ours, and neither blocks nor asks."""
+        return not self._on_thread and not self._awaited
 
     async def score(self, response: str, task: Task, *, turns: Sequence[Response] = ()) -> RewardResult:
         """The reward of a response to a task.
@@ -42,8 +55,14 @@ class Scorer:
             return self.score_now(response, task, turns=turns)
         seen = self._seen(task, turns)
         try:
-            given = await on_daemon_thread(lambda: self._reward.score(response, task.truth, task, **seen))
+            given: object
+            if self._awaited:
+                given = await self._reward.score(response, task.truth, task, **seen)  # type: ignore[misc]
+            else:
+                given = await on_daemon_thread(lambda: self._reward.score(response, task.truth, task, **seen))
         except Exception as error:
+            if self._awaited and isinstance(error, RolloutError):
+                raise  # that of an auxiliary model, which says by itself what is wrong
             raise self._raised(error, task) from error
         return self.checked(given, task)
 
@@ -58,15 +77,16 @@ class Scorer:
         return self.checked(given, task)
 
     def _seen(self, task: Task, turns: Sequence[Response]) -> dict[str, Any]:
+        asked = {"auxiliary_models": self._models} if self._asks else {}
         if self._rollout is None or (not turns and self._rollout.default is not inspect.Parameter.empty):
-            return {}
+            return asked
         if not turns:
             raise RolloutError(
                 f"reward {self.name!r} looks at the rollout, and workflow {task.workflow!r} gave it the text alone",
                 where=task.where,
                 fix="let the workflow call reward.score(text, task, turns=trajectory.turns)",
             )
-        return {"rollout": RolloutView(tuple(turns))}
+        return {"rollout": RolloutView(tuple(turns)), **asked}
 
     def checked(self, given: object, task: Task) -> RewardResult:
         """What a reward gave (a number, named parts, a RewardResult) as a result. Raises RolloutError as `score`."""
@@ -105,9 +125,9 @@ class Scorer:
         )
 
 
-def _rollout_parameter(reward: Reward) -> inspect.Parameter | None:
+def _parameter(reward: Reward, name: str) -> inspect.Parameter | None:
     try:
-        return inspect.signature(reward.score).parameters.get("rollout")
+        return inspect.signature(reward.score).parameters.get(name)
     except (TypeError, ValueError):  # a callable that does not say
         return None
 

@@ -5,13 +5,15 @@ The program is a function of a third party's package, found by its name in the e
     async def solve(task, *, base_url, api_key) -> float | Mapping[str, float] | RewardResult | None
 
 Whatever it uses to ask, every answer that it was given becomes part of the rollout. What it returns is the reward; if
-it returns nothing, the task's reward scores the last answer.
+it returns nothing, the task's reward scores the last answer. A function with a parameter `auxiliary_models` is given
+the address of each auxiliary model.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
@@ -57,6 +59,7 @@ class AgentProgramWorkflow:
         self._agent: Callable[..., Any] = AGENTS.load(agent)
         self._bounds = CallBounds(calls=max_calls, concurrent=max_concurrent_calls, tokens=max_tokens)
         self._lengths_only = sampling == "taskset"
+        self._asks_others = _takes(self._agent, "auxiliary_models")
 
     @staticmethod
     def check_arguments(*, agent: str, **_: Any) -> None:
@@ -65,9 +68,15 @@ class AgentProgramWorkflow:
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> list[RolloutResult]:
         """All sequences that the program had drawn, with its reward."""
-        async with model.served(self._bounds, lengths_only=self._lengths_only) as served:
+        async with AsyncExitStack() as stack:
+            beside: dict[str, Any] = {}
+            if self._asks_others:
+                others = [await stack.enter_async_context(each.served()) for each in model.auxiliary_models]
+                beside["auxiliary_models"] = others
+            asked = model.served(self._bounds, lengths_only=self._lengths_only)
+            served = await stack.enter_async_context(asked)
             try:
-                returned = await self._run_agent(task, served)
+                returned = await self._run_agent(task, served, beside)
             except Exception as error:
                 # The program was told by an HTTP error, and raised one of its client's: this one says more.
                 if served.failure is not None:
@@ -83,10 +92,10 @@ class AgentProgramWorkflow:
             )
         return served.results(await self._score(returned, served, task, reward))
 
-    async def _run_agent(self, task: Task, served: ServedModel) -> object:
+    async def _run_agent(self, task: Task, served: ServedModel, beside: dict[str, Any]) -> object:
         def call() -> object:
             try:
-                return self._agent(task, base_url=served.base_url, api_key=served.api_key)
+                return self._agent(task, base_url=served.base_url, api_key=served.api_key, **beside)
             except SystemExit as leaving:
                 raise self._left(leaving) from leaving
 
@@ -106,3 +115,10 @@ class AgentProgramWorkflow:
         if returned is not None:
             return reward.checked(returned, task)
         return await reward.score(served.turns[-1].text, task, turns=served.turns)
+
+
+def _takes(agent: Callable[..., Any], parameter: str) -> bool:
+    try:
+        return parameter in inspect.signature(agent).parameters
+    except (TypeError, ValueError):  # a callable that does not say
+        return False

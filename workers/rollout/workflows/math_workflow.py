@@ -39,6 +39,12 @@ class MathWorkflow:
         return model.chat_prompt(with_system_prompt(task, system_prompt), reply_prefix=task.reply_prefix or "")
 
 
+class MathRmWorkflow(MathWorkflow):
+    """The same, judged by the first auxiliary model where no reward is named."""
+
+    default_reward: ClassVar[str | None] = "llm_judge_reward"
+
+
 class MathBoxedWorkflow:
     """Always chats, and asks for a boxed answer where no system prompt is given; `with_think` asks for think tags too.
 

@@ -16,11 +16,13 @@ WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
         "simple_workflow": "rftd.workers.rollout.workflows.simple:SimpleWorkflow",
         "math_workflow": "rftd.workers.rollout.workflows.math_workflow:MathWorkflow",
         "math_boxed_workflow": "rftd.workers.rollout.workflows.math_workflow:MathBoxedWorkflow",
+        "math_rm_workflow": "rftd.workers.rollout.workflows.math_workflow:MathRmWorkflow",
         "agent_program_workflow": "rftd.workers.rollout.workflows.agent_program:AgentProgramWorkflow",
         # Every workflow of ours is asynchronous; these are the guide's other names.
         "async_simple_workflow": "rftd.workers.rollout.workflows.simple:SimpleWorkflow",
         "async_math_workflow": "rftd.workers.rollout.workflows.math_workflow:MathWorkflow",
         "async_math_boxed_workflow": "rftd.workers.rollout.workflows.math_workflow:MathBoxedWorkflow",
+        "async_math_rm_workflow": "rftd.workers.rollout.workflows.math_workflow:MathRmWorkflow",
     },
 )
 

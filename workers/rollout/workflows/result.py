@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rftd.ops import limits
 from rftd.ops.errors import RftdError, RolloutError
-from rftd.streams.events.experience import RunStep, SamplingSpan, Span
+from rftd.streams.events.experience import AuxiliaryTurn, RunStep, SamplingSpan, Span
 from rftd.workers.rollout.sampling import TRAINED_FIX, trainable
 from rftd.workers.tasksets.task import Task
 
@@ -48,6 +48,8 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
     sampling: tuple[SamplingSpan, ...] = ()
     """The settings that drew the tokens, in order; `Trajectory` has them from the responses. Tokens of no span are
     taken for drawn as the taskset says."""
+    auxiliary: tuple[AuxiliaryTurn, ...] = ()
+    """What auxiliary models answered; the runner fills it in."""
 
     def check(self, max_model_len: int) -> None:
         """Raises RolloutError, in words for the workflow's author, if the parts do not fit together."""

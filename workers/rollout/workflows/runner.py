@@ -12,6 +12,7 @@ import numpy as np
 from rftd.ops.errors import ConfigError, RftdError, RolloutError
 from rftd.streams.events.experience import RunStep
 from rftd.streams.spec import ModelSpec, SamplingSpec, TasksetSpec
+from rftd.workers.rollout.auxiliary.rollout_models import ModelsOfRollout, no_auxiliary_models
 from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.engine import GroupEngine, RolloutEngine
 from rftd.workers.rollout.model import Model
@@ -59,12 +60,15 @@ class WorkflowRunner:
         engine: RolloutEngine,
         tokenizer: Tokenizer,
         endpoint: ModelEndpoint | None = None,
+        auxiliary: ModelsOfRollout = no_auxiliary_models,
     ) -> None:
         """Raises ConfigError if the taskset's own workflow or reward cannot be opened.
 
-        `endpoint` serves the model to workflows that run other programs.
+        `endpoint` serves the model to workflows that run other programs; `auxiliary` gives the auxiliary models for an
+        attempt at a rollout.
         """
         self._endpoint = endpoint
+        self._auxiliary = auxiliary
         self._taskset = taskset
         self._model = model
         self._engine = engine
@@ -83,6 +87,7 @@ class WorkflowRunner:
         `seed` is what sampling seeds derive from, the rollout's id if None; `sampling` replaces the taskset's. Takes as
         long as the workflow takes: the caller bounds it, by cancelling. Raises RolloutError, and nothing else.
         """
+        asked = self._auxiliary(rollout, rollout if seed is None else seed)
         model = Model(
             self._engine,
             self._tokenizer,
@@ -91,10 +96,11 @@ class WorkflowRunner:
             rollout=rollout,
             seed=seed,
             endpoint=self._endpoint,
+            auxiliary_models=asked.models,
         )
         try:
             workflow, scorer = self._open(task.workflow, task.reward)
-            given = await workflow.run(task, model, scorer)
+            given = await workflow.run(task, model, scorer.beside(asked.models))
             results = list(given) if isinstance(given, Sequence) else [given]
             for result in results:
                 if not isinstance(result, RolloutResult):
@@ -107,7 +113,8 @@ class WorkflowRunner:
             raise
         except Exception as error:
             raise named(error, task) from error
-        return joined(results)
+        result = joined(results)
+        return msgspec.structs.replace(result, auxiliary=asked.turns) if asked.turns else result
 
     def asks_once(self, task: Task) -> bool:
         """True if the task's rollouts can be made `together`.

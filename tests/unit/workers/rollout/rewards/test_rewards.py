@@ -217,7 +217,7 @@ def test_boxed_answers_nest_and_must_close() -> None:
 )
 def test_hostile_responses_cost_linear_time(text: str) -> None:
     # A quadratic step over any of these takes minutes and would be seen as a hang.
-    for name in set(REWARDS.names()) - {"math_verify_reward", "reward_model"}:
+    for name in set(REWARDS.names()) - {"math_verify_reward", "reward_model", "llm_judge_reward"}:
         assert score(name, text, "#### 5").value <= 0.0
         assert score(name, f"<answer>{text}</answer>", "#### 5").value <= 0.0
 
