@@ -34,6 +34,7 @@ from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.training.engines import registry as trainer_engines
 from rftd.workers.training.extensions import check_extensions
 
+_JUDGE: Final = "llm_judge_reward"
 _INPUT: FieldPath = ("buffer", "explorer_input")
 
 
@@ -45,6 +46,7 @@ def check_tasksets(spec: ExperimentSpec) -> None:
                 _check_arguments(WORKFLOWS, taskset.workflow, taskset.workflow_args, "workflow_args")
                 _check_arguments(REWARDS, _reward(taskset), taskset.reward_args, "reward_fn_args")
                 _check_biases(taskset, stage)
+                _check_judge(taskset, stage)
             except (ConfigError, DataError) as error:
                 error.field = _field(spec, stage, path, error.field)
                 raise
@@ -80,6 +82,22 @@ def _check_arguments(plugins: Plugins[Any], name: str | None, arguments: Mapping
     except RftdError as error:
         error.field = f"{field}.{error.field}" if error.field in arguments else field
         raise
+
+
+def _check_judge(taskset: TasksetSpec, stage: StageSpec) -> None:
+    """Refuses a reward of ours that asks an auxiliary model where there is none of its name."""
+    reward = _reward(taskset)
+    if reward != _JUDGE:
+        return
+    names = [each.name for each in stage.auxiliary]
+    wanted = str(taskset.reward_args.get("judge", ""))
+    if not names or (wanted and wanted not in names):
+        asked = f"the auxiliary model {wanted!r}" if wanted else "an auxiliary model"
+        raise ConfigError(
+            f"{reward} asks {asked}, and the file names {', '.join(names) or 'none'}",
+            field="reward_fn_args.judge" if wanted else "default_reward_fn_type",
+            fix="add the judge to explorer.auxiliary_models",
+        )
 
 
 def _check_biases(taskset: TasksetSpec, stage: StageSpec) -> None:
@@ -146,6 +164,10 @@ def _stage(stage: StageSpec) -> StageSpec:
         ):
             if path:
                 _model(path, field, trusted=trusted)
+    for number, auxiliary in enumerate(stage.auxiliary):
+        if not auxiliary.served and auxiliary.engine != "fake":
+            field = f"explorer.auxiliary_models[{number}].model_path"
+            _model(auxiliary.path, field, trusted=auxiliary.trust_remote_code)
     taskset = stage.taskset
     if taskset is not None and stage.serving is None:  # where it serves, rows come later
         taskset = _counted(taskset)

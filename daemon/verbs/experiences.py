@@ -212,6 +212,13 @@ def _page(page: ExperienceView) -> str:
         f"top_k {drawn.top_k}{_others(drawn.others)}: response tokens {drawn.start} to {drawn.end}"
         for number, drawn in enumerate(page.sampling)
     ]
+    # As Python writes texts: what a model says may hold anything that a terminal obeys.
+    lines += [
+        f"{'asked' if number == 0 else '':<12}{turn.model}: {turn.text!r}"
+        + (f", the beginning of {turn.chars} characters" if len(turn.text) < turn.chars else "")
+        + f" ({turn.tokens} tokens, question {turn.asked})"
+        for number, turn in enumerate(page.auxiliary)
+    ]
     if page.tokens is not None and page.logprobs is not None:
         prompt = page.tokens[: row.prompt_tokens]
         response = page.tokens[row.prompt_tokens :]

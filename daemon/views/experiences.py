@@ -51,6 +51,22 @@ class ExperienceView(msgspec.Struct, frozen=True, kw_only=True):
     """Empty for experiences of older releases, which did not record it."""
     steps: list[StepView] = []
     """The sequences of a rollout that consists of several, in the order in which the lists hold them; else empty."""
+    auxiliary: list[AuxiliaryTurnView] = []
+    """What auxiliary models answered."""
+
+
+class AuxiliaryTurnView(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer of an auxiliary model."""
+
+    model: str
+    asked: str
+    """A digest of the question."""
+    text: str
+    """The answer, or its beginning."""
+    chars: int
+    """The length of the whole answer."""
+    prompt_tokens: int
+    tokens: int
 
 
 class SpanView(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,6 +218,17 @@ def _view(row: ExperienceRow, event: ExperienceProduced, *, tokens: bool) -> Exp
             for x in event.sampling
         ],
         steps=[StepView(tokens=x.tokens, prompt_tokens=x.prompt_tokens, reward=x.reward) for x in event.steps],
+        auxiliary=[
+            AuxiliaryTurnView(
+                model=x.model,
+                asked=x.asked,
+                text=x.text,
+                chars=x.chars,
+                prompt_tokens=x.prompt_tokens,
+                tokens=x.tokens,
+            )
+            for x in event.auxiliary
+        ],
     )
     if not tokens:
         return view

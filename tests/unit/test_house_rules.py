@@ -102,7 +102,9 @@ def test_nothing_executable_arrives_as_data() -> None:
     assert not [shown(path) for path in SOURCES if pattern.search(path.read_text())]
 
 
-SECTIONS = frozenset({"Buffer", "Explorer", "Model", "ReplayBuffer", "Service", "Stage", "Taskset", "Trainer"})
+SECTIONS = frozenset(
+    {"AuxiliaryModel", "Buffer", "Explorer", "Model", "ReplayBuffer", "Service", "Stage", "Taskset", "Trainer"}
+)
 """Sections of the experiment file are called as it calls them, and what they describe has the same name."""
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import RolloutModel
+from rftd.streams.auxiliary import SERVICE
 from rftd.workers.devices.host import Host
 
 
@@ -57,8 +58,13 @@ def shares_of(
         total=nodes * per_node if written else len(host.gpus),
         engines=model.engine_num,
         each=parallel_of(model) if each is None else each,
-        auxiliary=sum(other.engine_num * parallel_of(other) for other in beside),
+        auxiliary=sum(gpus_beside(other) for other in beside),
     )
+
+
+def gpus_beside(model: RolloutModel) -> int:
+    """The GPUs of an auxiliary model, by its engines and their parallel sizes; a service has its own elsewhere."""
+    return 0 if model.engine_type == SERVICE else model.engine_num * parallel_of(model)
 
 
 def parallel_of(model: RolloutModel) -> int:

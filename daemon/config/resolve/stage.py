@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 from rftd.daemon.config.issue import Notes, Unsupported, WrongValue
 from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorithm
+from rftd.daemon.config.resolve.auxiliary import resolve_auxiliary
 from rftd.daemon.config.resolve.explorer import resolve_rollout, schedule_rollouts
 from rftd.daemon.config.resolve.model import LengthLimits, as_explored, derive_lengths, resolve_lora
 from rftd.daemon.config.resolve.pacing import (
@@ -97,6 +98,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         sync=sync,
         rollout=rollout,
         trainer=trainer,
+        auxiliary=resolve_auxiliary(experiment, lengths, host, notes) if explores else (),
     )
     stage = collecting(stage, notes) if explores and collects(experiment, notes) else stage
     return with_server(stage, experiment, notes) if experiment.mode == SERVE and explores else stage

@@ -220,8 +220,6 @@ def with_companions(
                 ("explorer", "auxiliary_models"), what, "write [{model_path: the folder of the teacher}]", Contradiction
             )
         trainer = msgspec.structs.replace(trainer, teacher_path=path or "")
-    elif experiment.explorer.auxiliary_models:
-        notes.warn("explorer.auxiliary_models has no effect yet but as the teacher of an algorithm that has one")
     return trainer
 
 

@@ -24,7 +24,7 @@ from rftd.workers.rollout.sampling import HIGHEST_PENALTY
 Engine = Annotated[str, word(vllm_async="vllm")]
 """A rollout engine that is registered, or one of the guide's."""
 _LENGTHS = "explorers and trainer share one set of lengths: write it in model"
-_ASKED = "whoever asks the model says how it draws"
+_ASKED = "whoever asks the model may say so"
 _ALWAYS = "the log-probability of each sampled token is always kept"
 
 
@@ -84,14 +84,24 @@ class RolloutModel(Section):
 
 
 class AuxiliaryModel(RolloutModel):
-    """A model beside the one that is trained: the first is the teacher of an algorithm that has one."""
+    """A model beside the one that is trained, for workflows and rewards to ask, in the explorers or at a service.
+
+    The first is the teacher of an algorithm that has one.
+    """
 
     model_path: Annotated[str | None, LocalPath()] = None
-    temperature: float | None = inert(None, why=_ASKED)
-    top_p: float | None = inert(None, why=_ASKED)
-    top_k: int | None = inert(None, why=_ASKED)
+    name: str | None = None
+    engine_type: Engine = "torch"
+    model_name: str | None = None
+    """rftd's own, with `engine_type: external`: what the service calls the model."""
+    base_url: Url = None
+    """rftd's own: the service's address up to `/v1`, or `{env: NAME}`."""
+    api_key: Url = "EMPTY"
+    """`{env: NAME}`, or `EMPTY` for a service that wants none."""
     repetition_penalty: float | None = inert(None, why=_ASKED)
-    chat_template: str | None = inert(None)
+    max_model_len: Count | None = None
+    max_prompt_tokens: Count | None = None
+    max_response_tokens: Count | None = None
 
 
 class OverRollout(Section):

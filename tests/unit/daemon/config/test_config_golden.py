@@ -109,7 +109,6 @@ def test_the_whole_guide_in_its_own_spelling() -> None:
     without = sorted(text.split(" ")[0] for text in submission.spec.warnings if "no effect yet" in text)
     assert without == [
         "data_processor",
-        "explorer.auxiliary_models",
         "monitor.monitor_args",
         "monitor.monitor_type",
         "ray_namespace",

@@ -1,0 +1,151 @@
+"""`explorer.auxiliary_models`: the models that workflows and rewards ask, with engines of their own or at a service."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import Any, Final
+
+import msgspec
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
+from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
+from rftd.daemon.config.resolve.gpu_shares import gpus_beside
+from rftd.daemon.config.resolve.model import LengthLimits
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.explorer import AuxiliaryModel
+from rftd.streams.auxiliary import SERVICE, AuxiliarySpec
+from rftd.streams.engine_needs import EngineNeeds
+from rftd.workers.devices.engine_build import NoBuild, vllm_build
+from rftd.workers.devices.host import Host
+from rftd.workers.rollout.auxiliary.service import ServiceArgs
+from rftd.workers.rollout.engines import registry as rollout_engines
+from rftd.workers.rollout.engines.vllm.arguments import START_S
+
+_GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
+"""Other engines of the guide."""
+_CONCURRENCY: Final = 16
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_UNNAMED: Final = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def resolve_auxiliary(
+    experiment: Experiment, lengths: LengthLimits, host: Host, notes: Notes
+) -> tuple[AuxiliarySpec, ...]:
+    """The auxiliary models of one stage, in the order of the file; their names are distinct."""
+    specs: list[AuxiliarySpec] = []
+    for place, given in enumerate(experiment.explorer.auxiliary_models):
+        path: FieldPath = ("explorer", "auxiliary_models", place)
+        spec = _spec(experiment, given, lengths, path, notes)
+        spec = _at_service(given, spec, path, notes) if spec.served else _with_engine(given, spec, host, path, notes)
+        specs.append(_named(given, spec, [each.name for each in specs], path, notes))
+    return tuple(specs)
+
+
+def _spec(
+    experiment: Experiment, given: AuxiliaryModel, lengths: LengthLimits, path: FieldPath, notes: Notes
+) -> AuxiliarySpec:
+    """What holds for engines and services alike; lengths and sampling are those of `model` where nothing is written."""
+    model = experiment.model
+    total = given.max_model_len or lengths.model
+    response = given.max_response_tokens or min(lengths.response, total - 1)
+    prompt = given.max_prompt_tokens or total - response
+    if prompt < 1 or prompt + response > total:
+        what = f"is {total}, and prompt and response take {max(prompt, 1)} + {response}"
+        notes.wrong((*path, "max_model_len"), what, "raise it, or lower the lengths")
+    return AuxiliarySpec(
+        name="",
+        engine=given.engine_type,
+        path=given.model_path or "",
+        max_model_len=total,
+        max_prompt_tokens=prompt,
+        max_response_tokens=response,
+        chat_template=given.chat_template,
+        trust_remote_code=model.trust_remote_code,
+        temperature=model.temperature if given.temperature is None else given.temperature,
+        top_p=model.top_p if given.top_p is None else given.top_p,
+        top_k=model.top_k if given.top_k is None else given.top_k,
+        concurrency=given.max_num_seqs or _CONCURRENCY,
+        engine_args=given.extra_engine_args,
+    )
+
+
+def _at_service(given: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, notes: Notes) -> AuxiliarySpec:
+    """The model of a service. Of its key only the name of a variable is kept."""
+    if not given.model_name:
+        notes.wrong((*path, "model_name"), "is required", "write what the service calls the model", Contradiction)
+    address = given.base_url
+    if not address:
+        fix = "write the service's address up to /v1, or {env: NAME}"
+        notes.wrong((*path, "base_url"), "is required", fix, Contradiction)
+    elif isinstance(address, str) and not address.startswith(("http://", "https://")):
+        notes.wrong((*path, "base_url"), "is no http address", "begin it with http:// or https://", WrongValue)
+    if given.model_path:
+        notes.warn("explorer.auxiliary_models: model_path has no effect with engine_type external")
+    check_struct(given.extra_engine_args, ServiceArgs, (*path, "extra_engine_args"), "a service", notes)
+    return msgspec.structs.replace(
+        spec,
+        model_name=given.model_name or "",
+        base_url=address if isinstance(address, str) else "",
+        base_url_env=_variable(address),
+        api_key_env=_variable(given.api_key),
+    )
+
+
+def _variable(value: Any) -> str:
+    """The variable that `{env: NAME}` names; a value is none, and whatever is secret has been refused by now."""
+    return str(value["env"]) if isinstance(value, dict) else ""
+
+
+def _with_engine(
+    given: AuxiliaryModel, spec: AuxiliarySpec, host: Host, path: FieldPath, notes: Notes
+) -> AuxiliarySpec:
+    """The model with an engine in each explorer."""
+    where = (*path, "engine_type")
+    if not given.model_path and spec.engine != "fake":
+        fix = f"write the model's folder, or engine_type: {SERVICE} and where it is served"
+        notes.wrong((*path, "model_path"), "is required", fix, Contradiction)
+    for name in ("model_name", "base_url"):
+        if getattr(given, name):
+            notes.warn(f"explorer.auxiliary_models: {name} has no effect without engine_type {SERVICE}")
+    check_engine(rollout_engines.ENGINES, spec.engine, _GUIDES, where, notes)
+    arguments = (*path, "extra_engine_args")
+    args, lifted = lifted_counts(given.extra_engine_args, ("threads",), arguments, notes)
+    if rollout_engines.ENGINES.builtin(spec.engine):
+        taken = rollout_engines.arguments_of(spec.engine)
+        assert taken is not None
+        check_struct(args, taken, arguments, f"the {spec.engine} engine", notes)
+    served_elsewhere = f"serve it by itself, and write engine_type: {SERVICE}"
+    needs = EngineNeeds(gpu_memory_utilization=given.gpu_memory_utilization, enforce_eager=given.enforce_eager)
+    if spec.engine == "vllm":
+        build = vllm_build(host)
+        if isinstance(build, NoBuild):
+            notes.wrong(where, f"is vllm, and {build.why}", f"{build.fix}; or {served_elsewhere}", Unsupported)
+        elif build.device == "cuda":
+            what = "is vllm on a GPU, and an explorer has no GPUs for a second one"
+            notes.wrong(where, what, served_elsewhere, Unsupported)
+        needs = msgspec.structs.replace(needs, device="cpu", start_timeout_s=START_S)
+    elif host.gpus and spec.engine == "torch" and (counted := gpus_beside(given)):
+        notes.warn(
+            f"explorer.auxiliary_models: torch generates on the GPU of its explorer, beside the model that is trained; "
+            f"the {counted} counted for it stay free"
+        )
+    dtype = given.dtype if "dtype" in given.model_fields_set and given.dtype != "auto" else "float32"
+    return msgspec.structs.replace(spec, engine_args=args, threads=lifted.get("threads", 1), needs=needs, dtype=dtype)
+
+
+def _named(
+    given: AuxiliaryModel, spec: AuxiliarySpec, taken: list[str], path: FieldPath, notes: Notes
+) -> AuxiliarySpec:
+    """The name that is written, which nobody else may have; else one made of the model's."""
+    if given.name is not None:
+        if not _NAME.fullmatch(given.name):
+            notes.wrong((*path, "name"), f"is {given.name!r}", "take letters, digits, dots and dashes", WrongValue)
+        if given.name in taken:
+            notes.wrong((*path, "name"), f"{given.name!r} is the name of another one", "give each its own")
+        return msgspec.structs.replace(spec, name=given.name)
+    base = _UNNAMED.sub("-", PurePath(given.model_name or given.model_path or spec.engine).name).strip(".-")[:48]
+    base = base or "model"
+    number = next(n for n in range(1, len(taken) + 2) if (base if n == 1 else f"{base}-{n}") not in taken)
+    return msgspec.structs.replace(spec, name=base if number == 1 else f"{base}-{number}")
