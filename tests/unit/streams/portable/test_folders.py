@@ -62,7 +62,7 @@ def test_every_path_of_a_specification_moves() -> None:
     before, after = msgspec.json.encode(spec).decode(), msgspec.json.encode(moved.spec).decode()
     assert before.count(OLD) == 14
     assert after == before.replace(OLD, NEW)
-    models = {"model.path", "model.lora.path", "trainer.critic_path", "trainer.teacher_path"}
+    models = {"model.path", "model.lora.path", "trainer.critic_path", "trainer.teacher_path", "auxiliary.path"}
     tasksets = {f"{name}.{field}" for name in ("taskset", "dataset", "evals") for field in ("path", "reward_args")}
     assert inputs_of(moved.spec) == {f"{NEW}/.stages.{name}" for name in models | tasksets}
 
