@@ -9,6 +9,7 @@ import pytest
 
 from rftd.ops import limits
 from rftd.streams import topics
+from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import decode
 from rftd.streams.envelope import Record
@@ -21,6 +22,7 @@ from rftd.workers.rollout.rewards.scorer import Scorer
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
 from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.rollout.workflows.simple import finish
+from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.task import Task
 
 
@@ -96,6 +98,39 @@ async def test_a_rollout_of_several_steps_is_one_experience(
     produced = [event for event in events if isinstance(event, ExperienceProduced)]
     assert produced
     assert all(len(event.steps) == 2 for event in produced)
+
+
+class AsksBeside:
+    """Asks an auxiliary model what it thinks of the answer."""
+
+    default_reward = "exact_match_reward"
+
+    async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
+        response = await model.complete(task.prompt)
+        await model.auxiliary_models[0].chat([Message("user", response.text)])
+        return await finish(task, response, reward)
+
+
+@pytest.mark.anyio
+async def test_what_an_auxiliary_model_answers_is_part_of_the_experience(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(WORKFLOWS._table, "asks_beside", f"{__name__}:AsksBeside")
+    spec = fake_world.spec(tmp_path)
+    stage = spec.stages[1]
+    assert stage.taskset is not None
+    beside = AuxiliarySpec(
+        name="beside", engine="fake", max_model_len=128, max_prompt_tokens=96, max_response_tokens=32
+    )
+    taskset = msgspec.structs.replace(stage.taskset, workflow="asks_beside")
+    stage = msgspec.structs.replace(stage, taskset=taskset, auxiliary=(beside,))
+    state = await fake_world.completed(log, msgspec.structs.replace(spec, stages=(spec.stages[0], stage)), clock, ids)
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    assert (await fake_world.verified(log)).clean
+    events = [decode(record).event for record in await fake_records(log)]
+    turns = [event.auxiliary for event in events if isinstance(event, ExperienceProduced)]
+    assert turns
+    assert {(len(each), each[0].model, each[0].chars) for each in turns} == {(1, "beside", 1)}
 
 
 @pytest.mark.anyio
