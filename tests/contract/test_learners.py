@@ -16,10 +16,9 @@ from synthetic.models.algorithm_batches import make_algorithm, make_samples
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from rftd.streams.correction import CorrectionPart, CorrectionSpec
 from rftd.streams.spec import (
     AlgorithmSpec,
-    CorrectionPart,
-    CorrectionSpec,
     ExperimentSpec,
     ModelSpec,
     OptimizerSpec,
