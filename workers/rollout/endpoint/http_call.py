@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable
 
@@ -34,11 +35,23 @@ class HttpCall:
         return given.strip() if scheme.lower() == b"bearer" else self.headers.get(b"x-api-key", b"").strip()
 
     async def body(self) -> bytes:
-        """The whole body. Raises CallError if it is over the limit."""
+        """The whole body. Raises CallError if it is over the limit, or does not come in `limits.ENDPOINT_BODY_S`."""
+        try:
+            async with asyncio.timeout(limits.ENDPOINT_BODY_S):
+                return await self._received()
+        except TimeoutError:
+            self._read = True  # nobody waits for the rest of it again
+            what = f"the body did not arrive within {limits.ENDPOINT_BODY_S:g} s"
+            raise CallError(408, what, reason="request_timeout") from None
+
+    async def _received(self) -> bytes:
         kept = bytearray()
         size_bytes = 0
         while not self._read:
             message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._read = True
+                raise CallError(400, "the client hung up before its body was complete")
             chunk = message.get("body", b"")
             size_bytes += len(chunk)
             if size_bytes <= limits.ENDPOINT_BODY_SIZE_BYTES:
