@@ -6,6 +6,7 @@
     <each of these>/.trainer-eE/...                    what a trainer worked on: `workplace`
     <job_dir>/turn.door, turn.room
     <job_dir>/artifacts/ab/<sha256>, .*.tmp
+    <a stage's folder>/serving/history.db, its -wal and -shm, url
     <job_dir>/snapshots/N.fold, .*.tmp, and what remembers the log: log.heads, log.heads.ROLE-SLOT, N.fold.aside
 
 Files of other names are not ours, and never touched.
@@ -72,6 +73,7 @@ _IN_SNAPSHOTS: Final = (
     ("snapshot-partial", re.compile(r"\.[0-9]{16}\.fold\.tmp")),
     ("memory", re.compile(r"log\.heads(\.[a-z]+-[0-9]+)?|[0-9]{16}\.fold\.aside[0-9]*")),
 )
+_IN_SERVING: Final = (("conversations", re.compile(r"history\.db(-wal|-shm)?|url")),)
 _IN_LOG: Final = (("log", re.compile(r"(trainer|explorer_[0-9]+)\.log")),)
 
 GRACE_S: Final = 600.0
@@ -186,6 +188,7 @@ def ours(spec: ExperimentSpec) -> list[OwnFile]:
     found: list[OwnFile] = []
     for folder in sorted(stage_folders(spec)):
         found += _listed(folder, _IN_STAGE)
+        found += _listed(folder / "serving", _IN_SERVING)
     found += _listed(job, _IN_JOB)
     found += _listed(job / "weights", _IN_WEIGHTS)
     for folder in sorted({job / "weights", *_shared(spec)}):
@@ -236,6 +239,7 @@ def remove_empty(spec: ExperimentSpec) -> None:
     job = Path(spec.job_dir)
     inner = [*_folders(job / "artifacts"), *(job / name for name in ("artifacts", "weights", snapshots.FOLDER, "log"))]
     inner += _shared(spec)
+    inner += [folder / "serving" for folder in stage_folders(spec)]
     stages = sorted((Path(stage.folder) for stage in spec.stages if stage.folder), reverse=True)
     for folder in (*inner, *stages, job):
         try:

@@ -81,8 +81,11 @@ def _some(frames: Iterator[Frame]) -> list[Frame]:
 
 
 def clear(spec: ExperimentSpec, *, logs: bool) -> int:
-    """Removes our files from the experiment's folders, its workers' logs only if `logs`. Returns bytes. Blocks."""
-    found = [each for each in ours(spec) if logs or each.kind != "log"]
+    """Removes our files from the experiment's folders, and what no archive holds only if `logs`. Returns bytes. Blocks.
+
+    That is the logs of its workers, and the conversations that it had with clients.
+    """
+    found = [each for each in ours(spec) if logs or each.kind not in ("log", "conversations")]
     remove(each.path for each in found)
     remove_empty(spec)
     return sum(each.size_bytes for each in found)

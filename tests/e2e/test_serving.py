@@ -13,7 +13,7 @@ from synthetic.until import poll
 
 from rftd.streams.events.experience import ExperienceProduced
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 QUESTIONS = {f"{number}+1=": str(number + 1) for number in range(5)}
 
 
@@ -42,6 +42,9 @@ def test_the_example_of_the_page_is_trained_and_the_collected_one_is_cancelled(t
         poll(lambda: (page := scene.page(kept)) is not None and page.experiment.books.produced == 2)
         assert scene.rftd("cancel", kept).status == 0
         assert scene.until_ended(kept).experiment.summary.state == "cancelled"
+        assert (folders / kept / "serving" / "history.db").exists()
+        assert scene.rftd("rm", kept, "--yes").status == 0
+        assert not (folders / kept).exists(), "what strangers said goes with the experiment"
     report = scene.verified()
     assert report.clean, report.findings
     assert sorted(each.steps for each in report.experiments) == [0, 1]

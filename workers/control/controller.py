@@ -18,6 +18,7 @@ from rftd.workers.control.holds import (
     GroupsLeft,
     GroupsOpen,
     NoCheckpoint,
+    Serves,
     StageLacks,
     StepsLeft,
 )
@@ -92,6 +93,8 @@ class Controller:
         spine = self._state.spine
         stage = spine.stage_spec()
         if stage.kind == "explore":
+            if stage.serving is not None and left_to_collect(state, stage):
+                return Serves()
             if not explored(state, stage):
                 return GroupsLeft(left_to_collect(state, stage), stage.collect_groups)
         elif spine.version < spine.last_version or not explored(state, stage):

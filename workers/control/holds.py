@@ -28,6 +28,12 @@ class GroupsLeft(Hold, frozen=True):
     """The number of groups that the stage explores."""
 
 
+class Serves(Hold, frozen=True):
+    """A stage that only serves has no end of its own."""
+
+    words = Words("serves", "stage {stage.name} answers clients", "you", "rftd cancel", level=Level.WORKS)
+
+
 class StepsLeft(Hold, frozen=True):
     """The last step of the stage is not executed."""
 
@@ -350,7 +356,7 @@ class EvalAwaitsExplorer(EvalHold, frozen=True):
         return words._replace(state="explorers", on_whom="fleet", unblock="one joins")
 
 
-StageLacks: TypeAlias = GroupsLeft | StepsLeft | NoCheckpoint | GroupsOpen | BooksOpen | EvalDue
+StageLacks: TypeAlias = GroupsLeft | Serves | StepsLeft | NoCheckpoint | GroupsOpen | BooksOpen | EvalDue
 ControllerHold: TypeAlias = NoStage | Paused | StageLacks
 PlannerHold: TypeAlias = (
     NoStage | Paused | Collects | StagePlanned | NoTrainer | StepsAgain | PlannedAhead | TooFewExperiences | LastChance

@@ -149,6 +149,9 @@ class Claims:
         given_out = self._state.groups.next_sequence.get(self._spine.stage, 0)
         return given_out == self._stage.collect_groups and hold.groups == len(self._leased_groups())
 
+    def _Serves(self, hold: holds.Serves) -> bool:
+        return self._stage.serving is not None and self._stage.kind == "explore"
+
     def _NoneOffered(self, hold: holds.NoneOffered) -> bool:
         groups = self._state.groups
         stage = self._spine.stage

@@ -119,7 +119,11 @@ class ConversationServer:
                 fix=f"set {KEY_VARIABLE} where the explorer runs, or write 127.0.0.1",
             )
         self._key = Secret(key) if key else None
-        self._bound = bind(spec.address, spec.port, shared=stage.rollout.explorers > 1)
+        try:
+            self._bound = bind(spec.address, spec.port, shared=stage.rollout.explorers > 1)
+        except ConflictError as error:
+            fix = "end what listens there, or name another port"
+            raise ConflictError(error.what, field="explorer.proxy_port", fix=fix) from error
         self._conversations = conversations
         self._history = conversations.history
         self._stage = stage
@@ -233,6 +237,8 @@ class ConversationServer:
         finally:
             hang_up.cancel()
             drawing.cancel()
+        if drawing.cancelled():
+            raise CallError(503, "this engine is about to leave", kind=SERVER, reason="leaving")
         outcome = drawing.result()
         if isinstance(outcome, CallError):
             raise CallError(502, outcome.what, kind=SERVER) if outcome.status == 500 else outcome
