@@ -49,14 +49,20 @@ def soon(monkeypatch) -> None:
 
 def other_rows(monkeypatch, hosts: Sequence[str]) -> None:
     """On these hosts the dataset has one more line than was accepted."""
-    original = Explorer._taskset
+    original = Explorer.__init__
 
-    async def taskset(self: Explorer, spec: Any, digest: str) -> Any:
-        if self._member._process.host in hosts:
-            raise DataError(f"taskset {spec.name!r} has another digest", where=spec.path, fix="restore the file")
-        return await original(self, spec, digest)
+    def made(self: Explorer, member: Any, *more: Any, **named: Any) -> None:
+        original(self, member, *more, **named)
+        get = self._tasksets.get
 
-    monkeypatch.setattr(Explorer, "_taskset", taskset)
+        async def taskset(spec: Any, digest: str) -> Any:
+            if member._process.host in hosts:
+                raise DataError(f"taskset {spec.name!r} has another digest", where=spec.path, fix="restore the file")
+            return await get(spec, digest)
+
+        monkeypatch.setattr(self._tasksets, "get", taskset)
+
+    monkeypatch.setattr(Explorer, "__init__", made)
 
 
 def stranger(desk: ForkDesk, experiment: UUID, clock: Any, ids: Any) -> asyncio.Task[None]:

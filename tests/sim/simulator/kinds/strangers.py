@@ -51,15 +51,21 @@ class Strangers(Kind):
         """Lets explorers elsewhere find another dataset than was accepted."""
         from simulator.machine import REMOTE
 
-        original = Explorer._taskset
+        original = Explorer.__init__
 
-        async def taskset(explorer: Explorer, spec: Any, digest: str) -> Any:
-            if explorer._member._process.host == REMOTE:
-                world.chaos.hits[self.name] += 1
-                raise DataError(f"taskset {spec.name!r} has another digest", fix="restore the file")
-            return await original(explorer, spec, digest)
+        def made(explorer: Explorer, member: Any, *more: Any, **named: Any) -> None:
+            original(explorer, member, *more, **named)
+            get = explorer._tasksets.get
 
-        return mock.patch.object(Explorer, "_taskset", taskset)
+            async def taskset(spec: Any, digest: str) -> Any:
+                if member._process.host == REMOTE:
+                    world.chaos.hits[self.name] += 1
+                    raise DataError(f"taskset {spec.name!r} has another digest", fix="restore the file")
+                return await get(spec, digest)
+
+            explorer._tasksets.get = taskset  # type: ignore[method-assign]
+
+        return mock.patch.object(Explorer, "__init__", made)
 
     def begin(self, world: World, plot: Any) -> None:
         """Spawns a task for each of them."""
