@@ -170,6 +170,9 @@ class VllmRolloutEngine:
         await asyncio.to_thread(self._stop)
 
     def _stop(self) -> None:
+        if self._processes.ended():
+            # What outlives a process of its engine waits for it until a time-out, and keeps the memory meanwhile.
+            self._processes.kill()
         self._llm.shutdown(timeout=GRACE_S)
         self._processes.end()
 

@@ -91,14 +91,21 @@ class EngineProcesses:
         # Only if the start failed: later ones may be of another engine of this process.
         if not self._seen:
             self.look()
-        for send in (psutil.Process.terminate, psutil.Process.kill):
-            living = [process for process in self._seen.values() if _lives(process)]
-            for process in living:
-                with suppress(psutil.Error):
-                    send(process)
-            if living:
-                psutil.wait_procs(living, timeout=GRACE_S)
+        self._signal(psutil.Process.terminate)
+        self.kill()
         _collect(self._seen)
+
+    def kill(self) -> None:
+        """Ends all that live, without asking them; returns when none does. It blocks."""
+        self._signal(psutil.Process.kill)
+
+    def _signal(self, send: Callable[[psutil.Process], None]) -> None:
+        living = [process for process in self._seen.values() if _lives(process)]
+        for process in living:
+            with suppress(psutil.Error):
+                send(process)
+        if living:
+            psutil.wait_procs(living, timeout=GRACE_S)
 
 
 def _lives(process: psutil.Process) -> bool:
