@@ -132,7 +132,7 @@ import sys
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import WorkError
 from rftd.workers.weights.channel import WeightsRef
-from rftd.workers.weights.checksum import form_of
+from rftd.workers.weights.checksum import checksum
 from rftd.workers.weights.registry import open_weights
 try:
     with open_weights(json_decoder(WeightsRef).decode(sys.stdin.buffer.read())) as found:

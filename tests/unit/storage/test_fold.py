@@ -93,8 +93,9 @@ def test_text_and_numbers_are_what_every_database_keeps(run: SyntheticRun) -> No
 def test_every_event_type_of_truth_is_projected_or_known_not_to_be() -> None:
     handled = {kind for projection in PROJECTIONS for kind in projection.handlers}
     left_out = {d.name for d in definitions() if d.kind not in handled}
-    # A retried task shows in its new group, a sync point in the leases of its window; the rest is read from the log.
+    # A retried task shows in its new group, a sync point in the leases of its window, offered tasks in theirs; the rest
+    # is read from the log.
     sync_points = {"weights.requested", "weights.answered"}
-    known = {"worker.heartbeat", "task.retried", "record.retried", "record.dropped"}
+    known = {"worker.heartbeat", "task.retried", "tasks.offered", "record.retried", "record.dropped"}
     known |= {"experiment.loss_accepted", "experiment.payloads_dropped", "experience.given_up"}
     assert left_out == known | sync_points

@@ -19,11 +19,10 @@ from transformers import AutoModelForCausalLM
 from rftd.ops.errors import DataError, RolloutError
 from rftd.workers.devices.device_turn import Resting
 from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
-from rftd.workers.rollout.engines.torch import engine as engine_module
 from rftd.workers.rollout.engines.torch import network
 from rftd.workers.rollout.engines.torch.batch import Batch
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
-from rftd.workers.weights import checkpoint
+from rftd.workers.weights import checkpoint, opened_tensors
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.torch_bytes import bytes_of, tensors_of
 
@@ -89,7 +88,7 @@ async def test_decoding_goes_on_while_new_weights_are_verified(
     await engine.load_weights(weights)
     Gated.gate.clear()
     monkeypatch.setattr(
-        engine_module,
+        opened_tensors,
         "tensors_of",
         lambda found: {name: tensor.as_subclass(Gated) for name, tensor in tensors_of(found).items()},
     )
