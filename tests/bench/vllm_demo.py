@@ -67,7 +67,9 @@ class ProcessTimes:
         found: defaultdict[str, float] = defaultdict(float)
         for part, seconds in self._seconds.values():
             found[part] += seconds
-        return {f"{part}_processor_s": round(seconds, 1) for part, seconds in sorted(found.items())}
+        # Whatever is met in passing took less than a tenth of a second, and is no figure.
+        rounded = {part: round(seconds, 1) for part, seconds in sorted(found.items())}
+        return {f"{part}_processor_s": seconds for part, seconds in rounded.items() if seconds}
 
     def count(self, part: str) -> int:
         """The number of such processes that there were."""
