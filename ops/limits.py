@@ -103,9 +103,9 @@ ENDPOINT_TOKENS: Final = 1_000_000
 ENDPOINT_BODY_SIZE_BYTES: Final = 4 * MIB
 """The largest request of an agent program. More is read, and thrown away, up to sixteen times this."""
 ENDPOINT_KEEP_ALIVE_S: Final = 75
+"""Longer than clients keep a connection, so that none is closed as it is used again."""
 ENDPOINT_BODY_S: Final = 60.0
 """The longest that the body of a call of the endpoint may take to arrive."""
-"""Longer than clients keep a connection, so that none is closed as it is used again."""
 SERVED_CALLS: Final = 1024
 """Calls of clients that a serving explorer answers at a time, most of which wait; another is told to come again."""
 SERVED_ANSWERS: Final = 100_000

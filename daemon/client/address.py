@@ -45,7 +45,7 @@ def _announced(folder: Path) -> str | None:
 
 
 def trusted_by(url: str) -> ssl.SSLContext | bool:
-    """Whose certificates a client of `url` trusts: the system's, and nobody's where the address needs none.
+    """The certificates that a client of `url` trusts: the system's, and nobody's where the address needs none.
 
     Reading the system's takes longer than most answers.
     """

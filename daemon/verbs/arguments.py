@@ -1,4 +1,4 @@
-"""What several verbs are given: NAME, completed from the daemon's list; --request-id, --reason; one page of a list."""
+"""The arguments of several verbs: NAME, completed from the daemon's list; --request-id, --reason; a page of a list."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def resolve_auxiliary(
 def _spec(
     experiment: Experiment, given: AuxiliaryModel, lengths: LengthLimits, path: FieldPath, notes: Notes
 ) -> AuxiliarySpec:
-    """What holds for engines and services alike; lengths and sampling are those of `model` where nothing is written."""
+    """The fields of engines and services alike; lengths and sampling are those of `model` where nothing is written."""
     model = experiment.model
     total = given.max_model_len or lengths.model
     response = given.max_response_tokens or min(lengths.response, total - 1)

@@ -1,4 +1,4 @@
-"""Which GPUs each worker of a stage has for its own: the guide's arithmetic, held against what the host has."""
+"""The GPUs that each worker of a stage has for its own: the guide's arithmetic, held against what the host has."""
 
 from __future__ import annotations
 

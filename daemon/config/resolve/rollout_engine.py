@@ -119,7 +119,7 @@ def computes_on_gpu(experiment: Experiment, engine_args: dict[str, Any], host: H
 
 
 def resolve_needs(model: RolloutModel, chosen: ChosenEngine, notes: Notes) -> EngineNeeds:
-    """What the engine needs of its host; a field without effect on the engine is a warning."""
+    """The needs that the engine has of its host; a field without effect on the engine is a warning."""
     start_s = model.start_timeout or (START_S if chosen.engine == "vllm" else 0.0)
     if chosen.engine in _ALONE:
         _warn_ignored(model, chosen, notes)

@@ -147,12 +147,13 @@ class Explorer(Section):
     eval_on_startup: bool = True
     bench_on_latest_checkpoint: bool = inert(False)
     proxy_port: Natural = 8010
-    """With `mode: serve`; 0 takes any that is free."""
+    """The port that clients find with `mode: serve`; 0 takes any that is free."""
     listen_address: str = "127.0.0.1"
-    """With `mode: serve`. The guide's is every interface; another one than the machine's own needs a key."""
+    """The address that clients find with `mode: serve`. The guide's is every interface; one beyond this machine needs a
+    key."""
     service_status_check_interval: Seconds = inert(60.0, why="an engine that dies is noticed at once")
     min_running_model_num: Count = 1
-    """With `mode: serve`. Weights change between two tokens, so all engines go on answering."""
+    """Engines that go on answering with `mode: serve`: all of them do, for weights change between two tokens."""
     db_url: Url = inert(None)
     over_rollout: OverRollout = section(OverRollout)
     dynamic_timeout: DynamicTimeout = section(DynamicTimeout)
