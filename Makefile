@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast test-engines engines-cpu check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records lock clean
+.PHONY: demo test test-fast test-engines engines-cpu check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records lock newer clean
 
 STACK ?= embedded
 
@@ -107,6 +107,9 @@ lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate --override requirements/engines-cpu.overrides \
 	  --group pyproject.toml:dev pyproject.toml requirements/engines-cpu.in -o requirements/engines-cpu.txt
+
+newer: $(READY)                     ## whether later releases of vLLM, verl, Ray and Tinker fit together (for a schedule)
+	$(BIN)/python -P requirements/newer.py
 
 # The lock first, then the package itself: hashes and editable installs do not mix.
 $(READY): requirements/lock.txt requirements/uv.txt pyproject.toml

@@ -1,0 +1,61 @@
+"""Tells whether later releases of the heavy engines would resolve together with rftd's other dependencies.
+
+    make newer
+
+verl bounds transformers and vLLM pins torch, so one of them alone can never move: they are resolved together, with
+rftd's bounds on torch, transformers and on the engines themselves left away. Exits with 1 if a later engine was found.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Final
+
+ENGINES: Final = ("vllm", "verl", "ray", "tinker")
+FREED: Final = ("torch", "transformers", "numpy", "tensordict", "peft")
+"""What moves with them."""
+
+root = Path(__file__).resolve().parent.parent
+project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+of_extras = {name: rows for name, rows in project["optional-dependencies"].items() if name != "all"}
+wanted = [*project["dependencies"], *(row for rows in of_extras.values() for row in rows)]
+
+
+def name_of(requirement: str) -> str:
+    """The name of the package that a requirement is about."""
+    found = re.match(r"[A-Za-z0-9_.-]+", requirement)
+    assert found is not None
+    return found[0].lower()
+
+
+def freed(requirement: str) -> str:
+    """The requirement without its upper bound, if it is one that may move."""
+    if name_of(requirement) not in {*ENGINES, *FREED}:
+        return requirement
+    return re.sub(r",<[^,;!]*", "", requirement)
+
+
+def resolved(requirements: list[str]) -> dict[str, str]:
+    """The versions by name that satisfy all requirements. Ends the program with the resolver's words if none do."""
+    options = ["-q", "--universal", "--python-version", "3.11", "--no-header", "--no-annotate"]
+    command = [sys.executable, "-m", "uv", "pip", "compile", *options, "-"]
+    done = subprocess.run(command, input="\n".join(requirements), capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        sys.exit(f"nothing resolves:\n{done.stderr}")
+    return dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;]+)", done.stdout, re.MULTILINE))
+
+
+ours = resolved(wanted)
+latest = resolved([freed(each) for each in wanted])
+moved = [name for name in ENGINES if ours[name] != latest[name]]
+for name in (*ENGINES, *FREED):
+    later = "" if ours[name] == latest[name] else latest[name]
+    sys.stdout.write(f"{name:14}{ours[name]:12}{later}\n")
+sys.stdout.write(
+    f"later ones fit together: {', '.join(moved)}\n" if moved else "no later engine fits beside the others\n"
+)
+sys.exit(1 if moved else 0)
