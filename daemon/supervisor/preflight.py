@@ -150,6 +150,7 @@ def preflight(spec: ExperimentSpec) -> ExperimentSpec:
 def _stage(stage: StageSpec) -> StageSpec:
     rollout_engines.check_engine(stage.rollout)
     trainer_engines.check_engine(stage.trainer)
+    trainer_engines.check_objective(stage)
     # Made and thrown away: the constructors check their arguments.
     make_policy(stage.policy)
     make_priority(stage.policy.priority)

@@ -22,7 +22,7 @@ from rftd.daemon.config.resolve.rows import dataset, resolve_mix
 from rftd.daemon.config.resolve.serving import SERVE, as_served, conversations, with_server
 from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_taskset
-from rftd.daemon.config.resolve.trainer import resolve_trainer, with_companions, with_updates
+from rftd.daemon.config.resolve.trainer import check_objective, resolve_trainer, with_companions, with_updates
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.schedule import explorer_interval
@@ -100,6 +100,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         trainer=trainer,
         auxiliary=resolve_auxiliary(experiment, lengths, host, notes) if explores else (),
     )
+    check_objective(stage, notes)
     stage = collecting(stage, notes) if explores and collects(experiment, notes) else stage
     return with_server(stage, experiment, notes) if experiment.mode == SERVE and explores else stage
 

@@ -14,7 +14,7 @@ from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lif
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import AlgorithmSpec, TrainerSpec, UpdatesSpec
+from rftd.streams.spec import AlgorithmSpec, StageSpec, TrainerSpec, UpdatesSpec
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
 from rftd.workers.algorithms.registry import lookup
 from rftd.workers.devices.host import Host
@@ -221,6 +221,20 @@ def with_companions(
             )
         trainer = msgspec.structs.replace(trainer, teacher_path=path or "")
     return trainer
+
+
+def check_objective(stage: StageSpec, notes: Notes) -> None:
+    """Refuses an objective that needs what an engine of ours cannot give; of others the daemon asks, which imports
+    them."""
+    if not trainer_engines.ENGINES.builtin(stage.trainer.engine):
+        return
+    try:
+        unmet = trainer_engines.unmet(stage)
+    except ConfigError:  # said already, where the part was made, or later, where third parties' are imported
+        return
+    for demand, why in unmet:
+        what = f"{demand.words}, and {stage.trainer.engine} has none: {why}"
+        notes.wrong(demand.field, what, demand.fix, Contradiction)
 
 
 def fields_of(algorithm: AlgorithmSpec) -> frozenset[PassField]:

@@ -6,14 +6,15 @@ The module of a definition is imported by everything that only checks an experim
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import msgspec
 
 from rftd.streams.spec import TrainerSpec
 from rftd.workers.training.engine import TrainerEngine
+from rftd.workers.training.losses.demands import Part
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -43,3 +44,5 @@ class TrainerEngineDefinition(Generic[A]):
     """The engine, not opened yet: nothing is loaded and no process is started."""
     opened_with: tuple[str, ...] = ()
     """The arguments that are taken when the engine is opened, for every stage; the others are each stage's own."""
+    lacks: Mapping[Part, str] = field(default_factory=dict)
+    """The parts that it cannot give, each with the reason in words: an objective that needs one is refused."""

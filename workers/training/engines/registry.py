@@ -10,9 +10,10 @@ from rftd.ops.errors import ConfigError
 from rftd.ops.plugin_arguments import parsed
 from rftd.ops.plugins import Plugins
 from rftd.ops.processors import threads_of
-from rftd.streams.spec import TrainerSpec
+from rftd.streams.spec import StageSpec, TrainerSpec
 from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
+from rftd.workers.training.losses.demands import Demand, demands_of
 
 _HERE: Final = "rftd.workers.training.engines"
 _FIELD: Final = "trainer.engine_args"
@@ -53,6 +54,23 @@ def opened_with(name: str) -> tuple[str, ...]:
 def check_engine(spec: TrainerSpec) -> None:
     """Raises ConfigError for an engine that is not installed here, or that does not take its arguments."""
     _arguments(lookup(spec.engine), spec)
+
+
+def unmet(stage: StageSpec) -> list[tuple[Demand, str]]:
+    """What the stage's objective needs and its engine lacks, each with the engine's reason. Raises ConfigError for
+    parts that are not here."""
+    lacks = lookup(stage.trainer.engine).lacks
+    return [(demand, lacks[demand.part]) for demand in demands_of(stage) if demand.part in lacks] if lacks else []
+
+
+def check_objective(stage: StageSpec) -> None:
+    """Raises ConfigError, with the argument that asks for it, if the objective needs what the engine cannot give."""
+    for demand, why in unmet(stage):
+        raise ConfigError(
+            f"{demand.words}, and the engine {stage.trainer.engine} has none: {why}",
+            field=".".join(demand.field),
+            fix=demand.fix,
+        )
 
 
 def make_engine(spec: TrainerSpec) -> TrainerEngine:

@@ -19,6 +19,7 @@ batch_tokens        a whole batch before its step: what one micro-batch cannot k
 aggregation         how per-token values become one number, whatever the micro-batches
 diagnostics         how far the tokens' weights are from the present ones, and what was done about it
 objective           the parts of one stage put together
+demands             what they ask of an engine beyond log-probabilities, and which argument asks
 from_tensors        the same parts over plain tensors, for a notebook
 
 A new policy loss is one class, in the chapter of its family or in a file of its own, and one line of the registry.

@@ -116,11 +116,12 @@ class Objective:
             metrics[f"actor/{name}"] = (value * weights.response_mean).sum()
         # Detached, or every figure would hold the graph of its micro-batch until the step ends.
         metrics["actor/pg_loss"] = loss.detach()
-        metrics["actor/entropy"] = (tokens.entropies.detach() * weights.mean).sum()
-        entropy = self._entropy(tokens, weights)
-        metrics["actor/entropy_loss"] = entropy.detach()
-        if self.entropy.coef != 0:
-            loss = loss - self.entropy.coef * entropy
+        if tokens.entropies is not None:
+            metrics["actor/entropy"] = (tokens.entropies.detach() * weights.mean).sum()
+            entropy = self._entropy(tokens.entropies, tokens.expert, weights)
+            metrics["actor/entropy_loss"] = entropy.detach()
+            if self.entropy.coef != 0:
+                loss = loss - self.entropy.coef * entropy
         if self.kl.coef > 0:
             assert tokens.ref_logprobs is not None
             at_token = self.kl.estimate(tokens.logprobs, tokens.ref_logprobs, tokens.old_logprobs)
@@ -149,11 +150,12 @@ class Objective:
                 fix="compute it from tokens.logprobs, not from a detached copy",
             )
 
-    def _entropy(self, tokens: LossTokens, weights: TokenWeights[Tensor]) -> Tensor:
+    def _entropy(self, entropies: Tensor, expert: Tensor, weights: TokenWeights[Tensor]) -> Tensor:
         # A zero coefficient must cost nothing: detached, the entropy's half of the backward pass is left out.
-        entropies = tokens.entropies if self.entropy.coef != 0 else tokens.entropies.detach()
+        if self.entropy.coef == 0:
+            entropies = entropies.detach()
         if self.entropy.without_expert:
-            return (entropies * weights.of_kind).masked_fill(tokens.expert, 0.0).sum()
+            return (entropies * weights.of_kind).masked_fill(expert, 0.0).sum()
         return (entropies * weights.whole).sum()
 
 

@@ -41,7 +41,7 @@ class LossTokens:
     """The N trained tokens of some whole responses, one after the other: masked tokens are not among them."""
 
     logprobs: Tensor  # [N], with gradient
-    entropies: Tensor  # [N], with gradient
+    entropies: Tensor | None  # [N], with gradient; None where the engine cannot give them
     old_logprobs: Tensor  # [N], under the weights that drew them, or the proximal ones; zeros for dataset rows
     ref_logprobs: Tensor | None  # [N]
     advantages: Tensor  # [N]

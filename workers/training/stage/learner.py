@@ -35,7 +35,7 @@ class PolicyValues:
     """The values of the N trained tokens that the policy's loss is made of."""
 
     logprobs: Tensor  # [N], with gradient
-    entropies: Tensor  # [N], with gradient
+    entropies: Tensor | None  # [N], with gradient; None where the engine lacks them
     ref_logprobs: Tensor | None  # [N], if they were asked for
 
 
@@ -50,8 +50,11 @@ ValueLossOver: TypeAlias = Callable[[int, Tensor], Terms]
 class Gradient(Protocol):
     """The gradient that was accumulated, and the optimizer that it is for."""
 
-    def clip(self, limit: float) -> float:
-        """Scales the gradient down to the norm `limit`, if that is above 0; returns the norm before."""
+    def clip(self, limit: float) -> float | None:
+        """Scales the gradient down to the norm `limit`, if that is above 0; returns the norm before.
+
+        None: it is scaled where the step is taken, and nobody says what it was.
+        """
         ...
 
     def step(self, rate: float) -> None:

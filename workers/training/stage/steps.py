@@ -107,8 +107,8 @@ class BatchSteps(Generic[M]):
             return reported
         if self._trains_policy:
             reported |= self._of_policy(_trained(policy), known)
-        reported["actor/grad_norm"] = self.learner.clip(self.spec.algorithm.optimizer.grad_clip)
-        return reported
+        norm = self.learner.clip(self.spec.algorithm.optimizer.grad_clip)
+        return reported if norm is None else reported | {"actor/grad_norm": norm}
 
     def _of_policy(self, trained: list[M], known: BatchPass) -> dict[str, float]:
         """Sums the policy's gradients over the micro-batches of one step; returns the step's figures."""
@@ -130,7 +130,8 @@ class BatchSteps(Generic[M]):
             return value_loss(trained[number], values, known.of(trained[number]), critic.value_clip)
 
         found = _summed(critic.accumulate(trained, loss))
-        return found | {"critic/grad_norm": critic.clip(critic.grad_clip), "critic/lr": critic.rate}
+        norm = critic.clip(critic.grad_clip)
+        return found | ({} if norm is None else {"critic/grad_norm": norm}) | {"critic/lr": critic.rate}
 
     def _loss_tokens(self, micro: M, found: PolicyValues, passed: Passed) -> LossTokens:
         """The tokens of one micro-batch, with all that a loss may look at and the policy's gradient."""

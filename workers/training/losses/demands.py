@@ -1,0 +1,90 @@
+"""`Demand`: what an objective asks of an engine beyond log-probabilities of tokens, and which argument asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+
+from rftd.streams.spec import AlgorithmSpec, StageSpec
+from rftd.workers.algorithms.registry import lookup
+from rftd.workers.training.losses.objective import Objective
+from rftd.workers.training.losses.policy_loss import LossNeeds
+from rftd.workers.training.token_advantages.token_advantage import PassField
+
+Part: TypeAlias = Literal["entropies", "reference", "critic", "teacher", "temperatures"]
+"""What an engine may be unable to give, beside the log-probabilities of the policy at temperature 1."""
+PARTS: Final[tuple[Part, ...]] = get_args(Part)
+_WORDS: Final[dict[Part, str]] = {
+    "entropies": "the entropy at each token",
+    "reference": "log-probabilities under a frozen reference",
+    "critic": "a critic's values",
+    "teacher": "log-probabilities under a teacher",
+    "temperatures": "log-probabilities at the temperature that a token was drawn with",
+}
+_OF_FIELDS: Final[dict[PassField, Part]] = {
+    "entropies": "entropies",
+    "entropy_signals": "entropies",
+    "ref_logprobs": "reference",
+    "values": "critic",
+    "teacher_logprobs": "teacher",
+}
+
+
+class Demand(NamedTuple):
+    """One part that is asked for."""
+
+    part: Part
+    field: tuple[str, ...]
+    """The path of the argument that asks for it, in the experiment file."""
+    by: str
+    """Who asks, in words."""
+    fix: str
+
+    @property
+    def words(self) -> str:
+        """Who asks for what."""
+        return f"{self.by} needs {_WORDS[self.part]}"
+
+
+def demands_of(stage: StageSpec) -> tuple[Demand, ...]:
+    """What the stage's objective asks for, each part once for each argument. Raises ConfigError as `Objective.of`."""
+    return tuple(dict.fromkeys((*_of_objective(stage.algorithm), *_of_rollouts(stage))))
+
+
+def _of_rollouts(stage: StageSpec) -> Iterator[Demand]:
+    """Greedy tokens carry log-probabilities at temperature 1, as those of a dataset do."""
+    if stage.taskset is not None and stage.taskset.sampling.temperature not in (0, 1):
+        by = f"a rollout at temperature {stage.taskset.sampling.temperature:g}"
+        fix = "write 1.0, or train with an engine that has it, such as torch"
+        yield Demand("temperatures", ("model", "temperature"), by, fix)
+
+
+def _of_objective(spec: AlgorithmSpec) -> Iterator[Demand]:
+    objective = Objective.of(spec)
+    definition = lookup(spec.kind)
+    without = "write 0.0, or train with an engine that has it, such as torch"
+    if objective.entropy.coef != 0:
+        by = f"an entropy bonus of {objective.entropy.coef:g}"
+        yield Demand("entropies", _at("entropy_loss_fn_args", "entropy_coef"), by, without)
+    if objective.kl.coef > 0:
+        by = f"a KL loss of {objective.kl.coef:g}"
+        yield Demand("reference", _at("kl_loss_fn_args", "kl_coef"), by, without)
+    if objective.kl_penalty.coef > 0:
+        by = f"a KL penalty of {objective.kl_penalty.coef:g}"
+        yield Demand("reference", _at("kl_penalty_fn_args", "kl_coef"), by, without)
+    other = "choose another, or train with an engine that has it, such as torch"
+    if objective.token_advantage is not None:
+        # What the type brings along is changed by another type; what the file names, by its own field.
+        own = spec.advantage == definition.advantage
+        by = spec.kind if own else f"the advantage {spec.advantage}"
+        for name in sorted(objective.token_advantage.needs & _OF_FIELDS.keys()):
+            yield Demand(_OF_FIELDS[name], _at("algorithm_type" if own else "advantage_fn"), by, other)
+    needs = LossNeeds.of(objective.policy_loss)
+    if needs.reference or needs.reference_kl:
+        own = spec.policy_loss == definition.policy_loss
+        by = spec.kind if own else f"the loss {spec.policy_loss}"
+        yield Demand("reference", _at("algorithm_type" if own else "policy_loss_fn"), by, other)
+
+
+def _at(*names: str) -> tuple[str, ...]:
+    return ("algorithm", *names)
