@@ -22,6 +22,7 @@ trainer     the process: member, lease, engine
 record      what the log says about the training: which executions survive
 rerun       planned batches executed again and compared; nothing is appended
 replay      a whole history executed again: what to do, what came of it
+ranks/      an engine of many processes, and checkpoints that they write in parts
 stage/      one batch after the other of a stage, on any engine that gives values and gradients
 losses/     objectives: the main term, divergences, entropy, and how they are aggregated
 token_advantages/  how much better than expected each token was

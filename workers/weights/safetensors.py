@@ -11,7 +11,7 @@ import msgspec
 
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import WorkError
-from rftd.workers.weights.tensor_bytes import TensorBytes, Weights, size_bytes
+from rftd.workers.weights.tensor_bytes import TensorBytes, TensorLayout, Weights, size_bytes
 
 _NAMES: Final = {
     "bool": "BOOL",
@@ -43,19 +43,24 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 def write(weights: Weights, path: Path) -> None:
     """Writes the file; it is not synced. Names of one tensor are written twice: give each once. Raises OSError."""
+    with path.open("wb") as file:
+        file.write(header_of({name: TensorLayout(each.dtype, each.shape) for name, each in weights.items()}))
+        for each in weights.values():
+            file.write(each.data)
+
+
+def header_of(layouts: Mapping[str, TensorLayout]) -> bytes:
+    """The bytes of a file before those of its tensors, which follow one another in this order."""
     header: dict[str, _Entry | Mapping[str, str]] = {_METADATA: {"format": "pt"}}
     end = 0
-    for name, each in weights.items():
+    for name, each in layouts.items():
         begin = end
-        end = end + each.data.nbytes
+        end = end + size_bytes(each.dtype, each.shape)
         header[name] = _Entry(dtype=_NAMES[each.dtype], shape=each.shape, data_offsets=(begin, end))
     encoded = msgspec.json.encode(header)
     # Filled up to 8 bytes, as the format asks, so that tensors are aligned where the file is mapped.
     encoded += b" " * (-len(encoded) % 8)
-    with path.open("wb") as file:
-        file.write(len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded)
-        for each in weights.values():
-            file.write(each.data)
+    return len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded
 
 
 def read(path: Path) -> dict[str, TensorBytes]:

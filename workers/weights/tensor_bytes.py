@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 ITEM_BYTES: Final[Mapping[str, int]] = {
     "bool": 1,
@@ -25,6 +25,13 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
     "float64": 8,
 }
 """The bytes of one number by dtype, under torch's names."""
+
+
+class TensorLayout(NamedTuple):
+    """A tensor without its numbers."""
+
+    dtype: str
+    shape: tuple[int, ...]
 
 
 # eq=False: tensors are told apart by identity, which is how tied ones are known; comparing bytes would take seconds.

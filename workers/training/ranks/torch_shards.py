@@ -1,0 +1,141 @@
+"""torch's tensors as parts of a checkpoint: those that every rank holds whole, and those that are spread over ranks.
+
+Whoever saves or loads does so on all ranks of the default process group at once; without one there is one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from torch import Tensor, distributed
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import Shard as SplitAlong
+
+from rftd.ops.decoding import json_decoder
+from rftd.workers.training.ranks.shards import Shard, ShardedTensors, ShardManifest, write_manifest, write_part
+from rftd.workers.weights.tensor_bytes import TensorLayout
+from rftd.workers.weights.torch_bytes import dtype_name, memory, tensors_of
+
+
+def this_rank() -> tuple[int, int]:
+    """The number of this rank, and how many there are."""
+    if not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def save_shards(folder: Path, kind: str, tensors: Mapping[str, Tensor]) -> None:
+    """Writes the tensors into `folder`, each rank its parts; the manifest is there when all have returned.
+
+    `folder` is one that all ranks see. Raises OSError, WorkError.
+    """
+    rank, ranks = this_rank()
+    wrote = write_part(folder, kind, shards_of(tensors, rank, ranks), rank=rank, ranks=ranks)
+    share = folder / f".{kind}.{rank}.json"
+    # Through the folder: it is shared anyway, and a collective of texts of unknown length would need two.
+    share.write_bytes(msgspec.json.encode(wrote))
+    if ranks > 1:
+        distributed.barrier()
+    if rank == 0:
+        shares = [folder / f".{kind}.{each}.json" for each in range(ranks)]
+        write_manifest(folder, kind, [json_decoder(ShardManifest).decode(each.read_bytes()) for each in shares])
+        for each in shares:
+            each.unlink()
+
+
+def load_shards(folder: Path, kind: str, likes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """New tensors with the numbers that were saved, spread over ranks and devices as `likes` are.
+
+    Raises DataError, on this rank at least, if files are missing or damaged or of another model.
+    """
+    rank, ranks = this_rank()
+    saved = ShardedTensors.open(folder, kind)
+    saved.check_fits({name: _layout(each) for name, each in likes.items()})
+    saved.verify(reader=rank, readers=ranks)
+    return {name: _read(saved, name, like) for name, like in likes.items()}
+
+
+def load_whole(folder: Path, kind: str) -> dict[str, Tensor]:
+    """All tensors, whole and on the host of each rank. Raises DataError if files are missing or damaged."""
+    rank, ranks = this_rank()
+    saved = ShardedTensors.open(folder, kind)
+    saved.verify(reader=rank, readers=ranks)
+    return tensors_of({name: saved.whole(name) for name in saved.layouts()})
+
+
+def shards_of(tensors: Mapping[str, Tensor], rank: int, ranks: int) -> list[Shard]:
+    """The parts that this rank writes: of a DTensor what it holds, of others its share of the rows."""
+    found = []
+    for number, (name, tensor) in enumerate(tensors.items()):
+        if isinstance(tensor, DTensor):
+            box = box_of(tensor)
+            local = tensor.to_local()
+            if not box.first_copy:
+                continue
+            part = Shard(name, _layout(tensor), box.offset, tuple(local.shape), partial(memory, local))
+        elif tensor.ndim and tensor.shape[0] >= ranks:
+            begin, end = (tensor.shape[0] * each // ranks for each in (rank, rank + 1))
+            rows = tensor[begin:end]
+            offset = (begin, *(0,) * (tensor.ndim - 1))
+            part = Shard(name, _layout(tensor), offset, tuple(rows.shape), partial(memory, rows))
+        elif number % ranks == rank:
+            part = Shard(name, _layout(tensor), (0,) * tensor.ndim, tuple(tensor.shape), partial(memory, tensor))
+        else:
+            continue
+        found.append(part)
+    return found
+
+
+class LocalBox(msgspec.Struct, frozen=True):
+    """The place of this rank's part of a DTensor."""
+
+    offset: tuple[int, ...]
+    first_copy: bool
+    """True on one of the ranks that hold equal parts."""
+
+
+def box_of(tensor: DTensor) -> LocalBox:
+    """The place of this rank's part within the whole. Raises ValueError for sums that are still to be made.
+
+    torch cuts as `torch.chunk` does: parts of equal size, rounded up, and the last ones smaller or empty.
+    """
+    coordinate = tensor.device_mesh.get_coordinate()
+    assert coordinate is not None, "the rank is not part of the tensor's mesh"
+    offset = [0] * tensor.ndim
+    extent = list(tensor.shape)
+    first = True
+    for at, placement, size in zip(coordinate, tensor.placements, tensor.device_mesh.shape, strict=True):
+        if isinstance(placement, SplitAlong):
+            dim = placement.dim
+            step = -(-extent[dim] // size)
+            begin = min(at * step, extent[dim])
+            offset[dim] += begin
+            extent[dim] = min(step, extent[dim] - begin)
+        elif isinstance(placement, Replicate):
+            first = first and at == 0
+        else:
+            raise ValueError(f"a tensor placed as {placement} has no parts")
+    return LocalBox(tuple(offset), first)
+
+
+def _read(saved: ShardedTensors, name: str, like: Tensor) -> Tensor:
+    if not isinstance(like, DTensor):
+        whole = tensors_of({name: saved.whole(name)})[name]
+        return whole.to(like.device, copy=True)
+    local = like.to_local()
+    part = tensors_of({name: saved.read(name, box_of(like).offset, tuple(local.shape))})[name]
+    return DTensor.from_local(
+        part.to(local.device, copy=True),
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+
+
+def _layout(tensor: Tensor) -> TensorLayout:
+    return TensorLayout(dtype_name(tensor), tuple(tensor.shape))
