@@ -19,6 +19,7 @@ lineage/      the origin of a thing, and its fate
 disk          the free space of volumes, and the space that folders take up
 artifacts     files by their sha256
 checkpoints   folders of checkpoints, registered in place
+service_state the name at a service that a checkpoint's weights and optimizer have
 workplace     the folder in which a trainer prepares what it renames; its successor takes it away
 unreferenced  files of an experiment that no event names
 checkpoint_witness  heads of the log that a checkpoint's folder remembers

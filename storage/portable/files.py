@@ -16,6 +16,7 @@ from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, LogCorruptError, NotFoundError, RftdError
 from rftd.storage.artifacts import ArtifactStore, size_and_sha256
 from rftd.storage.checkpoints import latest, mark_latest, verify
+from rftd.storage.service_state import PATH as SERVICE_STATE
 from rftd.streams.folds.spine import Kept
 from rftd.streams.portable.container import ArchiveReader, ArchiveWriter
 from rftd.streams.portable.export import OutsideNames
@@ -63,6 +64,10 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
         except RftdError as error:
             notes.append(f"checkpoint of step {event.step} left out: {error.what}")
             continue
+        if any(file.path == SERVICE_STATE for file in event.files):
+            notes.append(
+                f"checkpoint of step {event.step}: its weights and optimizer stay at the service that it names"
+            )
         for file in event.files:
             yield Chosen(kind="checkpoint", folder=Path(event.path), path=file.path)
         if checkpoints == "newest":
@@ -72,6 +77,9 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
     for published in named.kept_weights():
         if published.host:
             notes.append(f"weights {published.version} left out: they lie in memory, the trainer publishes them again")
+            continue
+        if not published.path.startswith("/"):
+            notes.append(f"weights {published.version} left out: they lie at a service, as {published.path}")
             continue
         folder = Path(published.path)
         files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())

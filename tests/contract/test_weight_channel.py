@@ -30,12 +30,14 @@ THIRD_PARTY = "packed"
 """The channel of docs/extending.md."""
 
 
-FILES = [*(name for name in CHANNELS.names() if name != "nccl"), THIRD_PARTY]
+OF_BYTES = [*(name for name in CHANNELS.names() if name != "service"), THIRD_PARTY]
+"""A channel of names has no bytes to open: `test_named_weights` has what holds of it."""
+FILES = [name for name in OF_BYTES if name != "nccl"]
 in_files = pytest.mark.parametrize("method", FILES, indirect=True)
 """What holds of channels whose versions are files; `test_device_channel` has what takes its place for the other."""
 
 
-@pytest.fixture(params=[*CHANNELS.names(), THIRD_PARTY])
+@pytest.fixture(params=OF_BYTES)
 def method(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a channel, which is installed: for this process and for those that it starts."""
     if request.param == THIRD_PARTY:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rftd.storage.service_state import ServiceState
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.weights.channel import WeightsKind
 from rftd.workers.weights.tensor_bytes import Weights
@@ -76,7 +77,7 @@ class WeightsSnapshot(Protocol):
         ...
 
     def weights(self) -> Weights:
-        """The tensors' bytes by name, for a weight channel."""
+        """The tensors' bytes by name, for a weight channel. Raises ConfigError for weights of another kind."""
         ...
 
 
@@ -93,6 +94,23 @@ class RestingEngine(Protocol):
 
     def wake(self) -> None:
         """Takes the memory back, its content bit for bit. Raises DeviceMemoryError if others have it."""
+        ...
+
+
+@runtime_checkable
+class RemoteEngine(Protocol):
+    """A trainer engine whose weights and optimizer lie at a service. Its checkpoints hold a `ServiceState`."""
+
+    @property
+    def waits_for(self) -> str:
+        """The service, in words, while it does not answer; else empty. Any thread may ask."""
+        ...
+
+    def forget(self, state: ServiceState) -> None:
+        """Has the service forget what a checkpoint named that is given up.
+
+        What it does not know is no error, nor that it does not answer: then it stays there.
+        """
         ...
 
 

@@ -76,7 +76,7 @@ class TrainingLoop:
         self.member.pulse.state = "take_up"
         # First of all: a predecessor may have died between a rename and its event, so what it left is undone or removed
         # before any file is believed (rule 2).
-        await tidy(self.lease, self.state, self.spec, self.log)
+        left = await tidy(self.lease, self.state, self.spec, self.log)
         needed = await self.publisher.needed()
 
         def accept(committed: CheckpointCommitted) -> bool:
@@ -96,6 +96,8 @@ class TrainingLoop:
                 resumption = await asyncio.to_thread(resume_from, self.state, accept)
                 if resumption.checkpoint == tried:
                     raise
+        # Only now: the engine knows its service once it is open.
+        await self.saver.forget(left)
         await self._announce(resumption, version, needed)
 
     async def _announce(self, resumption: Resumption, version: int, needed: int | None) -> None:

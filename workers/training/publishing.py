@@ -20,9 +20,17 @@ from rftd.streams.role import RoleLease
 from rftd.streams.schedule import eval_due, kept_versions
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.training.engine import TrainerEngine, WeightsSnapshot
-from rftd.workers.weights.channel import Exported, TensorChannel, TensorSnapshot, as_ref, check_takes
+from rftd.workers.weights.channel import (
+    Exported,
+    TensorChannel,
+    TensorSnapshot,
+    WeightService,
+    as_ref,
+    check_takes,
+)
 from rftd.workers.weights.checksum import form_of
 from rftd.workers.weights.registry import Channels
+from rftd.workers.weights.service import SERVICE, NamedSnapshot, ServiceChannel
 
 DURABLE = "checkpoint"
 """The channel whose versions outlive the machine's memory."""
@@ -32,6 +40,7 @@ _GONE: Final = {
     DURABLE: "its files are gone",
     "memory": "the memory that held them is gone",
     "nccl": "the process that held them is gone",
+    SERVICE: "the service has forgotten them",
 }
 
 
@@ -72,7 +81,8 @@ class Publisher:
         """Paths for whose sake the history was taken up from before them, and that were not announced since."""
         memory_dir = next((stage.sync.memory_dir for stage in spec.stages if stage.sync.memory_dir), "")
         # The epoch is in every name: a publisher that was replaced and wakes cannot touch its successor's files.
-        self._channels = Channels(spec.job_dir, memory_dir, epoch=lease.writer.epoch)
+        service = engine if isinstance(engine, WeightService) else None
+        self._channels = Channels(spec.job_dir, memory_dir, epoch=lease.writer.epoch, service=service)
 
     async def publish(self, present: Present) -> None:
         """Announces the engine's weights, unless equal weights of that version are announced already (rule 8).
@@ -185,6 +195,8 @@ class Publisher:
     def _opens(self, event: WeightsPublished) -> bool:
         if not self._stands(event):
             return False
+        if event.method == SERVICE:
+            return True  # there is nothing to read through: the service has said that it has them
         try:
             with self._channels.of(event.method).open(as_ref(event)):
                 return True
@@ -264,6 +276,8 @@ class Publisher:
         # Before the fall back: what a channel cannot carry at all is no lack of room.
         channel = self._channels.of(method)
         check_takes(channel, snapshot.kind, method)
+        if isinstance(channel, ServiceChannel) and isinstance(snapshot, NamedSnapshot):
+            return method, channel.publish_name(snapshot)
         version = present.version
         generation = present.generation
         if method != DURABLE:
@@ -288,6 +302,8 @@ class Publisher:
         So must those that memory has damaged: it is not trusted with them again.
         """
         stage = self._spec.stages[present.stage]
+        if stage.sync.method == SERVICE:
+            return SERVICE  # it outlives every memory of ours, and no files can stand in for it
         if any(each.path in self._damaged for each in self._announced(present.version) if each.method != DURABLE):
             return DURABLE
         step = present.version - self._state.spine.first_versions.get(present.stage, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from rftd.ops import faults
 from rftd.ops.errors import DataError
 from rftd.storage.checkpoint_witness import CheckpointWitness, write_witness
 from rftd.storage.checkpoints import Staged, place_folder, place_markers, stage_folder, stage_markers, verify
+from rftd.storage.service_state import ServiceState
 from rftd.storage.workplace import Workplace
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
 from rftd.streams.events.step import GenerationStarted, SpineMark, StepCompleted
@@ -20,8 +22,8 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import EventLog
 from rftd.streams.role import RoleLease, as_refs
 from rftd.streams.spec import ExperimentSpec
-from rftd.workers.training.engine import TrainerEngine
-from rftd.workers.training.tidying import discard
+from rftd.workers.training.engine import RemoteEngine, TrainerEngine
+from rftd.workers.training.tidying import discard, named_states
 
 
 class Saver:
@@ -48,12 +50,15 @@ class Saver:
         """Commits a checkpoint of the step that was just completed, unless an equal one is committed and whole."""
         if await asyncio.get_running_loop().run_in_executor(self._thread, self._is_saved, done):
             return
+        folder = self.folder_of(done.stage) / f"global_step_{stage_step}"
+        former = await asyncio.to_thread(named_states, [folder])
         event = await self._written(
             done.step, done.generation, done.stage, stage_step, done.checksum, done.sha256, done.spine
         )
         # Only now is it a checkpoint: what lies there without an event is removed by the next trainer.
         await self._lease.append([self._lease.writer.draft(event, experiment=self._state.experiment)])
         faults.point("checkpoint.after_append")
+        await self.forget(former)
         await self._retain(done.stage, self._spec.stages[done.stage].trainer.max_checkpoints_to_keep)
 
     async def begin(self, started: GenerationStarted, stage: int, stage_step: int) -> CheckpointCommitted:
@@ -173,4 +178,14 @@ class Saver:
             await self._lease.append([writer.draft(event, experiment=experiment) for event in deleted])
             faults.point("checkpoint.before_removal")
             # After the events: a crash in between leaves files that nobody names, which the next trainer removes.
+            states = await asyncio.to_thread(named_states, [Path(path)])
             await discard(self._lease, [Path(path)])
+            # Last: until the lease was confirmed a successor might have resumed from it.
+            await self.forget(states)
+
+    async def forget(self, states: Sequence[ServiceState]) -> None:
+        """Has the engine's service forget what checkpoints named that are gone."""
+        engine = self._engine
+        if isinstance(engine, RemoteEngine):
+            for state in states:
+                await asyncio.get_running_loop().run_in_executor(self._thread, engine.forget, state)

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rftd.ops import faults
+from rftd.ops.errors import DataError
 from rftd.ops.logs import Logger
 from rftd.storage.checkpoints import misses_its_folder, place_markers, put_back, stage_markers
+from rftd.storage.service_state import PATH as SERVICE_STATE
+from rftd.storage.service_state import ServiceState, names_service
 from rftd.storage.unreferenced import (
     OF_ONE_TRAINER,
     Unreferenced,
@@ -26,10 +30,11 @@ from rftd.streams.role import RoleLease
 from rftd.streams.spec import ExperimentSpec
 
 
-async def tidy(lease: RoleLease, state: RunState, spec: ExperimentSpec, log: Logger) -> None:
+async def tidy(lease: RoleLease, state: RunState, spec: ExperimentSpec, log: Logger) -> list[ServiceState]:
     """Removes what trainers before this one left and no event names, and puts back what one does.
 
-    Markers that name a folder which is gone are mended. Raises FencedError if a successor has come: then nothing of its
+    Returns the states at services that what was removed had named, and that no checkpoint names. Markers that name a
+    folder which is gone are mended. Raises FencedError if a successor has come: then nothing of its
     files was touched.
     """
     places = [Workplace(folder, lease.writer.epoch) for folder in sorted(work_folders(spec))]
@@ -39,8 +44,30 @@ async def tidy(lease: RoleLease, state: RunState, spec: ExperimentSpec, log: Log
     faults.point("workplace.after_listing")
     for each in found:
         log.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
-    await discard(lease, [Path(each.path) for each in found], [each.folder for each in places if each.path.is_dir()])
+    taken = [each for each in places if each.path.is_dir()]
+    states = await asyncio.to_thread(_states_in, [*(Path(each.path) for each in found), *(each.path for each in taken)])
+    named = await asyncio.to_thread(named_states, [Path(each.path) for each in state.checkpoints.values()])
+    await discard(lease, [Path(each.path) for each in found], [each.folder for each in taken])
     await _mend_markers(lease, state, spec)
+    kept = {each.path for each in named}
+    return [each for each in states if each.path not in kept]
+
+
+def named_states(folders: Iterable[Path]) -> list[ServiceState]:
+    """The states at services that the files of these checkpoints name. Reads files: call it off the loop."""
+    found = []
+    for folder in folders:
+        if names_service(folder):
+            # A damaged file names nothing: its state stays at the service, where nobody of ours finds it.
+            with suppress(DataError):
+                found.append(ServiceState.read(folder))
+    return found
+
+
+def _states_in(paths: Iterable[Path]) -> list[ServiceState]:
+    """Those of checkpoints anywhere below some folders."""
+    inside = (each.parents[1] for path in paths for each in path.rglob(f"*/{SERVICE_STATE}"))
+    return named_states({*paths, *inside})
 
 
 async def discard(lease: RoleLease, paths: Sequence[Path], taken_over: Sequence[Path] = ()) -> None:

@@ -5,7 +5,7 @@ torch_bytes   tensors of torch as such bytes and back, without a copy on the CPU
 parked_tensors  tensors that leave their device to others for a while
 adapter       low-rank adapters as such tensors
 manifest      what a version consists of, and its id
-checksum      one text over all tensors, in four forms
+checksum      one text over all tensors, in four forms, or of a name
 bit_sums      sums for it that are made on the tensors' device
 tensor_digests  it, of tensors of torch
 channel       the seam: publish, holds, open, retire
@@ -15,6 +15,7 @@ memory        the channel `memory`: one mapped file per version for all workers 
 mapped_file   such a file: its layout, its lock, its life as a buffer
 device        the channel `nccl`: versions stay on the trainer's device, and go to whoever comes
 tensor_link   how they go: a rendezvous, and a process group of two
+service       the channel `service`: a name at the service that trains them, and no bytes
 opened_tensors  what an engine that runs on torch opens
 registry      the table of channels
 """

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 WeightsKind: TypeAlias = Literal["bytes", "tensors", "name"]
 """What weights are: `bytes` of a host, `tensors` on the trainer's devices, or a `name` that a service knows them by."""
 BYTES: WeightsKind = "bytes"
+NAME: WeightsKind = "name"
 
 
 class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +44,19 @@ class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
     """The machine in whose memory they lie; empty if every machine that sees the path can read them."""
 
 
+@runtime_checkable
+class WeightService(Protocol):
+    """What keeps weights under names, asked by the channel `service`. Any thread may ask; both block."""
+
+    def holds_name(self, name: str) -> bool:
+        """False if the service says that it has no such weights; a service that does not answer has them still."""
+        ...
+
+    def forget_name(self, name: str) -> None:
+        """Has the service forget them. What it does not know is no error, nor that it does not answer."""
+        ...
+
+
 class ChannelPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The place that a channel is made for: its experiment's folders, and the publisher that it serves.
 
@@ -55,6 +69,8 @@ class ChannelPlace(msgspec.Struct, frozen=True, kw_only=True):
     """`synchronizer.memory_dir`, the folder that the experiment file asks for."""
     epoch: int = 0
     """The number of the publisher: the name of what is published has to hold it (`name_of`)."""
+    service: WeightService | None = None
+    """The service at which the publisher's engine trains."""
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from rftd.ops.plugins import Plugins
-from rftd.workers.weights.channel import ChannelPlace, WeightChannel, WeightsRef
+from rftd.workers.weights.channel import ChannelPlace, WeightChannel, WeightService, WeightsRef
 from rftd.workers.weights.tensor_bytes import Weights
 
 CHANNELS: Final = Plugins[WeightChannel](
@@ -16,6 +16,7 @@ CHANNELS: Final = Plugins[WeightChannel](
         "checkpoint": "rftd.workers.weights.checkpoint:checkpoint_channel",
         "memory": "rftd.workers.weights.memory:memory_channel",
         "nccl": "rftd.workers.weights.device:device_channel",
+        "service": "rftd.workers.weights.service:ServiceChannel",
     },
 )
 """The channels by `sync_method`; each is made with one argument, the `place`."""
@@ -24,9 +25,11 @@ CHANNELS: Final = Plugins[WeightChannel](
 class Channels:
     """The channels of one process, each made when it is first asked for."""
 
-    def __init__(self, job_dir: str = "", memory_dir: str = "", *, epoch: int = 0) -> None:
+    def __init__(
+        self, job_dir: str = "", memory_dir: str = "", *, epoch: int = 0, service: WeightService | None = None
+    ) -> None:
         """`epoch` numbers the lease under which weights are published. Who only opens weights gives nothing."""
-        self._place = ChannelPlace(job_dir=job_dir, memory_dir=memory_dir, epoch=epoch)
+        self._place = ChannelPlace(job_dir=job_dir, memory_dir=memory_dir, epoch=epoch, service=service)
         self._made: dict[str, WeightChannel] = {}
 
     def of(self, method: str) -> WeightChannel:
