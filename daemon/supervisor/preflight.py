@@ -179,8 +179,8 @@ def _stage(stage: StageSpec) -> StageSpec:
             check_names(each)
     total_steps = stage.total_steps
     collect_groups = stage.collect_groups
-    if stage.kind == "explore" and taskset is not None:
-        collect_groups = collect_groups or stage.total_epochs * taskset.rows
+    if stage.kind == "explore":
+        collect_groups = collect_groups or stage.total_epochs * (taskset.rows if taskset else 0)
     elif total_steps == 0:
         rows = taskset.rows if taskset else dataset.rows if dataset else 0
         size = stage.batch_size if taskset else stage.train_batch_size

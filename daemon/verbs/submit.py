@@ -79,6 +79,9 @@ def stages_of(submission: Submission) -> str:
     """The stages in one line: `warmup (sft, 20 steps) then rft (grpo, 2 epochs)`."""
     parts = []
     for stage in submission.spec.stages:
+        if stage.kind == "explore" and stage.taskset is None:
+            parts.append(f"{stage.name} (evaluations alone)")
+            continue
         steps = f"{stage.total_steps} steps" if stage.total_steps else f"{stage.total_epochs} epochs"
         parts.append(f"{stage.name} ({stage.algorithm.kind}, {steps})")
     return " then ".join(parts)

@@ -38,9 +38,15 @@ def complete_evals(state: RunState) -> Iterator[Decision]:
                 generation=generation,
                 rows=taskset.rows,
                 score=evaluation.mean_reward(),
-                metrics={"response_length/mean": evaluation.mean_tokens()},
+                metrics={"response_length/mean": evaluation.mean_tokens()} | _failed(evaluation),
             )
         )
+
+
+def _failed(evaluation: Evaluation) -> dict[str, float]:
+    """The number of rows without an answer, which score 0; nothing where each has one."""
+    failed = sum(scored.metrics.get("failed_rows", 0.0) for scored in evaluation.scores.values())
+    return {"failed_rows": failed} if failed else {}
 
 
 def _taskset_of(spec: ExperimentSpec, evaluation: Evaluation) -> TasksetSpec | None:

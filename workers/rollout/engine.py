@@ -11,6 +11,7 @@ import msgspec
 
 from rftd.ops.errors import RolloutError, WorkError
 from rftd.streams.events.experience import Span
+from rftd.workers.tasksets.message import Message
 from rftd.workers.weights.channel import WeightsRef
 
 
@@ -58,6 +59,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt: tuple[int, ...]
     """Token ids, at least one."""
     sampling: Sampling
+    messages: tuple[Message, ...] = ()
+    """The conversation that the prompt renders, for an engine whose model is elsewhere; empty of a bare prompt."""
     watch: Watch | None = None
     """Called on the engine's event loop until the response is there, by engines that can; it must not raise.
 
@@ -79,6 +82,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     renormalised over what they keep; 0 for a token that was drawn greedily. Empty unless asked for  # [R]"""
     finish: str
     """`stop` (end of sequence or a stop text) or `length`."""
+    text: str | None = None
+    """The response as a service wrote it, where `tokens` only count it; None: it is what `tokens` decode to."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, Protocol
 
-from rftd.ops.errors import RftdError, RolloutError, WeightsElsewhereError, WorkError
+from rftd.ops.errors import ConfigError, RftdError, RolloutError, WeightsElsewhereError, WorkError
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.weights.channel import WeightsRef
@@ -31,7 +31,7 @@ class EvalEngine(Protocol):
     async def lives(self, weights: WeightsRef) -> bool:
         """True if the engine, pinned to these weights, still works; one that does not is given up.
 
-        Raises WorkError if there will be no other in this process.
+        Raises WorkError if there will be no other in this process, ConfigError if a person has to mend something first.
         """
         ...
 
@@ -111,6 +111,8 @@ class SharedEngine:
     async def lives(self, weights: WeightsRef) -> bool:
         try:
             await self._engine.load_weights(weights)
+        except ConfigError:
+            raise  # no other engine would do better until a person has mended it
         except RftdError as error:
             # Its rollouts have no other engine either. A new process opens one.
             raise WorkError(f"the rollout engine failed: {error.what}", where=error.where, fix=error.fix) from error

@@ -58,7 +58,10 @@ class Model:
         self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None, reply_prefix: str = ""
     ) -> Response:
         """The assistant's next message, which begins with `reply_prefix` (part of the prompt, not of the response)."""
-        return await self.generate(self.chat_prompt(messages, reply_prefix=reply_prefix), sampling=sampling)
+        prompt = self.chat_prompt(messages, reply_prefix=reply_prefix)
+        # With a prefix the prompt is more than the conversation, which is why only its ids say what is asked.
+        asked = self.ask(prompt, sampling=sampling, messages=() if reply_prefix else messages)
+        return asked if isinstance(asked, Response) else await self.draw(asked)
 
     async def complete(self, prompt: str, *, sampling: SamplingSpec | None = None) -> Response:
         """The response to a bare text, without a chat template."""
@@ -108,10 +111,12 @@ class Model:
             raise RolloutError("no endpoint is open here", fix="make the WorkflowRunner with a ModelEndpoint")
         return self._endpoint.of(self, bounds, lengths_only=lengths_only)
 
-    def ask(self, prompt: Sequence[int], *, sampling: SamplingSpec | None = None) -> GenerationRequest | Response:
+    def ask(
+        self, prompt: Sequence[int], *, sampling: SamplingSpec | None = None, messages: Sequence[Message] = ()
+    ) -> GenerationRequest | Response:
         """The next request of the rollout, for callers that ask the engine themselves; a Response if it is not asked.
 
-        Raises RolloutError as `generate` does.
+        `messages` are the conversation that the prompt renders, if it is one. Raises RolloutError as `generate` does.
         """
         number = self._calls
         # Counted before the prompt is looked at: a call that is cut has its number too, or the ids of the later ones
@@ -124,6 +129,7 @@ class Model:
             id=derive(self._rollout, "request", number),
             prompt=tuple(prompt),
             sampling=self._sampling(len(prompt), sampling or self.sampling)(derive(self._seed, "sampling", number)),
+            messages=tuple(messages),
         )
 
     def ask_for(
@@ -146,7 +152,7 @@ class Model:
         """The response that the engine's answer to `request` holds. Raises RolloutError if the answer is malformed."""
         _check(generation, request.sampling)
         return Response(
-            text=self.tokenizer.decode(generation.tokens),
+            text=self.tokenizer.decode(generation.tokens) if generation.text is None else generation.text,
             prompt=request.prompt,
             tokens=generation.tokens,
             logprobs=generation.logprobs,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rftd.streams.spec import FormatSpec, StageSpec
+from rftd.streams.auxiliary import SERVICE
+from rftd.streams.spec import FormatSpec, ModelSpec, StageSpec
 from rftd.workers.tasksets.tokenizer import Tokenizer
 
 
@@ -20,16 +21,29 @@ def dataset_tokenizer(stage: StageSpec) -> Tokenizer:
     return _tokenizer(stage, form.chat_template or stage.model.chat_template, thinking)
 
 
-def _tokenizer(stage: StageSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:
-    if stage.trainer.engine == "fake":
-        from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
+def external_tokenizer(model: ModelSpec) -> Tokenizer:
+    """The tokenizer that counts the tokens of a service: that of the folder, if one is named, else bytes. Blocks."""
+    return _of_folder(model, model.chat_template, {}) if model.path else _bytes()
 
-        return ByteTokenizer()
+
+def _tokenizer(stage: StageSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:
+    if stage.rollout.engine == SERVICE:
+        return external_tokenizer(stage.model)
+    return _bytes() if stage.trainer.engine == "fake" else _of_folder(stage.model, chat_template, template_args)
+
+
+def _bytes() -> Tokenizer:
+    from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
+
+    return ByteTokenizer()
+
+
+def _of_folder(model: ModelSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:
     from rftd.workers.tasksets.hf_tokenizer import open_tokenizer
 
     return open_tokenizer(
-        stage.model.path,
+        model.path,
         chat_template=chat_template,
-        trust_remote_code=stage.model.trust_remote_code,
+        trust_remote_code=model.trust_remote_code,
         template_args=template_args,
     )

@@ -7,11 +7,13 @@ from typing import Final
 import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.issue import Notes, Unsupported
+from rftd.daemon.config.issue import Notes
 from rftd.daemon.config.resolve.arguments import check_struct, lifted_counts
+from rftd.daemon.config.resolve.bench import with_service
 from rftd.daemon.config.resolve.rollout_engine import choose_engine, resolve_dtype, resolve_needs
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
+from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SyncSpec
 from rftd.workers.devices.host import Host
 from rftd.workers.rollout.engines import registry as rollout_engines
@@ -31,9 +33,6 @@ def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> Rollout
     given = experiment.explorer
     model = experiment.explorer.rollout_model
     chosen = choose_engine(experiment, host, notes)
-    if experiment.model.external_model.enable:
-        what = "an external model can only be benchmarked, which rftd cannot do yet"
-        notes.wrong(("model", "external_model", "enable"), what, "write enable: false", Unsupported)
     if model.engine_num > limits.WORKER_SLOTS:
         what = f"is {model.engine_num}, and an experiment has {limits.WORKER_SLOTS} slots for explorers"
         fix = f"write at most {limits.WORKER_SLOTS}, and raise explorer.runner_per_model"
@@ -41,6 +40,8 @@ def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> Rollout
     args, lifted = lifted_counts(model.extra_engine_args, ("threads",), ROLLOUT_ARGS, notes)
     if (taken := rollout_engines.arguments_of(chosen.engine)) is not None:
         check_struct(args, taken, ROLLOUT_ARGS, f"the {chosen.engine} engine", notes, beside=("threads",))
+    if chosen.engine == SERVICE:
+        args = with_service(experiment, args)
     return RolloutSpec(
         engine=chosen.engine,
         explorers=model.engine_num,

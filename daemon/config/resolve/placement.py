@@ -6,6 +6,7 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Notes
+from rftd.daemon.config.resolve.bench import BENCH
 from rftd.daemon.config.resolve.gpu_shares import GpuShares, parallel_of, shares_of
 from rftd.daemon.config.resolve.rollout_engine import computes_on_gpu
 from rftd.daemon.config.schema.experiment import Experiment
@@ -36,7 +37,7 @@ def with_devices(
         return rollout, trainer
     if experiment.mode == "colocate":
         return _taking_turns(rollout, trainer, each, host, notes)
-    if experiment.explorer.collect_only:
+    if experiment.explorer.collect_only or experiment.mode == BENCH:
         trains = 0
     if shares.left < trains:
         if shares.nodes or rollout.engine != "torch":

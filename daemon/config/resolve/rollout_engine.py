@@ -7,9 +7,11 @@ from typing import Any, Final, NamedTuple
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Notes, Unsupported
 from rftd.daemon.config.resolve.arguments import check_engine
+from rftd.daemon.config.resolve.bench import check_external
 from rftd.daemon.config.resolve.gpu_shares import parallel_of, shares_of
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import RolloutModel
+from rftd.streams.auxiliary import SERVICE
 from rftd.streams.engine_needs import EngineNeeds
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Host
@@ -19,10 +21,11 @@ from rftd.workers.rollout.engines.vllm.arguments import START_S
 ON_CPU: Final = "float32"
 """The number format where no GPU computes and the file names none."""
 _TYPE: Final[FieldPath] = ("explorer", "rollout_model", "engine_type")
-_GUIDES: Final = ("vllm", "openai", "tinker", "sglang", "external")
+_GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 """The engines of the guide."""
-_ALONE: Final = frozenset({"torch", "fake"})
-"""Engines of ours that compute on one device and batch by themselves: of the needs they look at none but the time."""
+_ALONE: Final = frozenset({"torch", "fake", SERVICE})
+"""Engines of ours that compute on one device at most, and batch by themselves: of the needs they look at none but the
+time."""
 _SERVED: Final = (
     "enable_expert_parallel",
     "enforce_eager",
@@ -48,6 +51,9 @@ def choose_engine(experiment: Experiment, host: Host, notes: Notes) -> ChosenEng
     model = experiment.explorer.rollout_model
     if experiment.model.tinker.enable:
         return ChosenEngine("tinker", "auto")
+    if experiment.model.external_model.enable or model.engine_type == SERVICE:
+        check_external(experiment, notes)
+        return ChosenEngine(SERVICE, "auto")
     if "engine_type" not in model.model_fields_set:
         return _unwritten(experiment, host, notes)
     if model.engine_type != "vllm":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from rftd.daemon.config.issue import Notes, Unsupported, WrongValue
+from rftd.daemon.config.issue import Notes, WrongValue
 from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorithm
 from rftd.daemon.config.resolve.auxiliary import resolve_auxiliary
+from rftd.daemon.config.resolve.bench import BENCH, as_benched, benched, of_service
 from rftd.daemon.config.resolve.explorer import resolve_rollout, schedule_rollouts
 from rftd.daemon.config.resolve.model import LengthLimits, as_explored, derive_lengths, resolve_lora
 from rftd.daemon.config.resolve.pacing import (
@@ -40,13 +41,15 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     experiment = in_turns(config.experiment, notes) if config.experiment.mode == "colocate" else config.experiment
     if experiment.mode == SERVE:
         experiment = as_served(experiment, notes)
+    if experiment.mode == BENCH:
+        experiment = as_benched(experiment, notes)
     definition = find_algorithm(experiment.algorithm, notes)
     kind = _kind(experiment, definition, notes)
     total_steps = _total_steps(experiment, notes)
     if kind == "both":
         experiment = as_explored(experiment)
     lengths = derive_lengths(experiment.model, notes) or _ANY_LENGTHS
-    if not experiment.model.model_path:
+    if not experiment.model.model_path and not of_service(experiment):
         notes.wrong(("model", "model_path"), "names no model", "set it to the folder of a Hugging Face model")
     if kind == "both" and experiment.mode in BOTH and not experiment.explorer.collect_only:
         # The other half may be submitted on another machine, and must come out as this one does.
@@ -102,12 +105,15 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     )
     check_objective(stage, notes)
     stage = collecting(stage, notes) if explores and collects(experiment, notes) else stage
+    stage = benched(stage) if experiment.mode == BENCH else stage
     return with_server(stage, experiment, notes) if experiment.mode == SERVE and explores else stage
 
 
 def _tasks(
     experiment: Experiment, lengths: LengthLimits, repeat_times: int, folder: str, notes: Notes
 ) -> TasksetSpec | None:
+    if experiment.mode == BENCH:
+        return None
     if experiment.mode == SERVE:
         return conversations(experiment, lengths, repeat_times, folder, notes)
     return training_taskset(experiment, lengths, repeat_times, notes)
@@ -116,14 +122,12 @@ def _tasks(
 def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes: Notes) -> str:
     mode = experiment.mode
     algorithm = experiment.algorithm.algorithm_type
-    # Whoever serves explores, and trains on what was said to it.
-    mode = "both" if mode in ("colocate", SERVE) else mode
+    # Whoever serves explores, and trains on what was said to it; whoever measures explores held-out tasksets.
+    mode = "both" if mode in ("colocate", SERVE, BENCH) else mode
     if definition is None:
         return "train" if mode == "train" else "both"
     able = "both" if definition.needs.rollouts else "train"
-    if mode not in ("both", "train", "explore"):
-        notes.wrong(("mode",), f"{mode} is in the guide, but cannot be run yet", f"write {able}", Unsupported)
-    elif mode != able and able == "train":
+    if mode != able and able == "train":
         why = "trains on the rows of a dataset, without explorers"
         notes.wrong(("mode",), f"is {mode}, but {algorithm} {why}", "write mode: train")
     elif mode == "train" and able == "both" and _recorded(experiment):

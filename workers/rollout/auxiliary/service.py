@@ -21,6 +21,7 @@ from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.spec import SamplingSpec
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, ModelAddress
 from rftd.workers.rollout.auxiliary.retries import Retries
+from rftd.workers.rollout.engine import Sampling
 from rftd.workers.tasksets.message import Message
 
 NO_KEY: Final = "EMPTY"
@@ -29,6 +30,23 @@ _BUSY: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Answers that may be others in a while."""
 _KEY_REFUSED: Final = (401, 403)
 _SAID_CHARS: Final = 300
+
+
+class ServiceModel(NamedTuple):
+    """A model of a service, as errors speak of it."""
+
+    who: str
+    field: str
+    """The place in the experiment file that says where it is served."""
+
+
+def auxiliary(spec: AuxiliarySpec) -> ServiceModel:
+    """An auxiliary model of the file."""
+    return ServiceModel(f"the auxiliary model {spec.name!r}", "explorer.auxiliary_models")
+
+
+class ServiceKeyError(RolloutError):
+    """A service refuses the key: whatever is asked of it will be refused."""
 
 
 class ServiceArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,29 +90,32 @@ class _Busy(NamedTuple):
     after_s: float | None = None
 
 
-def service_address(spec: AuxiliarySpec, environ: Mapping[str, str]) -> ModelAddress:
+def service_address(spec: AuxiliarySpec, environ: Mapping[str, str], known: ServiceModel | None = None) -> ModelAddress:
     """Base URL and key of the service, from the environment where the file names variables.
+
+    `known` is what errors call the model, by default the auxiliary model of that name.
 
     Raises ConfigError, which names the variable and never shows a value.
     """
-    base_url = (_variable(spec, spec.base_url_env, environ) if spec.base_url_env else spec.base_url).rstrip("/")
+    known = known or auxiliary(spec)
+    base_url = (_variable(known, spec.base_url_env, environ) if spec.base_url_env else spec.base_url).rstrip("/")
     if not base_url.startswith(("http://", "https://")):
         where = f"the environment variable {spec.base_url_env}" if spec.base_url_env else "base_url"
         raise ConfigError(
-            f"{where} of the auxiliary model {spec.name!r} is no http address",
-            field="explorer.auxiliary_models",
+            f"{where} of {known.who} is no http address",
+            field=known.field,
             fix="give it with http:// or https://, up to /v1",
         )
-    key = _variable(spec, spec.api_key_env, environ) if spec.api_key_env else NO_KEY
+    key = _variable(known, spec.api_key_env, environ) if spec.api_key_env else NO_KEY
     return ModelAddress(base_url, Secret(key), spec.model_name)
 
 
-def _variable(spec: AuxiliarySpec, name: str, environ: Mapping[str, str]) -> str:
+def _variable(known: ServiceModel, name: str, environ: Mapping[str, str]) -> str:
     value = environ.get(name, "").strip()
     if not value:
         raise ConfigError(
-            f"the environment variable {name}, which the auxiliary model {spec.name!r} needs, is not set here",
-            field="explorer.auxiliary_models",
+            f"the environment variable {name}, which {known.who} needs, is not set here",
+            field=known.field,
             fix=f"export {name} where the explorers run, then start the daemon (or the worker) anew",
         )
     return value
@@ -110,10 +131,12 @@ class ModelService:
         address: ModelAddress,
         *,
         clock: Clock,
+        known: ServiceModel | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """`transport` stands for the network in tests."""
+        """`known` is what errors call the model; `transport` stands for the network in tests."""
         self.address = address
+        self._known = known or auxiliary(spec)
         self._spec = spec
         self._arguments = arguments
         self._clock = clock
@@ -131,9 +154,12 @@ class ModelService:
         return Retries(self._arguments.retries, self._arguments.wait_s, random)
 
     async def chat(
-        self, messages: Sequence[Message], sampling: SamplingSpec | None, retries: Retries
+        self, messages: Sequence[Message], sampling: SamplingSpec | Sampling | None, retries: Retries
     ) -> AuxiliaryAnswer:
-        """The assistant's next message. Raises RolloutError as `AuxiliaryModel.chat` does; no error shows the key."""
+        """The assistant's next message. Raises RolloutError as `AuxiliaryModel.chat` does; no error shows the key.
+
+        ServiceKeyError says that the key is refused.
+        """
         body = self._body(messages, sampling)
         failures = 0
         while True:
@@ -156,7 +182,7 @@ class ModelService:
         """Closes the connections. Idempotent."""
         await self._client.aclose()
 
-    def _body(self, messages: Sequence[Message], sampling: SamplingSpec | None) -> bytes:
+    def _body(self, messages: Sequence[Message], sampling: SamplingSpec | Sampling | None) -> bytes:
         spec = self._spec
         asked = sampling or SamplingSpec(
             temperature=spec.temperature, top_p=spec.top_p, top_k=spec.top_k, max_tokens=spec.max_response_tokens
@@ -212,8 +238,8 @@ class ModelService:
             # Without the service's own words, for some repeat the key in them.
             variable = self._spec.api_key_env
             what = f"the key in the environment variable {variable}" if variable else "a call without a key"
-            fix = f"export another {variable} where the explorers run" if variable else "name a variable in api_key"
-            raise self._error(f"answered {status}: it refuses {what}", fix=fix)
+            fix = f"export another {variable} where the explorers run" if variable else "name a variable that holds one"
+            raise ServiceKeyError(self._named(f"answered {status}: it refuses {what}"), fix=fix)
         if status in _BUSY:
             return _Busy(f"answered {status}{self._words(content)}", self._after_s(response.headers))
         if status != httpx.codes.OK:
@@ -263,4 +289,7 @@ class ModelService:
         return clean[:_SAID_CHARS]
 
     def _error(self, what: str, *, fix: str = "see what the service says, then its entry in the file") -> RolloutError:
-        return RolloutError(f"the service of the auxiliary model {self._spec.name!r} {what}", fix=fix)
+        return RolloutError(self._named(what), fix=fix)
+
+    def _named(self, what: str) -> str:
+        return f"the service of {self._known.who} {what}"

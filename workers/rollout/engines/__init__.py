@@ -5,5 +5,6 @@ registry    the engines by name, and the opening of one for a stage
 contract    the checks that every engine passes, to be run by its own tests
 fake        answers without a model
 torch       continuous batching on this machine
+external    a model of a service, which is measured
 vllm        vLLM, in processes of its own
 """

@@ -8,6 +8,7 @@ from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.rewards.scorer import Scorer
 from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.rollout.workflows.simple import finish, with_system_prompt
+from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.task import Task
 
 THINK_PROMPT: Final = """\
@@ -29,14 +30,18 @@ class MathWorkflow:
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
         """The one response, with its reward."""
-        return await finish(task, await model.generate(self.prompt(task, model, reward)), reward)
+        response = await model.chat(self._messages(task, reward), reply_prefix=task.reply_prefix or "")
+        return await finish(task, response, reward)
 
     def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
         """The conversation."""
+        return model.chat_prompt(self._messages(task, reward), reply_prefix=task.reply_prefix or "")
+
+    def _messages(self, task: Task, reward: Scorer) -> tuple[Message, ...]:
         system_prompt = task.system_prompt
         if system_prompt is None and reward.name == "math_reward":
             system_prompt = THINK_PROMPT
-        return model.chat_prompt(with_system_prompt(task, system_prompt), reply_prefix=task.reply_prefix or "")
+        return with_system_prompt(task, system_prompt)
 
 
 class MathRmWorkflow(MathWorkflow):
@@ -58,9 +63,12 @@ class MathBoxedWorkflow:
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
         """The one response, with its reward."""
-        return await finish(task, await model.generate(self.prompt(task, model, reward)), reward)
+        response = await model.chat(self._messages(task, reward), reply_prefix=task.reply_prefix or "")
+        return await finish(task, response, reward)
 
     def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
         """The conversation."""
-        messages = with_system_prompt(task, self._prompt if task.system_prompt is None else task.system_prompt)
-        return model.chat_prompt(messages, reply_prefix=task.reply_prefix or "")
+        return model.chat_prompt(self._messages(task, reward), reply_prefix=task.reply_prefix or "")
+
+    def _messages(self, task: Task, reward: Scorer) -> tuple[Message, ...]:
+        return with_system_prompt(task, self._prompt if task.system_prompt is None else task.system_prompt)

@@ -27,7 +27,11 @@ class SimpleWorkflow:
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
         """The one response, with its reward."""
-        return await finish(task, await model.generate(self.prompt(task, model, reward)), reward)
+        if task.plaintext:
+            return await finish(task, await model.generate(self.prompt(task, model, reward)), reward)
+        # As messages, for a model behind a service takes no ids.
+        messages = with_system_prompt(task, task.system_prompt)
+        return await finish(task, await model.chat(messages, reply_prefix=task.reply_prefix or ""), reward)
 
     def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
         """The conversation, or the bare prompt."""

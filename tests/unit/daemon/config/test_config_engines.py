@@ -20,7 +20,7 @@ def test_an_engine_of_a_third_party_is_known_once_it_is_installed(
     theirs = ["explorer.rollout_model.engine_type=theirs", "trainer.trainer_type=theirs"]
     rollout, trainer = errors(overrides=theirs)
     assert "explorer.rollout_model.engine_type" in rollout
-    assert "unknown rollout engine 'theirs'; known: torch, vllm, fake" in rollout
+    assert "unknown rollout engine 'theirs'; known: torch, vllm, external, fake" in rollout
     assert "'rftd.rollout_engines'" in rollout
     assert "trainer.trainer_type" in trainer
     assert "'rftd.trainer_engines'" in trainer
@@ -31,7 +31,7 @@ def test_an_engine_of_a_third_party_is_known_once_it_is_installed(
     assert (stage.rollout.engine, stage.trainer.engine) == ("theirs", "theirs")
 
 
-@pytest.mark.parametrize("word", ["openai", "sglang", "external"])
+@pytest.mark.parametrize("word", ["openai", "sglang"])
 def test_an_engine_of_the_guide_that_is_not_here_says_so(errors: Errors, word: str) -> None:
     (text,) = errors(overrides=[f"explorer.rollout_model.engine_type={word}"])
     assert f"{word} cannot be run yet" in text

@@ -41,7 +41,6 @@ def test_all_errors_come_at_once_in_the_order_of_the_file(errors: Errors, small:
         ("seed: yes", "expected a whole number, got the boolean True"),
         ("group: 7", 'fix: quote it: "7"'),
         ("mode: bot", "did you mean 'both'?"),
-        ("mode: bench", "is in the guide, but cannot be run yet"),
         ("group: ../x", "becomes a folder's name"),
         ("labels: [a]", "expected a mapping, got a list"),
         ("stages: {}", "expected a list, got a mapping"),

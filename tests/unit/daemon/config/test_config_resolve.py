@@ -340,7 +340,8 @@ def test_one_wrong_part_of_a_stage_does_not_hide_the_others(errors: Errors) -> N
         "model.model_path",
         "buffer.explorer_input.taskset.path",
     }
-    found = errors(overrides=["mode=bench", "buffer.explorer_input.taskset.default_reward_fn_type=math_rewrd"])
+    wrong = ["deterministic=true", "explorer.dynamic_timeout.enable=true"]
+    found = errors(overrides=[*wrong, "buffer.explorer_input.taskset.default_reward_fn_type=math_rewrd"])
     assert len(found) == 2
     assert any("did you mean 'math_reward'?" in text for text in found)
 

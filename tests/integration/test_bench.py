@@ -1,0 +1,171 @@
+"""`mode: bench`: held-out tasksets are answered once, by a model or by a service that somebody else runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic.daemon.fork_desk import ForkDesk
+from synthetic.until import until
+
+from rftd.streams.codec import decode
+from rftd.streams.envelope import Record
+from rftd.streams.events.experience import EvalScored
+from rftd.streams.events.step import EvalCompleted
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
+from rftd.streams.topics import TOPICS, Partition
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("log", ["sqlite"], indirect=True)]
+
+KEY = "sk-very-secret"
+HELD = "buffer.explorer_input.eval_tasksets[0]"
+BENCH = ("mode=bench", "stages=[]", "deterministic=false")
+SERVICE = (
+    *BENCH,
+    "model={external_model: {enable: true, model_name: m-1}, max_response_tokens: 64}",
+    "explorer.rollout_model={extra_engine_args: {retries: 1, wait_s: 5}}",
+    "buffer.explorer_input.eval_tasksets=[{name: held, path: ./eval.jsonl, default_workflow_type: simple_workflow, "
+    "default_reward_fn_type: exact_match_reward, format: {prompt_key: question, response_key: answer}}]",
+)
+
+
+class Service(ThreadingHTTPServer):
+    """Adds, as a model of OpenAI's API, for whoever has the key."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.asked: list[dict[str, Any]] = []
+        self.busy = 0
+        """Questions that are still refused with 429."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class _Answers(BaseHTTPRequestHandler):
+    server: Service
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(body)
+        if self.headers["Authorization"] != f"Bearer {KEY}":
+            return self._reply(401, {"error": {"message": f"wrong key {self.headers['Authorization']}"}})
+        if self.server.busy > 0:
+            self.server.busy -= 1
+            return self._reply(429, {"error": {"message": "slowly"}})
+        a, b = re.findall(r"\d+", body["messages"][-1]["content"])
+        said = {"role": "assistant", "content": str(int(a) + int(b))}
+        return self._reply(200, {"choices": [{"message": said, "finish_reason": "stop"}]})
+
+    def _reply(self, status: int, value: Any) -> None:
+        content = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def desk(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> ForkDesk:
+    return ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), clock, ids)
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    with Service() as served:
+        thread = threading.Thread(target=served.serve_forever)
+        thread.start()
+        monkeypatch.setenv("OPENAI_BASE_URL", served.url)
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        try:
+            yield served
+        finally:
+            served.shutdown()
+            thread.join()
+
+
+async def records(log: EventLog) -> list[Record]:
+    found: list[Record] = []
+    for name, topic in TOPICS.items():
+        for number in range(topic.partitions):
+            found += await log.read(Partition(name, number), 0, max_records=10_000)
+    return found
+
+
+async def contents(log: EventLog) -> list[bytes]:
+    """Every record, as it lies in the log."""
+    return [record.value for record in await records(log)]
+
+
+async def events(log: EventLog) -> list[object]:
+    return [decode(record).event for record in await records(log)]
+
+
+async def scores(log: EventLog) -> list[EvalScored]:
+    return [event for event in await events(log) if isinstance(event, EvalScored)]
+
+
+async def test_a_model_is_measured_and_nothing_is_trained(desk: ForkDesk, fake_world) -> None:
+    async with desk.open() as supervisor:
+        experiment = await desk.submit(supervisor, *BENCH)
+        await until(lambda: not supervisor.runs)
+    state = await desk.completed(experiment)
+    assert (state.spine.furthest, state.spine.planned, len(state.spine.evaluated)) == (0, 0, 1)
+    (scored,) = await scores(desk.log)
+    assert len(scored.rewards) == 12
+    assert (await fake_world.verified(desk.log)).clean
+
+
+async def test_a_service_is_measured_and_its_key_stays_out_of_the_log(
+    desk: ForkDesk, service: Service, fake_world
+) -> None:
+    service.busy = 2
+    async with desk.open() as supervisor:
+        experiment = await desk.submit(supervisor, *SERVICE)
+        await until(lambda: not supervisor.runs)
+    await desk.completed(experiment)
+    (scored,) = await scores(desk.log)
+    assert scored.rewards.view().tolist() == [1.0] * 12
+    # No tokenizer is named, so the bytes of the answers count.
+    assert scored.tokens.view().tolist() == [len(str(a + a % 10)) for a in range(12)]
+    assert len(service.asked) == 14
+    body = service.asked[0]
+    assert (body["model"], body["max_tokens"]) == ("m-1", 64)
+    assert [message["role"] for message in body["messages"]] == ["user"]
+    assert (await fake_world.verified(desk.log)).clean
+    assert not any(KEY.encode() in value or service.url.encode() in value for value in await contents(desk.log))
+
+
+async def test_rows_of_a_busy_service_fail_once_the_budget_is_spent(desk: ForkDesk, service: Service) -> None:
+    service.busy = 10**9
+    async with desk.open() as supervisor:
+        experiment = await desk.submit(supervisor, *SERVICE, "explorer.max_retry_times=0")
+        await until(lambda: not supervisor.runs)
+    await desk.completed(experiment)
+    (scored,) = [event for event in await events(desk.log) if isinstance(event, EvalCompleted)]
+    assert (scored.score, scored.metrics["failed_rows"]) == (0.0, 12.0)
+    assert len(service.asked) == 24
+
+
+async def test_a_refused_key_is_named_and_never_shown(
+    desk: ForkDesk, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-another")
+    async with desk.open() as supervisor:
+        experiment = await desk.submit(supervisor, *SERVICE)
+    state = await desk.state(experiment)
+    assert state.spine.status is Status.FAILED
+    assert "OPENAI_API_KEY" in state.spine.reason
+    assert not await scores(desk.log)
+    assert not any(b"sk-another" in value for value in await contents(desk.log))
