@@ -38,11 +38,7 @@ _ANY_LENGTHS = LengthLimits(2**20, 2**19, 2**19, 0)
 
 def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -> StageSpec | None:
     """The stage, or None after saying everything that is wrong with it."""
-    experiment = in_turns(config.experiment, notes) if config.experiment.mode == "colocate" else config.experiment
-    if experiment.mode == SERVE:
-        experiment = as_served(experiment, notes)
-    if experiment.mode == BENCH:
-        experiment = as_benched(experiment, notes)
+    experiment = _of_its_mode(config.experiment, notes)
     definition = find_algorithm(experiment.algorithm, notes)
     kind = _kind(experiment, definition, notes)
     total_steps = _total_steps(experiment, notes)
@@ -107,6 +103,15 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     stage = collecting(stage, notes) if explores and collects(experiment, notes) else stage
     stage = benched(stage) if experiment.mode == BENCH else stage
     return with_server(stage, experiment, notes) if experiment.mode == SERVE and explores else stage
+
+
+def _of_its_mode(experiment: Experiment, notes: Notes) -> Experiment:
+    """The experiment with what its mode decides for it."""
+    if experiment.mode == "colocate":
+        return in_turns(experiment, notes)
+    if experiment.mode == SERVE:
+        return as_served(experiment, notes)
+    return as_benched(experiment, notes) if experiment.mode == BENCH else experiment
 
 
 def _tasks(
