@@ -89,11 +89,14 @@ class Membership:
         slot: int,
         clock: Clock,
         ids: Ids,
+        id: UUID | None = None,
         process: ProcessName | None = None,
     ) -> None:
-        """`process` is the one that runs the worker; None: this one."""
-        # A new id for each start: what a predecessor in the same slot has leased is not this worker's.
-        self.id = ids.new()
+        """`id` is the one that its order carries, None: it was not ordered. `process` runs the worker; None: this one.
+
+        An id is of one start: what a predecessor in the same slot has leased is not this worker's.
+        """
+        self.id = id or ids.new()
         self._process = process or this_process()
         self.log = log
         self.experiment = experiment

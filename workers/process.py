@@ -40,10 +40,16 @@ async def run_explorer(
     ids: Ids,
     logger: Logger,
     spine_offset: int = 0,
+    worker: UUID | None = None,
     process: ProcessName | None = None,
 ) -> None:
-    """Explores until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it."""
-    member = Membership(log, experiment=experiment, role="explorer", slot=slot, clock=clock, ids=ids, process=process)
+    """Explores until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it.
+
+    `worker` is the id that its order carries; None: nobody ordered it.
+    """
+    member = Membership(
+        log, experiment=experiment, role="explorer", slot=slot, clock=clock, ids=ids, id=worker, process=process
+    )
     view = ExplorerView(member.id)
     heads = await log.heads()
     # From its end: only workers that come and go from now on are news to an explorer.
@@ -76,10 +82,16 @@ async def run_trainer(
     ids: Ids,
     logger: Logger,
     spine_offset: int = 0,
+    worker: UUID | None = None,
     process: ProcessName | None = None,
 ) -> None:
-    """Trains until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it."""
-    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids, process=process)
+    """Trains until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it.
+
+    `worker` is the id that its order carries; None: nobody ordered it.
+    """
+    member = Membership(
+        log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids, id=worker, process=process
+    )
     state = RunState(experiment, spine_only=True)
     streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
     beginning = await beginning_of(log, experiment, spine_offset=spine_offset)

@@ -12,6 +12,7 @@ from rftd.daemon.why.scene import Process
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DiskFullError, LogLossError, UnreachableError
+from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.processors import most
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
@@ -21,8 +22,7 @@ from rftd.streams.spec import ExperimentSpec
 from rftd.streams.split_submission import HALF_OF, ROLES
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import REFUSALS, WORKER_FAILS, Obstacle, Trouble, of_refusal
-from rftd.workers.launcher.executor import Executor, Handle, WorkerOrder
-from rftd.workers.membership import this_process
+from rftd.workers.launcher.executor import NO_WORKER, Executor, Handle, WorkerOrder
 
 
 class Berth(msgspec.Struct, kw_only=True):
@@ -40,8 +40,8 @@ class Berth(msgspec.Struct, kw_only=True):
     begun: bool = False
     """True once the operating system has started the handle's process."""
     joined: bool = False
-    last_pid: int = -1
-    """The process that ended last; `last_why` says why it did."""
+    last: UUID = NO_WORKER
+    """The worker that ended last; `last_why` says why it did."""
     last_why: str = ""
     refused: Gone | None = None
     """The announcement with which it left, if it refuses the work and starting it again at once would be in vain."""
@@ -57,6 +57,7 @@ class Fleet:
         liveness: Liveness,
         *,
         clock: Clock,
+        ids: Ids,
         log: Logger,
         roles: frozenset[str] = ROLES,
         spine_offset: int = 0,
@@ -72,7 +73,7 @@ class Fleet:
         self._liveness = liveness
         self._clock = clock
         self._log = log
-        self._here = this_process()
+        self._ids = ids
         self._start_timeout_s = start_timeout_s
         self._draining = False
         self._roles = roles
@@ -89,10 +90,12 @@ class Fleet:
                 if berth.handle is None and _fits(started, berth.order):
                     # Adopted, not started anew: a daemon that was killed leaves its workers at work, and what they
                     # hold in memory, rollouts half done and optimizer state, is worth more than a clean start.
-                    berth.handle = self._executor.adopt(berth.order, started)
+                    order = msgspec.structs.replace(berth.order, worker=started.worker)
+                    berth.handle = self._executor.adopt(order, started)
                     berth.progress = self._progress()
                     berth.seen_s = self._clock.monotonic_s()
                     if berth.handle is not None:
+                        berth.order = order
                         berth.begun = True
                         self._log.info("worker.adopted", role=started.role, slot=started.slot, pid=started.pid)
 
@@ -108,7 +111,7 @@ class Fleet:
                 start_in_s=max(0.0, berth.start_at_s - now_s),
                 restarts=berth.restarts,
                 last_why=berth.last_why,
-                waits_for="" if berth.handle is None else berth.handle.waits_for,
+                waits=None if berth.handle is None else berth.handle.waits,
                 start_timeout_s=berth.order.start_timeout_s or self._start_timeout_s,
             )
             for berth in self._berths
@@ -138,6 +141,7 @@ class Fleet:
             if due and start and self.trouble is None and not self._draining:
                 if berth.progress < 0:
                     berth.progress = self._progress()
+                berth.order = msgspec.structs.replace(berth.order, worker=self._ids.new())
                 berth.handle = self._executor.start(berth.order)
                 berth.seen_s = now_s
                 berth.begun = False
@@ -156,8 +160,8 @@ class Fleet:
             berth.begun = True
             self._log.info("worker.process", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
         # The start-up time-out counts from the moment at which the process exists; until then it waits for what its
-        # predecessor left running, which is not its fault.
-        if berth.handle.pid is not None or berth.handle.waits_for:
+        # predecessor left running, or for room, which is not its fault.
+        if berth.handle.pid is not None or berth.handle.waits is not None:
             berth.seen_s = now_s
 
     def stalled(self) -> Obstacle | None:
@@ -196,7 +200,8 @@ class Fleet:
         await self._ended_within(cleared, limits.LEFTOVER_GRACE_S + limits.KILL_TIMEOUT_S)
         for handle in (*running, *cleared):
             if handle.exit_code() is None:
-                self._log.error("worker.left_behind", pid=handle.pid, waits_for=handle.waits_for)
+                what = handle.waits.waiting_for if handle.waits is not None else ""
+                self._log.error("worker.left_behind", pid=handle.pid, waits_for=what)
 
     async def _ended_within(self, handles: Sequence[Handle], timeout_s: float) -> bool:
         """True once all have ended; False if some have not after `timeout_s`."""
@@ -220,11 +225,10 @@ class Fleet:
 
     def _ended(self, berth: Berth, code: int, now_s: float) -> None:
         assert berth.handle is not None
-        if berth.handle.pid is None:  # it was never started
-            berth.last_why = berth.handle.waits_for or berth.last_why
         # A process that was killed here has its reason already; the operating system would only say signal 9.
-        elif berth.last_pid != berth.handle.pid:
-            berth.last_pid, berth.last_why = berth.handle.pid, self._why(berth.order, code)
+        if berth.last != berth.order.worker:
+            berth.last = berth.order.worker
+            berth.last_why = self._why(berth, code)
         progress = self._progress()
         berth.restarts = 0 if progress > berth.progress else berth.restarts + 1
         berth.progress = progress
@@ -233,7 +237,7 @@ class Fleet:
         if berth.last_why.startswith(DiskFullError.code) or code == UnreachableError.exit_status:
             berth.restarts = min(berth.restarts, limits.RESTARTS_IN_A_ROW)
         delay_s = _delay_s(berth.restarts)
-        said = self._said(berth.order, berth.handle.pid)
+        said = self._state.roster.gone.get(berth.order.worker)
         berth.refused = said if code != 0 and said is not None and said.code in REFUSALS else None
         self.met_loss = self.met_loss or berth.last_why.startswith(LogLossError.code)
         if berth.refused is not None:
@@ -257,48 +261,40 @@ class Fleet:
             berth.start_at_s = 0.0
         return 0.0
 
-    def _said(self, order: WorkerOrder, pid: int | None) -> Gone | None:
-        """The announcement with which the newest worker in that place left, if it was this process of ours."""
-        # By host and pid: a pid alone means another process on every machine, and on this one after a while.
-        gone = self._state.roster.last_at.get((order.role, order.slot, self._here.host))
-        return gone if gone is not None and gone.pid == pid else None
-
-    def _why(self, order: WorkerOrder, code: int) -> str:
-        """The reason that the worker gave when it stopped, else the one that the operating system gives."""
+    def _why(self, berth: Berth, code: int) -> str:
+        """The reason that the worker gave when it stopped, else the launcher's, else that of the operating system."""
+        assert berth.handle is not None
+        gone = self._state.roster.gone.get(berth.order.worker)
+        if gone is not None and gone.code:
+            return f"{gone.code}: {gone.reason}"
+        if berth.handle.reason:
+            return berth.handle.reason
+        if berth.handle.pid is None:  # it was given up before it was started
+            return berth.last_why
         if code < -1:
             return f"its process was killed by signal {-code}"
-        gone = self._state.roster.last_in.get((order.role, order.slot))
-        if gone is not None and code > 0 and gone.code:
-            return f"{gone.code}: {gone.reason}"
         return "its process ended" if code == -1 else f"its process ended with exit status {code}"
 
     def _kill_silent(self, now_s: float) -> None:
         """A process that lives but sends no heartbeat hangs; it is ended, and started anew like any other."""
-        for started in self._state.roster.live.values():
-            for berth in self._berths:
-                if (
-                    berth.handle is not None
-                    and berth.handle.pid == started.pid
-                    # A pid of another machine, or of another container, would name a stranger's process here.
-                    and self._here.sees(started)
-                    and self._liveness.silent(started.worker, now_s)
-                ):
-                    self._log.warning("worker.silent", role=started.role, slot=started.slot, pid=started.pid)
-                    berth.last_pid = started.pid
-                    berth.last_why = (
-                        f"no heartbeat for {self._liveness.lost_after_s:g} s, so it was killed; "
-                        "a workflow that never yields blocks it"
-                    )
-                    berth.handle.kill()
+        for berth in self._berths:
+            started = self._state.roster.live.get(berth.order.worker)
+            if berth.handle is None or started is None or not self._liveness.silent(started.worker, now_s):
+                continue
+            self._log.warning("worker.silent", role=started.role, slot=started.slot, pid=started.pid)
+            berth.last = started.worker
+            berth.last_why = (
+                f"no heartbeat for {self._liveness.lost_after_s:g} s, so it was killed; "
+                "a workflow that never yields blocks it"
+            )
+            berth.handle.kill()
 
     def _kill_stuck(self, now_s: float) -> None:
         """A process that does not join, or that left and does not end, hangs; it is ended and started anew."""
-        here = [started for started in self._state.roster.live.values() if self._here.sees(started)]
-        members = {(each.pid, each.role, each.slot) for each in here}
         for berth in self._berths:
             if berth.handle is None:
                 continue
-            if (berth.handle.pid, berth.order.role, berth.order.slot) in members:
+            if berth.order.worker in self._state.roster.live:
                 berth.seen_s = now_s
                 berth.joined = True
                 berth.refused = None
@@ -308,23 +304,22 @@ class Fleet:
             if now_s - berth.seen_s > bound_s:
                 stuck = "left and did not end" if berth.joined else "did not join"
                 self._log.warning("worker.stuck", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
-                berth.last_pid = -1 if berth.handle.pid is None else berth.handle.pid
+                berth.last = berth.order.worker
                 berth.last_why = f"its process {stuck} within {bound_s:g} s, so it was killed"
                 berth.seen_s = now_s
                 berth.handle.kill()
 
     def _lost(self, now_s: float) -> Iterator[WorkerLost]:
         """Workers whose process is gone; of another machine's, those that are silent."""
-        held = {berth.handle.pid for berth in self._berths if berth.handle is not None}
+        held = {berth.order.worker for berth in self._berths if berth.handle is not None}
         for started in self._state.roster.live.values():
-            here = self._here.sees(started)
             # Its exit is noticed by `tend`, which lets go of the handle; until then it may be writing its last
             # records, and an announcement of its loss would come before them.
-            if here and started.pid in held:
+            if started.worker in held:
                 continue
             silent = self._liveness.silent(started.worker, now_s)
-            if silent or (here and not self._executor.lives(started)):
-                known = (each.last_why for each in self._berths if each.last_pid == started.pid)
+            if silent or self._executor.lives(started) is False:
+                known = (each.last_why for each in self._berths if each.last == started.worker)
                 usual = f"no heartbeat for {self._liveness.lost_after_s:g} s" if silent else "its process ended"
                 reason = next(known, "") or usual
                 yield WorkerLost(worker=started.worker, role=started.role, slot=started.slot, reason=reason)

@@ -72,6 +72,7 @@ class Hosting:
             executor,
             self._liveness,
             clock=clock,
+            ids=ids,
             log=logger,
             roles=roles,
             spine_offset=spine_offset,

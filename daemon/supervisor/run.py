@@ -105,6 +105,7 @@ class Run:
             executor,
             self._liveness,
             clock=self._clock,
+            ids=ids,
             log=logger,
             roles=roles,
             spine_offset=spine_offset,

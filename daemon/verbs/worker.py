@@ -12,6 +12,8 @@ from rftd.daemon.log_option import worker_log_option
 from rftd.ops import limits
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from rftd.streams.backends.backend import LogUrl
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -20,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _log_options(function: F) -> F:
     for option in (
         click.option("--spine-offset", type=click.IntRange(0), default=0, hidden=True),
+        click.option("--worker", type=click.UUID, hidden=True),
         click.option("--experiment", help="Id of the experiment. Default: any that is under way."),
         worker_log_option,
         config_option,
@@ -38,19 +41,21 @@ def command() -> None:
 @click.option(
     "--slot", type=click.IntRange(0, limits.WORKER_SLOTS - 1), help="Slot whose leases the worker takes. Default: any."
 )
-def explorer(log_at: LogUrl, experiment: str | None, spine_offset: int, slot: int | None) -> None:
+def explorer(log_at: LogUrl, experiment: str | None, spine_offset: int, worker: UUID | None, slot: int | None) -> None:
     """Run rollouts of leased tasks."""
-    _run("explorer", log_at, experiment, slot, spine_offset)
+    _run("explorer", log_at, experiment, slot, spine_offset, worker)
 
 
 @command.command()
 @_log_options
-def trainer(log_at: LogUrl, experiment: str | None, spine_offset: int) -> None:
+def trainer(log_at: LogUrl, experiment: str | None, spine_offset: int, worker: UUID | None) -> None:
     """Train planned batches. While another trainer is alive, this one stands by; then it takes over."""
-    _run("trainer", log_at, experiment, -1, spine_offset)
+    _run("trainer", log_at, experiment, -1, spine_offset, worker)
 
 
-def _run(role: str, log_at: LogUrl, experiment: str | None, slot: int | None, spine_offset: int) -> None:
+def _run(
+    role: str, log_at: LogUrl, experiment: str | None, slot: int | None, spine_offset: int, worker: UUID | None
+) -> None:
     import asyncio
     from uuid import UUID
 
@@ -72,14 +77,17 @@ def _run(role: str, log_at: LogUrl, experiment: str | None, slot: int | None, sp
     if ended := started.end_of_the_dead():
         logger(role=role).warning("worker.leftovers_ended", processes=ended)
     try:
-        asyncio.run(_work(role, url, id, slot, spine_offset))
+        asyncio.run(_work(role, url, id, slot, spine_offset, worker))
     finally:
         started.end()
 
 
-async def _work(role: str, url: LogUrl, experiment: object, slot: int | None, spine_offset: int) -> None:
+async def _work(
+    role: str, url: LogUrl, experiment: object, slot: int | None, spine_offset: int, worker: UUID | None
+) -> None:
     import asyncio
     import signal
+    from functools import partial
     from uuid import UUID
 
     from rftd.daemon.external_worker import ExternalWorker
@@ -126,11 +134,10 @@ async def _work(role: str, url: LogUrl, experiment: object, slot: int | None, sp
     try:
         if not isinstance(experiment, UUID):
             await ExternalWorker(log, role, slot, clock=clock, ids=ids, logger=bound).run(stop)
-        elif role == "explorer":
-            await run_explorer(
-                log, experiment, slot, stop, clock=clock, ids=ids, logger=bound, spine_offset=spine_offset
-            )
         else:
-            await run_trainer(log, experiment, stop, clock=clock, ids=ids, logger=bound, spine_offset=spine_offset)
+            work = run_trainer if role == "trainer" else partial(run_explorer, slot=slot)
+            await work(
+                log, experiment, stop=stop, clock=clock, ids=ids, logger=bound, spine_offset=spine_offset, worker=worker
+            )
     finally:
         await log.close()

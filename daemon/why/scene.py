@@ -10,6 +10,7 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.ops.errors import RftdError
+from rftd.ops.words import Words
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.split_submission import HALF_OF, ROLES
 from rftd.workers.control.deciders import LastDecided
@@ -40,8 +41,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """Restarts in a row, without progress between them."""
     last_why: str
     """The reason why the process before it ended."""
-    waits_for: str = ""
-    """The reason why its start waits; empty if nothing is in its way."""
+    waits: Words | None = None
+    """The obstacle to its start; None if nothing is in its way."""
     start_timeout_s: float = limits.WORKER_START_TIMEOUT_S
     """The time that it has to join."""
 

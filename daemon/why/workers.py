@@ -100,12 +100,8 @@ def _absent(scene: Scene, process: Process) -> Words:
     if process.pid is None and scene.state.spine.cause:
         return _paused(scene)  # nothing is started while an obstacle is in the way: it would meet it at once
     before = f"; the one before: {process.last_why}" if process.last_why else ""
-    if process.pid is None and process.waits_for:
-        ends = (
-            f"they end: they were asked to, and are killed after {limits.LEFTOVER_GRACE_S:g} s; what does not end then "
-            "hangs in the operating system, look at it with ps"
-        )
-        return Words("leftovers", process.waits_for, "those processes", ends, Level.STUCK)
+    if process.pid is None and process.waits is not None:
+        return process.waits
     if process.pid is None:
         what = f"its process to be started, try {process.restarts + 1}{before}"
         ends = (

@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import experience_workers
 from experience_path import BATCH, GROUP, Spawned, cpu_ticks, spec_of, steal_percent
+from experience_workers import ordered
 from figures import tell
 from synthetic.log.lag import lag_records
 
@@ -110,9 +111,9 @@ def spec_with_cooldown(data: Path) -> ExperimentSpec:
     return msgspec.structs.replace(spec, stages=(msgspec.structs.replace(spec.stages[0], policy=policy),))
 
 
-def spawned(*arguments: str) -> Spawned:
+def spawned(*arguments: str, environment: dict[str, str] | None = None) -> Spawned:
     """A worker process of this file."""
-    return Spawned(subprocess.Popen(_command(*arguments)))
+    return Spawned(subprocess.Popen(_command(*arguments), env=environment))
 
 
 class BenchExecutor:
@@ -126,7 +127,8 @@ class BenchExecutor:
         """Of what is measured: the broker, if there is one, and the workers."""
 
     def start(self, order: WorkerOrder) -> Handle:
-        process = spawned(order.role, self._url, order.experiment.hex, str(self._offered_per_s))
+        words = (order.role, self._url, order.experiment.hex, str(self._offered_per_s))
+        process = spawned(*words, environment=ordered(order.worker))
         self.started[order.role] = process
         self.pids[order.role] = process.pid
         return process
@@ -137,8 +139,8 @@ class BenchExecutor:
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None
 
-    def lives(self, started: WorkerStarted) -> bool:
-        return False
+    def lives(self, started: WorkerStarted) -> bool | None:
+        return None
 
     def clear(self, order: WorkerOrder) -> Handle | None:
         return None

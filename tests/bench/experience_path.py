@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bare_buffer import BareBuffer
-from experience_workers import PUBLISHED_STEPS, consume_bare, explore, produce_bare, read, train
+from experience_workers import PUBLISHED_STEPS, consume_bare, explore, ordered, produce_bare, read, train
 from figures import tell
 from synthetic.log.lag import lag_records
 
@@ -170,7 +170,8 @@ async def _bare(socket: Path) -> BareRates:
 class Spawned:
     """A worker process of this file."""
 
-    waits_for = ""
+    waits = None
+    reason = ""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -193,7 +194,7 @@ class BenchExecutor:
         self.started: list[Spawned] = []
 
     def start(self, order: WorkerOrder) -> Handle:
-        handle = Spawned(_spawn(order.role, self._url, order.experiment.hex))
+        handle = Spawned(_spawn(order.role, self._url, order.experiment.hex, environment=ordered(order.worker)))
         self.started.append(handle)
         return handle
 
@@ -203,8 +204,8 @@ class BenchExecutor:
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None
 
-    def lives(self, started: WorkerStarted) -> bool:
-        return False
+    def lives(self, started: WorkerStarted) -> bool | None:
+        return None
 
     def clear(self, order: WorkerOrder) -> Handle | None:
         return None
@@ -288,8 +289,8 @@ def spec_of(data: Path) -> ExperimentSpec:
     return ExperimentSpec(project="bench", name="path", job_dir=str(data / "job"), stages=(stage,), config={})
 
 
-def _spawn(*arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(_command(*arguments))
+def _spawn(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(_command(*arguments), env=environment)
 
 
 def _command(*arguments: str) -> list[str]:

@@ -26,7 +26,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 sys.path.insert(0, str(Path(__file__).parent))
 
 from experience_path import GROUP, Spawned, cpu_ticks, spec_of, steal_percent
-from experience_workers import APPENDS_IN_FLIGHT, Responses, explore, read
+from experience_workers import APPENDS_IN_FLIGHT, Responses, explore, ordered, read
 from figures import tell
 
 from rftd.daemon.stack.kafka import KafkaBroker
@@ -138,8 +138,8 @@ def _bare(bootstrap: str, prefix: str) -> BareFigures:
         return BareFigures(round(written), round(taken))
 
 
-def _spawned(words: list[str]) -> Spawned:
-    return Spawned(subprocess.Popen(words))
+def _spawned(words: list[str], environment: dict[str, str] | None = None) -> Spawned:
+    return Spawned(subprocess.Popen(words, env=environment))
 
 
 class BenchExecutor:
@@ -152,7 +152,7 @@ class BenchExecutor:
 
     def start(self, order: WorkerOrder) -> Handle:
         words = _command(order.role, self._url, order.experiment.hex, str(self._rate_per_s / GROUP))
-        self.started.append(_spawned(words))
+        self.started.append(_spawned(words, ordered(order.worker)))
         return self.started[-1]
 
     def host(self) -> Host:
@@ -161,8 +161,8 @@ class BenchExecutor:
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None
 
-    def lives(self, started: WorkerStarted) -> bool:
-        return False
+    def lives(self, started: WorkerStarted) -> bool | None:
+        return None
 
     def clear(self, order: WorkerOrder) -> Handle | None:
         return None

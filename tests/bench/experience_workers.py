@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
@@ -49,6 +50,7 @@ VOCABULARY = 150_000
 CAPACITY_ROLLOUTS = 4096
 APPENDS_IN_FLIGHT = 128
 PUBLISHED_STEPS = 8
+ORDERED = "BENCH_WORKER"
 
 
 class Responses:
@@ -84,6 +86,16 @@ class Responses:
         )
 
 
+def ordered(worker: UUID) -> dict[str, str]:
+    """The environment of a worker that was ordered."""
+    return {**os.environ, ORDERED: worker.hex}
+
+
+def ordered_id() -> UUID | None:
+    """The id that this worker's order carries; None: nobody ordered it."""
+    return UUID(os.environ[ORDERED]) if ORDERED in os.environ else None
+
+
 async def explore(
     url: str,
     experiment: UUID,
@@ -100,7 +112,7 @@ async def explore(
     clock = SystemClock()
     ids = SystemIds(clock)
     log = await connect_log(log_url(url), clock=clock, ids=ids)
-    member = Membership(log, experiment=experiment, role="explorer", slot=0, clock=clock, ids=ids)
+    member = Membership(log, experiment=experiment, role="explorer", slot=0, clock=clock, ids=ids, id=ordered_id())
     view = ExplorerView(member.id)
     start = (await beginning_of(log, experiment)).positions
     positions = {partition_of(topics.EXPERIMENTS, experiment): 0, partition_of(topics.WEIGHTS, experiment): 0}
@@ -198,7 +210,7 @@ async def train(url: str, experiment: UUID) -> None:
     clock = SystemClock()
     ids = SystemIds(clock)
     log = await connect_log(log_url(url), clock=clock, ids=ids)
-    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids)
+    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids, id=ordered_id())
     follower, state = await _followed(log, experiment, clock)
     with ThreadPoolExecutor(1) as thread:
         trainer = Trainer(member, follower, state, NoModel(), thread=thread, log=logger(role="trainer"))
@@ -224,7 +236,7 @@ async def read(url: str, experiment: UUID, *, assemble: bool = True) -> None:
     clock = SystemClock()
     ids = SystemIds(clock)
     log = await connect_log(log_url(url), clock=clock, ids=ids)
-    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids)
+    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids, id=ordered_id())
     follower, state = await _followed(log, experiment, clock)
     await member.join(0)
     owned = [partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)]

@@ -51,7 +51,8 @@ class TaskHandle:
     """A worker that is a task of this loop."""
 
     pid = -1
-    waits_for = ""
+    waits = None
+    reason = ""
 
     def __init__(self, task: asyncio.Task[None], stop: asyncio.Event) -> None:
         self.task = task
@@ -78,13 +79,16 @@ class TaskExecutor:
 
     def start(self, order: WorkerOrder) -> Handle:
         stop = asyncio.Event()
-        bound = logger(role=order.role)
+        parts = {
+            "clock": self.clock,
+            "ids": self.ids,
+            "logger": logger(role=order.role),
+            "worker": order.worker,
+        }
         if order.role == "trainer":
-            work = run_trainer(self.log, order.experiment, stop, clock=self.clock, ids=self.ids, logger=bound)
+            work = run_trainer(self.log, order.experiment, stop, **parts)
         else:
-            work = run_explorer(
-                self.log, order.experiment, order.slot, stop, clock=self.clock, ids=self.ids, logger=bound
-            )
+            work = run_explorer(self.log, order.experiment, order.slot, stop, **parts)
         handle = TaskHandle(asyncio.ensure_future(work), stop)
         import os
 
@@ -98,8 +102,8 @@ class TaskExecutor:
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None
 
-    def lives(self, started: WorkerStarted) -> bool:
-        return False
+    def lives(self, started: WorkerStarted) -> bool | None:
+        return None
 
     def clear(self, order: WorkerOrder) -> Handle | None:
         return None

@@ -79,7 +79,8 @@ class ThreadHandle:
     """A worker on a thread of its own, with an event loop of its own."""
 
     pid = os.getpid()
-    waits_for = ""
+    waits = None
+    reason = ""
 
     def __init__(self, work: Callable[[asyncio.Event], Any], make_loop: MakeLoop) -> None:
         self.failure: BaseException | None = None
@@ -119,7 +120,7 @@ class ThreadExecutor:
 
     def start(self, order: WorkerOrder) -> Handle:
         async def work(stop: asyncio.Event) -> None:
-            parts = {"clock": self._clock, "ids": self._ids, "logger": logger(role=order.role)}
+            parts = {"clock": self._clock, "ids": self._ids, "logger": logger(role=order.role), "worker": order.worker}
             log = await SocketLog.connect(self._path)
             try:
                 if order.role == "trainer":
@@ -138,8 +139,8 @@ class ThreadExecutor:
     def host(self) -> Host:
         return ANY_HOST
 
-    def lives(self, started: WorkerStarted) -> bool:
-        return False
+    def lives(self, started: WorkerStarted) -> bool | None:
+        return None
 
     def clear(self, order: WorkerOrder) -> Handle | None:
         return None

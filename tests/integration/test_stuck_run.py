@@ -34,7 +34,8 @@ class Idle:
     """A process that never joins."""
 
     pid = 4242
-    waits_for = ""
+    waits = None
+    reason = ""
 
     def __init__(self) -> None:
         self._code: int | None = None

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 import msgspec
 
+from rftd.ops.words import Words
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.devices.host import Host
+
+NO_WORKER: Final = UUID(int=0)
+"""The id in an order that nobody has started yet."""
 
 
 class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that is wanted."""
 
+    worker: UUID = NO_WORKER
+    """The id under which it joins, new for each start: by it, and by nothing else, the log and the launcher know it."""
     experiment: UUID
     role: str
     slot: int
@@ -31,20 +37,28 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handle(Protocol):
-    """A worker process, ordered or adopted. Nothing here blocks."""
+    """A worker that was ordered or adopted: pending without a pid, running with one, ended with an exit code.
+
+    Nothing here blocks.
+    """
 
     @property
     def pid(self) -> int | None:
-        """The process id; None until the operating system has started it."""
+        """The process id on the machine where it runs; None until it runs."""
         ...
 
     @property
-    def waits_for(self) -> str:
-        """The obstacle to its start, or the reason why it failed; empty if nothing is in its way."""
+    def waits(self) -> Words | None:
+        """The obstacle to its start, while it is pending; None if nothing is in its way."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """The reason why it ended, or never began, where that is not told by the exit code; else empty."""
         ...
 
     def exit_code(self) -> int | None:
-        """The exit code; None while it runs or is being started, -1 if it ended and nobody knows how."""
+        """The exit code; None while it is pending or runs, -1 if it ended and nobody knows how."""
         ...
 
     def terminate(self) -> None:
@@ -60,15 +74,18 @@ class Executor(Protocol):
     """A launcher of worker processes. A place is an experiment, a role and a slot: one worker is in it at a time."""
 
     def start(self, order: WorkerOrder) -> Handle:
-        """A new worker process, begun once nothing is left of those before it in its place. Never blocks."""
+        """A new worker, begun once nothing is left of those before it in its place. Never blocks."""
         ...
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
-        """The process of a worker that an earlier daemon started in that place, if it still lives; else None."""
+        """The worker that an earlier daemon started in that place, if it may still live; else None. Never blocks.
+
+        A launcher that cannot tell at once gives a handle, which ends if nothing is there.
+        """
         ...
 
-    def lives(self, started: WorkerStarted) -> bool:
-        """True if the process of that worker, which is one of this machine, has not ended."""
+    def lives(self, started: WorkerStarted) -> bool | None:
+        """True if that worker's process has not ended; None if it cannot be seen from here. Never blocks."""
         ...
 
     def host(self) -> Host:

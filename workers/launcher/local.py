@@ -14,9 +14,11 @@ from typing import Final
 import msgspec
 import psutil
 
+from rftd.ops import limits
 from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import WorkError
 from rftd.ops.processors import threads_of
+from rftd.ops.words import Level, Words
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.devices.discovery import VISIBLE, find_host, installed_packages
 from rftd.workers.devices.host import Host
@@ -50,6 +52,10 @@ class OrderedProcess:
         return None if self._child is None else self._child.pid
 
     @property
+    def reason(self) -> str:
+        return self._failure
+
+    @property
     def alive(self) -> bool:
         """False once it has ended, or will never be started. Unlike `exit_code` it changes nothing."""
         if self._child is None:
@@ -57,10 +63,8 @@ class OrderedProcess:
         return ended_with(self._child) is None
 
     @property
-    def waits_for(self) -> str:
-        if self._failure or self._child is not None:
-            return self._failure
-        return f"what the one before left running to end: {self._place.left}" if self._place.left else ""
+    def waits(self) -> Words | None:
+        return None if self._failure or self._child is not None else _leftovers(self._place)
 
     def exit_code(self) -> int | None:
         if self._child is None:
@@ -110,7 +114,8 @@ def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
 class AdoptedProcess:
     """A process that an earlier daemon started; known by pid and start time, so a reused pid is not taken for it."""
 
-    waits_for = ""
+    waits = None
+    reason = ""
 
     def __init__(self, place: Place, process: psutil.Process) -> None:
         self._place = place
@@ -151,14 +156,15 @@ class Tidying:
     """The handle of what the workers of a place left behind, while it is being ended. It ends by itself."""
 
     pid = None
+    reason = ""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._thread = place.tidy()
 
     @property
-    def waits_for(self) -> str:
-        return self._place.left
+    def waits(self) -> Words | None:
+        return _leftovers(self._place)
 
     def exit_code(self) -> int | None:
         return None if self._thread.is_alive() else 0
@@ -168,6 +174,17 @@ class Tidying:
 
     def kill(self) -> None:
         return
+
+
+def _leftovers(place: Place) -> Words | None:
+    if not place.left:
+        return None
+    ends = (
+        f"they end: they were asked to, and are killed after {limits.LEFTOVER_GRACE_S:g} s; what does not end then "
+        "hangs in the operating system, look at it with ps"
+    )
+    what = f"what the one before left running to end: {place.left}"
+    return Words("leftovers", what, "those processes", ends, Level.STUCK)
 
 
 class LocalExecutor:
@@ -212,7 +229,7 @@ class LocalExecutor:
 
     def start(self, order: WorkerOrder) -> Handle:
         arguments = [*self._command, "worker", order.role, "--log", self._log_url]
-        arguments += ["--experiment", str(order.experiment)]
+        arguments += ["--experiment", str(order.experiment), "--worker", str(order.worker)]
         if order.spine_offset:
             arguments += ["--spine-offset", str(order.spine_offset)]
         if order.slot >= 0:
@@ -262,8 +279,9 @@ class LocalExecutor:
         worker = self._workers[place.mark] = AdoptedProcess(place, process)
         return worker
 
-    def lives(self, started: WorkerStarted) -> bool:
-        return self._here.sees(started) and _process_of(started) is not None
+    def lives(self, started: WorkerStarted) -> bool | None:
+        # A pid of another machine, or of another container, would name a stranger's process here.
+        return _process_of(started) is not None if self._here.sees(started) else None
 
     def clear(self, order: WorkerOrder) -> Handle | None:
         return Tidying(self._place(order))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -70,7 +71,8 @@ class SimLogger:
 class SimHandle:
     """A worker process, seen by a daemon of its machine."""
 
-    waits_for = ""
+    waits = None
+    reason = ""
 
     def __init__(self, process: SimProcess, stop: asyncio.Event, *, adopted: bool) -> None:
         self._process, self._stop, self._adopted = process, stop, adopted
@@ -99,7 +101,9 @@ class SimExecutor:
         self._machine = machine
 
     def start(self, order: WorkerOrder) -> Handle:
-        process, stop = self._machine.start_worker(order.role, order.slot, experiment=order.experiment)
+        process, stop = self._machine.start_worker(
+            order.role, order.slot, experiment=order.experiment, worker=order.worker
+        )
         return SimHandle(process, stop, adopted=False)
 
     def host(self) -> Host:
@@ -111,7 +115,9 @@ class SimExecutor:
                 return SimHandle(process, stop, adopted=True)
         return None
 
-    def lives(self, started: WorkerStarted) -> bool:
+    def lives(self, started: WorkerStarted) -> bool | None:
+        if started.host != HOST:
+            return None
         return any(process.pid == started.pid and process.alive for process in self._machine.workers)
 
     def clear(self, order: WorkerOrder) -> Handle | None:
@@ -171,7 +177,9 @@ class Machine:
         self._spawn(process, serve)
         return process
 
-    def start_worker(self, role: str, slot: int, *, experiment: UUID | None = None) -> tuple[SimProcess, asyncio.Event]:
+    def start_worker(
+        self, role: str, slot: int, *, experiment: UUID | None = None, worker: UUID | None = None
+    ) -> tuple[SimProcess, asyncio.Event]:
         """A worker of one experiment, or an external one that joins whatever is under way."""
         process, clock, ids = self._new(f"{role}{'' if slot < 0 else slot}", role)
         logger, log = SimLogger(self.tell, process.name, self.loop.errors), self.network.client(process)
@@ -185,10 +193,9 @@ class Machine:
             if experiment is None:
                 external = ExternalWorker(log, role, slot, clock=clock, ids=ids, logger=logger, process=name)
                 await external.run(stop)
-            elif role == "trainer":
-                await run_trainer(log, experiment, stop, clock=clock, ids=ids, logger=logger, process=name)
-            else:
-                await run_explorer(log, experiment, slot, stop, clock=clock, ids=ids, logger=logger, process=name)
+                return
+            run = run_trainer if role == "trainer" else partial(run_explorer, slot=slot)
+            await run(log, experiment, stop=stop, clock=clock, ids=ids, logger=logger, worker=worker, process=name)
 
         self._spawn(process, work)
         return process, stop

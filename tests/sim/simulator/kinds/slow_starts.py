@@ -11,6 +11,7 @@ from unittest import mock
 
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.ops import limits
+from rftd.ops.words import Words
 from rftd.streams.folds.run_state import RunState
 from rftd.workers.launcher.executor import Executor, Handle, WorkerOrder
 from simulator.kinds.kind import Kind
@@ -42,8 +43,12 @@ class LateHandle:
         return None if self._handle is None else self._handle.pid
 
     @property
-    def waits_for(self) -> str:
-        return "" if self._handle is not None or self._delay_s == HUNG_S else "99 (engine)"
+    def reason(self) -> str:
+        return "" if self._handle is None else self._handle.reason
+
+    @property
+    def waits(self) -> Words | None:
+        return None if self._handle is not None or self._delay_s == HUNG_S else Words("leftovers", "99 (engine)")
 
     def exit_code(self) -> int | None:
         if self._handle is None:

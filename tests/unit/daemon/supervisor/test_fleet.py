@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -14,11 +15,13 @@ from rftd.daemon.supervisor.fleet import Fleet
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.logs import logger
+from rftd.ops.words import Words
 from rftd.streams.events.worker import Heartbeat, WorkerLost, WorkerStarted, WorkerStopped
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import WORKER_FAILS
 from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.executor import Handle, WorkerOrder
+from rftd.workers.membership import this_process
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +33,8 @@ class Process:
 
     def __init__(self, pid: int, order: WorkerOrder) -> None:
         self.pid: int | None = pid
-        self.waits_for = ""
+        self.waits: Words | None = None
+        self.reason = ""
         self.order = order
         self.killed = False
         self.deaf = False
@@ -60,7 +64,7 @@ class Processes:
         process = Process(1000 + len(self.started), order)
         if order.role == "explorer" and self.in_the_way is not None:
             process.pid = None
-            process.waits_for = self.in_the_way
+            process.waits = Words("leftovers", self.in_the_way) if self.in_the_way else None
         self.started.append(process)
         return process
 
@@ -70,8 +74,8 @@ class Processes:
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None
 
-    def lives(self, started: WorkerStarted) -> bool:
-        return started.pid in self.living
+    def lives(self, started: WorkerStarted) -> bool | None:
+        return started.pid in self.living if this_process().sees(started) else None
 
     def clear(self, order: WorkerOrder) -> Handle | None:
         return self.leftover
@@ -94,6 +98,7 @@ class Harbour:
             self.processes,
             self.liveness,
             clock=self.clock,
+            ids=self.desk.tape.ids,
             log=logger(),
             start_timeout_s=START_S,
         )
@@ -103,10 +108,8 @@ class Harbour:
         """The process announces itself."""
         order = process.order
         assert process.pid is not None
-        named = {"host": platform.node(), "pid": process.pid} | identity
-        started = WorkerStarted(
-            worker=self.desk.tape.ids.new(), role=order.role, slot=order.slot, process_start_s=1.0, **named
-        )
+        named = {"worker": order.worker, "host": platform.node(), "pid": process.pid} | identity
+        started = WorkerStarted(role=order.role, slot=order.slot, process_start_s=1.0, **named)
         self.desk.put(started, key=started.worker)
         return started
 
@@ -197,8 +200,8 @@ async def test_what_the_one_before_left_is_waited_for_as_long_as_it_takes_and_na
     assert len(harbour.processes.of("explorer")) == 1
     [place] = [each for each in harbour.fleet.processes() if each.role == "explorer"]
     assert place.pid is None
-    assert place.waits_for == explorer.waits_for
-    explorer.pid, explorer.waits_for = 4711, ""
+    assert place.waits == explorer.waits
+    explorer.pid, explorer.waits = 4711, None
     await harbour.after(START_S / 2)
     await harbour.after(START_S - 1.0)
     assert not explorer.killed, "its time to join began when it was started"
@@ -224,7 +227,7 @@ async def test_a_drain_ends_although_a_process_does_not_and_names_it(capsys: pyt
     for process in harbour.processes.started:
         process.deaf = True
     leftover = harbour.processes.leftover = Process(77, harbour.processes.started[0].order)
-    leftover.waits_for = "77 (engine)"
+    leftover.waits = Words("leftovers", "77 (engine)")
     began_s = harbour.clock.monotonic_s()
     draining = asyncio.ensure_future(harbour.fleet.drain())
     while not draining.done():
@@ -247,7 +250,7 @@ async def test_a_worker_of_another_pid_namespace_or_boot_is_judged_by_its_heartb
     harbour.liveness.lost_after_s = 15.0
     await harbour.after(0.0)
     stranger = Process(1, harbour.processes.of("explorer")[0].order)
-    joined = harbour.join(stranger, **identity)
+    joined = harbour.join(stranger, worker=UUID(int=1), **identity)
     assert await harbour.after(1.0) == []
     for _ in range(30):
         harbour.liveness.note(Heartbeat(worker=joined.worker, role="explorer", slot=0, state="busy"))
@@ -260,8 +263,32 @@ async def test_a_worker_of_another_pid_namespace_or_boot_is_judged_by_its_heartb
 async def test_a_worker_of_here_is_lost_when_its_process_ended() -> None:
     harbour = Harbour()
     await harbour.after(0.0)
-    there, gone = (harbour.join(Process(pid, harbour.processes.of("explorer")[0].order)) for pid in (11, 12))
+    there, gone = (
+        harbour.join(Process(pid, harbour.processes.of("explorer")[0].order), worker=UUID(int=pid)) for pid in (11, 12)
+    )
     harbour.processes.living.add(11)
     lost = await harbour.after(0.1)
     assert [each.worker for each in lost] == [gone.worker]
     assert there.worker in harbour.desk.state.roster.live
+
+
+async def test_an_ordered_worker_is_known_by_its_id_wherever_its_process_runs() -> None:
+    """It was told by host and pid, so one that a cluster had placed elsewhere was killed as one that never joined."""
+    harbour = Harbour()
+    await harbour.after(0.0)
+    trainer, explorer = harbour.processes.started
+    harbour.join(trainer)
+    first = harbour.join(explorer, host="elsewhere", pid=1)
+    for _ in range(3):
+        assert await harbour.after(10 * START_S) == []
+    assert not explorer.killed
+    assert first.worker == explorer.order.worker
+    harbour.desk.put(
+        WorkerStopped(worker=first.worker, role="explorer", slot=0, code="X", reason="why"), key=first.worker
+    )
+    explorer.killed = True
+    await harbour.after(0.1)
+    [place] = [each for each in harbour.fleet.processes() if each.role == "explorer"]
+    assert place.last_why == "X: why", "its own reason, though its exit code says a signal"
+    await harbour.after(10.0)
+    assert harbour.processes.of("explorer")[-1].order.worker != first.worker, "each start has an id of its own"

@@ -12,7 +12,7 @@ from synthetic.worlds.desk import Desk, stage_of
 
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.ops.clock import ManualClock
-from rftd.ops.ids import derive
+from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
 from rftd.streams.evaluations import due_evals, eval_id
 from rftd.streams.events.worker import WorkerStarted
@@ -38,7 +38,8 @@ class Ended:
     """A process that has ended."""
 
     pid = 7
-    waits_for = ""
+    waits = None
+    reason = ""
 
     def exit_code(self) -> int | None:
         return 1
@@ -77,7 +78,7 @@ async def test_nobody_looks_at_all_who_left(tmp_path: Path) -> None:
     roster.gone = Unscanned(roster.gone)
     liveness = Liveness()
     assert state.spine.spec is not None
-    fleet = Fleet(state, Ending(), liveness, clock=clock, log=logger())
+    fleet = Fleet(state, Ending(), liveness, clock=clock, ids=SystemIds(clock), log=logger())
     fleet.take_up(state.spine.spec)
     controller, dispatcher = Controller(state), Dispatcher(state, liveness)
     for _ in range(3):

@@ -104,7 +104,7 @@ def test_a_worker_sees_the_gpus_that_it_was_given(started: Callable[[Host, str, 
 def test_a_worker_that_needs_more_than_is_left_says_so(started: Callable[[Host, str, int], tuple[Handle, str]]) -> None:
     """The daemon was started again where there are fewer."""
     handle, _ = started(Host(devices=GPUS[:1]), "explorer", 2)
-    assert "needs 2 GPUs, and this machine has 1" in handle.waits_for
+    assert "needs 2 GPUs, and this machine has 1" in handle.reason
     assert os.environ.get("CUDA_VISIBLE_DEVICES") is None
 
 

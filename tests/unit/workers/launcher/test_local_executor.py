@@ -188,7 +188,7 @@ def test_what_is_waited_for_is_named(machine: Machine, monkeypatch: pytest.Monke
     os.kill(handle.pid, signal.SIGKILL)
     poll(lambda: handle.exit_code() is not None)
     successor = machine.executor.start(machine.order)
-    poll(lambda: f"{engine.pid} (" in successor.waits_for)
+    poll(lambda: f"{engine.pid} (" in (successor.waits.waiting_for if successor.waits else ""))
     assert successor.pid is None
     assert successor.exit_code() is None
     assert not gone(engine)
@@ -228,7 +228,7 @@ def test_a_start_that_hangs_holds_up_nobody(machine: Machine) -> None:
     handle = machine.executor.start(machine.order)
     assert handle.pid is None
     assert handle.exit_code() is None
-    assert handle.waits_for == ""
+    assert handle.waits is None
     handle.kill()
     assert handle.exit_code() == -1
     again = machine.executor.start(machine.order)
@@ -249,7 +249,7 @@ def test_one_that_cannot_be_started_says_why(machine: Machine) -> None:
     handle = machine.executor.start(machine.order)
     poll(lambda: handle.exit_code() is not None)
     assert handle.exit_code() == NOT_STARTED
-    assert "cannot start the explorer" in handle.waits_for
+    assert "cannot start the explorer" in handle.reason
 
 
 def test_ending_what_is_left_needs_no_turn_of_the_one_that_came_after(machine: Machine) -> None:
