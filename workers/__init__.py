@@ -12,6 +12,7 @@ models/       models of Hugging Face's layout that are not loaded
 devices/      devices, their memory, and turns on one
 membership    who a worker is, that it lives, how it left
 process       a worker process around its loop
+guest         a worker that its host runs: on a thread and a loop of its own
 launcher/     where worker processes run
 api           the names that packages of third parties import
 moved         modules of the release before, under the names that they had

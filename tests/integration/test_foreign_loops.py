@@ -5,28 +5,26 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-import threading
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
-from rftd.ops.clock import Clock
-from rftd.ops.ids import Ids
 from rftd.ops.logs import logger
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.spine import Status
-from rftd.streams.socket.client import SocketLog
 from rftd.streams.socket.server import LogServer
 from rftd.streams.spec import ModelSpec, RolloutSpec, TrainerSpec
 from rftd.workers.devices.host import ANY_HOST, Host
+from rftd.workers.guest import Assignment, Guest, Outcome
 from rftd.workers.launcher.executor import Handle, WorkerOrder
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.process import run_explorer, run_trainer
 
 MakeLoop = Callable[[], asyncio.AbstractEventLoop]
 
@@ -75,62 +73,43 @@ def loops() -> dict[str, MakeLoop]:
 LOOPS = loops()
 
 
-class ThreadHandle:
-    """A worker on a thread of its own, with an event loop of its own."""
+class GuestHandle:
+    """A worker that this process runs, seen by its launcher."""
 
     pid = os.getpid()
     waits = None
-    reason = ""
 
-    def __init__(self, work: Callable[[asyncio.Event], Any], make_loop: MakeLoop) -> None:
-        self.failure: BaseException | None = None
-        self._work = work
-        self._make_loop = make_loop
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+        guest.begin()
+        self.terminate = self.kill = guest.stop
+
+    @property
+    def reason(self) -> str:
+        ended = self.guest.outcome(0.0)
+        return "" if ended is None else ended.reason
 
     def exit_code(self) -> int | None:
-        if self._thread.is_alive():
-            return None
-        return 0 if self.failure is None else 1
-
-    def terminate(self) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
-
-    kill = terminate
-
-    def _run(self) -> None:
-        try:
-            with asyncio.Runner(loop_factory=self._make_loop) as runner:
-                self._loop = runner.get_loop()
-                runner.run(self._work(self._stop))
-        except BaseException as error:
-            self.failure = error
+        ended = self.guest.outcome(0.0)
+        return None if ended is None else ended.code
 
 
-class ThreadExecutor:
-    """Runs workers on threads, as clients of the log's socket."""
+class GuestExecutor:
+    """Runs workers as guests of this process, clients of the log's socket."""
 
-    def __init__(self, path: Path, clock: Clock, ids: Ids, make_loop: MakeLoop) -> None:
-        self._path, self._clock, self._ids, self._make_loop = path, clock, ids, make_loop
-        self.handles: list[ThreadHandle] = []
+    def __init__(self, path: Path, make_loop: MakeLoop) -> None:
+        self._path, self._make_loop = path, make_loop
+        self.handles: list[GuestHandle] = []
 
     def start(self, order: WorkerOrder) -> Handle:
-        async def work(stop: asyncio.Event) -> None:
-            parts = {"clock": self._clock, "ids": self._ids, "logger": logger(role=order.role), "worker": order.worker}
-            log = await SocketLog.connect(self._path)
-            try:
-                if order.role == "trainer":
-                    await run_trainer(log, order.experiment, stop, **parts)
-                else:
-                    await run_explorer(log, order.experiment, order.slot, stop, **parts)
-            finally:
-                await log.close()
-
-        self.handles.append(ThreadHandle(work, self._make_loop))
+        assignment = Assignment(
+            worker=order.worker,
+            experiment=order.experiment,
+            role=order.role,
+            slot=order.slot,
+            log_url=f"unix:{self._path}",
+        )
+        self.handles.append(GuestHandle(Guest(assignment, logger(role=order.role), make_loop=self._make_loop)))
         return self.handles[-1]
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
@@ -183,14 +162,30 @@ async def test_a_run_on_other_loops_and_threads(
     before = ForeignTransport.made
     log = await SqliteLog.open(tmp_path / "log")
     async with LogServer(log, path):
-        executor = ThreadExecutor(path, clock, ids, make_loop)
+        executor = GuestExecutor(path, make_loop)
         run = await fake_world.run(log, spec, clock, ids, executor)
         async with asyncio.timeout(120):
             await run.drive()
-    assert [handle.failure for handle in executor.handles] == [None] * 2
+    assert [handle.guest.outcome(30.0) for handle in executor.handles] == [Outcome(code=0)] * 2
     assert run.state.spine.status is Status.COMPLETED, run.state.spine.reason
     assert run.state.spine.last_version == 8
     assert len(run.state.spine.evaluated) > 0
     assert make_loop is not ForeignLoop or ForeignTransport.made - before >= 4, "both ends of both workers' sockets"
     assert (await fake_world.verified(log)).clean
     await log.close()
+
+
+def test_a_guest_is_stopped_from_another_thread_while_its_log_does_not_answer(path: Path) -> None:
+    """It has no signals: whoever runs it has to be able to end it at any moment, and twice."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    listening.listen()  # takes connections, and answers none
+    assignment = Assignment(worker=UUID(int=1), experiment=UUID(int=2), role="trainer", slot=-1, log_url=f"unix:{path}")
+    guest = Guest(assignment, logger())
+    guest.begin()
+    taken, _ = listening.accept()
+    guest.stop()
+    assert guest.outcome(30.0) == Outcome(code=0)
+    guest.stop()
+    taken.close()
+    listening.close()

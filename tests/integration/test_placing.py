@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic.until import until
 from synthetic.worlds.launchers import BUSY, SlowCluster
 
 from rftd.daemon.supervisor.inbox import Request
@@ -25,8 +26,7 @@ async def test_the_run_decides_on_while_nothing_is_placed(tmp_path: Path, clock,
     driving = asyncio.ensure_future(run.drive())
     try:
         async with asyncio.timeout(60):
-            while len(cluster.workers) < 2:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(cluster.workers) == 2)
             await run.command(life.ExperimentPaused(reason="a look"), Request(ids.new()))
             assert run.state.spine.status is Status.PAUSED
             await run.command(life.ExperimentResumed(), Request(ids.new()))
