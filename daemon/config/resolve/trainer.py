@@ -83,10 +83,16 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
 
 def _without_verl(experiment: Experiment, host: Host) -> str:
     """The reason why verl cannot train; empty if it can, or if it is written and nobody knows the workers' machine."""
-    if "verl" not in trainer_engines.ENGINES.names():
-        return "is not in this release" if host.gpus else "needs a GPU"
     written = "trainer_type" in experiment.trainer.model_fields_set
-    return "" if host.gpus or (written and not host.seen) else "needs a GPU"
+    if not host.seen:
+        return "" if written else "needs a GPU"
+    if not (host.gpus or written):
+        return "needs a GPU"
+    if not host.gpus and "verl" not in host.packages:
+        return "needs a GPU, or to be installed: `make engines-cpu`"
+    if "verl" not in host.packages:
+        return "is not installed (pip install 'rftd[verl]', or `make engines-cpu` for a lock of it)"
+    return ""
 
 
 def with_updates(

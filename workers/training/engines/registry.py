@@ -23,6 +23,7 @@ ENGINES: Final = Plugins[TrainerEngineDefinition[Any]](
     group="rftd.trainer_engines",
     table={
         "torch": f"{_HERE}.torch.arguments:ENGINE",
+        "verl": f"{_HERE}.verl.arguments:ENGINE",
         "fake": f"{_HERE}.fake:ENGINE",
     },
 )

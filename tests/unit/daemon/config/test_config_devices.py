@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from rftd.daemon.config.loading import Submission
@@ -175,12 +176,23 @@ def test_a_half_comes_out_alike_on_every_machine(load: Load) -> None:
 
 def test_verl_and_nccl_are_replaced_where_they_cannot_be_had(load: Load) -> None:
     written = "is chosen where it is written, for this release did not run it on GPUs"
-    for host, why in ((NO_GPU, ("needs a GPU", "needs GPUs")), (served(2), ("is not in this release", written))):
+    for host, why in ((NO_GPU, "needs GPUs"), (served(2), written)):
         spec = load(overrides=["trainer.trainer_type=verl"], host=host).spec
         assert (spec.stages[0].trainer.engine, spec.stages[0].sync.method) == ("torch", "checkpoint")
-        assert f"trainer.trainer_type verl {why[0]}: torch trains instead" in spec.warnings
-        nccl = f"synchronizer.sync_method nccl {why[1]}: weights travel as checkpoint files instead"
+        (said,) = (text for text in spec.warnings if text.startswith("trainer.trainer_type verl"))
+        assert ("rftd[verl]" if host.gpus else "make engines-cpu") in said
+        nccl = f"synchronizer.sync_method nccl {why}: weights travel as checkpoint files instead"
         assert nccl in spec.warnings
+
+
+def test_verl_trains_where_it_is_installed_and_on_a_cpu_where_it_is_written(load: Load) -> None:
+    for host, overrides, engine in (
+        (served(2), [], "verl"),
+        (NO_GPU, [], "torch"),
+        (NO_GPU, ["trainer.trainer_type=verl"], "verl"),
+    ):
+        there = msgspec.structs.replace(host, packages={**host.packages, "verl": "0.9.1"})
+        assert load(overrides=overrides, host=there).spec.stages[0].trainer.engine == engine
 
 
 def test_what_vllm_would_refuse_when_it_is_opened_is_refused_here(errors: Errors) -> None:

@@ -1,0 +1,23 @@
+"""The verl trainer engine: the weights are spread over all ranks of a process group.
+
+verl (https://github.com/verl-project/verl) wraps models by FSDP2, moves them to the host and back, and computes them
+with and without padding; objective, schedule, optimizer, checkpoints and what is asked of a model are rftd's.
+
+In reading order:
+
+engine.py     `VerlTrainerEngine`: opens a model, trains batches, saves and loads, on every rank alike
+arguments.py  its `engine_args`
+platform.py   verl's idea of the hardware: CPUs too
+group.py      the ranks that train together, and what they tell one another
+model.py      verl's engine around a model of ours
+packing.py    a batch as micro-batches of whole texts (numpy)
+passes.py     forward passes over the micro-batches of all ranks, with and without a gradient
+shards.py     tensors of which each rank has a part
+optimizer.py  the optimizer of a stage, of which each rank steps a part
+learner.py    what lasts as long as a stage: optimizer, reference, critic, teacher
+critic.py     what return is to be expected, learned beside
+snapshot.py   the weights of one version as explorers get them
+saving.py     what lies in a checkpoint
+
+Import nothing of verl before `platform.choose_platform`.
+"""

@@ -1,0 +1,94 @@
+"""The verl trainer's arguments, and how it is made. The file imports neither torch nor verl."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, Final, Literal
+
+import msgspec
+
+from rftd.ops.errors import ConfigError
+from rftd.ops.plugin_arguments import parsed
+from rftd.workers.devices.compute_device import DeviceName
+from rftd.workers.training.engine import TrainerEngine
+from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
+
+DEVICE: Final = "trainer.engine_args.device"
+
+
+class VerlTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings below `trainer.engine_args`. Fields of the guide's `trainer_config` come here under verl's names."""
+
+    device: DeviceName = "auto"
+    """`auto`: cuda if there is one and the experiment is not deterministic."""
+    strategy: Literal["fsdp2"] = "fsdp2"
+    ulysses_sequence_parallel_size: int = 1
+    """The number of ranks that share each sequence; it divides that of all ranks, and needs `use_remove_padding`."""
+    fsdp_size: int = -1
+    """The number of ranks that the weights are spread over; others hold copies. -1: all."""
+    reshard_after_forward: bool = True
+    forward_prefetch: bool = False
+    param_offload: bool = False
+    """True: the policy's and the critic's weights wait on the host between uses of the GPU."""
+    optimizer_offload: bool = False
+    ref_param_offload: bool = False
+    """Likewise of the reference and the teacher."""
+    use_no_sync_for_gradient_accumulation: bool = True
+    """False: ranks add their gradients up after each micro-batch, which takes less memory and more time."""
+    gradient_checkpointing: bool = False
+    """True: one state per layer is kept and the rest computed again for the gradient."""
+    activation_offload: bool = False
+    use_remove_padding: bool = False
+    """True: texts of a micro-batch follow one another without padding. It needs flash-attn."""
+    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """Of padded micro-batches; without padding it is flash_attention_2."""
+    use_dynamic_bsz: bool = True
+    """True: micro-batches are cut by tokens, `trainer.max_token_len_per_gpu` of each rank."""
+    micro_batch_size_per_gpu: int = 0
+    """The responses of a micro-batch where they are not cut by tokens."""
+    entropy_checkpointing: bool = False
+    critic_lr: float = 1e-5
+    """The critic's learning rate, which is constant: `algorithm.optimizer` is the policy's alone."""
+    critic_clip: float = 0.5
+    """The farthest that one step may move a value, in units of the return."""
+    critic_grad_clip: float = 1.0
+
+
+OPENED_WITH: Final = (
+    "device",
+    "strategy",
+    "ulysses_sequence_parallel_size",
+    "fsdp_size",
+    "reshard_after_forward",
+    "forward_prefetch",
+    "param_offload",
+    "optimizer_offload",
+    "use_no_sync_for_gradient_accumulation",
+    "gradient_checkpointing",
+    "activation_offload",
+    "use_remove_padding",
+    "attn_implementation",
+    "entropy_checkpointing",
+)
+"""The arguments that hold for every stage: the engine loads its model once."""
+
+
+def parse(arguments: Mapping[str, Any]) -> VerlTrainerArgs:
+    """The arguments, checked. Raises ConfigError."""
+    return parsed(arguments, VerlTrainerArgs, taker="the verl engine", field="trainer.engine_args")
+
+
+def _make(opening: TrainerOpening[VerlTrainerArgs]) -> TrainerEngine:
+    if find_spec("verl") is None:
+        raise ConfigError(
+            "verl is not installed here",
+            field="trainer.trainer_type",
+            fix="pip install 'rftd[verl]', `make engines-cpu` for a CPU, or write torch",
+        )
+    from rftd.workers.training.engines.verl.engine import VerlTrainerEngine
+
+    return VerlTrainerEngine(threads=opening.threads)
+
+
+ENGINE: Final = TrainerEngineDefinition(arguments=VerlTrainerArgs, make=_make, opened_with=OPENED_WITH)

@@ -1,0 +1,204 @@
+"""`VerlTrainerEngine`: the optimizer steps of a batch on all ranks of a process group, with verl's FSDP engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rftd.ops.errors import ConfigError
+from rftd.ops.processors import threads_of
+from rftd.ops.releases import release_of
+from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.workers.devices.compute_device import compute_device
+from rftd.workers.training.engine import StepResult, TrainBatch
+from rftd.workers.training.engines.torch import saving as files
+from rftd.workers.training.engines.torch.opening import Determinism, environment
+from rftd.workers.training.engines.torch.snapshot import rounded_for
+from rftd.workers.training.engines.verl import platform, saving
+from rftd.workers.training.engines.verl.arguments import DEVICE, VerlTrainerArgs, parse
+from rftd.workers.training.engines.verl.group import Shares, join_group
+from rftd.workers.training.engines.verl.shards import digest
+from rftd.workers.training.engines.verl.snapshot import VerlSnapshot
+from rftd.workers.training.losses.objective import Objective
+from rftd.workers.training.stage.stage_training import StageTraining
+from rftd.workers.training.stage.trainer_state import TrainerState
+from rftd.workers.weights.checksum import Form, form_of
+from rftd.workers.weights.tensor_digests import TensorDigests
+
+
+class VerlTrainerEngine:
+    """Implements `TrainerEngine`; every method is called on all ranks, with the same arguments.
+
+    A process that belongs to no group is a group of its own. Weights and optimizer are float32.
+    """
+
+    def __init__(self, *, threads: int = 1) -> None:
+        self._threads = threads
+        self._device = torch.device("cpu")
+        self._experiment: ExperimentSpec | None = None
+        self._base = Path()
+        self._policy: Any = None
+        self._shares: Shares | None = None
+        self._learner: Any = None
+        self._training: StageTraining[Any] | None = None
+        self._outside = TrainerState(stage="", step=0, stage_step=0, optimizer="")
+        """The state where no stage was begun."""
+        self._digester = TensorDigests(threads=threads)
+        self._digests: dict[Form, str] = {}
+        """The digests of the weights as they are, by form."""
+        self._determinism = Determinism()
+
+    @property
+    def deterministic(self) -> bool:
+        """True on CPUs, for one number of ranks."""
+        return self._device.type == "cpu"
+
+    def environment(self) -> dict[str, str]:
+        """The releases, ranks, threads, device and processor that the bits of the weights may depend on."""
+        found = environment(self._device, threads=self._threads)
+        return found | {"verl": release_of("verl"), "ranks": str(dist.get_world_size())}
+
+    def open(self, experiment: ExperimentSpec, model_path: str) -> None:
+        """Loads the base model and spreads it over the ranks.
+
+        Raises DataError if it cannot be read, ConfigError for what verl cannot do here.
+        """
+        torch.set_num_threads(self._threads)
+        spec = experiment.stages[0]
+        arguments = parse(spec.trainer.engine_args)
+        self._device = compute_device(arguments.device, deterministic=experiment.deterministic, field=DEVICE)
+        if self._device.type == "cuda":
+            self._device = torch.device("cuda", torch.cuda.current_device())
+        _check(arguments, spec, self._device)
+        platform.choose_platform(self._device, field=DEVICE)
+        self._determinism.set(self.deterministic)
+        join_group(self._device)
+        # After the platform: verl decides on its devices while it is imported.
+        from rftd.workers.training.engines.verl.model import PolicyModel, Wrapping, open_model
+
+        self._experiment = experiment
+        self._base = Path(model_path)
+        wrapping = Wrapping(arguments, self._device, spec.trainer.dtype, spec.model.trust_remote_code)
+        self._policy = open_model(PolicyModel, self._base, wrapping)
+        self._shares = Shares(
+            rank=self._policy.get_data_parallel_rank(),
+            count=self._policy.get_data_parallel_size(),
+            device=self._device,
+            group=self._policy.get_data_parallel_group(),
+        )
+        self._weights_changed()
+
+    def begin_stage(self, stage: StageSpec) -> None:
+        """Takes the stage's algorithm and threads, a fresh optimizer, and the present weights for its reference."""
+        from rftd.workers.training.engines.verl.learner import VerlLearner
+
+        torch.set_num_threads(threads_of(stage.trainer.threads))
+        step = self._state.step
+        objective = Objective.of(stage.algorithm)
+        assert self._shares is not None, "used before open"
+        # First, for its models are as large as the new ones.
+        self._learner = None
+        self._learner = VerlLearner.begin(stage, objective, self._policy, self._shares, self._weights_changed)
+        state = TrainerState(stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.kind)
+        seed = self._experiment.seed if self._experiment is not None else 0
+        self._training = StageTraining(stage, objective, self._learner, state, seed=seed)
+
+    def train(self, batch: TrainBatch) -> StepResult:
+        """Takes the batch's optimizer steps; or none, weights and optimizer untouched, if none would be finite."""
+        assert self._training is not None, "train before begin_stage"
+        return self._training.train(batch)
+
+    def checksum(self) -> str:
+        """The checksum of the weights, computed once per step: on CPUs by xxh3, else by bit sums."""
+        return self._digest("xxh3" if self._device.type == "cpu" else "bits")
+
+    def sha256(self) -> str:
+        """The sha256 of the tensors' sha256, computed once per step."""
+        return self._digest("tensors")
+
+    def digest_like(self, recorded: str) -> str:
+        """The digest of the weights in the form of one that was recorded, by whatever device and release."""
+        return self._digest(form_of(recorded))
+
+    def _digest(self, form: Form) -> str:
+        if form not in self._digests:
+            self._digests[form] = digest(form, self._policy.tensors(), self._digester)
+        return self._digests[form]
+
+    def snapshot(self) -> VerlSnapshot:
+        """The whole weights on the first rank, in bfloat16 where explorers run the model in it."""
+        tensors: dict[str, Tensor] = self._policy.tensors()
+        return VerlSnapshot.of(tensors, rounded=rounded_for(self._experiment, self._policy.module, tensors))
+
+    def save(self, folder: Path, *, hf: bool) -> None:
+        """Writes `actor`: weights, each once, optimizer, reference, step; and `critic` where there is one."""
+        actor = folder / "actor"
+        actor.mkdir(parents=True, exist_ok=True)
+        tensors: dict[str, Tensor] = self._policy.tensors()
+        if hf:
+            saving.write_folder(actor / "huggingface", tensors, self._base)
+        else:
+            saving.write(actor / "model.safetensors", tensors)
+        if self._learner is not None:
+            self._learner.write(folder)
+        # Last: a folder without trainer_state.json is no checkpoint that `load` would take.
+        if dist.get_rank() == 0:
+            self._state.write(actor)
+
+    def load(self, folder: Path, stage: StageSpec | None) -> None:
+        """Restores the weights; and with `stage`, begun here, the optimizer and reference saved in it.
+
+        A stage that goes on with another optimizer begins a fresh one; one that had no reference takes these weights.
+        """
+        actor = folder / "actor"
+        state = TrainerState.read(actor)
+        weights = files.read_weights(actor, trust_remote_code=self._policy.wrapping.trust_remote_code)
+        saving.read_weights(self._policy.tensors(), weights, actor)
+        self._weights_changed()
+        self._learner = None
+        self._training = None
+        self._outside = TrainerState(stage="", step=state.step, stage_step=0, optimizer="")
+        if stage is None:
+            return
+        self.begin_stage(stage)
+        if state.stage != stage.name:
+            return
+        assert self._learner is not None
+        self._learner.restore(folder, optimizer=state.optimizer)
+        assert self._training is not None
+        self._training.state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.kind)
+
+    def close(self) -> None:
+        """Releases the model, and puts torch's switches back. Idempotent."""
+        self._determinism.put_back()
+        self._policy = None
+        self._learner = None
+        self._training = None
+
+    @property
+    def _state(self) -> TrainerState:
+        return self._outside if self._training is None else self._training.state
+
+    def _weights_changed(self) -> None:
+        self._digests.clear()
+
+
+def _check(arguments: VerlTrainerArgs, stage: StageSpec, device: torch.device) -> None:
+    """Raises ConfigError for what cannot be trained so on this device."""
+    if stage.trainer.dtype not in ("float32", "bfloat16"):
+        raise ConfigError(
+            f"the verl engine does not train in {stage.trainer.dtype!r}",
+            field="trainer.dtype",
+            fix="use float32 or bfloat16",
+        )
+    if stage.model.lora is not None:
+        raise ConfigError(
+            "the verl engine trains whole models, and model.lora_configs names an adapter",
+            field="model.lora_configs",
+            fix="leave it out, or write trainer.trainer_type: torch",
+        )

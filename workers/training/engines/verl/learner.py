@@ -1,0 +1,212 @@
+"""`VerlLearner`: what lasts as long as one stage of the verl engine: optimizer, reference, critic, teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rftd.ops.errors import ConfigError
+from rftd.streams.spec import StageSpec
+from rftd.workers.training.engine import TrainSample
+from rftd.workers.training.engines.torch import saving as files
+from rftd.workers.training.engines.torch.optimizer import same_kind
+from rftd.workers.training.engines.verl import saving
+from rftd.workers.training.engines.verl.arguments import VerlTrainerArgs, parse
+from rftd.workers.training.engines.verl.critic import VerlCritic
+from rftd.workers.training.engines.verl.group import Shares
+from rftd.workers.training.engines.verl.model import Found, PolicyModel, Wrapping, open_model
+from rftd.workers.training.engines.verl.optimizer import ShardedOptimizer
+from rftd.workers.training.engines.verl.packing import Budget, PackedTexts, pack
+from rftd.workers.training.engines.verl.passes import Passes
+from rftd.workers.training.engines.verl.shards import copy_shards
+from rftd.workers.training.losses.aggregation import Aggregation
+from rftd.workers.training.losses.objective import Objective
+from rftd.workers.training.stage.learner import PolicyLossOver, PolicyValues, Terms, TokenValues
+from rftd.workers.training.token_advantages.token_advantage import PassField
+
+
+@dataclass(frozen=True, slots=True)
+class VerlLearner:
+    """Implements `Learner` with models that are spread over the ranks; every rank makes the same calls."""
+
+    spec: StageSpec
+    arguments: VerlTrainerArgs
+    policy: Passes
+    optimizer: ShardedOptimizer
+    reference: Passes | None
+    critic: VerlCritic | None
+    teacher: Passes | None
+    vocabulary_tokens: int
+    on_change: Callable[[], None]
+    """The function that is called after each change of the policy's weights."""
+
+    @classmethod
+    def begin(
+        cls,
+        spec: StageSpec,
+        objective: Objective,
+        policy: Any,
+        shares: Shares,
+        on_change: Callable[[], None],
+    ) -> VerlLearner:
+        """A fresh optimizer and critic; the policy as it is now for a reference. Raises ConfigError, DataError."""
+        arguments = parse(spec.trainer.engine_args)
+        wrapping: Wrapping = policy.wrapping
+        needs = objective.pass_fields
+        reference = teacher = None
+        if objective.needs_reference:
+            reference = _frozen(Path(policy.model_config.path), wrapping, arguments)
+            # The policy as it is now: its folder is another one after the first stage.
+            copy_shards(reference.tensors(), policy.tensors())
+        if "teacher_logprobs" in needs:
+            teacher = _teacher(spec, policy, wrapping, arguments)
+        optimizer = ShardedOptimizer(spec.algorithm.optimizer, policy.parameters)
+        # verl moves the state of the optimizer that it knows, where that is offloaded.
+        policy.optimizer = optimizer.inner
+        return cls(
+            spec=spec,
+            arguments=arguments,
+            policy=Passes(policy, shares),
+            optimizer=optimizer,
+            reference=None if reference is None else Passes(reference, shares),
+            critic=VerlCritic(spec, wrapping, arguments, shares) if "values" in needs else None,
+            teacher=None if teacher is None else Passes(teacher, shares),
+            vocabulary_tokens=_vocabulary(policy),
+            on_change=on_change,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this rank."""
+        return self.policy.shares.device
+
+    def pack(
+        self, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation
+    ) -> list[PackedTexts]:
+        """Texts of similar length together, as many as a rank computes at once."""
+        arguments = self.arguments
+        budget = Budget(
+            # Those that share a sequence have each a part of it.
+            tokens=self.spec.trainer.max_tokens_per_micro_batch * arguments.ulysses_sequence_parallel_size,
+            padded=not arguments.use_remove_padding,
+            texts=0 if arguments.use_dynamic_bsz else arguments.micro_batch_size_per_gpu,
+            shares=self.policy.shares.count,
+        )
+        return pack(samples, numbers, aggregation, budget)
+
+    def values(self, micro_batches: Sequence[PackedTexts], fields: frozenset[PassField]) -> list[TokenValues]:
+        """The asked values under the present weights, one model after the other."""
+        known: list[dict[str, Tensor]] = [{} for _ in micro_batches]
+        signals = "entropy_signals" in fields
+        if fields & {"logprobs", "entropies", "entropy_signals"}:
+            names = ["log_probs", "entropy", *(["entropy_signals"] if signals else [])]
+            found = self.policy.values(micro_batches, names, entropy=True, signals=signals)
+            for mine, each in zip(known, found, strict=True):
+                mine |= {"logprobs": each["log_probs"], "entropies": each["entropy"]}
+                if signals:
+                    mine["entropy_signals"] = each["entropy_signals"]
+        if "ref_logprobs" in fields:
+            assert self.reference is not None, "the objective has no reference"
+            for mine, each in zip(known, self.reference.values(micro_batches, ["log_probs"]), strict=True):
+                mine["ref_logprobs"] = each["log_probs"]
+        if "teacher_logprobs" in fields:
+            assert self.teacher is not None, "the objective has no teacher"
+            for mine, each in zip(known, self.teacher.values(micro_batches, ["log_probs"]), strict=True):
+                mine["teacher_logprobs"] = each["log_probs"]
+        if "values" in fields:
+            assert self.critic is not None, "the objective has no critic"
+            for mine, values in zip(known, self.critic.values(micro_batches), strict=True):
+                mine["values"] = values
+        return [TokenValues(**mine) for mine in known]
+
+    def accumulate(
+        self, micro_batches: Sequence[PackedTexts], loss: PolicyLossOver, *, reference: bool
+    ) -> list[dict[str, Tensor]]:
+        """Adds the gradients of a loss of each micro-batch to those before; returns their figures."""
+        compared: list[Tensor | None] = [None]
+
+        def before(micro: PackedTexts | None) -> None:
+            assert self.reference is not None, "the objective has no reference"
+            compared[0] = self.reference.one(micro, "log_probs")
+
+        def over(number: int, found: Found) -> Terms:
+            micro = micro_batches[number]
+            return loss(
+                number,
+                PolicyValues(
+                    logprobs=self.policy.of_targets(found["log_probs"], micro),
+                    entropies=self.policy.of_targets(found["entropy"], micro),
+                    ref_logprobs=compared[0],
+                ),
+            )
+
+        return self.policy.accumulate(micro_batches, over, entropy=True, before=before if reference else None)
+
+    def clip(self, limit: float) -> float:
+        """Scales the policy's gradient down to the norm `limit`, if that is above 0; returns the norm before."""
+        return self.optimizer.clip(limit)
+
+    def step(self, rate: float) -> None:
+        """Takes one step of the policy's optimizer."""
+        self.optimizer.step(rate)
+        self.on_change()
+
+    def forget(self) -> None:
+        """Drops the policy's gradient."""
+        self.optimizer.forget()
+
+    def write(self, folder: Path) -> None:
+        """Saves what is not the policy's own into a checkpoint."""
+        actor = folder / "actor"
+        saving.write(actor / "optimizer.safetensors", self.optimizer.state())
+        if self.reference is not None:
+            saving.write(actor / "reference.safetensors", self.reference.model.tensors())
+        if self.critic is not None:
+            self.critic.write(folder / "critic")
+
+    def restore(self, folder: Path, *, optimizer: str) -> None:
+        """Takes what `write` saved back; an optimizer of another kind, and what was not saved, stays as it began."""
+        actor = folder / "actor"
+        if same_kind(optimizer, self.spec.algorithm.optimizer.kind):
+            saving.read_state(self.optimizer, actor / "optimizer.safetensors")
+        path = actor / "reference.safetensors"
+        if self.reference is not None and path.exists():
+            saving.read_weights(self.reference.model.tensors(), files.read_tensors(path), path)
+        if self.critic is not None and (folder / "critic").is_dir():
+            self.critic.restore(folder / "critic")
+
+
+def _frozen(folder: Path, wrapping: Wrapping, arguments: VerlTrainerArgs) -> Any:
+    found = open_model(PolicyModel, folder, wrapping, offload=arguments.ref_param_offload)
+    for parameter in found.parameters.values():
+        parameter.requires_grad_(False)
+    return found
+
+
+def _vocabulary(model: Any) -> int:
+    found: int = model.module.get_input_embeddings().num_embeddings
+    return found
+
+
+def _teacher(spec: StageSpec, policy: Any, wrapping: Wrapping, arguments: VerlTrainerArgs) -> Any:
+    if not spec.trainer.teacher_path:
+        raise ConfigError(
+            "the algorithm learns from a teacher, and none is named",
+            field="explorer.auxiliary_models",
+            fix="name the teacher's folder in explorer.auxiliary_models[0].model_path",
+        )
+    teacher = _frozen(Path(spec.trainer.teacher_path), wrapping, arguments)
+    # Token ids of one are looked up in the other's vocabulary: equal sizes are all that can be told without tokenizers.
+    sizes = [_vocabulary(model) for model in (policy, teacher)]
+    if sizes[0] != sizes[1]:
+        raise ConfigError(
+            f"the teacher knows {sizes[1]} tokens, the model that is trained {sizes[0]}",
+            field="explorer.auxiliary_models",
+            fix="take a teacher with the same tokenizer",
+        )
+    return teacher
