@@ -7,7 +7,8 @@ In reading order:
 
 engine.py     `VerlTrainerEngine`: opens a model, trains batches, saves and loads, on every rank alike
 arguments.py  its `engine_args`
-platform.py   verl's idea of the hardware: CPUs too
+platform.py   verl's idea of the hardware, chosen once in a process
+cpu_platform.py  CPUs as such hardware
 group.py      the ranks that train together, and what they tell one another
 model.py      verl's engine around a model of ours
 packing.py    a batch as micro-batches of whole texts (numpy)

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rftd.ops.decoding import msgpack_decoder
+
 T = TypeVar("T")
 
 
@@ -60,7 +62,7 @@ class Shares:
         parts = gathered(msgspec.msgpack.encode(own), self.count, self.device, self.group)
         found: dict[int, dict[str, float]] = {}
         for part in parts:
-            found |= msgspec.msgpack.decode(part, type=dict[int, dict[str, float]])
+            found |= msgpack_decoder(dict[int, dict[str, float]]).decode(part)
         return [found[number] for number in range(count)]
 
 
