@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -119,6 +120,8 @@ def rftd(ctx: click.Context) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit status; every error is rendered on standard error."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    # What a start imports stays: the collector would walk it dozens of times, and find nothing.
+    gc.set_threshold(50_000, 20, 100)
     try:
         # Not click's standalone mode: it would end the process itself, and print errors without their code and fix.
         status = rftd.main(args=list(arguments), prog_name="rftd", standalone_mode=False)

@@ -21,8 +21,9 @@ os.environ.setdefault("RFTD_DISK_RESERVE", "0")  # a machine with little space r
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # Tests start hundreds of daemons, workers and command lines: without bytecode each would compile the whole tree anew,
-# a quarter of a daemon's start.
+# a quarter of a daemon's start. And every process of pytest would rewrite the assertions of all tests anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 pytest_plugins = ["servers", "inner_loop"]  # a real Kafka and a real Postgres; `--fast`
 

@@ -20,7 +20,8 @@ from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UnreachableError
 from rftd.ops.health import Verdict
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 240.0
+"""The daemon says at once if it cannot start; what takes longer is a machine with much else to do."""
 
 
 class DaemonHost:

@@ -57,9 +57,10 @@ def _run(
     role: str, log_at: LogUrl, experiment: str | None, slot: int | None, spine_offset: int, worker: UUID | None
 ) -> None:
     import asyncio
+    import gc
     from uuid import UUID
 
-    from rftd.ops.cycles import tune_collector
+    from rftd.ops.cycles import PYTHONS_THRESHOLDS, tune_collector
     from rftd.ops.errors import UsageError
     from rftd.ops.logs import configure, logger
     from rftd.streams.backends.backend import backend_of
@@ -71,8 +72,10 @@ def _run(
     except ValueError:
         raise UsageError(f"{experiment!r} is no id", field="--experiment", fix="see rftd ls --json") from None
     configure()
-    if role == "explorer":  # a trainer's cycles may hold activations
+    if role == "explorer":
         tune_collector()
+    else:  # a trainer's cycles may hold activations: they are looked for as often as Python does by itself
+        gc.set_threshold(*PYTHONS_THRESHOLDS)
     started = StartedHere()
     if ended := started.end_of_the_dead():
         logger(role=role).warning("worker.leftovers_ended", processes=ended)

@@ -123,7 +123,7 @@ def test_a_publisher_that_dies_in_the_middle_is_an_error_and_what_it_held_is_gon
     assert reader.holds(ref)
     with pytest.raises(WorkError, match="publisher does not answer"), reader.open_tensors(ref, CPU):
         pass
-    assert publisher.wait(timeout=60) == -signal.SIGKILL
+    assert publisher.wait(timeout=240) == -signal.SIGKILL
     assert not reader.holds(ref)
     with pytest.raises(WorkError, match="publishes them again"), reader.open_tensors(ref, CPU):
         pass

@@ -130,7 +130,7 @@ asyncio.run(main())
 def test_a_full_disk_refuses_appends_until_there_is_space(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     command = [sys.executable, "-P", "-c", FULL_DISK, str(tmp_path)]
-    child = subprocess.run(command, stdout=subprocess.PIPE, timeout=60)
+    child = subprocess.run(command, stdout=subprocess.PIPE, timeout=240)
     assert child.returncode == 0
     full_at = int(child.stdout)
     assert full_at > 10

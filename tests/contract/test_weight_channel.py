@@ -123,7 +123,7 @@ def test_the_ref_alone_is_enough_for_a_process_without_torch(make: Make, method:
             [sys.executable, "-P", "-c", _ELSEWHERE],
             input=msgspec.json.encode(sent),
             capture_output=True,
-            timeout=60,
+            timeout=240,
             check=True,
         )
         assert done.stdout.decode().split() == [answer, "False"]
@@ -238,7 +238,7 @@ def test_a_publisher_that_was_killed_leaves_nothing_in_the_way(make: Make, metho
     """Killed at each of its first system calls that name a file: what lies there then is whole, or not there."""
     for number in range(1, 20):
         arguments = (method, str(tmp_path / "job"), str(tmp_path / "memory"), str(number))
-        ended = subprocess.run([sys.executable, "-P", "-c", _KILLED, *arguments], timeout=60, check=False)
+        ended = subprocess.run([sys.executable, "-P", "-c", _KILLED, *arguments], timeout=240, check=False)
         assert ended.returncode in (0, -signal.SIGKILL)
         if ended.returncode == 0:
             break

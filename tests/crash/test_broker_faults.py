@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, SHORT
 from synthetic.servers.cluster_scene import Cluster, ClusterScene, kill_broker
+from synthetic.until import PATIENCE_S
 
 from rftd.ops import limits
 
@@ -43,7 +44,7 @@ def test_everybody_dies_while_the_broker_is_away_for_long(cluster: Cluster, clus
         assert "fix: check the address" in said, said
         time.sleep(max(0.0, limits.ORPHAN_GRACE_S + 2 - (time.monotonic() - began_s)))
         cluster.broker.start()
-        again.result(90)
+        again.result(PATIENCE_S)
     cluster_scene.proven(name, steps=45)
     assert cluster_scene.host.restarts == 1
 
@@ -71,6 +72,6 @@ def test_what_is_submitted_to_a_broker_that_is_away_is_there_when_it_is_back(
     cluster_scene.until_not_ready("log")
     cluster.broker.start()
     cluster_scene.until_ready()
-    status = waiting.wait(90)
+    status = waiting.wait(PATIENCE_S)
     listed = cluster_scene.rftd("ls", "--json").out
     assert (status == 0) == ('"second"' in listed), (status, listed)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
+from synthetic.until import PATIENCE_S
 
 from rftd.ops.faults import POINTS
 
@@ -32,7 +33,7 @@ def test_a_death_at_each_point_of_keeping_is_survived(tmp_path: Path) -> None:
         name = scene.submit(EXPERIMENT, *SHORT)
         page = scene.until_ended(name)
         job = Path(page.experiment.job_dir)
-        deadline_s = time.monotonic() + 180.0
+        deadline_s = time.monotonic() + PATIENCE_S
         while list(job.glob("snapshots/*.fold")):  # the daemon died when it tidied up; the next one goes on with that
             page = scene.page(name)  # whoever is gone is started again
             assert time.monotonic() < deadline_s, page

@@ -19,6 +19,7 @@ from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
 from synthetic.deaths.killing import IN_ORDER, weights_of
 from synthetic.deaths.witness import Witness
 from synthetic.servers.three_brokers import BROKERS, ThreeBrokers, until_in_sync
+from synthetic.until import PATIENCE_S
 
 from rftd.daemon.log_source import log_to_read
 from rftd.daemon.views.experiments import ExperimentPage
@@ -35,7 +36,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.servers]
 
 STEPS = 20
 SIZE = ("stages=[]", f"buffer.total_steps={STEPS}", "trainer.engine_args.step_s=0.3", *IN_ORDER)
-PATIENCE_S = 150.0
 REFUSED_AFTER_S = 6.0
 """How long an append is tried here; in earnest a minute."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from synthetic.until import PATIENCE_S
 
 from rftd.storage.checkpoints import verify
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -74,15 +75,15 @@ def test_a_trainer_that_stops_before_it_places_a_checkpoint_does_not_touch_its_s
         stack.callback(scene.spawn("explorer", "worker", "explorer", *where).kill)
         first = trainer("first", "checkpoint.after_files=kill@2")
         name = scene.submit(EXPERIMENT, "stages=[]", "buffer.total_steps=45")
-        first.wait(timeout=60)
+        first.wait(timeout=PATIENCE_S)
         zombie = trainer("zombie", "checkpoint.before_exchange=stop")
-        asyncio.run(until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_STOPPED, timeout_s=60.0))
+        asyncio.run(until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_STOPPED))
         trainer("second")
         scene.until_step(name, 22)
         placed = scene.folder / "checkpoints"
         before = {path: path.read_bytes() for path in placed.rglob("state.json") if not _unfinished(path)}
         os.kill(zombie.pid, signal.SIGCONT)
-        zombie.wait(timeout=60)
+        zombie.wait(timeout=PATIENCE_S)
         assert {path: path.read_bytes() for path in before} == before
         page = scene.until_ended(name)
         assert page.experiment.summary.state == "completed", page.experiment.summary
@@ -126,7 +127,7 @@ def _unfinished(path: Path) -> bool:
     return any(part.startswith(".trainer-") for part in path.parts)
 
 
-def _until_replaced(scene: Scene, name: str, role: str, pid: int, timeout_s: float = 60.0) -> None:
+def _until_replaced(scene: Scene, name: str, role: str, pid: int, timeout_s: float = PATIENCE_S) -> None:
     deadline_s = time.monotonic() + timeout_s
     while True:
         page = scene.page(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
-from synthetic.until import poll
+from synthetic.until import PATIENCE_S, poll
 
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
 
@@ -29,12 +29,12 @@ def worker(scene: Scene, name: str, role: str, *, within: Sequence[str] = ()) ->
             process.kill()
         process.terminate()
         try:
-            process.wait(timeout=30)
+            process.wait(timeout=240)
         finally:
             process.kill()
 
 
-def until_said(path: Path, text: str, timeout_s: float = 60.0) -> None:
+def until_said(path: Path, text: str, timeout_s: float = PATIENCE_S) -> None:
     poll(lambda: path.exists() and text in path.read_text(), timeout_s, told=lambda: f"{path} does not say {text}")
 
 

@@ -143,7 +143,7 @@ def test_run_stands_in_the_foreground_and_takes_over_what_was_left(own_servers: 
         assert third.stdout is not None
         assert third.stdout.readline().startswith(f"{server} ready at ")
         os.kill(told_status(own_servers)[server]["pid"], signal.SIGKILL)
-        _, err = third.communicate(timeout=60)
+        _, err = third.communicate(timeout=240)
         assert third.returncode == 4
         assert "ended by itself" in err
 

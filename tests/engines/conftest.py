@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -13,6 +14,7 @@ LONGEST_S = 1800.0
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 
+@cache  # a reading of every package's metadata takes a tenth of a second, and there is a test for each engine
 def installed(*names: str) -> bool:
     """True if any of these distributions is."""
     found = {each.metadata["Name"] for each in metadata.distributions()}

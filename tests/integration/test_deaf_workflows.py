@@ -125,6 +125,6 @@ def test_a_process_with_an_orphan_ends() -> None:
         print("left")
         """
     )
-    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "left" in done.stdout, done.stderr

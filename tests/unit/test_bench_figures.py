@@ -18,7 +18,7 @@ SCRIPTS = sorted(path for path in BENCH.glob("*.py") if '__name__ == "__main__"'
 def told(figures: str) -> subprocess.CompletedProcess[str]:
     """What a script of the benches prints that measured these figures."""
     code = f"import sys; sys.path.insert(0, {str(BENCH)!r}); from figures import tell; tell({figures})"
-    return subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240)
 
 
 @pytest.fixture

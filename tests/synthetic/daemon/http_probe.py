@@ -117,7 +117,7 @@ def beside() -> Iterator[tuple[str, list[str]]]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    place = told.get(timeout=60)
+    place = told.get(timeout=240)
     if isinstance(place, BaseException):
         raise place
     try:

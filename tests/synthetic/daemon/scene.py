@@ -16,6 +16,7 @@ from uuid import UUID
 
 import psutil
 from synthetic.daemon.command_line import Said
+from synthetic.until import PATIENCE_S
 
 from rftd.daemon.client.client import Client
 from rftd.daemon.config.loading import load_text
@@ -114,7 +115,7 @@ class Scene:
                 commands.submit, commands.Submit(config=submission.config), request_id=request
             ).value.name
 
-    def submit_through(self, text: str = EXPERIMENT, *overrides: str, timeout_s: float = 180.0) -> str:
+    def submit_through(self, text: str = EXPERIMENT, *overrides: str, timeout_s: float = PATIENCE_S) -> str:
         """The experiment is submitted with one request id until a daemon that may die meanwhile has answered."""
         submission = load_text(text, "test.yaml", overrides=overrides, environ=dict(os.environ), cwd=self.folder)
         request, deadline_s = str(SystemIds(SystemClock()).new()), time.monotonic() + timeout_s
@@ -137,7 +138,7 @@ class Scene:
             env=self.environment | dict(environ or {}),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_S,
         )
         return Said(done.returncode, done.stdout, done.stderr)
 
@@ -173,7 +174,7 @@ class Scene:
         return path
 
     def client(self) -> Client:
-        return Client(Settings(server=self.host.url, timeout_s=20.0))
+        return Client(Settings(server=self.host.url, timeout_s=60.0))
 
     def page(self, name: str) -> ExperimentPage | None:
         """The experiment's page; None while the daemon does not answer."""
@@ -184,15 +185,15 @@ class Scene:
         except (RftdError, OSError):
             return None
 
-    def until_ended(self, name: str, timeout_s: float = 120.0, *, but: str = "") -> ExperimentPage:
+    def until_ended(self, name: str, timeout_s: float = PATIENCE_S, *, but: str = "") -> ExperimentPage:
         """The page of an ended experiment, `but` not of this id: tables may lag behind a second one of that name."""
         return self._until(name, lambda summary: summary.state in ENDED and summary.id != but, "end", timeout_s)
 
-    def until_state(self, name: str, state: str, timeout_s: float = 120.0) -> ExperimentPage:
+    def until_state(self, name: str, state: str, timeout_s: float = PATIENCE_S) -> ExperimentPage:
         """The experiment's page once it is in that state."""
         return self._until(name, lambda summary: summary.state == state, f"become {state}", timeout_s)
 
-    def until_step(self, name: str, step: int, timeout_s: float = 60.0) -> ExperimentPage:
+    def until_step(self, name: str, step: int, timeout_s: float = PATIENCE_S) -> ExperimentPage:
         """The experiment's page once it has completed so many steps."""
         return self._until(name, lambda summary: summary.step >= step, f"reach step {step}", timeout_s)
 

@@ -16,6 +16,7 @@ import msgspec
 import psutil
 from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
 from synthetic.deaths.witness import Witness
+from synthetic.until import PATIENCE_S
 
 from rftd.daemon.views.experiments import ExperimentPage
 from rftd.streams.backends.sqlite.view import SqliteView
@@ -55,7 +56,7 @@ PACES = {
 """Overrides of `scene.EXPERIMENT` for other paces than its own: reuse with cooldown, and styles with sync points."""
 UNBOUNDED = ("algorithm.sample_strategy=default", "algorithm.sample_strategy_args={}")
 """Overrides: how old an experience may be follows from the pace."""
-STALLED_S = 120.0
+STALLED_S = PATIENCE_S
 
 
 class Killing:

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import psutil
 from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
+from synthetic.until import PATIENCE_S
 
 from rftd.daemon.log_source import log_to_read
 from rftd.daemon.registry import find_entry
@@ -34,7 +35,6 @@ LOST_AFTER = ("--workers", "external", "--worker-lost-after", "2s")
 OPERATIONS = 160
 """A trainer is struck at one of its first so many: they cover a take-up, and several publications and checkpoints."""
 STEPS = 60
-PATIENCE_S = 90.0
 
 
 class Struck(msgspec.Struct, kw_only=True):

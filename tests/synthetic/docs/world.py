@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 from synthetic.docs.pages import ROOT, block_named
+from synthetic.until import PATIENCE_S
 
 from rftd.daemon.cli import VERBS, main, rftd
 from rftd.daemon.client.client import Client
@@ -98,7 +99,7 @@ class World:
 
     def live_trainer(self) -> int:
         """The process of the trainer that works now."""
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline_s:
             with Client(Settings(server=self.host.url)) as client:
                 for row in client.ask(experiments.listed).value.items:

@@ -22,6 +22,7 @@ from aiokafka import AIOKafkaConsumer
 from synthetic.daemon.command_line import Said
 from synthetic.daemon.scene import Scene
 from synthetic.faults.tcp_proxy import TcpProxy
+from synthetic.until import PATIENCE_S
 
 from rftd.daemon.client.address import trusted_by
 from rftd.daemon.stack.kafka import KafkaBroker
@@ -106,14 +107,14 @@ class ClusterScene(Scene):
             return 0, str(error)
         return answer.status_code, answer.text
 
-    def until_ready(self, timeout_s: float = 60.0) -> None:
+    def until_ready(self, timeout_s: float = PATIENCE_S) -> None:
         """Returns once /readyz says yes."""
         deadline_s = time.monotonic() + timeout_s
         while (said := self.ready())[0] != 200:
             assert time.monotonic() < deadline_s, said
             time.sleep(0.1)
 
-    def until_not_ready(self, word: str, timeout_s: float = 60.0) -> str:
+    def until_not_ready(self, word: str, timeout_s: float = PATIENCE_S) -> str:
         """The body of /readyz, once it says no with this word in its reasons."""
         deadline_s = time.monotonic() + timeout_s
         while (said := self.ready())[0] != 503 or word not in said[1]:
@@ -121,7 +122,7 @@ class ClusterScene(Scene):
             time.sleep(0.1)
         return said[1]
 
-    def until_log_counts(self, text: str, times: int, timeout_s: float = 60.0) -> str:
+    def until_log_counts(self, text: str, times: int, timeout_s: float = PATIENCE_S) -> str:
         """The daemon's log, once it holds the text so many times."""
         deadline_s = time.monotonic() + timeout_s
         while (said := (self.folder / "daemon.log").read_text()).count(text) < times:
@@ -129,7 +130,7 @@ class ClusterScene(Scene):
             time.sleep(0.1)
         return said
 
-    def until_completed_in_log(self, *, steps: int, timeout_s: float = 60.0) -> None:
+    def until_completed_in_log(self, *, steps: int, timeout_s: float = PATIENCE_S) -> None:
         """Returns once the event log alone, read past the proxies, says that the experiment has completed."""
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -149,7 +150,7 @@ class ClusterScene(Scene):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
-    def proven(self, name: str, *, steps: int, timeout_s: float = 120.0) -> dict[str, object]:
+    def proven(self, name: str, *, steps: int, timeout_s: float = PATIENCE_S) -> dict[str, object]:
         """Figures of the run, once it has completed and every promise was found kept."""
         page = self.until_ended(name, timeout_s)
         figures = self.examined(self._caught_up(page, timeout_s))
@@ -192,7 +193,9 @@ class ClusterScene(Scene):
             "tracebacks": (self.folder / "daemon.log").read_text().count("Traceback"),
         }
 
-    def through(self, name: str, faults: int, fault: Fault, chance: random.Random, timeout_s: float = 120.0) -> Faulted:
+    def through(
+        self, name: str, faults: int, fault: Fault, chance: random.Random, timeout_s: float = PATIENCE_S
+    ) -> Faulted:
         """The run's end, and the faults that came 0.5 to 4 s after one another while it was under way."""
         done: list[str] = []
         over = threading.Event()
@@ -253,10 +256,10 @@ def fail_network(cluster: Cluster, chance: random.Random, kind: str = "", where:
 
 async def execute(url: str, *statements: str) -> None:
     """Carries out statements on a connection of its own."""
-    connection = await asyncpg.connect(url, timeout=30)
+    connection = await asyncpg.connect(url, timeout=PATIENCE_S)
     try:
         for statement in statements:
-            await connection.execute(statement, timeout=30)
+            await connection.execute(statement, timeout=PATIENCE_S)
     finally:
         await connection.close()
 

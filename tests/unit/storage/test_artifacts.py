@@ -64,7 +64,7 @@ def test_a_killed_put_leaves_nothing_or_everything(tmp_path: Path, point: str, k
         [sys.executable, "-P", "-c", script, str(tmp_path)],
         env={**os.environ, "RFTD_FAULTS": f"{point}=kill"},
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == -signal.SIGKILL
     store, name = ArtifactStore(tmp_path), hashlib.sha256(b"x").hexdigest()

@@ -35,7 +35,7 @@ async def test_dropped_connections_are_waited_out(
                 others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
                 await connection.execute(text(f"SELECT pg_terminate_backend(pid) {others}"))
             for position in positions:
-                await projector.wait_for(position.partition, position.offset, timeout_s=20)
+                await projector.wait_for(position.partition, position.offset, timeout_s=240)
         following.cancel()
     await Projector(log, engine, clock=SystemClock()).catch_up()
     assert await digest(postgres) == await digest(engine)
@@ -54,7 +54,7 @@ async def test_a_killed_server_is_waited_out(run: SyntheticRun, engine: AsyncEng
         for piece in pieces:
             positions = await log.append(piece)
             await asyncio.to_thread(server.kill)
-            waits = [group.create_task(projector.wait_for(p.partition, p.offset, timeout_s=60)) for p in positions]
+            waits = [group.create_task(projector.wait_for(p.partition, p.offset, timeout_s=240)) for p in positions]
             await asyncio.to_thread(server.start)
             for wait in waits:
                 await wait
@@ -98,7 +98,7 @@ async def test_a_second_projector_waits_and_takes_over(run: SyntheticRun, postgr
         await first.close()
         positions = await log.append(run.tape.drafts)
         for position in positions:
-            await second.wait_for(position.partition, position.offset, timeout_s=30)
+            await second.wait_for(position.partition, position.offset, timeout_s=240)
         following.cancel()
     for engine in engines:
         await engine.dispose()
@@ -122,5 +122,5 @@ async def test_waits_on_locks_are_bounded(
             await until(lambda: projector.last_error)
             assert "lock timeout" in str(projector.last_error)
         for partition, mark in (await log.heads()).items():
-            await projector.wait_for(partition, mark.next_offset - 1, timeout_s=30)
+            await projector.wait_for(partition, mark.next_offset - 1, timeout_s=240)
         following.cancel()

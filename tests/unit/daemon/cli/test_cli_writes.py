@@ -119,7 +119,7 @@ def test_priorities_order_the_queue(rftd: Rftd, experiment_file: Path) -> None:
         mine = [each for each in items if each["name"] in ("patient", "urgent", "last")]
         return [(each["name"], each["priority"]) for each in sorted(mine, key=lambda each: each["queue_position"])]
 
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 240
     while len(turns()) < 3:  # what was submitted is queued a moment later, each by itself
         assert time.monotonic() < deadline_s, turns()
     assert turns() == [("last", 2), ("patient", 0), ("urgent", 0)]

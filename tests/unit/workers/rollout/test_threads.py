@@ -19,7 +19,7 @@ async def test_work_that_blocks_holds_up_no_other() -> None:
     both = threading.Barrier(2)
 
     async def work(name: str) -> str:
-        both.wait(timeout=30)
+        both.wait(timeout=240)
         return name
 
     assert await asyncio.gather(on_own_thread(lambda: work("a")), on_own_thread(lambda: work("b"))) == ["a", "b"]
