@@ -79,7 +79,7 @@ def end_all(
 ) -> bool:
     """Asks each process that `find` finds to end, then kills it; True once none is left, False if `wait` says so.
 
-    `say` is told what is there still.
+    A tracker of shared memory comes last. `say` is told what is there still.
     """
     # SIGTERM first, once for each process: an engine that is asked frees its device and its sockets.
     patient = round(limits.LEFTOVER_GRACE_S / LOOK_S)
@@ -87,11 +87,16 @@ def end_all(
     rounds = 0
     while left := find():
         say(named(left))
-        for process in left:
+        others = [process for process in left if not is_tracker(process)]
+        if not others and asked:
+            # It removes what those that were killed held in shared memory, and ends by itself: it has as long as they.
+            asked.clear()
+            rounds = 0
+        for process in others or left:
             with suppress(psutil.Error):
                 if rounds >= patient:
                     process.send_signal(signal.SIGKILL)
-                elif process.pid not in asked:
+                elif others and process.pid not in asked:
                     asked.add(process.pid)
                     process.send_signal(signal.SIGTERM)
         rounds += 1
@@ -99,6 +104,14 @@ def end_all(
             return False
     say("")
     return True
+
+
+def is_tracker(process: psutil.Process) -> bool:
+    """True of multiprocessing's tracker: it cleans up behind those that use it, ends after them, and is deaf."""
+    try:
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def named(processes: list[psutil.Process]) -> str:

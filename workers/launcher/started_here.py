@@ -13,7 +13,7 @@ from typing import Final
 import psutil
 
 from rftd.ops import limits
-from rftd.workers.launcher.leftovers import MARK, Seen, end_all, named, visible
+from rftd.workers.launcher.leftovers import MARK, Seen, end_all, is_tracker, named, visible
 from rftd.workers.membership import ProcessName, this_process
 
 _UNORDERED: Final = "unordered"
@@ -77,10 +77,9 @@ def _younger(process: psutil.Process, than: psutil.Process) -> bool:
 
 
 def _ends_by_itself(process: psutil.Process) -> bool:
-    """True of a zombie, and of multiprocessing's tracker: it ends after those that it cleans up behind, and is deaf."""
+    """True of a zombie, and of a tracker of shared memory."""
     try:
-        ended = process.status() == psutil.STATUS_ZOMBIE
-        return ended or any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+        return process.status() == psutil.STATUS_ZOMBIE or is_tracker(process)
     except psutil.Error:
         return True
 

@@ -26,8 +26,12 @@ EXPERIMENT = UUID(int=7)
 ENGINE = """
 import fcntl, os, signal, sys, time
 folder, manner = sys.argv[1:3]
-if manner == "deaf":
+if manner in ("deaf", "shared"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if manner == "shared":
+    from multiprocessing.shared_memory import SharedMemory
+    segment = SharedMemory(create=True, size=4096)
+    open(f"{folder}/segment", "w").write(segment.name)
 held = open(f"{folder}/device", "a")
 fcntl.flock(held, fcntl.LOCK_EX)
 open(f"{folder}/engine-{os.getppid()}.tmp", "w").write(str(os.getpid()))
@@ -149,6 +153,21 @@ def test_what_a_killed_worker_left_has_ended_before_its_successor_starts(machine
     assert after.exit_code() is None
     after.kill()
     poll(lambda: after.exit_code() is not None and gone(successor))
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory is no file here")
+@pytest.mark.parametrize("machine", ["shared"], indirect=True)
+def test_what_a_killed_engine_held_in_shared_memory_is_gone_with_it(machine: Machine) -> None:
+    handle, engine = machine.started()
+    assert handle.pid is not None
+    segment = Path("/dev/shm") / (machine.folder / "segment").read_text()
+    assert segment.exists()
+    os.kill(handle.pid, signal.SIGKILL)
+    poll(lambda: handle.exit_code() == -signal.SIGKILL)
+    # The next order starts once nothing of the last is left; where it holds shared memory, too, that has another name.
+    machine.started()
+    assert gone(engine)
+    assert not segment.exists()
 
 
 @MANNERS
