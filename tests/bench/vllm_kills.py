@@ -1,16 +1,18 @@
 """kill -9 at random moments of vLLM's processes and of the explorer, in turn, while the demo trains on vLLM's rollouts.
 
-Runs in the environment of the CPU engines. After each kill all processes of that explorer must be gone within seconds,
-with what they held in shared memory; at the end `verify` must find nothing.
+Runs in the environment of the CPU engines. Each kill costs a start of the engine, so kills are collected in runs of a
+few each, over as many calls as it takes: a run that ended and was verified is a line of the record, and a later call
+goes on from there. After each kill all processes of that explorer must be gone within seconds, with what they held in
+shared memory; at the end of each run `verify` must find nothing.
 
     build/engines-cpu/bin/python -P tests/bench/vllm_kills.py [--kills 20] [--parts core worker explorer]
+        [--each-run 6] [--record kills.jsonl] [--seconds 7200]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import signal
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -34,7 +37,43 @@ from rftd.daemon.demo.outcome import DemoOutcome
 NAMES = {"core": "VLLM::EngineCore", "worker": "VLLM::Worker"}
 LEFT_S = 5.0
 """The longest that a process may stay after one of its explorer's was killed."""
+LONGEST_RUN_S = 3600.0
+STEPS_A_KILL = 25
+"""GRPO steps for each kill: rollouts are under way when it comes, and steps are left when the next engine is up."""
 SHARED = Path("/dev/shm")
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True):
+    """One kill, and what came of it."""
+
+    part: str
+    held_mib: int
+    gone_after_s: float
+    shared_left: tuple[str, ...]
+    """Segments of shared memory that its processes had mapped, and that are there still."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One demo with its kills, as a line of the record."""
+
+    kills: tuple[Kill, ...]
+    exit_status: int
+    state: str
+    wall_s: float
+    findings: int
+    executions: int
+    steps: int
+    produced: int
+    load: float
+
+    @property
+    def broken(self) -> str:
+        """The bars that it broke; empty if none."""
+        slow = [f"{kill.part} gone after {kill.gone_after_s} s" for kill in self.kills if kill.gone_after_s > LEFT_S]
+        left = [f"{kill.part} left {kill.shared_left}" for kill in self.kills if kill.shared_left]
+        ended = [] if self.state == "completed" and self.executions == self.steps else [f"the run {self.state}"]
+        found = [f"{self.findings} findings"] if self.findings else []
+        return "; ".join([*slow, *left, *ended, *found])
 
 
 class Family:
@@ -59,6 +98,11 @@ class Family:
     def memory_bytes(self) -> int:
         return sum(each.memory_info().rss for each in self.processes if alive(each))
 
+    def segments(self) -> set[Path]:
+        """The shared memory of Python's that any of them has mapped."""
+        paths = {Path(mapped.path) for each in self.processes if alive(each) for mapped in each.memory_maps()}
+        return {path for path in paths if path.parent == SHARED and path.name.startswith("psm_")}
+
     def gone_after_s(self) -> float:
         """The time until all of them have ended; they are waited for until the limit is far behind."""
         began_s = time.monotonic()
@@ -74,69 +118,105 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def struck(folder: Path, part: str, chance: random.Random) -> dict[str, object] | None:
+def struck(folder: Path, part: str, chance: random.Random) -> Kill | None:
     """One kill at a random moment of a whole explorer's life; None if there was none to kill."""
     pid = target(folder, "explorer")
     try:
         if pid is None or not Family(pid).whole:
             return None
-        time.sleep(chance.uniform(0.0, 15.0))
+        time.sleep(chance.uniform(0.0, 10.0))
         family = Family(pid)
         victim = family.victim(part)
         if victim is None:
             return None
         memory = family.memory_bytes()
+        segments = family.segments()
         os.kill(victim, signal.SIGKILL)
     except (psutil.Error, ProcessLookupError):
         return None
-    return {"part": part, "held_mib": memory >> 20, "gone_after_s": round(family.gone_after_s(), 2)}
+    gone_after_s = round(family.gone_after_s(), 2)
+    left = tuple(sorted(path.name for path in segments if path.exists()))
+    return Kill(part=part, held_mib=memory >> 20, gone_after_s=gone_after_s, shared_left=left)
 
 
-def killed_run(parts: list[str], kills: int, steps: int, folder: Path, seconds: float) -> dict[str, object]:
-    """One demo, during which each part is killed so many times, or fewer if the demo or the time ends before."""
-    chance = random.Random(1)
+def killed_run(parts: list[str], folder: Path, *, seed: int) -> Run:
+    """One demo, during which these parts are killed one after another, or fewer if it ends before."""
+    chance = random.Random(seed)
     began_s = time.monotonic()
-    shared = set(SHARED.glob("psm_*"))
     command = [sys.executable, "-P", "-m", "rftd.daemon", "demo", "--engine", "vllm", "--bar", "0"]
-    command += ["--folder", str(folder), "-s", "trainer.save_interval=10", "-s", f"buffer.total_steps={steps}"]
+    command += ["--seed", str(seed), "--folder", str(folder), "-s", "trainer.save_interval=10"]
+    # What was learned is no matter here: a few steps of SFT are enough.
+    command += ["-s", "stages[0].buffer.total_steps=10", "-s", f"buffer.total_steps={STEPS_A_KILL * len(parts)}"]
     demo = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    done: list[dict[str, object]] = []
-    while len(done) < kills * len(parts) and demo.poll() is None and time.monotonic() - began_s < seconds:
+    done: list[Kill] = []
+    while len(done) < len(parts) and demo.poll() is None:
         time.sleep(1.0)
-        kill = struck(folder, parts[len(done) % len(parts)], chance)
+        kill = struck(folder, parts[len(done)], chance)
         if kill is not None:
             done.append(kill)
-            print(json.dumps(kill), file=sys.stderr, flush=True)
-    status = demo.wait(timeout=3600)
+            print(msgspec.json.encode(kill).decode(), file=sys.stderr, flush=True)
+    status = demo.wait(timeout=LONGEST_RUN_S)
     outcome = msgspec.json.decode((folder / "outcome.json").read_bytes(), type=DemoOutcome)
     report = asyncio.run(checked(DataFolder(folder / "data")))
-    return {
-        "kills": done,
-        "exit_status": status,
-        "state": outcome.state,
-        "wall_s": round(time.monotonic() - began_s, 1),
-        "rise": round(outcome.after_grpo - outcome.after_sft, 3),
-        "findings": len(report.findings),
-        "executions": report.experiments[0].executions,
-        "steps": report.experiments[0].steps,
-        "left_in_shared_memory": sorted(map(str, set(SHARED.glob("psm_*")) - shared)),
-        "load": os.getloadavg()[2],
-    }
+    return Run(
+        kills=tuple(done),
+        exit_status=status,
+        state=outcome.state,
+        wall_s=round(time.monotonic() - began_s, 1),
+        findings=len(report.findings),
+        executions=report.experiments[0].executions,
+        steps=report.experiments[0].steps,
+        produced=report.experiments[0].produced,
+        load=os.getloadavg()[2],
+    )
+
+
+def runs_of(record: Path) -> list[Run]:
+    """The runs of earlier calls."""
+    lines = record.read_bytes().splitlines() if record.exists() else []
+    return [msgspec.json.decode(line, type=Run) for line in lines]
+
+
+def missing(parts: list[str], kills: int, runs: list[Run]) -> list[str]:
+    """The parts to kill yet, in turn."""
+    done = Counter(kill.part for run in runs for kill in run.kills)
+    return [part for number in range(kills) for part in parts if done[part] <= number]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=20, help="Of each part, over all calls.")
     parser.add_argument("--parts", nargs="+", default=["core", "worker", "explorer"])
-    parser.add_argument("--steps", type=int, default=300, help="GRPO steps of the demo.")
-    parser.add_argument("--seconds", type=float, default=7200.0, help="After so long nothing more is killed.")
+    parser.add_argument("--each-run", type=int, default=6, help="Kills of one demo.")
+    parser.add_argument("--record", type=Path, help="The file of the runs so far; without it a call starts anew.")
+    parser.add_argument("--seconds", type=float, default=7200.0, help="After so long no new run is begun.")
     options = parser.parse_args()
+    began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        figures = killed_run(options.parts, options.kills, options.steps, Path(folder) / "demo", options.seconds)
-    tell(figures)
-    slow = [kill for kill in figures["kills"] if kill["gone_after_s"] > LEFT_S]  # type: ignore[attr-defined]
-    if slow or figures["findings"] or figures["state"] != "completed":
-        sys.exit(f"a bar is broken: {slow or figures}")
+        record = options.record or Path(folder) / "record.jsonl"
+        while (left := missing(options.parts, options.kills, runs_of(record))) and (
+            time.monotonic() - began_s < options.seconds
+        ):
+            number = len(runs_of(record)) + 1
+            run = killed_run(left[: options.each_run], Path(folder) / f"demo-{number}", seed=number)
+            with record.open("ab") as file:
+                file.write(msgspec.json.encode(run) + b"\n")
+        runs = runs_of(record)
+    done = [kill for run in runs for kill in run.kills]
+    tell(
+        {
+            "kills": Counter(kill.part for kill in done),
+            "longest_gone_s": {
+                part: max((kill.gone_after_s for kill in done if kill.part == part), default=None)
+                for part in options.parts
+            },
+            "findings": sum(run.findings for run in runs),
+            "shared_left": sum(len(kill.shared_left) for kill in done),
+            "runs": msgspec.to_builtins(runs),
+        }
+    )
+    if broken := [run.broken for run in runs if run.broken]:
+        sys.exit(f"a bar is broken: {broken}")
 
 
 if __name__ == "__main__":
