@@ -35,8 +35,8 @@ RESERVE = "64MiB"
 # A restarted daemon reads its log and adopts its workers first.
 UNREACHABLE_S = 60.0
 EVERY_S = 5.0
-HEADS = {"torch": 4, "vllm": 2}
-"""Attention heads of the model by the engine that makes rollouts: on a CPU vLLM has heads of 32 numbers, none of 16."""
+HEAD_SIZES = {"torch": None, "vllm": 32}
+"""Numbers in each of the model's four heads, by the engine that makes rollouts: on a CPU vLLM has none of 16."""
 IN_PLACE_EVERY_S = 1.0
 
 
@@ -71,7 +71,7 @@ def run_demo(
         write_sums(folder / "tasks", seed=seed)
         told = {"RFTD_DISK_RESERVE": os.environ.get("RFTD_DISK_RESERVE", RESERVE), **told}
         host = stack.enter_context(DaemonHost(folder / "data", folder / "daemon.log", environ=told))
-        make_tiny_model(folder / "model", seed=seed, heads=HEADS[engine])
+        make_tiny_model(folder / "model", seed=seed, head_size=HEAD_SIZES[engine])
         if engine != "torch":
             overrides = (f"explorer.rollout_model.engine_type={engine}", *overrides)
         environment = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils.logging import disable_progress_bar
 
 VOCABULARY_TOKENS = 128
@@ -63,12 +68,14 @@ def make_tiny_model(
     hidden_size: int = 64,
     layers: int = 2,
     heads: int = 4,
+    head_size: int | None = None,
     intermediate_size: int | None = None,
     max_positions: int = 2048,
 ) -> Path:
     """Writes a random Qwen2 and a character tokenizer into `folder`; by default about 134,000 parameters.
 
-    The same arguments give the same weights. Returns `folder`.
+    With a `head_size` it is a Qwen3, whose heads may have any size; else they share `hidden_size`. The same arguments
+    give the same weights. Returns `folder`.
     """
     tokenizer = make_tokenizer()
     ids = {
@@ -76,7 +83,8 @@ def make_tiny_model(
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    config = Qwen2Config(
+    config = AutoConfig.for_model(
+        "qwen2" if head_size is None else "qwen3",
         vocab_size=VOCABULARY_TOKENS,
         hidden_size=hidden_size,
         num_hidden_layers=layers,
@@ -85,12 +93,13 @@ def make_tiny_model(
         intermediate_size=intermediate_size or hidden_size * 15 // 4,
         max_position_embeddings=max_positions,
         tie_word_embeddings=True,
+        **({} if head_size is None else {"head_dim": head_size}),
         **ids,
     )
     # Forked: the caller's random state stays what it was, and no CUDA device is touched.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     model.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]
     folder.mkdir(parents=True, exist_ok=True)
     disable_progress_bar()  # type: ignore[no-untyped-call]
