@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from sqlalchemy.exc import DBAPIError
-
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
 from rftd.ops.errors import FencedError, LogLossError, RftdError, UnreachableError, WaitTimeoutError
@@ -19,11 +17,19 @@ AWAY: Final = (UnreachableError, WaitTimeoutError)
 T = TypeVar("T")
 
 
-async def opened_in_time(open: Callable[[], Awaitable[T]], *, on_error: Callable[[RftdError], None], clock: Clock) -> T:
+async def opened_in_time(
+    open: Callable[[], Awaitable[T]],
+    *,
+    on_error: Callable[[RftdError], None],
+    clock: Clock,
+    also: tuple[type[Exception], ...] = (),
+) -> T:
     """The result of `open`, which is tried again with back-off for as long as it takes; `on_error` gets each reason.
 
     Whatever the reason: refused credentials, too, may be mended at the other end, and who leaves is started again.
+    `also` are errors of a driver that say so.
     """
+    away: tuple[type[Exception], ...] = (OSError, *also)
     failures = 0
     while True:
         try:
@@ -31,7 +37,7 @@ async def opened_in_time(open: Callable[[], Awaitable[T]], *, on_error: Callable
         except RftdError as error:
             end_if_cancelled()
             on_error(error)
-        except (DBAPIError, OSError) as error:
+        except away as error:
             end_if_cancelled()
             what = str(getattr(error, "orig", None) or error).partition("\n")[0]
             on_error(UnreachableError(what, fix="start it; rftd goes on by itself"))

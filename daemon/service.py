@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.daemon.api.app import make_app
@@ -324,4 +325,4 @@ class _Parts:
                 self._last = error.what
                 self._logger.warning("waiting", part=name, code=error.code, reason=error.what, fix=error.fix)
 
-        return await opened_in_time(open, on_error=on_error, clock=self._clock)
+        return await opened_in_time(open, on_error=on_error, clock=self._clock, also=(DBAPIError,))

@@ -22,10 +22,6 @@ from rftd.streams.log import EventLog
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition, partition_of
 from rftd.workers.membership import Membership, ProcessName, explain
-from rftd.workers.rollout.explorer import Explorer
-from rftd.workers.rollout.view import ExplorerView
-from rftd.workers.training.engines.registry import make_engine
-from rftd.workers.training.trainer import Trainer
 
 WORKERS = Partition(topics.WORKERS, 0)
 
@@ -47,6 +43,10 @@ async def run_explorer(
 
     `worker` is the id that its order carries; None: nobody ordered it.
     """
+    # Each role imports its own half of the workers, and starts the sooner.
+    from rftd.workers.rollout.explorer import Explorer
+    from rftd.workers.rollout.view import ExplorerView
+
     member = Membership(
         log, experiment=experiment, role="explorer", slot=slot, clock=clock, ids=ids, id=worker, process=process
     )
@@ -89,6 +89,9 @@ async def run_trainer(
 
     `worker` is the id that its order carries; None: nobody ordered it.
     """
+    from rftd.workers.training.engines.registry import make_engine
+    from rftd.workers.training.trainer import Trainer
+
     member = Membership(
         log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids, id=worker, process=process
     )

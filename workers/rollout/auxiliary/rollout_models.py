@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import UUID
 
-import httpx
 import msgspec
 import xxhash
 
@@ -25,11 +24,15 @@ from rftd.streams.spec import ExperimentSpec, SamplingSpec, StageSpec
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, AuxiliaryModel, ModelAddress
 from rftd.workers.rollout.auxiliary.own_engine import AuxiliaryEngine
 from rftd.workers.rollout.auxiliary.retries import Retries
-from rftd.workers.rollout.auxiliary.service import ModelService, ServiceArgs, service_address
 from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
 from rftd.workers.tasksets.message import Message
+
+if TYPE_CHECKING:
+    import httpx
+
+    from rftd.workers.rollout.auxiliary.service import ModelService
 
 T = TypeVar("T")
 
@@ -64,6 +67,9 @@ class AuxiliaryModels:
                 if any(spec == known for known, _ in self._opened):
                     continue
                 if spec.served:
+                    # Here: it needs httpx, a fifth of what a worker imports, and few experiments ask a service.
+                    from rftd.workers.rollout.auxiliary.service import ModelService, ServiceArgs, service_address
+
                     address = service_address(spec, environ)
                     arguments = converted(spec.engine_args, ServiceArgs)
                     service = ModelService(spec, arguments, address, clock=clock, transport=transport)
@@ -87,12 +93,12 @@ class AuxiliaryModels:
         record = RolloutModels()
         for place, spec in enumerate(stage.auxiliary):
             source = next(source for known, source in self._opened if known == spec)
-            if isinstance(source, ModelService):
-                retries = source.retries(self._random)
-                record.add(_OfService(self, spec, source, retries, record))
-            else:
+            if isinstance(source, AuxiliaryEngine):
                 ids = (derive(rollout, "auxiliary", place), derive(seed, "auxiliary", place))
                 record.add(_OfEngine(self, spec, source, ids, record))
+            else:
+                retries = source.retries(self._random)
+                record.add(_OfService(self, spec, source, retries, record))
         return record
 
     async def here(self, work: Coroutine[Any, Any, T]) -> T:

@@ -199,6 +199,18 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stderr.strip() == "[]"
 
 
+def test_a_worker_imports_no_tables_and_no_client() -> None:
+    """Workers are started by the hundred, and a third of what one imports would be SQLAlchemy."""
+    code = (
+        "import sys\nimport rftd.daemon.verbs.worker, rftd.daemon.external_worker, rftd.daemon.patience\n"
+        "import rftd.workers.rollout.explorer, rftd.workers.training.trainer\n"
+        "heavy = {'pydantic', 'torch', 'transformers', 'httpx', 'sqlalchemy', 'fastapi'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
 def test_ctrl_c_lets_go_of_a_watch_and_says_how_to_come_back(rftd: Rftd, experiment_file: Path, served: Served) -> None:
     assert rftd("submit", str(experiment_file), "-s", "name=going").status == 0
     # Whoever runs the tests in the background may have set the signal aside, which children inherit.
