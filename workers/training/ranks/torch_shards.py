@@ -27,18 +27,19 @@ def this_rank() -> tuple[int, int]:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def save_shards(folder: Path, kind: str, tensors: Mapping[str, Tensor]) -> None:
+def save_shards(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, in_turn: bool = False) -> None:
     """Writes the tensors into `folder`, each rank its parts; the manifest is there when all have returned.
 
-    `folder` is one that all ranks see. Raises OSError, WorkError.
+    `folder` is one that all ranks see. `in_turn`: one rank writes after the other. Raises OSError, WorkError.
     """
     rank, ranks = this_rank()
-    wrote = write_part(folder, kind, shards_of(tensors, rank, ranks), rank=rank, ranks=ranks)
-    share = folder / f".{kind}.{rank}.json"
-    # Through the folder: it is shared anyway, and a collective of texts of unknown length would need two.
-    share.write_bytes(msgspec.json.encode(wrote))
-    if ranks > 1:
-        distributed.barrier()
+    for turn in range(ranks) if in_turn else (rank,):
+        if turn == rank:
+            wrote = write_part(folder, kind, shards_of(tensors, rank, ranks), rank=rank, ranks=ranks)
+            # Through the folder: it is shared anyway, and a collective of texts of unknown length would need two.
+            (folder / f".{kind}.{rank}.json").write_bytes(msgspec.json.encode(wrote))
+        if ranks > 1:
+            distributed.barrier()
     if rank == 0:
         shares = [folder / f".{kind}.{each}.json" for each in range(ranks)]
         write_manifest(folder, kind, [json_decoder(ShardManifest).decode(each.read_bytes()) for each in shares])

@@ -48,6 +48,10 @@ class VerlTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     micro_batch_size_per_gpu: int = 0
     """The responses of a micro-batch where they are not cut by tokens."""
     entropy_checkpointing: bool = False
+    ranks: int = 1
+    """The number of processes on a CPU; on GPUs there is one for each."""
+    save_strategy: Literal["unrestricted", "single_thread", "single_process", "single_node"] = "unrestricted"
+    """Which ranks write a checkpoint at once: all, or with `single_thread` and `single_process` one after the other."""
     critic_lr: float = 1e-5
     """The critic's learning rate, which is constant: `algorithm.optimizer` is the policy's alone."""
     critic_clip: float = 0.5

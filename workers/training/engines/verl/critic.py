@@ -8,7 +8,6 @@ from pathlib import Path
 from torch import Tensor
 
 from rftd.streams.spec import OptimizerSpec, StageSpec
-from rftd.workers.training.engines.torch import saving as files
 from rftd.workers.training.engines.verl import saving
 from rftd.workers.training.engines.verl.arguments import VerlTrainerArgs
 from rftd.workers.training.engines.verl.group import Shares
@@ -73,11 +72,11 @@ class VerlCritic:
 
     def write(self, folder: Path) -> None:
         """Saves weights and optimizer into a checkpoint's `critic`."""
-        saving.write(folder / "model.safetensors", self.passes.model.tensors())
-        saving.write(folder / "optimizer.safetensors", self._optimizer.state())
+        strategy = self._arguments.save_strategy
+        saving.write(folder, "model", self.passes.model.tensors(), strategy)
+        saving.write(folder, "optimizer", self._optimizer.state(), strategy)
 
     def restore(self, folder: Path) -> None:
         """Takes what `write` saved. Raises DataError if it is missing or of another model."""
-        weights = files.read_tensors(folder / "model.safetensors")
-        saving.read_weights(self.passes.model.tensors(), weights, folder)
-        saving.read_state(self._optimizer, folder / "optimizer.safetensors")
+        saving.read(folder, "model", self.passes.model.tensors())
+        saving.read_state(folder, self._optimizer)

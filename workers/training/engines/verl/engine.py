@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,16 @@ from torch import Tensor
 from rftd.ops.errors import ConfigError
 from rftd.ops.processors import threads_of
 from rftd.ops.releases import release_of
-from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.workers.devices.compute_device import compute_device
-from rftd.workers.training.engine import StepResult, TrainBatch
-from rftd.workers.training.engines.torch import saving as files
+from rftd.workers.training.engine import StepResult, TrainBatch, WeightsSnapshot
 from rftd.workers.training.engines.torch.opening import Determinism, environment
-from rftd.workers.training.engines.torch.snapshot import rounded_for
+from rftd.workers.training.engines.torch.snapshot import TorchSnapshot, rounded_for
 from rftd.workers.training.engines.verl import platform, saving
 from rftd.workers.training.engines.verl.arguments import DEVICE, VerlTrainerArgs, parse
 from rftd.workers.training.engines.verl.group import Shares, join_group
-from rftd.workers.training.engines.verl.shards import digest
-from rftd.workers.training.engines.verl.snapshot import VerlSnapshot
+from rftd.workers.training.engines.verl.shards import digest, whole
+from rftd.workers.training.engines.verl.snapshot import RanksSnapshot
 from rftd.workers.training.losses.objective import Objective
 from rftd.workers.training.stage.stage_training import StageTraining
 from rftd.workers.training.stage.trainer_state import TrainerState
@@ -73,7 +73,9 @@ class VerlTrainerEngine:
         arguments = parse(spec.trainer.engine_args)
         self._device = compute_device(arguments.device, deterministic=experiment.deterministic, field=DEVICE)
         if self._device.type == "cuda":
-            self._device = torch.device("cuda", torch.cuda.current_device())
+            # Each rank of a node computes on the GPU of its number there.
+            self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+            torch.cuda.set_device(self._device)
         _check(arguments, spec, self._device)
         platform.choose_platform(self._device, field=DEVICE)
         self._determinism.set(self.deterministic)
@@ -130,10 +132,13 @@ class VerlTrainerEngine:
             self._digests[form] = digest(form, self._policy.tensors(), self._digester)
         return self._digests[form]
 
-    def snapshot(self) -> VerlSnapshot:
-        """The whole weights on the first rank, in bfloat16 where explorers run the model in it."""
+    def snapshot(self) -> WeightsSnapshot:
+        """The weights, in bfloat16 where explorers run the model in it: a copy, or of several ranks no copy."""
         tensors: dict[str, Tensor] = self._policy.tensors()
-        return VerlSnapshot.of(tensors, rounded=rounded_for(self._experiment, self._policy.module, tensors))
+        rounded = rounded_for(self._experiment, self._policy.module, tensors)
+        if dist.get_world_size() > 1:
+            return RanksSnapshot(tensors, rounded=rounded)
+        return TorchSnapshot.of({name: whole(each) for name, each in tensors.items()}, rounded=rounded)
 
     def save(self, folder: Path, *, hf: bool) -> None:
         """Writes `actor`: weights, each once, optimizer, reference, step; and `critic` where there is one."""
@@ -141,9 +146,9 @@ class VerlTrainerEngine:
         actor.mkdir(parents=True, exist_ok=True)
         tensors: dict[str, Tensor] = self._policy.tensors()
         if hf:
-            saving.write_folder(actor / "huggingface", tensors, self._base)
+            saving.write_hf_folder(actor / "huggingface", tensors, self._base)
         else:
-            saving.write(actor / "model.safetensors", tensors)
+            saving.write(actor, "model", tensors, parse(self._trainer.engine_args).save_strategy)
         if self._learner is not None:
             self._learner.write(folder)
         # Last: a folder without trainer_state.json is no checkpoint that `load` would take.
@@ -157,8 +162,8 @@ class VerlTrainerEngine:
         """
         actor = folder / "actor"
         state = TrainerState.read(actor)
-        weights = files.read_weights(actor, trust_remote_code=self._policy.wrapping.trust_remote_code)
-        saving.read_weights(self._policy.tensors(), weights, actor)
+        trusted = self._policy.wrapping.trust_remote_code
+        saving.read_policy(actor, self._policy.tensors(), trust_remote_code=trusted)
         self._weights_changed()
         self._learner = None
         self._training = None
@@ -179,6 +184,12 @@ class VerlTrainerEngine:
         self._policy = None
         self._learner = None
         self._training = None
+
+    @property
+    def _trainer(self) -> TrainerSpec:
+        """Section `trainer` of the stage, or of the first one."""
+        assert self._experiment is not None, "used before open"
+        return self._experiment.stages[0].trainer if self._learner is None else self._learner.spec.trainer
 
     @property
     def _state(self) -> TrainerState:

@@ -73,7 +73,8 @@ def gathered(own: bytes, count: int, device: torch.device, group: dist.ProcessGr
     dist.all_gather(sizes, torch.tensor([len(own)], device=device), group=group)
     longest = max(int(size) for size in sizes)
     padded = torch.zeros(longest, dtype=torch.uint8)
-    padded[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+    if own:  # frombuffer refuses an empty one
+        padded[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
     parts = [torch.zeros(longest, dtype=torch.uint8, device=device) for _ in range(count)]
     dist.all_gather(parts, padded.to(device), group=group)
     return [bytes(part[: int(size)].cpu().numpy()) for part, size in zip(parts, sizes, strict=True)]

@@ -13,7 +13,6 @@ from torch import Tensor
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import StageSpec
 from rftd.workers.training.engine import TrainSample
-from rftd.workers.training.engines.torch import saving as files
 from rftd.workers.training.engines.torch.optimizer import same_kind
 from rftd.workers.training.engines.verl import saving
 from rftd.workers.training.engines.verl.arguments import VerlTrainerArgs, parse
@@ -163,9 +162,10 @@ class VerlLearner:
     def write(self, folder: Path) -> None:
         """Saves what is not the policy's own into a checkpoint."""
         actor = folder / "actor"
-        saving.write(actor / "optimizer.safetensors", self.optimizer.state())
+        strategy = self.arguments.save_strategy
+        saving.write(actor, "optimizer", self.optimizer.state(), strategy)
         if self.reference is not None:
-            saving.write(actor / "reference.safetensors", self.reference.model.tensors())
+            saving.write(actor, "reference", self.reference.model.tensors(), strategy)
         if self.critic is not None:
             self.critic.write(folder / "critic")
 
@@ -173,10 +173,10 @@ class VerlLearner:
         """Takes what `write` saved back; an optimizer of another kind, and what was not saved, stays as it began."""
         actor = folder / "actor"
         if same_kind(optimizer, self.spec.algorithm.optimizer.kind):
-            saving.read_state(self.optimizer, actor / "optimizer.safetensors")
-        path = actor / "reference.safetensors"
-        if self.reference is not None and path.exists():
-            saving.read_weights(self.reference.model.tensors(), files.read_tensors(path), path)
+            saving.read_state(actor, self.optimizer)
+        # The checkpoint of a run whose KL coefficient was 0 has no reference, and the weights of now are taken.
+        if self.reference is not None and saving.holds(actor, "reference"):
+            saving.read(actor, "reference", self.reference.model.tensors())
         if self.critic is not None and (folder / "critic").is_dir():
             self.critic.restore(folder / "critic")
 

@@ -1,16 +1,18 @@
-"""The files of a checkpoint's `actor` and `critic`, as the engine `torch` has them: either resumes from the other's.
+"""The files of a checkpoint's `actor` and `critic`: each rank writes its parts, and any number of ranks reads them.
 
-model.safetensors      weights and buffers; left out if huggingface/ holds them
+model.shards.json      weights and buffers, with a file of each rank beside it; left out if huggingface/ holds them
 huggingface/           the model as transformers reads it, in float32
-optimizer.safetensors  the optimizer's tensors, by parameter
-reference.safetensors  the frozen reference, if the objective needs one
+optimizer.shards.json  the optimizer's tensors, by parameter
+reference.shards.json  the frozen reference, if the objective needs one
+
+Nothing is pickled. What the engine `torch` wrote is read too: a run may go on with another engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Final, Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -22,27 +24,70 @@ from rftd.workers.training.engines.torch import saving
 from rftd.workers.training.engines.torch.model import write_hf
 from rftd.workers.training.engines.verl.optimizer import ShardedOptimizer
 from rftd.workers.training.engines.verl.shards import local, one_by_one, part_of
+from rftd.workers.training.ranks.shards import ShardedTensors
+from rftd.workers.training.ranks.torch_shards import load_shards, save_shards
+
+SaveStrategy: TypeAlias = Literal["unrestricted", "single_thread", "single_process", "single_node"]
+_IN_TURN: Final = ("single_thread", "single_process")
 
 
-def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes the whole tensors into one file; all ranks call it. Raises OSError."""
-    kept = _gathered(tensors)
-    if dist.get_rank() == 0:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        saving.write_tensors(path, kept)
+def write(folder: Path, kind: str, tensors: Mapping[str, Tensor], strategy: SaveStrategy) -> None:
+    """Writes each rank's parts of the tensors; all ranks call it. Raises OSError, WorkError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # All ranks are of one node, and each of them writes on one thread.
+    save_shards(folder, kind, tensors, in_turn=strategy in _IN_TURN)
 
 
-def write_folder(folder: Path, tensors: Mapping[str, Tensor], base: Path) -> None:
-    """Writes a folder that transformers loads; all ranks call it."""
-    kept = _gathered(tensors)
+def write_hf_folder(folder: Path, tensors: Mapping[str, Tensor], base: Path) -> None:
+    """Writes a folder that transformers loads, in float32; all ranks call it, and the first one writes."""
+    kept: dict[str, Tensor] = {}
+    for name, tensor in one_by_one(tensors):
+        if dist.get_rank() == 0:
+            kept[name] = tensor.detach().cpu()
     if dist.get_rank() == 0:
         # The outline of the base: the model that trains has classes of FSDP's, whose names no config should have.
         write_hf(outlined_model(base, dtype=torch.float32), folder, base, weights=kept)
 
 
+def holds(folder: Path, kind: str) -> bool:
+    """True if tensors of this kind were written there."""
+    return (folder / f"{kind}.shards.json").is_file() or (folder / f"{kind}.safetensors").is_file()
+
+
 @torch.no_grad()
-def read_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: Path) -> None:
-    """Copies whole tensors over this rank's parts. Raises DataError, nothing copied, if names or shapes differ."""
+def read(folder: Path, kind: str, own: Mapping[str, Tensor]) -> None:
+    """Copies what was written over this rank's parts. Raises DataError, nothing copied, if it does not fit."""
+    if (folder / f"{kind}.shards.json").is_file():
+        found = load_shards(folder, kind, own)
+        for name, value in own.items():
+            local(value).copy_(local(found[name]))
+    else:
+        _read_whole(own, saving.read_tensors(folder / f"{kind}.safetensors"), folder)
+
+
+def read_policy(actor: Path, own: Mapping[str, Tensor], *, trust_remote_code: bool) -> None:
+    """Copies the policy's weights over this rank's parts, from wherever the checkpoint has them. Raises DataError."""
+    if holds(actor, "model"):
+        read(actor, "model", own)
+    else:
+        _read_whole(own, saving.read_weights(actor, trust_remote_code=trust_remote_code), actor)
+
+
+@torch.no_grad()
+def read_state(folder: Path, optimizer: ShardedOptimizer) -> None:
+    """Puts the optimizer's state back. Raises DataError if it is missing, damaged or of other parameters."""
+    if (folder / "optimizer.shards.json").is_file():
+        layouts = ShardedTensors.open(folder, "optimizer").layouts()
+        shapes = {name: layout.shape for name, layout in layouts.items()}
+    else:
+        shapes = {
+            name: tuple(value.shape) for name, value in saving.read_tensors(folder / "optimizer.safetensors").items()
+        }
+    read(folder, "optimizer", optimizer.begin_state(shapes))
+
+
+@torch.no_grad()
+def _read_whole(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: Path) -> None:
     wrong = sorted(own.keys() ^ weights.keys()) or [
         name for name, value in own.items() if value.shape != weights[name].shape
     ]
@@ -54,20 +99,3 @@ def read_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], where
         )
     for name, value in own.items():
         local(value).copy_(local(part_of(weights[name], value)))
-
-
-@torch.no_grad()
-def read_state(optimizer: ShardedOptimizer, path: Path) -> None:
-    """Puts the optimizer's state back. Raises DataError if the file is missing, damaged or of other parameters."""
-    tensors = saving.read_tensors(path)
-    own = optimizer.begin_state({name: tuple(value.shape) for name, value in tensors.items()})
-    read_weights(own, tensors, path)
-
-
-def _gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The whole tensors on the host of the first rank, gathered one by one; elsewhere none."""
-    kept: dict[str, Any] = {}
-    for name, tensor in one_by_one(tensors):
-        if dist.get_rank() == 0:
-            kept[name] = tensor.detach().cpu()
-    return kept

@@ -1,38 +1,52 @@
-"""`VerlSnapshot`: the weights of one version as explorers get them, gathered from the ranks one tensor at a time."""
+"""`RanksSnapshot`: the weights as explorers get them, gathered from the ranks one tensor at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from rftd.workers.training.engines.verl.shards import one_by_one
+from rftd.workers.training.ranks.shards import Shard
 from rftd.workers.weights.channel import BYTES
-from rftd.workers.weights.tensor_bytes import Weights
-from rftd.workers.weights.torch_bytes import bytes_of
+from rftd.workers.weights.tensor_bytes import TensorLayout, Weights
+from rftd.workers.weights.torch_bytes import bytes_of, dtype_name, memory
 
 
-class VerlSnapshot:
-    """Implements `WeightsSnapshot` with copies on the first rank's device; other ranks have none."""
+class RanksSnapshot:
+    """Implements `WeightsSnapshot` where several ranks train: it has no copy, and is read before the next step."""
 
     kind = BYTES
 
-    def __init__(self, tensors: Mapping[str, Tensor], *, exact: bool) -> None:
-        """Use `of`."""
-        self.exact = exact
+    def __init__(self, tensors: Mapping[str, Tensor], *, rounded: Collection[str]) -> None:
+        """`tensors` are those that train; those named in `rounded` are given in bfloat16."""
+        self.exact = not rounded
         self._tensors = tensors
+        self._rounded = rounded
 
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], *, rounded: Collection[str]) -> VerlSnapshot:
-        """Copies of the whole tensors, those that are named in `rounded` in bfloat16; all ranks call it."""
-        copies: dict[str, Tensor] = {}
-        for name, tensor in one_by_one(tensors):
+    def layout(self) -> Mapping[str, TensorLayout]:
+        """Every tensor's dtype and shape, the same on all ranks."""
+        return {
+            name: TensorLayout("bfloat16" if name in self._rounded else dtype_name(each), tuple(each.shape))
+            for name, each in self._tensors.items()
+        }
+
+    def shards(self) -> Iterator[Shard]:
+        """The whole tensors, one at a time, of the first rank; all ranks iterate to the end at once."""
+        layouts = self.layout()
+        for name, tensor in self._whole():
             if dist.get_rank() == 0:
-                copies[name] = tensor.detach().to(torch.bfloat16 if name in rounded else tensor.dtype, copy=True)
-        return cls(copies, exact=not rounded)
+                layout = layouts[name]
+                offset = (0,) * len(layout.shape)
+                yield Shard(name, layout, offset, layout.shape, partial(memory, tensor))
 
     def weights(self) -> Weights:
-        """The bytes of the tensors, without a copy of those on a CPU."""
-        return bytes_of(self._tensors)
+        """The bytes of all tensors; all ranks ask for them at once."""
+        return bytes_of(dict(self._whole()))
+
+    def _whole(self) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in one_by_one(self._tensors):
+            yield name, tensor.to(torch.bfloat16) if name in self._rounded else tensor

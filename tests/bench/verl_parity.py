@@ -1,0 +1,74 @@
+"""How far verl is from the torch engine, and how much longer its step takes. Run: python -P tests/bench/verl_parity.py
+
+In an environment with verl (`make engines-cpu`), PYTHONPATH at .dev where rftd is not installed there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from figures import tell
+from synthetic.models.engine_parity import Case, ParityBench, all_cases, distance, make_models
+
+BOUNDS = {"loss": 1e-5, "norm": 1e-4, "weights": 1e-4}
+
+
+def processor_s(bench: ParityBench, case: Case, *, rounds: int) -> float:
+    """The processor time of one of the case's steps, the median of some runs, ranks that ended aside."""
+    times = []
+    for _ in range(rounds):
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        bench.run(case)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        times.append(spent / len(list(case.batches())))
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--budgets", type=int, nargs="+", default=[8192, 96, 24])
+    parser.add_argument("--only", nargs="*", help="algorithms; all of them unless given")
+    asked = parser.parse_args()
+    found: dict[str, object] = {}
+    failed = False
+    with tempfile.TemporaryDirectory(prefix="parity-") as name:
+        folder = Path(name)
+        model = make_models(folder)
+        cases = [case for case in all_cases(asked.budgets) if not asked.only or case.algorithm in asked.only]
+        plain = ParityBench("torch", model, folder / "torch")
+        expected = [plain.run(case) for case in cases]
+        for ranks in asked.ranks:
+            bench = ParityBench("verl", model, folder / f"verl-{ranks}", {"ranks": ranks, "device": "cpu"})
+            worst = dict.fromkeys(BOUNDS, 0.0)
+            at = dict.fromkeys(BOUNDS, "")
+            for case, right in zip(cases, expected, strict=True):
+                apart = distance(right, bench.run(case))
+                for what in BOUNDS:
+                    if getattr(apart, what) > worst[what]:
+                        worst[what] = getattr(apart, what)
+                        at[what] = f"{case.algorithm}, {case.budget_tokens} tokens, {case.updates.epochs} epochs"
+            failed = failed or any(worst[what] > bound for what, bound in BOUNDS.items())
+            found[f"{ranks} ranks"] = {what: {"farthest": worst[what], "at": at[what]} for what in BOUNDS}
+            if ranks == 1:
+                grpo = Case(algorithm="grpo")
+                own = processor_s(bench, grpo, rounds=7)
+                other = processor_s(plain, grpo, rounds=7)
+                found["a step of grpo beyond torch's, ms of processor time"] = round(1000 * (own - other), 1)
+            bench.engine.close()
+    tell({"cases": len(cases), **found})
+    if failed:
+        raise SystemExit(f"farther apart than {BOUNDS}")
+
+
+if __name__ == "__main__":
+    main()

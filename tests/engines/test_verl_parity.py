@@ -1,0 +1,26 @@
+"""verl trains what the torch engine trains: every algorithm, with the same batches, to rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from synthetic.models.engine_parity import Case, ParityBench, all_cases, distance, make_models
+
+CASES = all_cases([32])
+
+
+@pytest.fixture(scope="module")
+def benches(tmp_path_factory: pytest.TempPathFactory) -> tuple[ParityBench, ParityBench]:
+    folder: Path = tmp_path_factory.mktemp("parity")
+    model = make_models(folder)
+    return ParityBench("torch", model, folder / "torch"), ParityBench("verl", model, folder / "verl")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.algorithm}-{case.budget_tokens}-{case.updates.epochs}")
+def test_verl_trains_as_torch_does(benches: tuple[ParityBench, ParityBench], case: Case) -> None:
+    plain, verl = benches
+    apart = distance(plain.run(case), verl.run(case))
+    assert apart.loss <= 1e-5
+    assert apart.norm <= 1e-4
+    assert apart.weights <= 1e-4

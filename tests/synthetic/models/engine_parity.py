@@ -1,0 +1,142 @@
+"""A trainer engine held against the torch engine: the same batches of every algorithm, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from synthetic.models.algorithm_batches import make_algorithm, make_samples
+
+from rftd.streams.spec import (
+    ExperimentSpec,
+    ModelSpec,
+    OptimizerSpec,
+    StageSpec,
+    TrainerSpec,
+    UpdatesSpec,
+)
+from rftd.workers.algorithms.registry import lookup, names
+from rftd.workers.models.tiny_model import make_tiny_model
+from rftd.workers.training.engine import TrainBatch, TrainerEngine
+from rftd.workers.training.engines.registry import make_engine
+from rftd.workers.weights.torch_bytes import tensors_of
+
+STEPS = 5
+MODEL_TOKENS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An algorithm, and how its batches are cut."""
+
+    algorithm: str
+    budget_tokens: int = 8192
+    updates: UpdatesSpec = field(default_factory=UpdatesSpec)
+
+    def stage(self, model: Path, engine: str, arguments: Mapping[str, Any]) -> StageSpec:
+        """The stage of this case; the teacher lies beside the model."""
+        algorithm = msgspec.structs.replace(
+            make_algorithm(self.algorithm), optimizer=OptimizerSpec(lr=1e-3, warmup_steps=2, grad_clip=1.0)
+        )
+        return StageSpec(
+            name=f"{self.algorithm}-{self.budget_tokens}-{self.updates.epochs}",
+            kind="both" if lookup(self.algorithm).needs.rollouts else "train",
+            total_steps=STEPS,
+            batch_size=4,
+            train_batch_size=12,
+            algorithm=algorithm,
+            model=ModelSpec(path=str(model), max_model_len=MODEL_TOKENS, max_prompt_tokens=32, max_response_tokens=32),
+            trainer=TrainerSpec(
+                engine=engine,
+                max_tokens_per_micro_batch=self.budget_tokens,
+                teacher_path=str(model.parent / "teacher"),
+                engine_args=dict(arguments),
+                updates=self.updates,
+            ),
+        )
+
+    def batches(self) -> Iterator[TrainBatch]:
+        """The batches of all steps, whose responses were drawn ever farther from the policy."""
+        for step in range(1, STEPS + 1):
+            samples = make_samples(self.algorithm, drift=0.1 * step)
+            yield TrainBatch(step=step, stage_step=step, samples=samples)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of a case."""
+
+    losses: list[float]
+    norms: list[float]
+    weights: Mapping[str, torch.Tensor] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far two engines are apart at the farthest."""
+
+    loss: float
+    """Absolute, in the loss's own unit."""
+    norm: float
+    """Of the gradient, relative."""
+    weights: float
+    """Absolute, of a single weight."""
+
+
+def make_models(folder: Path) -> Path:
+    """The folder of the model that is trained; beside it lies its teacher."""
+    make_tiny_model(folder / "teacher", seed=4, hidden_size=32, heads=2)
+    return make_tiny_model(folder / "tiny", seed=3, hidden_size=32, heads=2)
+
+
+def all_cases(budgets: Sequence[int]) -> list[Case]:
+    """Every algorithm with every budget, and two epochs of shuffled mini-batches."""
+    cases = [Case(algorithm=name, budget_tokens=budget) for name in names() for budget in budgets]
+    several = UpdatesSpec(epochs=2, mini_batch_items=4, shuffle=True)
+    return [*cases, *(Case(algorithm=name, budget_tokens=64, updates=several) for name in ("grpo", "ppo"))]
+
+
+class ParityBench:
+    """One engine, opened once, that runs case after case from the same weights."""
+
+    def __init__(self, engine: str, model: Path, folder: Path, arguments: Mapping[str, Any] | None = None) -> None:
+        """`folder` is this bench's own."""
+        self._name = engine
+        self._arguments = dict(arguments or {})
+        self._model = model
+        first = Case(algorithm="grpo").stage(model, engine, self._arguments)
+        self.engine: TrainerEngine = make_engine(first.trainer)
+        experiment = ExperimentSpec(project="p", name="n", job_dir=str(folder), stages=(first,), config={})
+        self.engine.open(experiment, str(model))
+        self._start = folder / "global_step_0"
+        self.engine.save(self._start, hf=False)
+
+    def run(self, case: Case) -> Trained:
+        """Trains the case's steps on the model's own weights."""
+        self.engine.load(self._start, None)
+        self.engine.begin_stage(case.stage(self._model, self._name, self._arguments))
+        losses = []
+        norms = []
+        for batch in case.batches():
+            result = self.engine.train(batch)
+            assert not result.skipped
+            losses.append(result.metrics["actor/final_loss"])
+            norms.append(result.metrics["actor/grad_norm"])
+        weights = {name: value.clone() for name, value in tensors_of(self.engine.snapshot().weights()).items()}
+        return Trained(losses, norms, weights)
+
+
+def distance(one: Trained, other: Trained) -> Distance:
+    """How far two runs of one case are apart."""
+    assert one.weights.keys() == other.weights.keys()
+    norms = np.array(one.norms)
+    return Distance(
+        loss=float(np.abs(np.array(one.losses) - np.array(other.losses)).max()),
+        norm=float((np.abs(norms - np.array(other.norms)) / np.maximum(norms, 1e-6)).max()),
+        weights=max(float((value - other.weights[name]).abs().max()) for name, value in one.weights.items()),
+    )
