@@ -85,6 +85,7 @@ TORTURE_SEEDS ?= 10000
 torture-sim: $(READY)               ## simulated worlds that nobody ran yet, noted in tests/sim/ledger.json; an hour or so
 	$(BIN)/python -P tests/sim/run.py --mode swarm --fresh $(TORTURE_SEEDS) --jobs 2
 	$(BIN)/python -P tests/sim/run.py --mode zombies --fresh $$(($(TORTURE_SEEDS) / 10)) --jobs 2
+	$(BIN)/python -P tests/sim/run.py --mode served --fresh $$(($(TORTURE_SEEDS) / 10)) --jobs 2
 
 torture-tables: $(READY)            ## 1,000 random logs whose tables are rebuilt and compared, a quarter of an hour
 	$(BIN)/python -P tests/property/torture.py

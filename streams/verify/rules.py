@@ -133,6 +133,11 @@ def weights_were_activated(facts: Facts, evidences: list[Evidence]) -> None:
         if version < facts.newest_activated.get(key, -1) and not facts.activated.has(key, version):
             assert isinstance(key, tuple)
             index, worker = key
+            spec = evidences[index].spec
+            # What clients were answered is kept beside the log. Who brings it into the log need not be who drew it, and
+            # that one may have died before it could say what it had loaded.
+            if spec is not None and any(stage.serving is not None for stage in spec.stages):
+                continue
             what = f"{worker} drew tokens from version {version}, and never said that it had loaded it"
             facts.note("announcements-have-a-step", evidences[index].id, what)
 

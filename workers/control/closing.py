@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from operator import attrgetter
 from types import MappingProxyType
@@ -26,10 +27,14 @@ def attempts_of(stage: StageSpec) -> int:
 
 
 def leasable(stage: StageSpec, group: Group) -> tuple[int, ...]:
-    """Rollouts that the group misses, that are not under way, and whose attempts are not spent."""
-    if group.losses_alone >= limits.LOSSES_ALONE:
+    """Rollouts that the group misses, that are not under way, and whose attempts are not spent.
+
+    Conversations that were committed are never given up: they are over, so whatever a worker died of, it was not them.
+    """
+    served = stage.serving is not None
+    if group.losses_alone >= limits.LOSSES_ALONE and not served:
         return ()
-    most = attempts_of(stage)
+    most = math.inf if served else attempts_of(stage)
     under_way = group.under_way
     # The usual case of a group that was just leased, asked for every open group in every turn: it costs one
     # comparison.

@@ -8,6 +8,7 @@ engines     fake engines that fail, hang and differ
 machine     the processes: daemons, workers, what starts them again
 kinds       faults of other kinds, one file each: clocks, strangers, cut logs, ... and how to add one
 chaos       the faults, when their time or their place has come
+clients     strangers who converse over HTTP with explorers that serve, and remember what they were told
 owner       what the owner of the experiment asks of whichever daemon answers
 world       one seed from submission to verdict
 file_times  when files were written, on the world's clock

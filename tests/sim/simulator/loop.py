@@ -61,6 +61,8 @@ class SimProcess:
         self.context = contextvars.Context()
         self.context.run(PROCESS.set, self)
         self.died_s = float("inf")
+        self.logger: Any = None
+        """Where it says what happens."""
         self.disturbed_s = -1e9
         """When it was last stopped, or cut off from the log."""
 

@@ -183,6 +183,7 @@ class Machine:
         """A worker of one experiment, or an external one that joins whatever is under way."""
         process, clock, ids = self._new(f"{role}{'' if slot < 0 else slot}", role)
         logger, log = SimLogger(self.tell, process.name, self.loop.errors), self.network.client(process)
+        process.logger = logger
         name = ProcessName(host=REMOTE if experiment is None else HOST, pid=process.pid, start_s=process.start_s)
         stop = asyncio.Event()
         self.workers[process] = stop

@@ -198,7 +198,7 @@ def lost_in_vain(world: World, worker: WorkerStarted, why: str) -> str | None:
     """I7: what to say if a worker is declared lost that lives, and that nothing kept from saying so. Asked at once."""
     process = next(each for each in world.machine.workers if each.pid == worker.pid)
     weather, now_s = world.scenario.weather, world.loop.time()
-    late = weather.slow_p > 0.0 or world.scenario.mode == "swarm" or now_s < world.chaos.late_until_s
+    late = weather.slow_p > 0.0 or world.scenario.mode != "zombies" or now_s < world.chaos.late_until_s
     slow = weather.slow_s > LOST_AFTER_S / 2 and late
     excused = weather.embedded or slow or process.disturbed_s + 2 * LOST_AFTER_S > now_s
     if not process.running or excused:

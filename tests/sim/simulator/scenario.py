@@ -13,7 +13,7 @@ from simulator.kinds.kind import draw_kinds
 from simulator.network import Weather
 from simulator.shape import Shape, draw_driven, draw_patient, draw_policy, draw_shape, draw_slow
 
-Mode = Literal["swarm", "zombies"]
+Mode = Literal["swarm", "zombies", "served"]
 ROLES: Final = ("daemon", "trainer", "explorer")
 FILE_POINTS: Final = ("file.fsync", "file.rename", "file.replace", "file.mkdir")
 POINTS_OF: Final = {
@@ -85,12 +85,12 @@ class Scenario:
 def draw(seed: int, mode: Mode = "swarm") -> Scenario:
     """The scenario of a seed."""
     chance = random.Random(f"{mode} {seed}")
-    scenario = _zombies(seed, chance) if mode == "zombies" else _swarm(seed, chance)
+    scenario = _zombies(seed, chance) if mode == "zombies" else _swarm(seed, chance, mode)
     draw_kinds(KINDS, scenario)
     return scenario
 
 
-def _swarm(seed: int, chance: random.Random) -> Scenario:
+def _swarm(seed: int, chance: random.Random, mode: Mode) -> Scenario:
     """A random subset of the faults, each at a random rate."""
 
     def on(share: float = 0.4) -> bool:
@@ -115,7 +115,7 @@ def _swarm(seed: int, chance: random.Random) -> Scenario:
     calm_s = chance.choice([5.0, 20.0, 60.0])
     scenario = Scenario(
         seed=seed,
-        mode="swarm",
+        mode=mode,
         shape=shape,
         weather=weather,
         faults=faults,

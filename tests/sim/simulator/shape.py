@@ -11,6 +11,7 @@ import msgspec
 
 from rftd.daemon.config.resolve.policy import standstill
 from rftd.daemon.supervisor.preflight import preflight
+from rftd.streams.bounds import LAST_INDEX
 from rftd.streams.schedule import needed_staleness, trainer_interval, window_steps
 from rftd.streams.spec import (
     AlgorithmSpec,
@@ -21,6 +22,7 @@ from rftd.streams.spec import (
     PrioritySpec,
     RolloutSpec,
     SamplingSpec,
+    ServingSpec,
     StageSpec,
     SyncSpec,
     TasksetSpec,
@@ -29,6 +31,8 @@ from rftd.streams.spec import (
 
 ROLLOUT_TIMEOUT_S = 6.0
 MODEL = ModelSpec(path="fake", max_model_len=64, max_prompt_tokens=32, max_response_tokens=32)
+
+SERVED_MODEL = msgspec.structs.replace(MODEL, max_model_len=512, max_prompt_tokens=480)
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +62,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     over_ratio: float = 0.0
     over_keep_partial: bool = False
     reissue_ratio: float = 0.0
+    serves: bool = False
+    """Its tasks are conversations of strangers, and nothing else is trained."""
 
 
 def draw_shape(random: random.Random) -> Shape:
@@ -222,14 +228,37 @@ def make_spec(shape: Shape, *, data: Path, job: Path, seed: int) -> ExperimentSp
         sync=shape.sync,
         **engines,
     )
+    stages = (warmup, rft) if shape.warmup_steps else (rft,)
     return ExperimentSpec(
         project="sim",
         name=f"sim-{seed}",
         job_dir=str(job),
-        stages=(warmup, rft) if shape.warmup_steps else (rft,),
-        deterministic=shape.deterministic,
+        stages=(_served(rft, job),) if shape.serves else stages,
+        deterministic=shape.deterministic and not shape.serves,
         seed=seed,
         config={},
+    )
+
+
+def _served(stage: StageSpec, job: Path) -> StageSpec:
+    """The stage as one that serves, with the schedule and the policy that the configuration gives it."""
+    return msgspec.structs.replace(
+        stage,
+        model=SERVED_MODEL,
+        taskset=TasksetSpec(
+            name="conversations",
+            path=str(job / "rft" / "serving"),
+            repeat_times=stage.algorithm.repeat_times,
+            sampling=SamplingSpec(max_tokens=8),
+            rows=LAST_INDEX,
+        ),
+        evals=(),
+        eval_interval=0,
+        max_read_timeout_s=1e9,
+        policy=PolicySpec(bounded=False, max_staleness_versions=2, max_inflight_batches=2),
+        sync=SyncSpec(style="fully_async"),
+        rollout=msgspec.structs.replace(stage.rollout, over_ratio=0.0, timeout_ratio=0.0, reissue_ratio=0.0),
+        serving=ServingSpec(address="127.0.0.1", port=8010),
     )
 
 

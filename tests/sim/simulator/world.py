@@ -19,6 +19,8 @@ from typing import Any
 from unittest import mock
 from uuid import UUID
 
+from structlog.testing import capture_logs
+
 from rftd.daemon.supervisor.forking import moved
 from rftd.ops.ids import SeededIds, derive
 from rftd.storage.checkpoints import LATEST_CHECKPOINT, misses_its_folder
@@ -103,6 +105,8 @@ class World:
         """Of its fork; empty while there is none."""
         self.owner = Owner(self)
         self.failures: list[str] = []
+        self.extras: dict[str, Any] = {}
+        """What kinds of faults keep of this world, by their names."""
         self._fences = FenceView()
         self._read: dict[topics.Partition, int] = {}
 
@@ -337,7 +341,7 @@ def _quiet_collection() -> Iterator[None]:
     try:
         yield
     finally:
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(action="ignore"), capture_logs():
             gc.collect()
         sys.unraisablehook = hook
         if was_enabled:

@@ -146,9 +146,10 @@ class ConversationServer:
             await self._conversations.offer_again()
             await asyncio.to_thread((self._history.path.parent / "url").write_text, self.url + "\n")
             logger().info("serving.listens", url=self.url)
+            # The group is the outer one: requests under way when it leaves still need it.
             async with (
-                serving_http(self, self._bound, keep_alive_s=limits.ENDPOINT_KEEP_ALIVE_S),
                 asyncio.TaskGroup() as tasks,
+                serving_http(self, self._bound, keep_alive_s=limits.ENDPOINT_KEEP_ALIVE_S),
             ):
                 self._tasks = tasks
                 self.up.set()

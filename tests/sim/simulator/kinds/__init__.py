@@ -10,6 +10,7 @@ slow_starts       workers that are started late, or whose start hangs
 given_up          experiences that their owner gives up
 moody_policies    a third party's policy that raises for a while
 small_appends     logs of which an append takes a few records
+served            worlds that answer strangers and train on what they say
 strangers         explorers of somebody else's, that refuse
 vanished_weights  announced weights that somebody removes
 zombie_files      trainers that stand still within an operation on files, are replaced, and wake
@@ -25,6 +26,7 @@ from simulator.kinds.few_kept import FewKept
 from simulator.kinds.given_up import GivenUp
 from simulator.kinds.kind import Kind
 from simulator.kinds.moody_policies import MoodyPolicies
+from simulator.kinds.served import Served
 from simulator.kinds.several_runs import SeveralRuns
 from simulator.kinds.slow_starts import SlowStarts
 from simulator.kinds.small_appends import SmallAppends
@@ -45,4 +47,5 @@ KINDS: tuple[Kind, ...] = (
     SlowStarts(),
     FewKept(),
     SeveralRuns(),
+    Served(),
 )

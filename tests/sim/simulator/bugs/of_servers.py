@@ -1,0 +1,78 @@
+"""Bugs of explorers that serve: what strangers were told does not hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rftd.workers.rollout.loader import WeightsLoader
+from rftd.workers.rollout.serving.conversations import Conversations
+from rftd.workers.rollout.serving.history import CommittedRun, Feedback, History
+from simulator.bugs.bug import Bug, instead
+
+
+def _keep_it_later(judge: Any) -> Any:
+    """Feedback is kept when the next comes, and was acknowledged before."""
+
+    def judging(self: History, feedback: Feedback) -> bool:
+        pending: list[Feedback] = self.__dict__.setdefault("pending", [])
+        if feedback in pending:
+            return False
+        while pending:
+            judge(self, pending.pop())
+        pending.append(feedback)
+        return True
+
+    return judging
+
+
+def _offer_once(_offer_again: Any) -> Any:
+    async def offering(_self: Conversations) -> None:
+        return
+
+    return offering
+
+
+def _give_out_another(run: Any) -> Any:
+    def running(self: History, row: int, place: int) -> CommittedRun:
+        found: CommittedRun = run(self, row, 1 - place if place < 2 else place)
+        return found
+
+    return running
+
+
+def _close_to_load(load: Any) -> Any:
+    async def loading(self: WeightsLoader, engine: Any, target: Any) -> Any:
+        self._gate.version = -1
+        await self._member.clock.sleep(1.0)
+        return await load(self, engine, target)
+
+    return loading
+
+
+BUGS = (
+    Bug(
+        "feedback is acknowledged before it is kept",
+        "kept",
+        instead(History, "judge", _keep_it_later),
+        mode="served",
+    ),
+    Bug(
+        "a commit is offered once, by whoever took it",
+        "liveness",
+        instead(Conversations, "offer_again", _offer_once),
+        mode="served",
+        within_seeds=200,
+    ),
+    Bug(
+        "the runs of a row are mixed up",
+        "of_its_row",
+        instead(History, "run", _give_out_another),
+        mode="served",
+    ),
+    Bug(
+        "an engine that loads weights answers nobody",
+        "kept",
+        instead(WeightsLoader, "_load", _close_to_load),
+        mode="served",
+    ),
+)
