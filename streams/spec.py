@@ -127,6 +127,12 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     enable_prompt_truncation: bool = True
     trust_remote_code: bool = False
     lora: LoraSpec | None = None
+    tool_call_parser: str = ""
+    """The form in which it calls tools, by vLLM's name; empty: `hermes`."""
+    reasoning_parser: str = ""
+    """The form in which it thinks before it answers, by vLLM's name; empty: thoughts are part of the answer."""
+    auto_tool_choice: bool = True
+    """Calls are looked for where a client leaves it to the model whether it calls."""
 
 
 class OptimizerSpec(Spec, frozen=True, kw_only=True):

@@ -68,6 +68,11 @@ class Model:
         return await self.generate(self.bare_prompt(prompt), sampling=sampling)
 
     @property
+    def spec(self) -> ModelSpec:
+        """The model of the experiment, with its lengths and the forms of its answers."""
+        return self._spec
+
+    @property
     def name(self) -> str:
         """The name of the model's folder."""
         return PurePath(self._spec.path).name

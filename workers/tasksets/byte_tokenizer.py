@@ -23,7 +23,7 @@ class ByteTokenizer:
         """The bytes of the text; a bare text gets nothing in front."""
         return list(text.encode())
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """The text of the bytes; a broken character shows as the replacement character."""
         return bytes(token for token in tokens if 0 <= token < EOS).decode(errors="replace")
 

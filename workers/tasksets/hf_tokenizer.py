@@ -58,8 +58,10 @@ class HfTokenizer:
     def _encode(self, text: str, special: bool) -> tuple[int, ...]:
         return tuple(self._inner.encode(text, add_special_tokens=special))
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of ids, without special tokens and as it was drawn: spaces are not cleaned up."""
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """The text of ids as it was drawn: spaces are not cleaned up. `special` keeps special tokens."""
+        if special:
+            return str(self._inner.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
         # Long answers never repeat; caching them would fill the cache and keep nothing that comes again.
         return self._decoded(tuple(tokens)) if len(tokens) <= SHORT_TOKENS else self._decode(tokens)
 

@@ -20,8 +20,8 @@ class Tokenizer(Protocol):
         """The ids of a text; `special` adds what the model expects at the start of a bare text (a chat has it)."""
         ...
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of ids, without special tokens."""
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """The text of ids, without special tokens unless `special` asks for them."""
         ...
 
     def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.explorer import RolloutModel
 from rftd.daemon.config.schema.model import Lora, Model
-from rftd.streams.spec import LoraSpec
+from rftd.streams.spec import LoraSpec, ModelSpec
+from rftd.workers.rollout.endpoint.answer_form import THOUGHT_FORMS, TOOL_FORMS
 
 _AT: Final = ("model", "lora_configs")
 
@@ -78,6 +82,21 @@ def _clip(name: str, given: int, total: int, notes: Notes) -> int:
         return given
     notes.warn(f"model.{name} {given} does not fit into max_model_len {total}: {total - 1} is used")
     return total - 1
+
+
+def with_answer_form(model: ModelSpec, given: RolloutModel, notes: Notes) -> ModelSpec:
+    """The model with the forms in which the endpoint reads its thoughts and its calls of tools."""
+    for name, known in (("tool_call_parser", TOOL_FORMS), ("reasoning_parser", THOUGHT_FORMS)):
+        written = getattr(given, name)
+        if written is not None and written not in known:
+            what = f"is {written!r}, which rftd does not read"
+            notes.wrong(("explorer", "rollout_model", name), what, f"write one of {', '.join(known)}", WrongValue)
+    return msgspec.structs.replace(
+        model,
+        tool_call_parser=given.tool_call_parser or "",
+        reasoning_parser=given.reasoning_parser or "",
+        auto_tool_choice=given.enable_auto_tool_choice is not False,
+    )
 
 
 def resolve_lora(given: Model, notes: Notes) -> LoraSpec | None:

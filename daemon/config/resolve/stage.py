@@ -9,7 +9,7 @@ from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorit
 from rftd.daemon.config.resolve.auxiliary import resolve_auxiliary
 from rftd.daemon.config.resolve.bench import BENCH, as_benched, benched, of_service
 from rftd.daemon.config.resolve.explorer import resolve_rollout, schedule_rollouts
-from rftd.daemon.config.resolve.model import LengthLimits, as_explored, derive_lengths, resolve_lora
+from rftd.daemon.config.resolve.model import LengthLimits, as_explored, derive_lengths, resolve_lora, with_answer_form
 from rftd.daemon.config.resolve.pacing import (
     collecting,
     collects,
@@ -201,7 +201,7 @@ def _replay_notes(experiment: Experiment, kind: str, notes: Notes) -> None:
 
 def _model(experiment: Experiment, lengths: LengthLimits, notes: Notes) -> ModelSpec:
     given = experiment.model
-    return ModelSpec(
+    spec = ModelSpec(
         path=given.model_path,
         max_model_len=lengths.model,
         max_prompt_tokens=lengths.prompt,
@@ -212,3 +212,4 @@ def _model(experiment: Experiment, lengths: LengthLimits, notes: Notes) -> Model
         trust_remote_code=given.trust_remote_code,
         lora=resolve_lora(given, notes),
     )
+    return with_answer_form(spec, experiment.explorer.rollout_model, notes)

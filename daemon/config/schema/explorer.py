@@ -25,6 +25,7 @@ Engine = Annotated[str, word(vllm_async="vllm")]
 """A rollout engine that is registered, or one of the guide's."""
 _LENGTHS = "explorers and trainer share one set of lengths: write it in model"
 _ASKED = "whoever asks the model may say so"
+_FORMS = "programs are told its answers as text, and calls of tools in the form of Hermes"
 _ALWAYS = "the log-probability of each sampled token is always kept"
 
 
@@ -74,9 +75,10 @@ class RolloutModel(Section):
     enable_log_requests: bool = inert(False)
     base_port: Natural | None = inert(None)
     api_key: Url = inert("EMPTY")
-    enable_auto_tool_choice: bool = inert(False)
-    tool_call_parser: str | None = inert(None)
-    reasoning_parser: str | None = inert(None)
+    enable_auto_tool_choice: bool | None = None
+    """None: calls are looked for wherever tools are offered. The guide's default is not to."""
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
     nnodes: Count = inert(1)
     node_rank: Natural = inert(0)
     enable_return_routed_experts: bool = inert(False)
@@ -99,6 +101,9 @@ class AuxiliaryModel(RolloutModel):
     api_key: Url = "EMPTY"
     """`{env: NAME}`, or `EMPTY` for a service that wants none."""
     repetition_penalty: float | None = inert(None, why=_ASKED)
+    enable_auto_tool_choice: bool | None = inert(None, why=_FORMS)
+    tool_call_parser: str | None = inert(None, why=_FORMS)
+    reasoning_parser: str | None = inert(None, why=_FORMS)
     max_model_len: Count | None = None
     max_prompt_tokens: Count | None = None
     max_response_tokens: Count | None = None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
 from rftd.ops.decoding import json_decoder
-from rftd.workers.rollout.endpoint.api_call import Answered, Begun, EventsAtEnd, named_event
+from rftd.workers.rollout.endpoint.api_call import Answered, Begun, named_event
 from rftd.workers.rollout.endpoint.call_error import CallError, unsupported
-from rftd.workers.rollout.endpoint.conversation import ChatQuestion
+from rftd.workers.rollout.endpoint.conversation import AssistantTurn, ChatQuestion
 from rftd.workers.rollout.endpoint.draw_request import checked_length, stops_of
 from rftd.workers.rollout.endpoint.offered_tools import FunctionSchema, OfferedTools, ToolSchema
 from rftd.workers.rollout.endpoint.question import DrawSettings
+from rftd.workers.rollout.endpoint.shown_text import ShownParts
 from rftd.workers.tasksets.message import Message
 
 _CHOICES: Final[dict[str, Literal["none", "auto", "required"]]] = {
@@ -98,7 +99,8 @@ class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
             max_tokens=checked_length(given.max_tokens, "max_tokens"),
             stop=stops_of(given.stop_sequences),
         )
-        return cls(question=ChatQuestion.of(_messages_of(given), _tools_of(given), settings), given=given)
+        question = ChatQuestion(messages=_messages_of(given), tools=_tools_of(given), settings=settings)
+        return cls(question=question, given=given)
 
     @property
     def stream(self) -> bool:
@@ -109,58 +111,118 @@ class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
         """A `message`."""
         return msgspec.json.encode(self._message(answered))
 
-    def events(self, begun: Begun) -> EventsAtEnd:
-        """All at the end."""
-        return EventsAtEnd(self._events)
-
-    def _events(self, answered: Answered) -> Iterator[bytes]:
-        """The events of a message that is made whole at once."""
-        message = self._message(answered)
-        usage = message["usage"]
-        begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None}
-        begun["usage"] = {**usage, "output_tokens": 0}
-        events: list[dict[str, Any]] = [{"type": "message_start", "message": begun}]
-        for index, block in enumerate(message["content"]):
-            text = block["type"] == "text"
-            empty = {**block, "text": ""} if text else {**block, "input": {}}
-            partial = msgspec.json.encode(block.get("input")).decode()
-            delta = (
-                {"type": "text_delta", "text": block["text"]}
-                if text
-                else {"type": "input_json_delta", "partial_json": partial}
-            )
-            events.append({"type": "content_block_start", "index": index, "content_block": empty})
-            events.append({"type": "content_block_delta", "index": index, "delta": delta})
-            events.append({"type": "content_block_stop", "index": index})
-        last = {name: message[name] for name in ("stop_reason", "stop_sequence")}
-        events.append({"type": "message_delta", "delta": last, "usage": {"output_tokens": usage["output_tokens"]}})
-        events.append({"type": "message_stop"})
-        for each in events:
-            yield named_event(each)
+    def events(self, begun: Begun) -> MessageEvents:
+        """The blocks of a message, as they are drawn."""
+        return MessageEvents(self, begun)
 
     def _message(self, answered: Answered) -> dict[str, Any]:
         response = answered.responses[0]
         said = self.question.said(answered.prompt, response)
-        content: list[dict[str, Any]] = [{"type": "text", "text": said.text}] if said.text else []
-        content += [
-            {"type": "tool_use", "id": f"toolu_{answered.id}{place:02}", "name": call.name, "input": call.arguments}
-            for place, call in enumerate(said.calls)
-        ]
-        stops = {"tool_calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
-        reason = stops[said.finish]
-        shown = answered.prompt.text + response.text
-        stopped_by = next((stop for stop in self.question.stops if reason == "end_turn" and stop in shown), None)
-        usage = answered.usage
+        thought = {"type": "thinking", "thinking": said.thought or "", "signature": ""}
+        content: list[dict[str, Any]] = [thought] if said.thought is not None else []
+        content += [{"type": "text", "text": said.text}] if said.text else []
+        content += calls_of(answered, said)
+        message = self.begun(answered)
+        return {**message, "content": content, **self.end(answered, said), "usage": _usage(answered.usage)}
+
+    def begun(self, begun: Begun) -> dict[str, Any]:
+        """A message of which nothing is told yet."""
         return {
-            "id": f"msg_{answered.id}",
+            "id": f"msg_{begun.id}",
             "type": "message",
             "role": "assistant",
             "model": self.given.model,
-            "content": content,
-            "stop_reason": "stop_sequence" if stopped_by else reason,
-            "stop_sequence": stopped_by,
-            "usage": {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]},
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": len(begun.prompt.ids), "output_tokens": 0},
         }
+
+    def end(self, answered: Answered, said: AssistantTurn) -> dict[str, Any]:
+        """Why a message ends."""
+        stops = {"tool_calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
+        reason = stops[said.finish]
+        shown = answered.prompt.text + answered.responses[0].text
+        stopped_by = next((stop for stop in self.question.stops if reason == "end_turn" and stop in shown), None)
+        return {"stop_reason": "stop_sequence" if stopped_by else reason, "stop_sequence": stopped_by}
+
+
+class MessageEvents:
+    """Implements `AnswerEvents` for Anthropic's API. A tool's call is told when the answer is complete."""
+
+    def __init__(self, call: MessagesCall, begun: Begun) -> None:
+        self._call = call
+        self._begun = begun
+        self._text = call.question.shown(begun.prompt, begun.tokens_of)
+        self._started = False
+        self._index = -1
+        """The number of the newest block."""
+        self._open = ""
+        """The type of the block that is told; empty without one."""
+
+    def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
+        """The deltas of thought and text."""
+        yield from self._parts(self._text.more(tokens))
+
+    def rest(self, answered: Answered) -> Iterator[bytes]:
+        """What is missing of thought and text, the calls, and why the message ends."""
+        said = self._call.question.said(answered.prompt, answered.responses[0])
+        yield from self._start()
+        yield from self._parts(self._text.rest(said.text, said.thought))
+        yield from self._stop()
+        for block in calls_of(answered, said):
+            yield from self._begin({**block, "input": {}})
+            partial = msgspec.json.encode(block["input"]).decode()
+            yield self._delta({"type": "input_json_delta", "partial_json": partial})
+            yield from self._stop()
+        usage = {"output_tokens": answered.usage["completion_tokens"]}
+        yield named_event({"type": "message_delta", "delta": self._call.end(answered, said), "usage": usage})
+        yield named_event({"type": "message_stop"})
+
+    def _start(self) -> Iterator[bytes]:
+        if not self._started:
+            self._started = True
+            yield named_event({"type": "message_start", "message": self._call.begun(self._begun)})
+
+    def _parts(self, parts: ShownParts) -> Iterator[bytes]:
+        if parts.thought:
+            yield from self._within({"type": "thinking", "thinking": "", "signature": ""})
+            yield self._delta({"type": "thinking_delta", "thinking": parts.thought})
+        if parts.text:
+            yield from self._within({"type": "text", "text": ""})
+            yield self._delta({"type": "text_delta", "text": parts.text})
+
+    def _within(self, block: dict[str, Any]) -> Iterator[bytes]:
+        """Begins the block unless it is the one that is told."""
+        if self._open != block["type"]:
+            yield from self._start()
+            yield from self._stop()
+            yield from self._begin(block)
+
+    def _begin(self, block: dict[str, Any]) -> Iterator[bytes]:
+        self._index += 1
+        self._open = block["type"]
+        yield named_event({"type": "content_block_start", "index": self._index, "content_block": block})
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return named_event({"type": "content_block_delta", "index": self._index, "delta": delta})
+
+    def _stop(self) -> Iterator[bytes]:
+        if self._open:
+            self._open = ""
+            yield named_event({"type": "content_block_stop", "index": self._index})
+
+
+def calls_of(answered: Answered, said: AssistantTurn) -> list[dict[str, Any]]:
+    """The blocks of calls."""
+    return [
+        {"type": "tool_use", "id": f"toolu_{answered.id}{place:02}", "name": call.name, "input": call.arguments}
+        for place, call in enumerate(said.calls)
+    ]
+
+
+def _usage(usage: dict[str, int]) -> dict[str, int]:
+    return {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]}
 
 
 def _messages_of(given: MessagesRequest) -> tuple[Message, ...]:

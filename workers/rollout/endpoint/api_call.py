@@ -5,7 +5,7 @@ An answer is told whole, or as events by an `AnswerEvents`, which may begin whil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -88,21 +88,6 @@ class AnswerEvents(Protocol):
     def rest(self, answered: Answered) -> Iterable[bytes]:
         """The events that are still missing, now that the answer is complete."""
         ...
-
-
-class EventsAtEnd:
-    """Implements `AnswerEvents` where an answer is told when it is complete."""
-
-    def __init__(self, events: Callable[[Answered], Iterable[bytes]]) -> None:
-        self._events = events
-
-    def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterable[bytes]:
-        """None."""
-        return ()
-
-    def rest(self, answered: Answered) -> Iterable[bytes]:
-        """All of them."""
-        return self._events(answered)
 
 
 def event(body: object) -> bytes:

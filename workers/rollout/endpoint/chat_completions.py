@@ -14,7 +14,7 @@ from rftd.workers.rollout.endpoint.chat_message import ChatMessage, messages_of
 from rftd.workers.rollout.endpoint.conversation import AssistantTurn, ChatQuestion
 from rftd.workers.rollout.endpoint.draw_request import DrawRequest, checked_length, stops_of
 from rftd.workers.rollout.endpoint.offered_tools import FunctionSchema, OfferedTools, ToolSchema
-from rftd.workers.rollout.endpoint.shown_text import ShownText
+from rftd.workers.rollout.endpoint.shown_text import ShownParts, ShownText
 
 UNSTRUCTURED: Final = ("text",)
 
@@ -73,7 +73,9 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
             choice=choice.function if isinstance(choice, NamedTool) else choice or "auto",
             parallel=given.parallel_tool_calls is not False,
         )
-        question = ChatQuestion.of(messages_of(given.messages), tools, settings, choices=given.choices)
+        question = ChatQuestion(
+            messages=messages_of(given.messages), tools=tools, settings=settings, choices=given.choices
+        )
         return cls(question=question, given=given)
 
     @property
@@ -90,6 +92,8 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
             if said.calls:
                 message["content"] = said.text or None
                 message["tool_calls"] = _calls(answered, index, said)
+            if said.thought is not None:
+                message["reasoning"] = said.thought
             logprobs = self.logprobs(answered, response.tokens, response.logprobs)
             choices.append({"index": index, "message": message, "logprobs": logprobs, "finish_reason": said.finish})
         head = self.given.head(answered, "chatcmpl", "chat.completion")
@@ -139,9 +143,9 @@ class ChatEvents:
         choice.drawn += len(tokens)
         choice.untold[0].extend(tokens)
         choice.untold[1].extend(logprobs)
-        text = choice.text.more(tokens)
-        if text:
-            yield from self._text(index, text)
+        parts = choice.text.more(tokens)
+        if parts.thought or parts.text:
+            yield from self._parts(index, parts)
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
         """The rest of each choice's text, its calls, why it ended; and the usage."""
@@ -150,7 +154,7 @@ class ChatEvents:
             choice.untold[0].extend(response.tokens[choice.drawn :])
             choice.untold[1].extend(response.logprobs[choice.drawn :])
             said = self._call.question.said(answered.prompt, response)
-            yield from self._text(index, choice.text.rest(said.text))
+            yield from self._parts(index, choice.text.rest(said.text, said.thought))
             for place, call in enumerate(_calls(answered, index, said)):
                 yield self._event(index, {"tool_calls": [{"index": place, **call}]})
             yield self._event(index, {}, finish=said.finish)
@@ -158,15 +162,17 @@ class ChatEvents:
             yield event({**self._head, "choices": [], "usage": answered.usage})
         yield DONE
 
-    def _text(self, index: int, text: str) -> Iterator[bytes]:
+    def _parts(self, index: int, parts: ShownParts) -> Iterator[bytes]:
         choice = self._choices[index]
         if not choice.begun:
             choice.begun = True
             yield self._event(index, {"role": "assistant", "content": ""})
         told = self._call.logprobs(self._begun, *choice.untold) if choice.untold[0] else None
         choice.untold = ([], [])
-        if text or told:
-            yield self._event(index, {"content": text}, told)
+        if parts.thought:
+            yield self._event(index, {"reasoning": parts.thought}, None if parts.text else told)
+        if parts.text or (told and not parts.thought):
+            yield self._event(index, {"content": parts.text}, told)
 
     def _event(
         self, index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None

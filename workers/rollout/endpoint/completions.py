@@ -110,8 +110,7 @@ class CompletionEvents:
         self._head = call.given.head(begun, "cmpl", "text_completion")
         question = call.question
         self._texts = [
-            ShownText(begun.tokens_of.tokenizer, beginning="", stops=question.settings.stop, opens="")
-            for _ in range(question.choices)
+            ShownText(begun.tokens_of.tokenizer.decode, stops=question.settings.stop) for _ in range(question.choices)
         ]
         self._drawn: list[list[tuple[int, float]]] = [[] for _ in range(question.choices)]
         self._told = [0] * question.choices
@@ -122,7 +121,7 @@ class CompletionEvents:
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
         """The text that may be shown, if there is any."""
         self._drawn[index] += zip(tokens, logprobs, strict=True)
-        text = self._texts[index].more(tokens)
+        text = self._texts[index].more(tokens).text
         if text:
             yield self._event(index, text, None)
 
@@ -131,7 +130,7 @@ class CompletionEvents:
         for index, response in enumerate(answered.responses):
             self._drawn[index] = list(zip(response.tokens, response.logprobs, strict=True))
             text = text_of(answered.prompt, response, self._call.question.settings.stop)
-            yield self._event(index, self._texts[index].rest(text), response.finish)
+            yield self._event(index, self._texts[index].rest(text).text, response.finish)
         if self._call.given.with_usage:
             yield event({**self._head, "choices": [], "usage": answered.usage})
         yield DONE

@@ -8,17 +8,19 @@ never encoded again: other ids of the same text would be trained under log-proba
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import DataError
+from rftd.workers.rollout.endpoint.answer_form import AnswerForm, ThoughtForm
 from rftd.workers.rollout.endpoint.offered_tools import OfferedTools
 from rftd.workers.rollout.endpoint.question import DrawSettings, QuestionPrompt, digest_of, text_of
 from rftd.workers.rollout.endpoint.shown_text import ShownText
-from rftd.workers.rollout.endpoint.tool_calls import OPEN, DrawnToolCall, tool_calls_in
-from rftd.workers.rollout.endpoint.turns import TurnRecord
+from rftd.workers.rollout.endpoint.tool_calls import DrawnToolCall
+from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
 from rftd.workers.tasksets.message import Message
@@ -31,13 +33,15 @@ class AssistantTurn(msgspec.Struct, frozen=True, kw_only=True):
     """An answer as the client sees it."""
 
     text: str
+    thought: str | None = None
+    """What came before it; None where the model does not think, or nobody looks for it."""
     calls: tuple[DrawnToolCall, ...] = ()
     finish: str
     """`stop`, `length` or `tool_calls`."""
 
     @property
     def message(self) -> Message:
-        """The message that a client sends back."""
+        """The message that a client sends back; what was thought is no part of it."""
         calls = [{"function": {"name": call.name, "arguments": call.arguments}} for call in self.calls]
         return Message("assistant", self.text, msgspec.json.encode({"tool_calls": calls}).decode() if calls else "")
 
@@ -46,39 +50,23 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """The assistant's next message is asked for."""
 
     messages: tuple[Message, ...]
-    tools: str = ""
-    """A JSON list of what may be called; empty without any."""
-    beginning: str = ""
-    """What the answer is made to begin with."""
-    finds_calls: bool = False
+    tools: OfferedTools = OfferedTools()
     choices: int = 1
     settings: DrawSettings
-    stops: tuple[str, ...] = ()
-    """The stop texts that the client does not see."""
 
-    @classmethod
-    def of(
-        cls,
-        messages: tuple[Message, ...],
-        tools: OfferedTools,
-        settings: DrawSettings,
-        *,
-        choices: int = 1,
-    ) -> ChatQuestion:
-        """The question after a conversation, with these tools. Raises CallError if they cannot be as asked."""
-        return cls(
-            messages=messages,
-            tools=tools.shown,
-            beginning=tools.beginning,
-            finds_calls=tools.may_be_called,
-            choices=choices,
-            settings=msgspec.structs.replace(settings, stop=(*settings.stop, *tools.stops)),
-            stops=settings.stop,
-        )
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop texts that the client does not see."""
+        return self.settings.stop
 
     def prompt(self, model: Model, record: TurnRecord) -> QuestionPrompt:
-        """The ids: those of the longest beginning that was answered, and what the template says after it."""
-        keys = _keys(self.tools, self.messages)
+        """The ids: those of the longest beginning that was answered, and what the template says after it.
+
+        Raises CallError if the tools cannot be as asked.
+        """
+        form = AnswerForm.of(model.spec)
+        beginning = self.tools.beginning(form.tools)
+        keys = _keys(self.tools.shown, self.messages)
         for count in range(len(self.messages), 0, -1):
             parent = record.find(keys[count]) if self.messages[count - 1].role == "assistant" else None
             if parent is None:
@@ -86,41 +74,88 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
             told = self._after(model, count)
             if told is None:
                 break
-            ids = model.tokenizer.encode(told + self.beginning)
+            ids = model.tokenizer.encode(_begun(told, form, beginning))
             # The template ends a message as the model does: its end is there already if it was drawn.
             if ids and ids[0] == parent.tokens[-1] and ids[0] in model.tokenizer.eos_ids:
                 ids = ids[1:]
-            return QuestionPrompt((*parent.tokens, *ids), parent, self.beginning)
-        ids = model.chat_prompt(self.messages, reply_prefix=self.beginning, tools=self.tools)
-        return QuestionPrompt(ids, None, self.beginning)
+            return self._prompt((*parent.tokens, *ids), parent, beginning, form, told, model)
+        told = model.tokenizer.chat_text(self.messages, generation_prompt=True, tools=self.tools.shown)
+        ids = model.tokenizer.encode(_begun(told, form, beginning))
+        return self._prompt(ids, None, beginning, form, told, model)
 
     def key_after(self, prompt: QuestionPrompt, response: Response) -> bytes:
         """The key of the conversation with this answer."""
-        return _keys(self.tools, (*self.messages, self.said(prompt, response).message))[-1]
+        return _keys(self.tools.shown, (*self.messages, self.said(prompt, response).message))[-1]
 
     def shown(self, prompt: QuestionPrompt, model: Model) -> ShownText:
         """The text of an answer while it is drawn."""
-        opens = OPEN if self.finds_calls else ""
-        return ShownText(model.tokenizer, beginning=prompt.text, stops=self.stops, opens=opens)
+        return ShownText(
+            prompt.decode or model.tokenizer.decode,
+            beginning=prompt.text,
+            stops=self.stops,
+            calls=prompt.form.tools if self.tools.may_be_called(prompt.form) else None,
+            thoughts=prompt.form.thoughts,
+            in_thought=prompt.in_thought,
+        )
 
     def said(self, prompt: QuestionPrompt, response: Response) -> AssistantTurn:
         """The answer as the client sees it."""
         text = text_of(prompt, response, self.stops)
-        if self.finds_calls:
-            text, calls = tool_calls_in(text)
+        thought = None
+        if prompt.form.thoughts is not None:
+            thought, text = prompt.form.thoughts.split(text, opened=prompt.in_thought)
+            thought = thought or None  # an empty one is shown by nobody
+        if self.tools.may_be_called(prompt.form):
+            text, calls = prompt.form.tools.split(text, self.tools.parameters)
             if calls:
-                return AssistantTurn(text=text, calls=calls, finish="tool_calls")
-        return AssistantTurn(text=text, finish=response.finish)
+                # A form without an end for each call is drawn to the end of all; the client asked for one.
+                calls = calls if self.tools.parallel else calls[:1]
+                return AssistantTurn(text=text, thought=thought, calls=calls, finish="tool_calls")
+        return AssistantTurn(text=text, thought=thought, finish=response.finish)
+
+    def _prompt(
+        self,
+        ids: Sequence[int],
+        parent: RecordedTurn | None,
+        beginning: str,
+        form: AnswerForm,
+        told: str,
+        model: Model,
+    ) -> QuestionPrompt:
+        thoughts = form.thoughts
+        if beginning:  # a call, which no thought comes before
+            form = replace(form, thoughts=None)
+        return QuestionPrompt(
+            ids=ids,
+            parent=parent,
+            text=beginning,
+            form=form,
+            in_thought=thoughts is not None and not beginning and (thoughts.always or _thinks(told, thoughts)),
+            ends=self.tools.stops(form.tools),
+            decode=form.decoder(model.tokenizer),
+        )
 
     def _after(self, model: Model, count: int) -> str | None:
         """The template's text after the answer that is the message before `count`; None if it cannot be told."""
         marked = (*self.messages[: count - 1], Message("assistant", _MARK), *self.messages[count:])
         try:
-            text = model.tokenizer.chat_text(marked, generation_prompt=True, tools=self.tools)
+            text = model.tokenizer.chat_text(marked, generation_prompt=True, tools=self.tools.shown)
         except DataError:
             return None  # a template that demands that the result of a tool follows its call
         before, mark, after = text.partition(_MARK)
         return after if mark and before and _MARK not in after else None
+
+
+def _thinks(told: str, thoughts: ThoughtForm) -> bool:
+    """True if the template begins a thought for the model."""
+    return told.rstrip().endswith(thoughts.opens)
+
+
+def _begun(told: str, form: AnswerForm, beginning: str) -> str:
+    """The template's text and what the answer begins with; a thought that the template began is ended before that."""
+    if beginning and form.thoughts is not None and _thinks(told, form.thoughts):
+        return f"{told}{form.thoughts.closes}\n\n{beginning}"
+    return told + beginning
 
 
 def _keys(tools: str, messages: Sequence[Message]) -> list[bytes]:

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from rftd.workers.rollout.endpoint.answer_form import AnswerForm
 from rftd.workers.rollout.endpoint.call_error import CallError
-from rftd.workers.rollout.endpoint.tool_calls import CLOSE, forced_beginning
+from rftd.workers.rollout.endpoint.tool_calls import Parameters, ToolForm
 
 
 class FunctionSchema(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,17 +42,19 @@ class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self.schemas).decode() if self.schemas else ""
 
     @property
-    def may_be_called(self) -> bool:
+    def parameters(self) -> Parameters:
+        """The arguments of each."""
+        return {each.function.name: each.function.parameters or {} for each in self.schemas}
+
+    def may_be_called(self, form: AnswerForm) -> bool:
         """True if calls are looked for in the answer."""
-        return bool(self.schemas) and self.choice != "none"
+        return bool(self.schemas) and self.choice != "none" and (form.auto or self.choice != "auto")
 
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """What ends an answer that may hold one call."""
-        return (CLOSE,) if self.schemas and not self.parallel else ()
+    def stops(self, form: ToolForm) -> tuple[str, ...]:
+        """What ends an answer that may hold one call. A special token is no text that the engine could stop at."""
+        return (form.closes,) if self.schemas and not self.parallel and form.closes and not form.special else ()
 
-    @property
-    def beginning(self) -> str:
+    def beginning(self, form: ToolForm) -> str:
         """What the answer is made to begin with. Raises CallError if a tool is demanded that is not there."""
         names = [schema.function.name for schema in self.schemas]
         if isinstance(self.choice, FunctionSchema):
@@ -59,9 +62,9 @@ class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
                 known = ", ".join(names) or "none"
                 what = f"tool_choice names {self.choice.name!r}; the tools are: {known}"
                 raise CallError(400, what, param="tool_choice")
-            return forced_beginning(self.choice.name)
+            return form.begin(self.choice.name)
         if self.choice != "required":
             return ""
         if not names:
             raise CallError(400, "tool_choice demands a call, and there are no tools", param="tool_choice")
-        return forced_beginning(names[0] if len(names) == 1 else None)
+        return form.begin(names[0] if len(names) == 1 else None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from rftd.streams.spec import SamplingSpec
+from rftd.workers.rollout.endpoint.answer_form import AnswerForm
 from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
@@ -44,6 +45,14 @@ class QuestionPrompt(msgspec.Struct, frozen=True):
     """The turn whose ids they begin with."""
     text: str = ""
     """What the answer is made to begin with: the last of `ids`, and the first of what the client sees."""
+    form: AnswerForm = AnswerForm()
+    """How the answer is taken apart."""
+    in_thought: bool = False
+    """The answer begins within a thought."""
+    ends: tuple[str, ...] = ()
+    """More texts that end the answer."""
+    decode: Callable[[Sequence[int]], str] | None = None
+    """What makes the answer's text of what was drawn; None: it is the response's."""
 
 
 class Question(Protocol):
@@ -70,7 +79,8 @@ class Question(Protocol):
 
 def text_of(prompt: QuestionPrompt, response: Response, stops: Sequence[str]) -> str:
     """What the client sees of an answer: it ends before the stop text that ended it."""
-    text = prompt.text + response.text
+    drawn = response.text if prompt.decode is None else prompt.decode(response.tokens)
+    text = prompt.text + drawn
     if response.finish == "stop":
         ends = [at for at in (text.find(stop, len(prompt.text)) for stop in stops if stop) if at >= 0]
         text = text[: min(ends, default=len(text))]

@@ -5,19 +5,20 @@ Nothing is stored: a request brings the whole conversation, as agents send it th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from rftd.ops.decoding import json_decoder
-from rftd.workers.rollout.endpoint.api_call import Answered, Begun, EventsAtEnd, named_event
+from rftd.workers.rollout.endpoint.api_call import Answered, Begun, named_event
 from rftd.workers.rollout.endpoint.call_error import CallError, unsupported
 from rftd.workers.rollout.endpoint.chat_message import ROLES, ContentPart, called, content_text
-from rftd.workers.rollout.endpoint.conversation import ChatQuestion
+from rftd.workers.rollout.endpoint.conversation import AssistantTurn, ChatQuestion
 from rftd.workers.rollout.endpoint.draw_request import checked_length
 from rftd.workers.rollout.endpoint.offered_tools import FunctionSchema, OfferedTools, ToolSchema
 from rftd.workers.rollout.endpoint.question import DrawSettings
+from rftd.workers.rollout.endpoint.shown_text import ShownParts
 from rftd.workers.tasksets.message import Message
 
 
@@ -114,7 +115,7 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
             top_p=given.top_p,
             max_tokens=checked_length(given.max_output_tokens, "max_output_tokens"),
         )
-        question = ChatQuestion.of(_messages_of(given), _tools_of(given), settings)
+        question = ChatQuestion(messages=_messages_of(given), tools=_tools_of(given), settings=settings)
         return cls(question=question, given=given)
 
     @property
@@ -124,64 +125,45 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
 
     def whole(self, answered: Answered) -> bytes:
         """A `response`."""
-        return msgspec.json.encode(self._response(answered, self._output(answered)))
-
-    def events(self, begun: Begun) -> EventsAtEnd:
-        """All at the end."""
-        return EventsAtEnd(self._events)
-
-    def _events(self, answered: Answered) -> Iterator[bytes]:
-        """The events of a response that is made whole at once, each numbered and named."""
-        output = self._output(answered)
-        events: list[dict[str, Any]] = []
-        begun = self._response(answered, [], status="in_progress")
-        events.append({"type": "response.created", "response": begun})
-        events.append({"type": "response.in_progress", "response": begun})
-        for place, item in enumerate(output):
-            events += _item_events(place, item)
-        response = self._response(answered, output)
-        events.append({"type": f"response.{response['status']}", "response": response})
-        for number, each in enumerate(events):
-            yield named_event({**each, "sequence_number": number})
-
-    def _output(self, answered: Answered) -> list[dict[str, Any]]:
         said = self.question.said(answered.prompt, answered.responses[0])
-        output: list[dict[str, Any]] = []
-        if said.text or not said.calls:
-            content = [{"type": "output_text", "text": said.text, "annotations": [], "logprobs": []}]
-            head = {"id": f"msg_{answered.id}", "type": "message", "status": "completed", "role": "assistant"}
-            output.append({**head, "content": content})
-        for place, call in enumerate(said.calls):
-            output.append(
-                {
-                    "id": f"fc_{answered.id}{place:02}",
-                    "type": "function_call",
-                    "status": "completed",
-                    "call_id": f"call_{answered.id}{place:02}",
-                    "name": call.name,
-                    "arguments": call.arguments_json,
-                }
-            )
-        return output
+        return msgspec.json.encode(self.complete(answered, items_of(answered, said)))
 
-    def _response(
-        self, answered: Answered, output: list[dict[str, Any]], *, status: str | None = None
-    ) -> dict[str, Any]:
+    def events(self, begun: Begun) -> ResponseEvents:
+        """The items of a response, as they are drawn."""
+        return ResponseEvents(self, begun)
+
+    def complete(self, answered: Answered, output: list[dict[str, Any]]) -> dict[str, Any]:
+        """A response with its items."""
         cut = answered.responses[0].finish == "length"
         usage = answered.usage
+        told = {
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage["total_tokens"],
+        }
+        ended = {
+            "status": "incomplete" if cut else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        }
+        return {**self.begun(answered), **ended, "output": output, "usage": told}
+
+    def begun(self, begun: Begun) -> dict[str, Any]:
+        """A response of which nothing is told yet."""
         given = self.given
         return {
-            "id": f"resp_{answered.id}",
+            "id": f"resp_{begun.id}",
             "object": "response",
-            "created_at": answered.created_s,
-            "status": status or ("incomplete" if cut else "completed"),
+            "created_at": begun.created_s,
+            "status": "in_progress",
             "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if cut and status is None else None,
+            "incomplete_details": None,
             "instructions": given.instructions,
             "max_output_tokens": given.max_output_tokens,
             "metadata": given.metadata or {},
             "model": given.model,
-            "output": output,
+            "output": [],
             "parallel_tool_calls": given.parallel_tool_calls is not False,
             "previous_response_id": None,
             "temperature": given.temperature,
@@ -190,36 +172,140 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
             "tool_choice": given.tool_choice or "auto",
             "tools": [{"strict": False, **msgspec.to_builtins(tool)} for tool in given.tools or ()],
             "truncation": "disabled",
-            "usage": None
-            if status
-            else {
-                "input_tokens": usage["prompt_tokens"],
-                "input_tokens_details": {"cached_tokens": 0},
-                "output_tokens": usage["completion_tokens"],
-                "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": usage["total_tokens"],
-            },
+            "usage": None,
         }
 
 
-def _item_events(place: int, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """An item of the output, as it grows: here in one step."""
-    at: dict[str, Any] = {"output_index": place, "item_id": item["id"]}
-    begun = {**item, "status": "in_progress"}
-    if item["type"] == "message":
+def items_of(begun: Begun, said: AssistantTurn) -> list[dict[str, Any]]:
+    """The items of an output: what was thought, what was said, what was called."""
+    items: list[dict[str, Any]] = []
+    if said.thought is not None:
+        thought = {"type": "reasoning_text", "text": said.thought}
+        head = {"id": f"rs_{begun.id}", "type": "reasoning", "status": "completed", "summary": []}
+        items.append({**head, "content": [thought]})
+    if said.text or not said.calls:
+        part = {"type": "output_text", "text": said.text, "annotations": [], "logprobs": []}
+        head = {"id": f"msg_{begun.id}", "type": "message", "status": "completed", "role": "assistant"}
+        items.append({**head, "content": [part]})
+    for place, call in enumerate(said.calls):
+        item = {
+            "id": f"fc_{begun.id}{place:02}",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": f"call_{begun.id}{place:02}",
+            "name": call.name,
+            "arguments": call.arguments_json,
+        }
+        items.append(item)
+    return items
+
+
+class ResponseEvents:
+    """Implements `AnswerEvents` for the responses API: each event is numbered. A call is told when it is complete."""
+
+    def __init__(self, call: ResponsesCall, begun: Begun) -> None:
+        self._call = call
+        self._begun = begun
+        self._text = call.question.shown(begun.prompt, begun.tokens_of)
+        self._number = 0
+        self._items = 0
+        """The items that were begun."""
+        self._open: dict[str, Any] | None = None
+        """The one that is told, complete as far as it was."""
+
+    def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
+        """The deltas of thought and text."""
+        yield from self._parts(self._text.more(tokens))
+
+    def rest(self, answered: Answered) -> Iterator[bytes]:
+        """What is missing of thought and text, the calls, and the whole response."""
+        said = self._call.question.said(answered.prompt, answered.responses[0])
+        items = items_of(answered, said)
+        yield from self._start()
+        yield from self._parts(self._text.rest(said.text, said.thought))
+        yield from self._end()
+        # An empty thought, an empty answer and calls are items of which nothing was told yet.
+        for item in items[self._items :]:
+            yield from self._whole(item)
+        response = self._call.complete(answered, items)
+        yield self._event({"type": f"response.{response['status']}", "response": response})
+
+    def _event(self, body: dict[str, Any]) -> bytes:
+        number = self._number
+        self._number = number + 1
+        return named_event({**body, "sequence_number": number})
+
+    def _start(self) -> Iterator[bytes]:
+        if not self._number:
+            for kind in ("created", "in_progress"):
+                yield self._event({"type": f"response.{kind}", "response": self._call.begun(self._begun)})
+
+    def _parts(self, parts: ShownParts) -> Iterator[bytes]:
+        for kind, text in (("reasoning", parts.thought), ("message", parts.text)):
+            if text:
+                yield from self._start()
+                yield from self._within(kind)
+                yield from self._delta(text)
+
+    def _within(self, kind: str) -> Iterator[bytes]:
+        """Begins an item of this type unless it is the one that is told."""
+        if self._open is not None and self._open["type"] == kind:
+            return
+        yield from self._end()
+        empty = AssistantTurn(text="", thought="" if kind == "reasoning" else None, finish="stop")
+        yield from self._begin(items_of(self._begun, empty)[0])
+
+    def _at(self) -> dict[str, Any]:
+        assert self._open is not None
+        return {"output_index": self._items - 1, "item_id": self._open["id"]}
+
+    def _begin(self, item: dict[str, Any]) -> Iterator[bytes]:
+        """An item, and its empty part."""
+        self._open = item
+        self._items += 1
+        begun = {**item, "status": "in_progress", "content": []}
+        yield self._event({"type": "response.output_item.added", "output_index": self._items - 1, "item": begun})
+        part = {"type": "response.content_part.added", **self._at(), "content_index": 0, "part": item["content"][0]}
+        yield self._event(part)
+
+    def _delta(self, text: str) -> Iterator[bytes]:
+        assert self._open is not None
+        (part,) = self._open["content"]
+        self._open = {**self._open, "content": [{**part, "text": part["text"] + text}]}
+        yield self._event({"type": f"response.{part['type']}.delta", **self._text_at(part), "delta": text})
+
+    def _text_at(self, part: dict[str, Any]) -> dict[str, Any]:
+        at = {**self._at(), "content_index": 0}
+        return {**at, "logprobs": []} if "logprobs" in part else at
+
+    def _end(self) -> Iterator[bytes]:
+        """Ends the item that is told."""
+        item = self._open
+        if item is None:
+            return
         (part,) = item["content"]
-        yield {"type": "response.output_item.added", "output_index": place, "item": {**begun, "content": []}}
-        at["content_index"] = 0
-        yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
-        yield {"type": "response.output_text.delta", **at, "delta": part["text"], "logprobs": []}
-        yield {"type": "response.output_text.done", **at, "text": part["text"], "logprobs": []}
-        yield {"type": "response.content_part.done", **at, "part": part}
-    else:
+        yield self._event({"type": f"response.{part['type']}.done", **self._text_at(part), "text": part["text"]})
+        yield self._event({"type": "response.content_part.done", **self._at(), "content_index": 0, "part": part})
+        yield self._event({"type": "response.output_item.done", "output_index": self._items - 1, "item": item})
+        self._open = None
+
+    def _whole(self, item: dict[str, Any]) -> Iterator[bytes]:
+        """An item that is told in one step."""
+        if item["type"] != "function_call":
+            yield from self._begin(item)
+            yield from self._delta("")
+            yield from self._end()
+            return
+        place = self._items
+        self._items += 1
+        begun = {**item, "status": "in_progress", "arguments": ""}
+        yield self._event({"type": "response.output_item.added", "output_index": place, "item": begun})
+        at = {"output_index": place, "item_id": item["id"]}
         arguments = item["arguments"]
-        yield {"type": "response.output_item.added", "output_index": place, "item": {**begun, "arguments": ""}}
-        yield {"type": "response.function_call_arguments.delta", **at, "delta": arguments}
-        yield {"type": "response.function_call_arguments.done", **at, "name": item["name"], "arguments": arguments}
-    yield {"type": "response.output_item.done", "output_index": place, "item": item}
+        kind = "response.function_call_arguments"
+        yield self._event({"type": f"{kind}.delta", **at, "delta": arguments})
+        yield self._event({"type": f"{kind}.done", **at, "name": item["name"], "arguments": arguments})
+        yield self._event({"type": "response.output_item.done", "output_index": place, "item": item})
 
 
 def _messages_of(given: ResponsesRequest) -> tuple[Message, ...]:

@@ -219,7 +219,11 @@ class RolloutCalls:
             raise _spent(f"this rollout may draw {self._bounds.tokens} tokens in all")
         prompt = question.prompt(self.model, self.record)
         sampling = question.settings.over(self.model.sampling, lengths_only=self._lengths_only)
-        sampling = msgspec.structs.replace(sampling, max_tokens=min(sampling.max_tokens, left // question.choices))
+        sampling = msgspec.structs.replace(
+            sampling,
+            max_tokens=min(sampling.max_tokens, left // question.choices),
+            stop=(*sampling.stop, *prompt.ends),
+        )
         requests = [self._request(prompt.ids, sampling) for _ in range(question.choices)]
         begun = Begun(
             id=requests[0].id.hex,

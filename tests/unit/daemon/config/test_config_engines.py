@@ -67,3 +67,20 @@ def test_what_the_rollout_model_says_of_sampling_and_template_holds_for_rollouts
     assert not any(f"{at}.t" in text or f"{at}.chat" in text for text in spec.warnings)
     (text,) = errors(overrides=[f"{at}.temperature=0"])
     assert f"{at}.temperature: is 0" in text
+
+
+def test_the_forms_of_answers_are_those_that_rftd_reads(load: Load, errors: Errors) -> None:
+    at = "explorer.rollout_model"
+    given = [
+        f"{at}.tool_call_parser=qwen3_coder",
+        f"{at}.reasoning_parser=qwen3",
+        f"{at}.enable_auto_tool_choice=false",
+    ]
+    model = load(overrides=given).spec.stages[0].model
+    assert (model.tool_call_parser, model.reasoning_parser, model.auto_tool_choice) == ("qwen3_coder", "qwen3", False)
+    texts = errors(overrides=[f"{at}.tool_call_parser=qwen4", f"{at}.reasoning_parser=o1"])
+    for text, name, known in zip(
+        texts, ("tool_call_parser", "reasoning_parser"), ("hermes", "deepseek_r1"), strict=True
+    ):
+        assert f"{at}.{name}" in text
+        assert known in text

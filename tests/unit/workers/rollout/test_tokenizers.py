@@ -48,6 +48,7 @@ def test_the_tokenizer_of_a_model_folder(folder: Path) -> None:
     assert len(ids) == 5
     assert tokenizer.eos_ids == (len("0123456789+=[]<> abcdefghijklmnopqrstuvwxyz"), 3)
     assert tokenizer.decode([*ids, tokenizer.eos_ids[0]]) == "12+3="
+    assert tokenizer.decode([*ids, tokenizer.eos_ids[0]], special=True) == "12+3=<eos>"
     assert tokenizer.chat_text(CHAT, generation_prompt=True) == "[user]hi>"
     assert tokenizer.chat_text(CHAT, generation_prompt=False) == "[user]hi"
 

@@ -19,6 +19,7 @@ from synthetic.models.scripted_engine import (
     user,
 )
 
+from rftd.workers.rollout.endpoint.json_calls import HERMES
 from rftd.workers.rollout.endpoint.shown_text import ShownText
 from rftd.workers.rollout.rewards.reward import RewardResult
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
@@ -208,7 +209,7 @@ async def test_a_rollout_that_ends_ends_its_streams_with_an_error() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 @pytest.mark.parametrize("text", ["a<tool_callx> b \n", "\u20ac\U0001f600 é", "STSTOP no", " \n ", "<<tool_call>x"])
 def test_what_is_shown_is_always_the_beginning_of_what_is_said(text: str, size: int) -> None:
-    shown = ShownText(ByteTokenizer(), beginning="B", stops=["STOP"], opens="<tool_call>")
+    shown = ShownText(ByteTokenizer().decode, beginning="B", stops=["STOP"], calls=HERMES)
     ids = ByteTokenizer().encode(text)
     final = "B" + text
     certain = min((final.find(mark) for mark in ("STOP", "<tool_call>") if mark in final), default=len(final))
