@@ -1,8 +1,27 @@
 """`python -P -m rftd.daemon`: the command line without its console script."""
 
+import atexit
+import os
 import sys
+from typing import NoReturn
 
 from rftd.daemon.cli import main
 
+
+def _end_at_once(status: int) -> NoReturn:
+    """Ends this process without the interpreter's own end.
+
+    A worker has closed all that it had by then. What libraries of engines left behind may wait for processes that were
+    killed, and the daemon would have to kill the worker in its turn.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if sys.argv[1:2] == ["worker"]:
+        _end_at_once(status)
+    sys.exit(status)

@@ -21,6 +21,26 @@ from rftd.daemon.cli import VERBS, Verb, main
 from rftd.ops import limits
 from rftd.streams.topics import TASKS, TOPICS
 
+NEVER_LETS_GO = """
+import sys, time
+
+class Held:
+    def __del__(self, wait=time.sleep):
+        wait(600)
+
+sys.held = Held()
+"""
+
+
+def test_a_worker_ends_also_where_a_library_holds_the_interpreter_up(tmp_path: Path) -> None:
+    """As those of inference engines do of which a process was killed."""
+    (tmp_path / "sitecustomize.py").write_text(NEVER_LETS_GO)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    worker = [sys.executable, "-P", "-m", "rftd.daemon", "worker", "explorer", "--experiment", "x", "--log", "unix:/no"]
+    ended = subprocess.run(worker, env={**os.environ, "PYTHONPATH": path}, capture_output=True, timeout=60)
+    assert ended.returncode == 2
+    assert b"--experiment" in ended.stderr
+
 
 def test_usage_is_2_with_the_nearest_verb(rftd: Rftd) -> None:
     wrong = rftd("sumbit", "x")
