@@ -2,10 +2,13 @@
 
 import atexit
 import os
+import signal
 import sys
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from rftd.daemon.cli import main
+
+_PATIENCE_S: Final = 3
 
 
 def _end_at_once(status: int) -> NoReturn:
@@ -14,6 +17,9 @@ def _end_at_once(status: int) -> NoReturn:
     A worker has closed all that it had by then. What libraries of engines left behind may wait for processes that were
     killed, and the daemon would have to kill the worker in its turn.
     """
+    # What they have registered may wait, too: then the alarm ends the process, whoever holds the interpreter's lock.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_PATIENCE_S)
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -30,15 +30,21 @@ class Held:
 
 sys.held = Held()
 """
+NEVER_RETURNS = "import atexit, time; atexit.register(time.sleep, 600)"
 
 
-def test_a_worker_ends_also_where_a_library_holds_the_interpreter_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("library", "status"),
+    [(NEVER_LETS_GO, 2), pytest.param(NEVER_RETURNS, -signal.SIGALRM, marks=pytest.mark.slow)],
+    ids=["at_the_interpreters_end", "before"],
+)
+def test_a_worker_ends_also_where_a_library_holds_it_up(tmp_path: Path, library: str, status: int) -> None:
     """As those of inference engines do of which a process was killed."""
-    (tmp_path / "sitecustomize.py").write_text(NEVER_LETS_GO)
+    (tmp_path / "sitecustomize.py").write_text(library)
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     worker = [sys.executable, "-P", "-m", "rftd.daemon", "worker", "explorer", "--experiment", "x", "--log", "unix:/no"]
     ended = subprocess.run(worker, env={**os.environ, "PYTHONPATH": path}, capture_output=True, timeout=60)
-    assert ended.returncode == 2
+    assert ended.returncode == status
     assert b"--experiment" in ended.stderr
 
 
