@@ -1,4 +1,4 @@
-"""The demo on vLLM beside the demo on torch, seed by seed: what was learned, what it cost, and what `verify` finds.
+"""The demo on vLLM beside the demo on torch with the same model: what was learned, what it cost, what `verify` finds.
 
 Runs in the environment of the CPU engines. Wall times are of the machine as it is, processor seconds of the demo's
 processes alone. A step is on policy if no rollout of its batch is of older weights than those that it changes.
@@ -29,12 +29,14 @@ from demo_kills import checked
 from figures import tell
 
 from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.demo.demo import HEAD_SIZES
 from rftd.daemon.demo.outcome import DemoOutcome
 from rftd.streams import topics
 from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.codec import decode
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.step import StepCompleted
+from rftd.workers.models.tiny_model import make_tiny_model
 
 LOOK_S = 2.0
 LONGEST_S = 1800.0
@@ -88,7 +90,9 @@ def run(engine: str, seed: int, folder: Path) -> dict[str, object]:
     """One demo; its figures."""
     began_s = time.monotonic()
     command = [sys.executable, "-P", "-m", "rftd.daemon", "demo", "--engine", engine]
-    command += ["--seed", str(seed), "--folder", str(folder)]
+    # Its own has heads of 16: both learn on the model that is made for vLLM.
+    model = make_tiny_model(folder.with_name("model"), seed=seed, head_size=HEAD_SIZES["vllm"])
+    command += ["--seed", str(seed), "--folder", str(folder), "-s", f"model.model_path={model}"]
     demo = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     times = ProcessTimes(demo.pid)
     while demo.poll() is None and time.monotonic() - began_s < LONGEST_S:
