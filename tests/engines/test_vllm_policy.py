@@ -14,20 +14,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import msgspec
 import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
 from synthetic.models.scripted_engine import asking, message_of, running_endpoint, user
-from synthetic.models.vllm_engines import MAX_MODEL_LEN, MODELS, Policies, ask, open_vllm
+from synthetic.models.vllm_engines import MAX_MODEL_LEN, MODELS, Policies, ask, opened_as_auxiliary
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
 from rftd.streams.spec import ModelSpec, SamplingSpec
+from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryModel
 from rftd.workers.rollout.engine import Generation, GenerationRequest
 from rftd.workers.rollout.rewards.reward import RewardResult
 from rftd.workers.tasksets.hf_tokenizer import open_tokenizer
+from rftd.workers.tasksets.message import Message
 from rftd.workers.weights.adapter import A, B
 from rftd.workers.weights.channel import WeightsRef
 
@@ -46,6 +49,8 @@ KINDS = os.environ.get("RFTD_ENGINE_MODELS", "tied, biases;untied, no biases").s
 class Bench:
     engine: VllmRolloutEngine
     policies: Policies
+    judge: AuxiliaryModel
+    """The engine was opened for this auxiliary model, as an explorer does."""
     figures: dict[str, float] = field(default_factory=dict)
     """What was measured, for tests/bench/vllm_policy.py: the largest of each."""
 
@@ -69,11 +74,11 @@ async def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     policies = Policies(tmp_path_factory.mktemp("policies"), request.param)
     async with AsyncExitStack() as stack:
         began_s = time.monotonic()
-        engine = await open_vllm(policies.base, slots=SLOTS)
-        stack.push_async_callback(engine.close)
-        await engine.load_weights(policies.publish(0))
-        await engine.generate(ask())
-        made = Bench(engine, policies)
+        endpoint = await stack.enter_async_context(running_endpoint())
+        policies.publish(0)
+        opening = opened_as_auxiliary(policies.base, endpoint, slots=SLOTS)
+        judge, engine = await stack.enter_async_context(opening)
+        made = Bench(engine, policies, judge)
         made.note("seconds until the first response", time.monotonic() - began_s)
         yield made
         if "RFTD_ENGINE_FIGURES" in os.environ:
@@ -98,6 +103,24 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 (an engine has counters, no events)
             await asyncio.sleep(0.001)
+
+
+@pytest.mark.anyio
+async def test_an_auxiliary_model_answers_from_the_weights_of_its_folder(bench: Bench) -> None:
+    """The first test: those after it load other weights."""
+    question = Message("user", "2+3=")
+    tokenizer = open_tokenizer(bench.policies.base)
+    prompt = tuple(tokenizer.encode(tokenizer.chat_text([question], generation_prompt=True)))
+    request = ask(1, prompt=prompt, temperature=0.0, min_tokens=0)
+    expected = await bench.engine.generate(request)
+    bench.check_close("an auxiliary model", request, expected)
+    answer = await bench.judge.chat([question], sampling=SamplingSpec(temperature=0.0, max_tokens=24))
+    assert (answer.text, answer.tokens) == (tokenizer.decode(expected.tokens), len(expected.tokens))
+    async with bench.judge.served() as address, httpx.AsyncClient(base_url=address.base_url, trust_env=False) as client:
+        body = {"messages": [{"role": "user", "content": "2+3="}], "temperature": 0, "max_tokens": 24}
+        key = {"Authorization": f"Bearer {address.api_key}"}
+        reply = await client.post("chat/completions", json=body, headers=key, timeout=60.0)
+    assert reply.json()["choices"][0]["message"]["content"] == answer.text
 
 
 @pytest.mark.anyio

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from synthetic.models.tiny_models import make_model
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from rftd.ops.clock import SystemClock
-from rftd.streams.spec import LoraSpec, ModelSpec, RolloutSpec
-from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
+from rftd.streams.auxiliary import AuxiliarySpec
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, StageSpec
+from rftd.workers.rollout.auxiliary import own_engine
+from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryModel
+from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels
+from rftd.workers.rollout.endpoint.server import ModelEndpoint
+from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine, Sampling
 from rftd.workers.rollout.engines.definition import EngineOpening
+from rftd.workers.rollout.engines.registry import open_engine
+from rftd.workers.tasksets.message import Message
 from rftd.workers.weights.channel import ChannelPlace, WeightsRef
 from rftd.workers.weights.registry import CHANNELS
 from rftd.workers.weights.torch_bytes import bytes_of
@@ -59,6 +70,47 @@ async def open_vllm(model: Path, *, slots: int) -> VllmRolloutEngine:
     engine = await ENGINE.open(opening)
     assert isinstance(engine, VllmRolloutEngine)
     return engine
+
+
+@asynccontextmanager
+async def opened_as_auxiliary(
+    model: Path, endpoint: ModelEndpoint, *, slots: int
+) -> AsyncIterator[tuple[AuxiliaryModel, VllmRolloutEngine]]:
+    """An auxiliary model with a vLLM engine of its own, which its first question opened, and that engine."""
+    lengths = {"max_model_len": MAX_MODEL_LEN, "max_prompt_tokens": 200, "max_response_tokens": 200}
+    arguments = {"kv_cache_memory_bytes": CACHE_BYTES}
+    spec = AuxiliarySpec(
+        name="judge", engine="vllm", path=str(model), concurrency=slots, engine_args=arguments, **lengths
+    )
+    stage = StageSpec(
+        name="one",
+        kind="both",
+        total_steps=1,
+        batch_size=1,
+        train_batch_size=1,
+        algorithm=AlgorithmSpec(kind="grpo"),
+        model=ModelSpec(path=str(model), **lengths),
+        auxiliary=(spec,),
+    )
+    job = ExperimentSpec(project="p", name="n", job_dir=str(model.parent / "job"), stages=(stage,), config={})
+    engines: list[Any] = []
+
+    async def noted(*given: Any, **more: Any) -> RolloutEngine:
+        engines.append(await open_engine(*given, **more))
+        return engines[-1]
+
+    models = AuxiliaryModels(job, clock=SystemClock(), environ={}, random=Random(1), endpoint=endpoint)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_engine, "open_engine", noted)
+        running = asyncio.ensure_future(models.run())
+        try:
+            (judge,) = models.of(stage, UUID(int=1), UUID(int=1)).models
+            await judge.chat((Message("user", "1+1="),))
+            (engine,) = engines
+            yield judge, engine
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
 
 
 class Policies:
