@@ -8,6 +8,7 @@ rollout/      who explores: the explorer process, its engines, workflows and rew
 training/     who learns: the trainer process, its engines, losses and checkpoints
 tasksets/     rows and how they become tokens
 weights/      how a weight version gets from the trainer to explorers
+tinker/       a service that trains and generates: the seam to it
 models/       models of Hugging Face's layout that are not loaded
 devices/      devices, their memory, and turns on one
 membership    who a worker is, that it lives, how it left

@@ -35,7 +35,6 @@ def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
         (("algorithm", "optimizer", "warmup_style"), ("algorithm", "optimizer", "lr_scheduler_type")),
         (("explorer", "runner_num"), ("explorer", "runner_per_model")),
         (("explorer", "api_port"), ("explorer", "proxy_port")),
-        (("model", "tinker", "base_model"), ("model", "model_path")),
     ]
     # A stage has the same sections as the file, so that each move exists below `stages` as well.
     return tuple(pairs) + tuple((("stages", "*", *old), ("stages", "*", *new)) for old, new in pairs)
@@ -99,11 +98,6 @@ def _move(
 ) -> None:
     name = str(here[-1])
     value = parent[name]
-    if here[-2:] == ("tinker", "base_model") and (value is None or not parent.get("enable")):
-        del parent[name]  # null means model_path; without tinker the guide ignores it
-        if value is not None:
-            notes.append(f"{show(here)} has no effect while {show((*here[:-1], 'enable'))} is false")
-        return
     target = current_name(here)
     section: Any = tree
     for part in target[:-1]:

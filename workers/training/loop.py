@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from rftd.ops import faults
 from rftd.ops.errors import DataError, WorkError
 from rftd.ops.logs import Logger
+from rftd.storage.service_state import names_service
 from rftd.streams.envelope import Draft
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -79,8 +83,10 @@ class TrainingLoop:
         left = await tidy(self.lease, self.state, self.spec, self.log)
         needed = await self.publisher.needed()
 
+        forgotten: dict[str, str] = {}
+
         def accept(committed: CheckpointCommitted) -> bool:
-            return needed is None or committed.step <= needed
+            return (needed is None or committed.step <= needed) and committed.path not in forgotten
 
         resumption = await asyncio.to_thread(resume_from, self.state, accept)
         while True:
@@ -90,12 +96,17 @@ class TrainingLoop:
             try:
                 version = await self.execution.take_up(resumption)
                 break
-            except DataError:
+            except DataError as error:
                 # What was damaged after it was verified is passed over by name; what is whole and unfit is an error.
                 tried = resumption.checkpoint
+                if tried is not None and await asyncio.to_thread(names_service, Path(tried.path)):
+                    # Its files here are whole and say nothing of the state at the service, which may have forgotten it.
+                    forgotten[tried.path] = f"step {tried.step}: {error.what}"
                 resumption = await asyncio.to_thread(resume_from, self.state, accept)
                 if resumption.checkpoint == tried:
                     raise
+                reason = "; ".join(filter(None, (*forgotten.values(), resumption.reason)))
+                resumption = msgspec.structs.replace(resumption, reason=reason)
         # Only now: the engine knows its service once it is open.
         await self.saver.forget(left)
         await self._announce(resumption, version, needed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Final
 
 from rftd.ops.logs import Logger
 from rftd.streams import topics
@@ -17,11 +18,14 @@ from rftd.streams.spine_digest import SpineDigest, follow_digest
 from rftd.streams.topics import partition_of
 from rftd.workers.devices.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
-from rftd.workers.training.engine import RestingEngine, TrainerEngine
+from rftd.workers.training.engine import RemoteEngine, RestingEngine, TrainerEngine
 from rftd.workers.training.execution import Execution
 from rftd.workers.training.loop import TrainingLoop
 from rftd.workers.training.publishing import Publisher
 from rftd.workers.training.saving import Saver
+
+WAIT_SERVICE: Final = "wait_service"
+"""The state of a trainer whose engine's service does not answer."""
 
 
 class Trainer:
@@ -47,6 +51,7 @@ class Trainer:
         self._log = log
         self._submitted = submitted
         self._lease: RoleLease | None = None
+        self._state_before = ""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until the experiment ends or `stop` is set; the step under way is finished first.
@@ -70,7 +75,7 @@ class Trainer:
         async with asyncio.TaskGroup() as tasks:
             # Heartbeats begin before the lease is had and the model is loaded: both take long, and the daemon would
             # count a silent worker as lost.
-            beat = tasks.create_task(self._member.beat(lambda: None))
+            beat = tasks.create_task(self._member.beat(self._look))
             try:
                 lease = self._lease = await self._acquire()
                 loop = TrainingLoop(
@@ -94,6 +99,17 @@ class Trainer:
                 await execution.call(self._engine.close)
                 if turn is not None:
                     turn.close()
+
+    def _look(self) -> None:
+        """Lets the heartbeat say that the engine's service does not answer, and what it did before once it does."""
+        pulse = self._member.pulse
+        if not isinstance(self._engine, RemoteEngine):
+            return
+        if self._engine.waits_for and pulse.state != WAIT_SERVICE:
+            self._state_before = pulse.state
+            pulse.state = WAIT_SERVICE
+        elif not self._engine.waits_for and pulse.state == WAIT_SERVICE:
+            pulse.state = self._state_before
 
     def _device_turn(self, spec: ExperimentSpec, execution: Execution) -> DeviceTurn | None:
         """The turns with rollouts on one device, if any stage asks for them."""

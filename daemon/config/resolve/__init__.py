@@ -16,6 +16,7 @@ policy.py      policy, replay buffer and capacity to one staleness policy that c
 gpu_shares.py  the guide's arithmetic of a cluster's GPUs
 rollout_engine.py which engine generates, and what it needs of its host
 explorer.py    how rollouts are given out
+tinker.py      a service as trainer and sampler
 auxiliary.py   the models that workflows and rewards ask
 placement.py   which GPUs each worker has for its own
 trainer.py     which engine trains, the critic or the teacher beside the model, the optimizer steps of a batch

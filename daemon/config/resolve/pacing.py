@@ -17,6 +17,7 @@ from rftd.streams.schedule import needed_staleness
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec, TrainerSpec
 from rftd.workers.devices.host import Host
 from rftd.workers.weights.registry import CHANNELS
+from rftd.workers.weights.service import SERVICE
 
 _SYNC: FieldPath = ("synchronizer",)
 _NCCL_GPUS: Final = 2
@@ -86,6 +87,11 @@ def _method(experiment: Experiment, host: Host, notes: Notes) -> str:
     except ConfigError as error:
         notes.wrong((*_SYNC, "sync_method"), error.what, error.fix, WrongValue)
         return "checkpoint"
+    if given.sync_method == SERVICE:
+        if not experiment.model.tinker.enable:
+            what = "is service, and no service trains"
+            notes.wrong((*_SYNC, "sync_method"), what, "set model.tinker.enable: true, or write checkpoint")
+        return given.sync_method
     # Memory is shared by the processes of one machine alone.
     if given.sync_method == "memory" and experiment.mode in ("explore", "train"):
         notes.warn("the halves of an experiment may be on two machines: weights travel as checkpoint files")

@@ -26,7 +26,8 @@ def with_devices(
     each = _gpus_of_engine(experiment, rollout, host)
     trains = _gpus_of_trainer(experiment, trainer, host)
     if not host.gpus or not (each or trains):
-        _check_slots(experiment, host, notes)
+        if not experiment.model.tinker.enable:  # it computes elsewhere, and leaves all of a cluster
+            _check_slots(experiment, host, notes)
         return _given(rollout, each), trainer
     # A teacher is part of the trainer, on its devices: it has no engine of its own.
     models = experiment.explorer.auxiliary_models

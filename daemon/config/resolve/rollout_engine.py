@@ -23,7 +23,7 @@ ON_CPU: Final = "float32"
 _TYPE: Final[FieldPath] = ("explorer", "rollout_model", "engine_type")
 _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 """The engines of the guide."""
-_ALONE: Final = frozenset({"torch", "fake", SERVICE})
+_ALONE: Final = frozenset({"torch", "fake", "tinker", SERVICE})
 """Engines of ours that compute on one device at most, and batch by themselves: of the needs they look at none but the
 time."""
 _SERVED: Final = (
@@ -49,8 +49,8 @@ class ChosenEngine(NamedTuple):
 def choose_engine(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine:
     """The engine that is written, or refused with the reason; one that is not is vLLM on a GPU, else torch."""
     model = experiment.explorer.rollout_model
-    if experiment.model.tinker.enable:
-        return ChosenEngine("tinker", "auto")
+    if experiment.model.tinker.enable:  # its engine has taken the place of what is written
+        return ChosenEngine(model.engine_type, "auto")
     if experiment.model.external_model.enable or model.engine_type == SERVICE:
         check_external(experiment, notes)
         return ChosenEngine(SERVICE, "auto")

@@ -23,6 +23,7 @@ from rftd.daemon.config.resolve.rows import dataset, resolve_mix
 from rftd.daemon.config.resolve.serving import SERVE, as_served, conversations, with_server
 from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_taskset
+from rftd.daemon.config.resolve.tinker import as_tinker, check_sampling
 from rftd.daemon.config.resolve.trainer import check_objective, resolve_trainer, with_companions, with_updates
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
@@ -38,7 +39,7 @@ _ANY_LENGTHS = LengthLimits(2**20, 2**19, 2**19, 0)
 
 def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -> StageSpec | None:
     """The stage, or None after saying everything that is wrong with it."""
-    experiment = _of_its_mode(config.experiment, notes)
+    experiment = as_tinker(_of_its_mode(config.experiment, notes), notes)
     definition = find_algorithm(experiment.algorithm, notes)
     kind = _kind(experiment, definition, notes)
     total_steps = _total_steps(experiment, notes)
@@ -100,6 +101,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         auxiliary=resolve_auxiliary(experiment, lengths, host, notes) if explores else (),
     )
     check_objective(stage, notes)
+    check_sampling(stage, notes)
     stage = collecting(stage, notes) if explores and collects(experiment, notes) else stage
     stage = benched(stage) if experiment.mode == BENCH else stage
     return with_server(stage, experiment, notes) if experiment.mode == SERVE and explores else stage

@@ -46,10 +46,8 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
     """The trainer of one stage."""
     given = experiment.trainer
     engine: str = given.trainer_type
-    if experiment.model.tinker.enable:
-        engine = "tinker"
     # The guide's default: a file that says nothing of engines is trained wherever it is submitted.
-    elif engine == "verl" and (why := _without_verl(experiment, host)):
+    if engine == "verl" and (why := _without_verl(experiment, host)):
         notes.warn(f"trainer.trainer_type verl {why}: torch trains instead")
         engine = "torch"
     else:

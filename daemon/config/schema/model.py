@@ -28,12 +28,13 @@ class Tinker(Section):
     """`model.tinker`."""
 
     enable: bool = False
-    rank: Count = inert(16)
-    seed: Seed | None = inert(None)
-    train_mlp: bool = inert(True)
-    train_attn: bool = inert(True)
-    train_unembed: bool = inert(True)
-    base_url: str | None = inert(None)
+    base_model: str | None = None
+    rank: Annotated[int, Field(ge=1, le=4096)] = 32
+    seed: Seed | None = None
+    train_mlp: bool = True
+    train_attn: bool = True
+    train_unembed: bool = True
+    base_url: str | None = None
 
 
 class ExternalModel(Section):

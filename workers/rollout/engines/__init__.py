@@ -7,4 +7,5 @@ fake        answers without a model
 torch       continuous batching on this machine
 external    a model of a service, which is measured
 vllm        vLLM, in processes of its own
+tinker      a service, with weights that lie there
 """

@@ -26,6 +26,7 @@ ENGINES: Final = Plugins[RolloutEngineDefinition[Any]](
     table={
         "torch": f"{_HERE}.torch.arguments:ENGINE",
         "vllm": f"{_HERE}.vllm.arguments:ENGINE",
+        "tinker": f"{_HERE}.tinker.arguments:ENGINE",
         "external": f"{_HERE}.external:ENGINE",
         "fake": f"{_HERE}.fake:ENGINE",
     },

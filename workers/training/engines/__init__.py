@@ -5,4 +5,5 @@ registry    the engines by name, and the making of one for an experiment
 contract    the checks that every engine passes, to be run by its own tests
 fake        weights that are a digest of what was trained
 torch       one device, deterministic on a CPU
+tinker      a service: weights and optimizer lie there
 """

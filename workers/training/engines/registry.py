@@ -24,6 +24,7 @@ ENGINES: Final = Plugins[TrainerEngineDefinition[Any]](
     table={
         "torch": f"{_HERE}.torch.arguments:ENGINE",
         "verl": f"{_HERE}.verl.arguments:ENGINE",
+        "tinker": f"{_HERE}.tinker.arguments:ENGINE",
         "fake": f"{_HERE}.fake:ENGINE",
     },
 )

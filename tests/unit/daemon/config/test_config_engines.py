@@ -20,7 +20,7 @@ def test_an_engine_of_a_third_party_is_known_once_it_is_installed(
     theirs = ["explorer.rollout_model.engine_type=theirs", "trainer.trainer_type=theirs"]
     rollout, trainer = errors(overrides=theirs)
     assert "explorer.rollout_model.engine_type" in rollout
-    assert "unknown rollout engine 'theirs'; known: torch, vllm, external, fake" in rollout
+    assert "unknown rollout engine 'theirs'; known: torch, vllm, tinker, external, fake" in rollout
     assert "'rftd.rollout_engines'" in rollout
     assert "trainer.trainer_type" in trainer
     assert "'rftd.trainer_engines'" in trainer

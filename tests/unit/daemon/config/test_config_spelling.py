@@ -83,16 +83,6 @@ def test_two_spellings_must_agree(errors: Errors, load: Load, small: str) -> Non
     assert "exp.yaml:14:3" in text
 
 
-def test_tinkers_base_model_is_the_model(load: Load, small: str, errors: Errors) -> None:
-    tinker = small.replace("  model_path: /m\n", "  tinker: {enable: true, base_model: /other}\n")
-    stage = load(tinker).spec.stages[0]
-    assert (stage.model.path, stage.trainer.engine, stage.rollout.engine) == ("/other", "tinker", "tinker")
-    disabled = small.replace("model:\n", "model:\n  tinker: {enable: false, base_model: /other}\n")
-    assert load(disabled).spec.stages[0].model.path == "/m"
-    (text,) = errors(small.replace("model:\n", "model:\n  tinker: {enable: true, base_model: /other}\n"))
-    assert "set twice" in text
-
-
 def test_the_trainer_config_file_is_read_by_the_client(load: Load, small: str, tmp_path: Any, errors: Errors) -> None:
     (tmp_path / "verl.yaml").write_text("actor: {lr: 1e-6}\ncritic: {lr: '${actor.lr}'}\n")
     config = load(small, ["trainer.trainer_config_path=verl.yaml"]).config

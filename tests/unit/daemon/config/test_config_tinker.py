@@ -1,0 +1,118 @@
+"""`model.tinker`: the service trains and generates, and what means nothing to it is refused or said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from unit.daemon.config.conftest import Load
+
+GUIDE = """
+project: p
+name: n
+checkpoint_root_dir: /c
+algorithm:
+  algorithm_type: grpo
+  repeat_times: 8
+  kl_loss_fn_args:
+    kl_coef: 0.0
+model:
+  model_path: /m/org/tiny
+  max_model_len: 64
+  tinker:
+    enable: true
+    base_model: org/Other
+cluster:
+  node_num: 1
+  gpu_per_node: 4
+buffer:
+  batch_size: 2
+  total_steps: 5
+  explorer_input:
+    taskset:
+      path: /t.jsonl
+      default_workflow_type: math_workflow
+explorer:
+  rollout_model:
+    engine_num: 4
+synchronizer:
+  sync_method: checkpoint
+"""
+
+
+def test_the_guides_file_is_trained_by_the_service(load: Load) -> None:
+    found = load(GUIDE)
+    stage = found.spec.stages[0]
+    assert (stage.trainer.engine, stage.rollout.engine, stage.sync.method) == ("tinker", "tinker", "service")
+    assert stage.model.path == "/m/org/tiny"
+    assert stage.trainer.engine_args == {
+        "base_model": "org/Other",
+        "rank": 32,
+        "seed": None,
+        "train_mlp": True,
+        "train_attn": True,
+        "train_unembed": True,
+    }
+    assert stage.trainer.save_hf == "never"
+    assert not [each for each in found.spec.warnings if "tinker" in each or "checkpoint" in each]
+
+
+def test_what_the_file_says_of_the_service(load: Load) -> None:
+    text = GUIDE.replace(
+        "    base_model: org/Other\n", "    rank: 8\n    seed: 3\n    train_mlp: false\n    base_url: http://here:1\n"
+    )
+    text = text.replace(
+        "explorer:\n", "trainer:\n  save_hf_checkpoint: last\n  engine_args: {device: cpu}\nexplorer:\n"
+    )
+    text = text.replace("  tinker:\n", "  lora_configs: [{name: a}]\n  tinker:\n").replace(": checkpoint", ": memory")
+    found = load(text)
+    stage = found.spec.stages[0]
+    args = stage.trainer.engine_args
+    assert (args["base_model"], args["rank"], args["seed"], args["train_mlp"]) == ("org/tiny", 8, 3, False)
+    assert args["base_url"] == stage.rollout.engine_args["base_url"] == "http://here:1"
+    assert stage.model.lora is None
+    for said in ("base_model is not written", "lora_configs", "save_hf_checkpoint", "sync_method memory", "device has"):
+        assert any(said in each for each in found.spec.warnings), said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "said"),
+    [
+        ("algorithm_type: grpo", "algorithm_type: ppo", "algorithm.algorithm_type", "ppo needs a critic's values"),
+        ("kl_coef: 0.0", "kl_coef: 0.1", "algorithm.kl_loss_fn_args.kl_coef", "a frozen reference"),
+        (
+            "  kl_loss_fn_args:",
+            "  entropy_loss_fn: default\n  entropy_loss_fn_args: {entropy_coef: 0.1}\n  kl_loss_fn_args:",
+            "algorithm.entropy_loss_fn_args.entropy_coef",
+            "the entropy at each token",
+        ),
+        ("  max_model_len: 64", "  max_model_len: 64\n  temperature: 0.7", "model.temperature", "at temperature 0.7"),
+        ("project: p", "project: p\ndeterministic: true", "deterministic", "promises no equal bits"),
+        ("enable: true", "enable: false", "cluster.gpu_per_node", "none is left for the trainer"),
+        (
+            "      path: /t.jsonl",
+            "      path: /t.jsonl\n      rollout_args: {min_p: 0.1}",
+            "rollout_args.min_p",
+            "can draw with: min_p",
+        ),
+    ],
+)
+def test_what_the_service_cannot_do_is_refused_with_its_field(
+    errors: Callable[..., list[str]], old: str, new: str, field: str, said: str
+) -> None:
+    texts = errors(GUIDE.replace(old, new))
+    assert any(field in text and said in text for text in texts), texts
+
+
+@pytest.mark.parametrize(
+    ("section", "field"),
+    [
+        ("trainer: {trainer_type: tinker}", "trainer.trainer_type"),
+        ("explorer: {rollout_model: {engine_type: tinker}}", "explorer.rollout_model.engine_type"),
+        ("synchronizer: {sync_method: service}", "synchronizer.sync_method"),
+    ],
+)
+def test_one_part_of_it_alone_is_refused(
+    small: str, errors: Callable[..., list[str]], section: str, field: str
+) -> None:
+    assert any(field in text and "tinker" in text for text in errors(f"{small}{section}\n"))

@@ -1,0 +1,5 @@
+"""The Tinker rollout engine: the service generates, with weights that lie there under a name.
+
+arguments  its arguments, and what of a request the service cannot do
+engine     `TinkerRolloutEngine`
+"""

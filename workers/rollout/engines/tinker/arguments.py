@@ -1,0 +1,54 @@
+"""The Tinker rollout engine's arguments, what it cannot draw, and how it is opened; known without the package."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import msgspec
+
+from rftd.ops.errors import ConfigError
+from rftd.streams.spec import SamplingSpec
+from rftd.workers.rollout.engine import RolloutEngine, Sampling
+from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
+from rftd.workers.tinker.access import Access
+
+_NEUTRAL: Final[dict[str, object]] = {
+    "min_tokens": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "logit_bias": (),
+    "ignore_eos": False,
+    "processed_logprobs": False,
+}
+"""The settings that the service does not have, with the values at which they change nothing."""
+
+
+class TinkerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `model.tinker` says of the rollouts."""
+
+    base_url: str = ""
+    """The service's address; empty: its own."""
+
+
+def undrawable(sampling: Sampling | SamplingSpec) -> list[str]:
+    """The settings that ask for what the service cannot do."""
+    return [name for name, neutral in _NEUTRAL.items() if getattr(sampling, name) != neutral]
+
+
+async def _open(opening: EngineOpening[TinkerArgs]) -> RolloutEngine:
+    if opening.deterministic:
+        raise ConfigError(
+            "the Tinker service promises no equal bits, and the experiment is deterministic",
+            field="deterministic",
+            fix="leave deterministic out, or generate with torch",
+        )
+    from rftd.workers.rollout.engines.tinker.engine import TinkerRolloutEngine
+    from rftd.workers.tinker.sdk import connect
+
+    service = connect(Access.of(opening.arguments.base_url, os.environ))
+    return TinkerRolloutEngine(service, opening.model)
+
+
+ENGINE: Final = RolloutEngineDefinition(arguments=TinkerArgs, open=_open)

@@ -1,0 +1,133 @@
+"""`TinkerRolloutEngine`: responses that the service draws."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+from rftd.ops.decoding import json_decoder
+from rftd.ops.errors import RftdError, RolloutError
+from rftd.streams.events.experience import Span
+from rftd.streams.spec import ModelSpec
+from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
+from rftd.workers.rollout.engines.tinker.arguments import undrawable
+from rftd.workers.tinker.answers import drawn_of
+from rftd.workers.tinker.service import Sampler, ServiceSampling, TinkerService
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.service import SERVICE
+
+_SEEDS: Final = 1 << 31
+
+
+class TinkerRolloutEngine:
+    """Implements `RolloutEngine`. A response is drawn whole by the weights that were in use when it was asked for."""
+
+    def __init__(self, service: TinkerService, model: ModelSpec) -> None:
+        """An engine without weights; the service is asked when some are loaded."""
+        self._service = service
+        self._model = model
+        self._end = _end_text(Path(model.path))
+        self._sampler: Sampler | None = None
+        self._version = (-1, -1)
+        self._closed = asyncio.Event()
+        self._tokens = self._requests = self._running = 0
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return self._version
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """The response. Raises RolloutError, also for an answer of another shape, with the field."""
+        self._check(request)
+        sampler = self._sampler
+        version = self._version
+        if sampler is None or self._closed.is_set():
+            raise RolloutError("the engine was closed" if self._closed.is_set() else "the engine has no weights")
+        self._running += 1
+        try:
+            drawn = await self._or_closed(sampler, request)
+        finally:
+            self._running -= 1
+        self._tokens += len(drawn.tokens)
+        self._requests += 1
+        return Generation(
+            tokens=drawn.tokens,
+            logprobs=drawn.logprobs,
+            spans=(Span(*version, 0, len(drawn.tokens)),),
+            finish=drawn.finish,
+        )
+
+    async def _or_closed(self, sampler: Sampler, request: GenerationRequest) -> Any:
+        """The drawn response, or RolloutError once the engine is closed."""
+        asked = asyncio.ensure_future(sampler.sample(request.prompt, self._draw(request)))
+        closed = asyncio.ensure_future(self._closed.wait())
+        try:
+            await asyncio.wait({asked, closed}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                raise RolloutError("the engine was closed")
+            try:
+                return drawn_of(asked.result(), max_tokens=request.sampling.max_tokens)
+            except RolloutError:
+                raise
+            except RftdError as error:
+                raise RolloutError(error.what, field=error.field, fix=error.fix) from error
+        finally:
+            asked.cancel()
+            closed.cancel()
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        """Draws from the named weights from now on; requests under way end with those that they began with."""
+        if weights.method != SERVICE:
+            raise RolloutError(
+                f"weights came by the channel {weights.method!r}, and the service has none of them",
+                where=weights.path,
+                fix="train with trainer_type: tinker",
+            )
+        self._sampler = await asyncio.to_thread(self._service.sampler, weights.path)
+        self._version = (weights.version, weights.generation)
+        # Nothing of them can be digested here: what was announced is what the name stands for.
+        return weights.checksum
+
+    def stats(self) -> EngineStats:
+        return EngineStats(tokens_total=self._tokens, requests_total=self._requests, running=self._running, waiting=0)
+
+    async def close(self) -> None:
+        self._closed.set()
+        await asyncio.to_thread(self._service.close)
+
+    def _check(self, request: GenerationRequest) -> None:
+        if wrong := undrawable(request.sampling):
+            raise RolloutError(
+                f"the Tinker service cannot draw with {', '.join(wrong)}",
+                field=f"rollout_args.{wrong[0]}",
+                fix="leave it out, or generate with torch or vllm",
+            )
+        room = self._model.max_model_len - len(request.prompt)
+        if not request.prompt or room < 1:
+            raise RolloutError(
+                f"a prompt of {len(request.prompt)} tokens leaves no room for a response in {self._model.max_model_len}"
+            )
+
+    def _draw(self, request: GenerationRequest) -> ServiceSampling:
+        sampling = request.sampling
+        return ServiceSampling(
+            max_tokens=min(sampling.max_tokens, self._model.max_model_len - len(request.prompt)),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=sampling.seed % _SEEDS,
+            # Without texts the service stops at the model's own end; with some it would stop at those alone.
+            stop=tuple(dict.fromkeys((*sampling.stop, *self._end))) if sampling.stop else None,
+        )
+
+
+def _end_text(model: Path) -> tuple[str, ...]:
+    """The text of the model's end of sequence, if its tokenizer's settings say it."""
+    try:
+        settings = json_decoder(dict[str, Any]).decode((model / "tokenizer_config.json").read_bytes())
+    except (OSError, ValueError):
+        return ()
+    end = settings.get("eos_token")
+    text = end.get("content") if isinstance(end, dict) else end
+    return (text,) if isinstance(text, str) and text else ()

@@ -1,0 +1,62 @@
+"""`engine_args` of the Tinker trainer engine, what it cannot give, and how it is made; known without the package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from rftd.workers.tinker.access import Access
+from rftd.workers.tinker.service import AdapterShape
+from rftd.workers.training.engine import TrainerEngine
+from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
+from rftd.workers.training.losses.demands import Part
+
+
+class TinkerTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `model.tinker` says of the training."""
+
+    base_model: str = ""
+    """The model's name at the service."""
+    rank: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
+    seed: int | None = None
+    """Of the adapter's first numbers; None: the service's own choice."""
+    train_mlp: bool = True
+    train_attn: bool = True
+    train_unembed: bool = True
+    base_url: str = ""
+    """The service's address; empty: its own."""
+
+    @property
+    def shape(self) -> AdapterShape:
+        """The adapter."""
+        return AdapterShape(
+            rank=self.rank,
+            seed=self.seed,
+            train_mlp=self.train_mlp,
+            train_attn=self.train_attn,
+            train_unembed=self.train_unembed,
+        )
+
+
+LACKS: Final[Mapping[Part, str]] = {
+    "entropies": "the service tells the log-probability of each token, and not of the others that might have come",
+    "reference": "the service trains one adapter, and keeps no second one beside it",
+    "critic": "the service trains language models alone",
+    "teacher": "the service trains one adapter, and keeps no other model beside it",
+    "temperatures": "the service computes at temperature 1",
+}
+
+
+def _make(opening: TrainerOpening[TinkerTrainerArgs]) -> TrainerEngine:
+    from rftd.workers.tinker.sdk import connect
+    from rftd.workers.training.engines.tinker.engine import TinkerTrainerEngine
+
+    return TinkerTrainerEngine(opening.arguments, lambda: connect(Access.of(opening.arguments.base_url, os.environ)))
+
+
+ENGINE: Final = TrainerEngineDefinition(
+    arguments=TinkerTrainerArgs, make=_make, opened_with=TinkerTrainerArgs.__struct_fields__, lacks=LACKS
+)
