@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast test-engines engines-cpu check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records lock newer clean
+.PHONY: demo test test-fast test-engines engines-cpu check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock newer clean
 
 STACK ?= embedded
 
@@ -75,7 +75,7 @@ $(AGENTS)/.ready: tests/bench/agents/sdks.txt tests/bench/agents/litellm.txt tes
 	    tests/bench/agents/$$each.txt || exit 1; done
 	touch $(AGENTS)/.ready
 
-torture: torture-crash torture-sim torture-tables torture-http torture-records  ## the long versions of the tests that break things; hours
+torture: torture-crash torture-sim torture-tables torture-http torture-records torture-tinker  ## the long versions of the tests that break things; hours
 
 torture-crash: $(READY)             ## 10,000 logs that lose power, files cut at every byte, 1,400 kills of real processes
 	$(BIN)/python -P tests/crash/torture.py
@@ -95,6 +95,9 @@ torture-http: $(READY)              ## 10,000 requests that the API's document a
 
 torture-records: $(READY)           ## 100,000 mutated records of whole runs, read by everybody who reads a log, two minutes
 	$(BIN)/python -P tests/property/torture_records.py
+
+torture-tinker: $(READY)            ## 10,000 faults of a service that trains, and kills of its trainer, five minutes
+	$(BIN)/python -P tests/property/torture_tinker.py
 
 lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \

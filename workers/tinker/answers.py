@@ -43,13 +43,13 @@ def loss_sum_of(answer: PassAnswer) -> float:
     return float(found)
 
 
-def path_of(answer: Any, run: str) -> str:
-    """The path of what a run has saved. Raises WorkError for another run's, or none."""
+def path_of(answer: Any, run: str, name: str) -> str:
+    """The path of what a run has saved under a name. Raises WorkError for another one."""
     if not isinstance(answer, str) or not answer.startswith("tinker://"):
         raise _other("path", f"is {_shown(answer)}, and not a tinker:// path")
-    # A path of another run would be trained on, or generated with, without a word.
-    if answer.removeprefix("tinker://").partition("/")[0] != run:
-        raise _other("path", f"is {_shown(answer)}, which is not of the run {run!r}")
+    # Another path would be trained on, or generated with, without a word; a part of it fails when it is needed.
+    if answer.removeprefix("tinker://").partition("/")[0] != run or answer.rpartition("/")[2] != name:
+        raise _other("path", f"is {_shown(answer)}, and {name!r} of the run {run!r} was saved")
     return answer
 
 

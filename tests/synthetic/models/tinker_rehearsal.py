@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from rftd.ops.errors import RolloutError
@@ -112,7 +113,10 @@ class Rehearsal:
                 gradient[token] -= each * np.exp(table[token])
                 gradient[token, target] += each
         run.gradient = gradient
-        run.last = "+".join(str(int(row.targets.sum())) for row in rows)
+        digest = xxhash.xxh3_64()
+        for row in rows:
+            digest.update(row.targets.tobytes())
+        run.last = digest.hexdigest()
         return answer | {"metrics": {"loss:sum": total}}
 
     def step(self, run: Run, adam: AdamStep) -> dict[str, Any]:

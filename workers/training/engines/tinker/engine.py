@@ -120,7 +120,7 @@ class TinkerTrainerEngine:
         if not self._fresh:
             # There is no other way to a fresh optimizer than a new run from the present weights.
             with self._calling() as service:
-                path = path_of(run.save_state(self._next_name("stage")), run.id)
+                path = self._kept(run, "stage")
                 self._run = run = service.run_from(path, self._args.base_model, optimizer=False)
                 self._fresh = True
                 self._delete(path)
@@ -163,8 +163,9 @@ class TinkerTrainerEngine:
     def snapshot(self) -> TinkerSnapshot:
         """The present weights, which the service keeps before it takes the next step."""
         run = self._opened_run()
-        saved = run.save_weights(self._next_name(f"v{self._state.step}"))
-        return TinkerSnapshot(lambda: path_of(saved(), run.id), self._checksum)
+        name = self._next_name(f"v{self._state.step}")
+        saved = run.save_weights(name)
+        return TinkerSnapshot(lambda: path_of(saved(), run.id, name), self._checksum)
 
     def save(self, folder: Path, *, hf: bool) -> None:
         """Has the service keep weights and optimizer, and writes their name; there is nothing for transformers."""
@@ -172,7 +173,7 @@ class TinkerTrainerEngine:
         actor.mkdir(parents=True, exist_ok=True)
         run = self._opened_run()
         with self._calling():
-            path = path_of(run.save_state(self._next_name(f"step-{self._state.step}")), run.id)
+            path = self._kept(run, f"step-{self._state.step}")
         ServiceState(service=NAME_OF, base_model=self._args.base_model, path=path, checksum=self._checksum).write(
             folder
         )
@@ -234,6 +235,11 @@ class TinkerTrainerEngine:
         self._run = None
         self._training = None
         self._fresh = True
+
+    def _kept(self, run: TrainingRun, what: str) -> str:
+        """The path of weights and optimizer as they are, which the service keeps."""
+        name = self._next_name(what)
+        return path_of(run.save_state(name), run.id, name)
 
     def _delete(self, path: str) -> None:
         # What is not deleted costs room at the service; training does not wait for it.
