@@ -57,6 +57,7 @@ class SdkService:
         self._package = package
         self._access = access
         self._client: Any = None
+        self._rest: Any = None
 
     def new_run(self, base_model: str, shape: AdapterShape) -> SdkRun:
         """A fresh adapter. Raises ConfigError for a model that the service does not have."""
@@ -89,7 +90,7 @@ class SdkService:
         try:
             with self._said(f"look for {path}"):
                 run = path.removeprefix("tinker://").partition("/")[0]
-                found = self._opened().create_rest_client().list_checkpoints(run).result()
+                found = self._asked().list_checkpoints(run).result()
                 return any(each.tinker_path == path for each in found.checkpoints)
         except RftdError as error:
             return "(404)" not in error.what
@@ -97,7 +98,7 @@ class SdkService:
     def delete(self, path: str) -> None:
         """Deletes what lies there, if anything does."""
         with suppress(_NothingThere), self._said(f"delete {path}", lambda said: _NothingThere(said)):
-            self._opened().create_rest_client().delete_checkpoint_from_tinker_path(path).result()
+            self._asked().delete_checkpoint_from_tinker_path(path).result()
 
     def answers(self) -> bool:
         """True if the service answers at all, whatever it says."""
@@ -124,6 +125,14 @@ class SdkService:
                 user_metadata={"by": "rftd"},
             )
         return self._client
+
+    def _asked(self) -> Any:
+        """The client of requests that belong to no session."""
+        if self._rest is None:
+            self._rest = self._package.RestClient(
+                api_key=self._access.key.reveal(), base_url=self._access.base_url or None
+            )
+        return self._rest
 
     @contextmanager
     def _said(self, doing: str, unknown: Callable[[str], Exception] | None = None) -> Iterator[None]:
@@ -252,15 +261,17 @@ def _passed(output: Any) -> PassAnswer:
 
 
 def _status(error: BaseException) -> int:
-    """The HTTP status that an error of the package came from; 0: nothing came, or it does not say."""
+    """The HTTP status that an error of the package came from, 400 if it does not say; 0: nothing came."""
     seen: BaseException | None = error
     while seen is not None:
         status = getattr(seen, "status_code", None)
         if isinstance(status, int):
             return status
         seen = seen.__cause__
-    # Errors of the request itself, which the service answered with a reason.
-    return 400 if type(error).__name__ == "RequestFailedError" else 0
+    if any(each.__name__ in ("APIConnectionError", "TimeoutException", "TimeoutError") for each in type(error).__mro__):
+        return 0
+    # The service answered: with a reason of its own, or with what the package cannot read.
+    return 400
 
 
 def _default_base_url() -> str:

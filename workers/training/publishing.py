@@ -190,13 +190,16 @@ class Publisher:
 
     def _stands(self, event: WeightsPublished) -> bool:
         """True if it is there, and was never found unreadable, which a look at its name does not show."""
-        return event.path not in self._damaged and self._holds(event)
+        # A service is asked by `_opens` alone: this is looked at twice a second while no plan comes.
+        return event.path not in self._damaged and (event.method == SERVICE or self._holds(event))
 
     def _opens(self, event: WeightsPublished) -> bool:
         if not self._stands(event):
             return False
         if event.method == SERVICE:
-            return True  # there is nothing to read through: the service has said that it has them
+            if not self._holds(event):
+                self._damaged.add(event.path)
+            return event.path not in self._damaged  # there is nothing to read through
         try:
             with self._channels.of(event.method).open(as_ref(event)):
                 return True

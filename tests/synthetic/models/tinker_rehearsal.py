@@ -70,13 +70,13 @@ class Rehearsal:
 
     def new_run(self, base_model: str) -> str:
         if base_model not in self.models:
-            raise _Refused(404, f"no model {base_model}")
+            raise Unknown(404, f"no model {base_model}")
         zeros = np.zeros((self.vocabulary, self.vocabulary))
         return self._add(Run(zeros.copy(), zeros.copy(), zeros.copy()))
 
     def run_from(self, path: str, *, optimizer: bool) -> str:
         if path not in self.saved or not self.saved[path][1]:
-            raise _Refused(404, f"no state {path}")
+            raise Unknown(404, f"no state {path}")
         run = copy.deepcopy(self.saved[path][0])
         if not optimizer:
             run.mean[:] = run.square[:] = 0.0
@@ -139,7 +139,7 @@ class Rehearsal:
 
     def sample(self, path: str, prompt: Sequence[int], draw: ServiceSampling) -> dict[str, Any]:
         if path not in self.saved:
-            raise _Refused(404, f"no weights {path}")
+            raise Unknown(404, f"no weights {path}")
         table = self.saved[path][0].logprobs()
         random = np.random.default_rng(draw.seed)
         tokens: list[int] = []
@@ -155,7 +155,7 @@ class Rehearsal:
         return {"tokens": tokens, "logprobs": logprobs, "stop_reason": "stop" if tokens[-1] == END else "length"}
 
 
-class _Refused(Exception):
+class Unknown(Exception):
     def __init__(self, status: int, said: str) -> None:
         super().__init__(said)
         self.status = status
@@ -197,14 +197,14 @@ class RehearsalService:
     def new_run(self, base_model: str, shape: AdapterShape) -> RehearsalRun:
         try:
             made = self.ask("new_run", lambda: self.service.new_run(base_model))
-        except _Refused as error:
+        except Unknown as error:
             raise self.access.unknown_model(base_model, str(error)) from None
         return RehearsalRun(self, made)
 
     def run_from(self, path: str, base_model: str, *, optimizer: bool) -> RehearsalRun:
         try:
             made = self.ask("run_from", lambda: self.service.run_from(path, optimizer=optimizer))
-        except _Refused as error:
+        except Unknown as error:
             raise self.access.forgotten(path, str(error)) from None
         return RehearsalRun(self, made)
 
