@@ -106,6 +106,8 @@ ENDPOINT_KEEP_ALIVE_S: Final = 75
 """Longer than clients keep a connection, so that none is closed as it is used again."""
 ENDPOINT_BODY_S: Final = 60.0
 """The longest that the body of a call of the endpoint may take to arrive."""
+ENDPOINT_KEPT_SIZE_BYTES: Final = 32 * MIB
+"""Bodies of answered calls that a rollout keeps, so that a repeated request is told the same. The oldest go first."""
 SERVED_CALLS: Final = 1024
 """Calls of clients that a serving explorer answers at a time, most of which wait; another is told to come again."""
 SERVED_ANSWERS: Final = 100_000

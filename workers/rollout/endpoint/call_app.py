@@ -118,6 +118,7 @@ def _repetition(path: str, body: bytes, headers: Mapping[bytes, bytes]) -> Repet
         digest_of(path.encode(), body),
         headers.get(b"idempotency-key", b"").decode("latin-1"),
         headers.get(b"x-stainless-retry-count", b"0") != b"0",
+        len(body),
     )
 
 

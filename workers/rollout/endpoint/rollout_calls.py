@@ -9,6 +9,7 @@ what no client was there to receive is not trained, unless it asks again.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -51,14 +52,16 @@ class Repetition(msgspec.Struct, frozen=True):
     """The idempotency key; empty without one."""
     said: bool = False
     """The client says that it repeats an earlier request."""
+    size_bytes: int = 0
+    """The size of the body."""
 
 
 class ModelCall:
     """A call that is answered once, to however many requests."""
 
-    def __init__(self, asked: ApiCall, body: bytes) -> None:
+    def __init__(self, asked: ApiCall, repetition: Repetition) -> None:
         self.asked = asked
-        self.body = body
+        self.repetition = repetition
         self.waiting = 0
         """Requests that wait for the answer."""
         self.recorded = False
@@ -88,6 +91,11 @@ class ModelCall:
     def under_way(self) -> bool:
         """True while its answer is drawn."""
         return self.task is not None and not self.task.done() and not self.task.cancelling()
+
+    @property
+    def waits(self) -> bool:
+        """True while a request waits for it, or its answer is drawn."""
+        return self.waiting > 0 or (self.task is not None and not self.task.done())
 
     @property
     def answered(self) -> bool:
@@ -121,6 +129,10 @@ class RolloutCalls:
         self._keyed: dict[str, ModelCall] = {}
         self._unkeyed: dict[bytes, ModelCall] = {}
         """The newest call with each body."""
+        self._order: deque[ModelCall] = deque()
+        """Those two together, oldest first, and some that a newer one has replaced."""
+        self._kept_bytes = 0
+        """The bodies of those."""
 
     def enter(self, asked: ApiCall, repetition: Repetition) -> ModelCall:
         """The call that a request belongs to: one that was made, or a new one, which begins. Raises CallError."""
@@ -128,7 +140,7 @@ class RolloutCalls:
         if known is not None:
             return known
         question = asked.question
-        call = ModelCall(asked, repetition.body)
+        call = ModelCall(asked, repetition)
         self._admit(question.choices)
         call.task = self.tasks.create_task(self._outcome(call))
         # Not in the task, which may be cancelled before its first step.
@@ -137,6 +149,9 @@ class RolloutCalls:
             self._keyed[repetition.key] = call
         else:
             self._unkeyed[repetition.body] = call
+        self._order.append(call)
+        self._kept_bytes += repetition.size_bytes
+        self._forget()
         return call
 
     def leave(self, call: ModelCall) -> None:
@@ -170,7 +185,7 @@ class RolloutCalls:
     def _known(self, repetition: Repetition) -> ModelCall | None:
         if repetition.key:
             call = self._keyed.get(repetition.key)
-            if call is not None and call.body != repetition.body:
+            if call is not None and call.repetition.body != repetition.body:
                 raise CallError(
                     422, "this idempotency key came with another request before", reason="idempotency_key_reused"
                 )
@@ -179,6 +194,18 @@ class RolloutCalls:
             call = self._unkeyed.get(repetition.body)
             repeated = call is not None and call.answered and repetition.said
         return call if call is not None and (call.under_way or repeated) else None
+
+    def _forget(self) -> None:
+        """Lets go of the oldest calls that are over, beyond what is kept: their repetition would be a new call."""
+        while self._kept_bytes > limits.ENDPOINT_KEPT_SIZE_BYTES and not self._order[0].waits:
+            call = self._order.popleft()
+            repetition = call.repetition
+            self._kept_bytes -= repetition.size_bytes
+            # A newer call may have taken its place.
+            if repetition.key and self._keyed.get(repetition.key) is call:
+                del self._keyed[repetition.key]
+            elif not repetition.key and self._unkeyed.get(repetition.body) is call:
+                del self._unkeyed[repetition.body]
 
     def _admit(self, choices: int) -> None:
         bounds = self._bounds

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from synthetic.models.scripted_engine import Asker, ScriptedEngine, asking, client_of, running_endpoint, user
 
+from rftd.ops import limits
 from rftd.workers.rollout.rewards.reward import RewardResult
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +36,22 @@ async def test_an_idempotency_key_makes_one_call_of_many_requests() -> None:
         assert steps(asker) == len(engine.requests) == 1
         assert (await asker.client.post(CHAT, json=BODY, headers={"Idempotency-Key": "l"})).text != later.text
         assert steps(asker) == 2
+
+
+async def test_the_bodies_of_calls_that_are_over_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ENDPOINT_KEPT_SIZE_BYTES", 3000)
+    engine = ScriptedEngine(["one"])
+    async with running_endpoint() as endpoint, asking(endpoint, engine) as asker:
+        for number in range(10):
+            body = {"messages": [user(f"{number}" * 1000)]}
+            headers = {"Idempotency-Key": str(number)}
+            assert (await asker.client.post(CHAT, json=body, headers=headers)).status_code == 200
+        # The newest is told again; the oldest is drawn anew.
+        assert (await asker.client.post(CHAT, json=body, headers=headers)).status_code == 200
+        assert len(engine.requests) == 10
+        body = {"messages": [user("0" * 1000)]}
+        assert (await asker.client.post(CHAT, json=body, headers={"Idempotency-Key": "0"})).status_code == 200
+        assert len(engine.requests) == 11
 
 
 async def test_the_same_body_at_the_same_time_is_one_call_and_later_another() -> None:
