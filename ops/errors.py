@@ -19,6 +19,7 @@
     └── WorkError             a rollout, a reward, a step
         ├── DiskFullError     weights or a checkpoint found no space
         ├── DeviceMemoryError  an engine would find no memory
+        ├── RankError         a process of a trainer engine is gone, hangs or differs
         ├── RolloutError
         └── TrainError
 
@@ -186,6 +187,12 @@ class DeviceMemoryError(WorkError):
     """A device has less free memory than an engine needs at least; nothing was loaded."""
 
     code = "RFTD-WRK-011"
+
+
+class RankError(WorkError):
+    """A process of a trainer engine ended, does not answer, or differs from the others: all of them are given up."""
+
+    code = "RFTD-WRK-012"
 
 
 class DeadlyTaskError(WorkError):

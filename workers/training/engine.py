@@ -115,6 +115,15 @@ class RemoteEngine(Protocol):
 
 
 @runtime_checkable
+class WatchedEngine(Protocol):
+    """A trainer engine of several processes, one of which may end while nobody asks for anything."""
+
+    def watch(self) -> None:
+        """Blocks until `close`, on a thread of its own. Raises RankError as soon as a process is lost."""
+        ...
+
+
+@runtime_checkable
 class DigestingEngine(Protocol):
     """A trainer engine that gives digests of other forms than its own: what older releases and other devices made."""
 

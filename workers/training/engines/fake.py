@@ -20,6 +20,8 @@ from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.training import nonfinite
 from rftd.workers.training.engine import StepResult, TrainBatch, TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
+from rftd.workers.training.ranks.controller import TIMEOUT_S, RankedEngine, RankPlan
+from rftd.workers.training.ranks.messages import RankPlace
 from rftd.workers.weights.channel import BYTES
 from rftd.workers.weights.checksum import checksum
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
@@ -34,6 +36,10 @@ class FakeTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The stage step whose loss is NaN; 0: none."""
     nan_steps: int = 1
     """The number of steps with a NaN loss, from that one on."""
+    ranks: int = 0
+    """The number of processes that all do the same; 0: it runs in the trainer process."""
+    rank_timeout_s: float = TIMEOUT_S
+    """The longest that one call of the ranks may take."""
 
 
 class FakeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +67,10 @@ class FakeSnapshot:
 class FakeTrainerEngine:
     """Implements `TrainerEngine` without a model; deterministic."""
 
-    def __init__(self, arguments: FakeTrainerArgs | None = None) -> None:
+    def __init__(self, arguments: FakeTrainerArgs | None = None, *, rank: int = 0) -> None:
+        """`rank`: of several that do the same, the first alone writes checkpoints."""
         self._args = arguments or FakeTrainerArgs()
+        self._rank = rank
         self._state = FakeState(weights="", optimizer="", stage="")
         self._limit = 1
 
@@ -114,6 +122,8 @@ class FakeTrainerEngine:
         return FakeSnapshot(self._state.weights)
 
     def save(self, folder: Path, *, hf: bool) -> None:
+        if self._rank:
+            return
         actor = folder / "actor"
         actor.mkdir(parents=True, exist_ok=True)
         _write(actor / "state.json", msgspec.json.encode(self._state))
@@ -157,8 +167,25 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def make_rank(place: RankPlace) -> TrainerEngine:
+    """The engine of one rank."""
+    return FakeTrainerEngine(converted(dict(place.trainer.engine_args), FakeTrainerArgs), rank=place.rank)
+
+
 def _make(opening: TrainerOpening[FakeTrainerArgs]) -> TrainerEngine:
-    return FakeTrainerEngine(opening.arguments)
+    arguments = opening.arguments
+    if not arguments.ranks:
+        return FakeTrainerEngine(arguments)
+    return RankedEngine(
+        RankPlan(
+            maker=f"{__name__}:{make_rank.__name__}",
+            ranks=arguments.ranks,
+            trainer=opening.trainer,
+            threads=opening.threads,
+            backend="",
+            timeout_s=arguments.rank_timeout_s,
+        )
+    )
 
 
-ENGINE: Final = TrainerEngineDefinition(arguments=FakeTrainerArgs, make=_make)
+ENGINE: Final = TrainerEngineDefinition(arguments=FakeTrainerArgs, make=_make, opened_with=("ranks", "rank_timeout_s"))

@@ -10,21 +10,15 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor import Shard as SplitAlong
 
 from rftd.ops.decoding import json_decoder
+from rftd.workers.training.ranks.collectives import gathered, this_rank, together
 from rftd.workers.training.ranks.shards import Shard, ShardedTensors, ShardManifest, write_manifest, write_part
 from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.torch_bytes import dtype_name, memory, tensors_of
-
-
-def this_rank() -> tuple[int, int]:
-    """The number of this rank, and how many there are."""
-    if not distributed.is_initialized():
-        return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
 
 
 def save_shards(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, in_turn: bool = False) -> None:
@@ -33,38 +27,39 @@ def save_shards(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, in_tu
     `folder` is one that all ranks see. `in_turn`: one rank writes after the other. Raises OSError, WorkError.
     """
     rank, ranks = this_rank()
+    wrote = ShardManifest(ranks=ranks, files=(), tensors=())
     for turn in range(ranks) if in_turn else (rank,):
         if turn == rank:
             wrote = write_part(folder, kind, shards_of(tensors, rank, ranks), rank=rank, ranks=ranks)
-            # Through the folder: it is shared anyway, and a collective of texts of unknown length would need two.
-            (folder / f".{kind}.{rank}.json").write_bytes(msgspec.json.encode(wrote))
-        if ranks > 1:
-            distributed.barrier()
+        if in_turn:
+            gathered(b"")  # all are here: the next one's turn
+    shares = gathered(msgspec.json.encode(wrote))
     if rank == 0:
-        shares = [folder / f".{kind}.{each}.json" for each in range(ranks)]
-        write_manifest(folder, kind, [json_decoder(ShardManifest).decode(each.read_bytes()) for each in shares])
-        for each in shares:
-            each.unlink()
+        write_manifest(folder, kind, [json_decoder(ShardManifest).decode(each) for each in shares])
 
 
 def load_shards(folder: Path, kind: str, likes: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """New tensors with the numbers that were saved, spread over ranks and devices as `likes` are.
 
-    Raises DataError, on this rank at least, if files are missing or damaged or of another model.
+    Raises DataError, on all ranks, if files are missing or damaged or of another model.
     """
     rank, ranks = this_rank()
-    saved = ShardedTensors.open(folder, kind)
-    saved.check_fits({name: _layout(each) for name, each in likes.items()})
-    saved.verify(reader=rank, readers=ranks)
-    return {name: _read(saved, name, like) for name, like in likes.items()}
+    with together():
+        saved = ShardedTensors.open(folder, kind)
+        saved.check_fits({name: _layout(each) for name, each in likes.items()})
+        saved.verify(reader=rank, readers=ranks)
+        found = {name: _read(saved, name, like) for name, like in likes.items()}
+    return found
 
 
 def load_whole(folder: Path, kind: str) -> dict[str, Tensor]:
     """All tensors, whole and on the host of each rank. Raises DataError if files are missing or damaged."""
     rank, ranks = this_rank()
-    saved = ShardedTensors.open(folder, kind)
-    saved.verify(reader=rank, readers=ranks)
-    return tensors_of({name: saved.whole(name) for name in saved.layouts()})
+    with together():
+        saved = ShardedTensors.open(folder, kind)
+        saved.verify(reader=rank, readers=ranks)
+        found = tensors_of({name: saved.whole(name) for name in saved.layouts()})
+    return found
 
 
 def shards_of(tensors: Mapping[str, Tensor], rank: int, ranks: int) -> list[Shard]:

@@ -1,0 +1,65 @@
+"""What the ranks of torch tell one another beside tensors: who they are, texts, and whether one of them has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import distributed
+
+from rftd.ops.errors import DataError
+
+
+def this_rank() -> tuple[int, int]:
+    """The number of this rank, and how many there are; without torch.distributed it is one alone."""
+    if not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def gathered(data: bytes) -> list[bytes]:
+    """The bytes of all ranks, by rank. A collective."""
+    _, ranks = this_rank()
+    if ranks == 1:
+        return [data]
+    device = _device()
+    size = torch.tensor([len(data)], dtype=torch.int64, device=device)
+    sizes = [torch.zeros_like(size) for _ in range(ranks)]
+    distributed.all_gather(sizes, size)
+    lengths = [int(each) for each in sizes]
+    # One more than none: an empty tensor is no message.
+    padded = torch.zeros(max(lengths) + 1, dtype=torch.uint8)
+    if data:
+        padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    padded = padded.to(device)
+    parts = [torch.zeros_like(padded) for _ in range(ranks)]
+    distributed.all_gather(parts, padded)
+    return [bytes(part[:length].cpu().numpy()) for part, length in zip(parts, lengths, strict=True)]
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """A piece of reading that has no collective within: a DataError of one rank is raised on all of them.
+
+    Else one rank would go on, or wait for ever, while another has none of what was read.
+    """
+    found: DataError | None = None
+    try:
+        yield
+    except DataError as error:
+        found = error
+    failed = [rank for rank, each in enumerate(gathered(b"x" if found else b"")) if each]
+    if found is not None:
+        raise found
+    if failed:
+        raise DataError(
+            f"rank {failed[0]} cannot read its part of the checkpoint", fix="resume from an earlier checkpoint"
+        )
+
+
+def _device() -> torch.device:
+    # NCCL moves what lies on its device, gloo what lies on the host.
+    if distributed.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

@@ -1,0 +1,58 @@
+"""What a rank sees: releases, third parties' parts, the model's files. Ranks that see different things are named."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from rftd.ops.errors import RankError
+from rftd.ops.releases import release_of
+from rftd.streams.spec import ExperimentSpec
+from rftd.workers.training.extensions import extensions_of
+
+_PACKAGES: Final = ("rftd", "torch", "transformers", "safetensors", "numpy", "verl")
+_WHOLE_BYTES: Final = 16 << 20
+"""Files up to this size are read whole."""
+_ENDS_BYTES: Final = 1 << 20
+"""Of larger ones so much is read at either end: a safetensors file has its names and shapes first."""
+
+
+def seen(experiment: ExperimentSpec, model_path: str) -> dict[str, str]:
+    """The things by name, as texts that are equal where the things are. Missing files are no error here."""
+    found = {name: release_of(name) for name in _PACKAGES}
+    found["python"] = platform.python_version()
+    found |= extensions_of(experiment)
+    folder = Path(model_path)
+    files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    return found | {f"file {path.name} of the model": _digest(path) for path in files}
+
+
+def check_alike(seen_by: Sequence[Mapping[str, str]], *, what: str = "see different things") -> None:
+    """Raises RankError, naming all differences from rank 0, unless all ranks see the same."""
+    differences = []
+    first = seen_by[0]
+    for rank, other in enumerate(seen_by):
+        for name in sorted(first.keys() | other.keys()):
+            here = first.get(name, "missing")
+            there = other.get(name, "missing")
+            if here != there:
+                differences.append(f"{name} is {here} on rank 0, and {there} on rank {rank}")
+    if differences:
+        raise RankError(
+            f"the ranks {what}: {'; '.join(differences[:8])}",
+            fix="give all ranks the same installation and the same folders",
+        )
+
+
+def _digest(path: Path) -> str:
+    size_bytes = path.stat().st_size
+    with path.open("rb") as file:
+        data = file.read(_WHOLE_BYTES if size_bytes <= _WHOLE_BYTES else _ENDS_BYTES)
+        if size_bytes > _WHOLE_BYTES:
+            file.seek(-_ENDS_BYTES, 2)
+            data += file.read()
+    return f"{size_bytes} bytes, xxh3 {xxhash.xxh3_64(data).hexdigest()}"
