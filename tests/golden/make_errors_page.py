@@ -51,6 +51,8 @@ FIXES: Final = {
     "RFTD-WRK-004": "See the trainer's log: `rftd logs NAME --role trainer`.",
     "RFTD-WRK-005": "Lower the learning rate, or look at the batch: `rftd experiences ls NAME --step N`.",
     "RFTD-WRK-011": "Free memory on the device, or do what the message names; the run is tried again by itself.",
+    "RFTD-WRK-012": "Nothing where a process was killed: all are started again. Else read the rank's last lines in "
+    "the message; raise `trainer.engine_args.rank_timeout_s` for steps that only take long.",
     "RFTD-WRK-006": "Free some space; the worker is started again by itself.",
     "RFTD-WRK-008": "Nothing is wrong: lower `explorer.over_rollout.ratio` or raise its `wait_after_min` to lose less.",
     "RFTD-WRK-009": "Nothing is wrong: raise the staleness bound, or let fewer batches be in flight, to lose less.",

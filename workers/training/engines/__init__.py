@@ -4,6 +4,6 @@ definition  what a registered name leads to, and what an engine is made with
 registry    the engines by name, and the making of one for an experiment
 contract    the checks that every engine passes, to be run by its own tests
 fake        weights that are a digest of what was trained
-torch       one device, deterministic on a CPU
+torch       one device or several ranks, deterministic on a CPU
 tinker      a service: weights and optimizer lie there
 """

@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeGuard
 
 import msgspec
+import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor import Shard as SplitAlong
 
 from rftd.ops.decoding import json_decoder
 from rftd.workers.training.ranks.collectives import gathered, this_rank, together
 from rftd.workers.training.ranks.shards import Shard, ShardedTensors, ShardManifest, write_manifest, write_part
 from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.torch_bytes import dtype_name, memory, tensors_of
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 def save_shards(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, in_turn: bool = False) -> None:
@@ -62,27 +66,42 @@ def load_whole(folder: Path, kind: str) -> dict[str, Tensor]:
     return found
 
 
-def shards_of(tensors: Mapping[str, Tensor], rank: int, ranks: int) -> list[Shard]:
-    """The parts that this rank writes: of a DTensor what it holds, of others its share of the rows."""
+def shards_of(
+    tensors: Mapping[str, Tensor], rank: int, ranks: int, *, dtypes: Mapping[str, torch.dtype] = MappingProxyType({})
+) -> list[Shard]:
+    """The parts that this rank writes: of a DTensor what it holds, of others its share of the rows.
+
+    Tensors that are named in `dtypes` are rounded to that one, a part when it is asked for.
+    """
     found = []
     for number, (name, tensor) in enumerate(tensors.items()):
-        if isinstance(tensor, DTensor):
+        part = tensor
+        offset = [0] * tensor.ndim
+        mine = True
+        if _is_spread(tensor):
             box = box_of(tensor)
-            local = tensor.to_local()
-            if not box.first_copy:
-                continue
-            part = Shard(name, _layout(tensor), box.offset, tuple(local.shape), partial(memory, local))
+            part = tensor.to_local()
+            offset = list(box.offset)
+            mine = box.first_copy
         elif tensor.ndim and tensor.shape[0] >= ranks:
-            begin, end = (tensor.shape[0] * each // ranks for each in (rank, rank + 1))
-            rows = tensor[begin:end]
-            offset = (begin, *(0,) * (tensor.ndim - 1))
-            part = Shard(name, _layout(tensor), offset, tuple(rows.shape), partial(memory, rows))
-        elif number % ranks == rank:
-            part = Shard(name, _layout(tensor), (0,) * tensor.ndim, tuple(tensor.shape), partial(memory, tensor))
+            offset[0] = tensor.shape[0] * rank // ranks
+            part = tensor[offset[0] : tensor.shape[0] * (rank + 1) // ranks]
         else:
-            continue
-        found.append(part)
+            mine = number % ranks == rank
+        if mine:
+            dtype = dtypes.get(name, tensor.dtype)
+            whole = TensorLayout(str(dtype).removeprefix("torch."), tuple(tensor.shape))
+            found.append(Shard(name, whole, tuple(offset), tuple(part.shape), partial(_memory_as, dtype, part)))
     return found
+
+
+def _memory_as(dtype: torch.dtype, part: Tensor) -> memoryview:
+    return memory(part.to(dtype))
+
+
+def _is_spread(tensor: Tensor) -> TypeGuard[DTensor]:
+    # By its attribute: importing DTensor takes a second, and who has one has imported it.
+    return hasattr(tensor, "device_mesh")
 
 
 class LocalBox(msgspec.Struct, frozen=True):
@@ -98,6 +117,9 @@ def box_of(tensor: DTensor) -> LocalBox:
 
     torch cuts as `torch.chunk` does: parts of equal size, rounded up, and the last ones smaller or empty.
     """
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor import Shard as SplitAlong
+
     coordinate = tensor.device_mesh.get_coordinate()
     assert coordinate is not None, "the rank is not part of the tensor's mesh"
     offset = [0] * tensor.ndim
@@ -118,9 +140,11 @@ def box_of(tensor: DTensor) -> LocalBox:
 
 
 def _read(saved: ShardedTensors, name: str, like: Tensor) -> Tensor:
-    if not isinstance(like, DTensor):
+    if not _is_spread(like):
         whole = tensors_of({name: saved.whole(name)})[name]
         return whole.to(like.device, copy=True)
+    from torch.distributed.tensor import DTensor
+
     local = like.to_local()
     part = tensors_of({name: saved.read(name, box_of(like).offset, tuple(local.shape))})[name]
     return DTensor.from_local(

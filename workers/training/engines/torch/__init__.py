@@ -1,4 +1,4 @@
-"""The torch trainer engine: one device, deterministic on a CPU.
+"""The torch trainer engine: one device, or ranks that each hold everything; deterministic on a CPU.
 
 In reading order:
 
@@ -16,6 +16,7 @@ policy.py          what is trained of a model: all of it
 adapter.py         or a low-rank adapter beside it
 critic.py          what return is to be expected, learned beside
 learner.py         what lasts as long as a stage: optimizer, reference, critic, teacher; values and gradients by them
+data_parallel.py   that learner on several ranks, which divide the micro-batches
 snapshot.py        the weights of one version as explorers get them
 saving.py          what lies in a checkpoint's `actor` folder
 """

@@ -14,6 +14,7 @@ from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.spec import LoraSpec
 from rftd.workers.training.engines.torch import saving
 from rftd.workers.training.engines.torch.model import buffers_of, write_hf
+from rftd.workers.training.ranks.collectives import this_rank
 from rftd.workers.weights.adapter import A, B
 
 FOLDER: Final = "lora_adapter"
@@ -76,10 +77,13 @@ class Adapter:
 
     def write(self, actor: Path, *, hf: bool) -> None:
         """Saves `lora_adapter/` in peft's layout, and with `hf` the merged model too."""
+        if this_rank()[0]:
+            return
         folder = actor / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         self._peft.peft_config[_NAME].save_pretrained(folder)
-        saving.write_tensors(folder / _TENSORS, self._state())
+        # One file, as peft reads it, however many ranks there are.
+        saving.write_file(folder / _TENSORS, self._state())
         if hf:
             write_hf(self.model, actor / "huggingface", self._base, weights=self.whole())
 

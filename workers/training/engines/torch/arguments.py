@@ -11,6 +11,8 @@ from rftd.ops.plugin_arguments import parsed
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
+from rftd.workers.training.ranks.controller import TIMEOUT_S, RankedEngine, RankPlan
+from rftd.workers.training.ranks.messages import RankPlace
 
 DEVICE: Final = "trainer.engine_args.device"
 
@@ -33,12 +35,19 @@ class TorchTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     critic_clip: float = 0.5
     """The farthest that one step may move a value, in units of the return."""
     critic_grad_clip: float = 1.0
+    ranks: int = 0
+    """The processes that share the micro-batches of each step, each with the whole model; 0: the trainer process alone.
+
+    They need `device: cpu`, or `cuda` with as many GPUs.
+    """
+    rank_timeout_s: float = TIMEOUT_S
+    """The longest that one call of the ranks may take, a step or a checkpoint."""
     lora_publish: Literal["merged", "adapter"] = "merged"
     """`merged`: explorers get whole weights; `adapter`: the adapter alone, which they add to their base. For LoRA
     only."""
 
 
-OPENED_WITH: Final = ("device", "gradient_checkpointing", "lora_publish")
+OPENED_WITH: Final = ("device", "gradient_checkpointing", "lora_publish", "ranks", "rank_timeout_s")
 """The arguments that hold for every stage: the engine loads its model once."""
 
 
@@ -47,7 +56,26 @@ def parse(arguments: Mapping[str, Any]) -> TorchTrainerArgs:
     return parsed(arguments, TorchTrainerArgs, taker="the torch engine", field="trainer.engine_args")
 
 
+def make_rank(place: RankPlace) -> TrainerEngine:
+    """The engine of one rank."""
+    from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
+
+    return TorchTrainerEngine(threads=place.threads)
+
+
 def _make(opening: TrainerOpening[TorchTrainerArgs]) -> TrainerEngine:
+    arguments = opening.arguments
+    if arguments.ranks:
+        return RankedEngine(
+            RankPlan(
+                maker=f"{__name__}:{make_rank.__name__}",
+                ranks=arguments.ranks,
+                trainer=opening.trainer,
+                threads=opening.threads,
+                backend="nccl" if arguments.device == "cuda" else "gloo",
+                timeout_s=arguments.rank_timeout_s,
+            )
+        )
     from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
     return TorchTrainerEngine(threads=opening.threads)

@@ -98,6 +98,10 @@ class Critic:
         yield self._head.weight
         yield from tensors_in(self._optimizer)
 
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """What learns, in one order."""
+        return list(self._named().values())
+
     def write(self, folder: Path) -> None:
         """Saves weights and optimizer into a checkpoint's `critic`."""
         folder.mkdir(parents=True, exist_ok=True)

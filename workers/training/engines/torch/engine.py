@@ -13,18 +13,21 @@ from torch import Tensor
 
 from rftd.ops.processors import threads_of
 from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.workers.devices.compute_device import compute_device
+from rftd.workers.devices.compute_device import DeviceName, compute_device
 from rftd.workers.training.engine import StepResult, TrainBatch
 from rftd.workers.training.engines.torch.adapter import Adapter
 from rftd.workers.training.engines.torch.arguments import DEVICE, parse
+from rftd.workers.training.engines.torch.data_parallel import DataParallel
 from rftd.workers.training.engines.torch.learner import TorchLearner, shares_prefixes
 from rftd.workers.training.engines.torch.model import load_model, recompute_layers
 from rftd.workers.training.engines.torch.opening import Determinism, check_training, environment
 from rftd.workers.training.engines.torch.packing import PackedRows
 from rftd.workers.training.engines.torch.policy import Policy, WholeModel
-from rftd.workers.training.engines.torch.snapshot import TorchSnapshot, rounded_for
+from rftd.workers.training.engines.torch.snapshot import SpreadTensors, TorchSnapshot, rounded_for
 from rftd.workers.training.engines.torch.trial import try_forward
 from rftd.workers.training.losses.objective import Objective
+from rftd.workers.training.ranks.collectives import this_rank
+from rftd.workers.training.stage.learner import Learner
 from rftd.workers.training.stage.stage_training import StageTraining
 from rftd.workers.training.stage.trainer_state import TrainerState
 from rftd.workers.weights.checksum import Form, form_of
@@ -68,7 +71,9 @@ class TorchTrainerEngine:
         """
         torch.set_num_threads(self._threads)
         arguments = parse(experiment.stages[0].trainer.engine_args)
-        self._device = compute_device(arguments.device, deterministic=experiment.deterministic, field=DEVICE)
+        # Several ranks compute on devices of their own only if that is written.
+        wanted: DeviceName = "cpu" if arguments.device == "auto" and this_rank()[1] > 1 else arguments.device
+        self._device = compute_device(wanted, deterministic=experiment.deterministic, field=DEVICE)
         self._determinism.set(self.deterministic)
         self._rest = Rest(self._device, self._kept)
         self._experiment = experiment
@@ -99,7 +104,16 @@ class TorchTrainerEngine:
         objective = Objective.of(stage.algorithm)
         self._learner = TorchLearner.begin(stage, objective, self._opened, self._device, self._weights_changed)
         state = TrainerState(stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.kind)
-        self._training = StageTraining(stage, objective, self._learner, state, seed=self._seed)
+        self._training = StageTraining(stage, objective, self._over_ranks(), state, seed=self._seed)
+
+    def _over_ranks(self) -> Learner[PackedRows]:
+        """The learner; of several ranks one that divides the work among them."""
+        own = self._learner
+        assert own is not None
+        if this_rank()[1] == 1:
+            return own
+        critic = own.critic
+        return DataParallel(own, own.policy.parameters().values, None if critic is None else critic.parameters)
 
     def train(self, batch: TrainBatch) -> StepResult:
         """Takes the batch's optimizer steps; or none, weights and optimizer untouched, if none would be finite."""
@@ -137,6 +151,11 @@ class TorchTrainerEngine:
         with self._readable() as tensors:
             return TorchSnapshot.of(tensors, rounded=rounded_for(self._experiment, self._model, tensors))
 
+    def spread(self) -> SpreadTensors:
+        """The weights as they are, of which each rank gives a share; rounded as `snapshot` rounds them."""
+        with self._readable() as tensors:
+            return SpreadTensors(tensors, rounded=rounded_for(self._experiment, self._model, tensors))
+
     def save(self, folder: Path, *, hf: bool) -> None:
         """Writes `actor`: weights or adapter, each once, optimizer, reference, step; and `critic` where there is
         one."""
@@ -147,7 +166,8 @@ class TorchTrainerEngine:
             if self._learner is not None:
                 self._learner.write(folder)
         # Last: a folder without trainer_state.json is no checkpoint that `load` would take.
-        self._state.write(actor)
+        if this_rank()[0] == 0:
+            self._state.write(actor)
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
         """Restores the weights; and with `stage`, begun here, the optimizer and reference saved in it.

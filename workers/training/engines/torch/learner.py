@@ -208,7 +208,7 @@ class TorchLearner:
         path = actor / "reference.safetensors"
         # It may be missing: the checkpoint of a run whose KL coefficient was 0 has none, and the weights of now are
         # taken.
-        if self.reference is not None and path.exists():
+        if self.reference is not None and saving.has_tensors(path):
             self.reference.restore(saving.read_tensors(path), path)
         if self.critic is not None and (folder / "critic").is_dir():
             self.critic.restore(folder / "critic")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rftd.workers.training.engines.torch import saving
 from rftd.workers.training.engines.torch.model import buffers_of, tensors_of, write_hf
+from rftd.workers.training.ranks.collectives import this_rank
 
 
 class Reference(Protocol):
@@ -87,9 +88,9 @@ class WholeModel:
     def write(self, actor: Path, *, hf: bool) -> None:
         """Saves the weights once: `huggingface/` or model.safetensors."""
         # The same numbers twice would double a checkpoint of many GiB.
-        if hf:
+        if hf and this_rank()[0] == 0:
             write_hf(self.model, actor / "huggingface", self._base)
-        else:
+        elif not hf:
             saving.write_tensors(actor / "model.safetensors", self._tensors)
 
     def restore(self, actor: Path) -> None:

@@ -5,6 +5,7 @@ lora_adapter/          the adapter as peft reads it
 huggingface/           the model as transformers reads it, an adapter merged
 optimizer.safetensors  the optimizer's tensors, by parameter
 reference.safetensors  the frozen reference, if the objective needs one
+NAME.shards.json       instead of NAME.safetensors: where its parts are, which several ranks wrote (`ranks.shards`)
 trainer_state.json     the stage and step that they belong to, and adaptive coefficients
 """
 
@@ -20,11 +21,22 @@ from torch import Tensor
 
 from rftd.ops.errors import DataError
 from rftd.workers.training.engines.torch.model import load_model, tensors_of
+from rftd.workers.training.ranks.collectives import this_rank
+from rftd.workers.training.ranks.shards import is_sharded
+from rftd.workers.training.ranks.torch_shards import load_whole, save_shards
 from rftd.workers.training.stage.trainer_state import unreadable
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes one safetensors file. Raises OSError."""
+    """Writes one safetensors file; several ranks write one each, and a manifest. Raises OSError."""
+    if this_rank()[1] > 1:
+        save_shards(path.parent, path.stem, {name: value.detach() for name, value in tensors.items()})
+    else:
+        write_file(path, tensors)
+
+
+def write_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes one safetensors file on this rank. Raises OSError."""
     # Neither synced nor renamed here: the checkpoint's folder is filled under another name, and made durable as a
     # whole.
     save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, path)
@@ -32,6 +44,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors that `write_tensors` wrote, on the CPU. Raises DataError if the file is missing or damaged."""
+    if is_sharded(path.parent, path.stem):
+        return load_whole(path.parent, path.stem)
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -39,9 +53,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def has_tensors(path: Path) -> bool:
+    """True if `write_tensors` wrote there."""
+    return path.is_file() or is_sharded(path.parent, path.stem)
+
+
 def read_weights(actor: Path, *, trust_remote_code: bool) -> dict[str, Tensor]:
     """The weights, from wherever this checkpoint holds them. Raises DataError."""
-    if (actor / "model.safetensors").is_file():
+    if has_tensors(actor / "model.safetensors"):
         return read_tensors(actor / "model.safetensors")
     return tensors_of(load_model(actor / "huggingface", torch.device("cpu"), trust_remote_code=trust_remote_code))
 

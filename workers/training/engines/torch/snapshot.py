@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,9 +10,12 @@ from torch import Tensor
 
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.training.engines.torch.model import buffers_of
+from rftd.workers.training.ranks.collectives import this_rank
+from rftd.workers.training.ranks.shards import Shard
+from rftd.workers.training.ranks.torch_shards import shards_of
 from rftd.workers.weights.adapter import is_adapter
 from rftd.workers.weights.channel import BYTES
-from rftd.workers.weights.tensor_bytes import Weights
+from rftd.workers.weights.tensor_bytes import TensorLayout, Weights
 from rftd.workers.weights.torch_bytes import bytes_of
 
 
@@ -44,6 +47,28 @@ class TorchSnapshot:
     def weights(self) -> Weights:
         """The bytes of the tensors, without a copy of those on a CPU."""
         return bytes_of(self._tensors)
+
+
+class SpreadTensors:
+    """Implements `SpreadWeights` for tensors that every rank holds whole: each gives a share of their rows."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], *, rounded: Collection[str]) -> None:
+        """Those that are named in `rounded` are given in bfloat16."""
+        self.exact = not rounded
+        self._tensors = tensors
+        self._dtypes = dict.fromkeys(rounded, torch.bfloat16)
+
+    def layouts(self) -> Mapping[str, TensorLayout]:
+        """The dtype that each is given in, and its shape."""
+        return {
+            name: TensorLayout(str(self._dtypes.get(name, each.dtype)).removeprefix("torch."), tuple(each.shape))
+            for name, each in self._tensors.items()
+        }
+
+    def shards(self) -> Iterator[Shard]:
+        """This rank's rows of each tensor."""
+        rank, ranks = this_rank()
+        return iter(shards_of(self._tensors, rank, ranks, dtypes=self._dtypes))
 
 
 def rounded_for(experiment: ExperimentSpec | None, model: Any, tensors: Mapping[str, Tensor]) -> frozenset[str]:
