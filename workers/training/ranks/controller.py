@@ -22,11 +22,11 @@ from rftd.workers.training.ranks.crew import RankCrew
 from rftd.workers.training.ranks.messages import (
     BeginCall,
     DigestCall,
-    Done,
     JoinCall,
     LoadCall,
     LookCall,
     OpenCall,
+    RankDone,
     RankPlace,
     RestCall,
     SaveCall,
@@ -63,7 +63,7 @@ class RankedEngine:
     def __init__(self, plan: RankPlan) -> None:
         self._plan = plan
         self._crew: RankCrew | None = None
-        self._opened = Done()
+        self._opened = RankDone()
         self._job_dir = ""
         self._begun = threading.Event()
         """Set when there are ranks, or never will be."""

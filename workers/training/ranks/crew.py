@@ -21,7 +21,7 @@ import psutil
 
 from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import RankError, RftdError
-from rftd.workers.training.ranks.messages import CloseCall, Done, Failed, Pipe, RankAnswer, RankCall
+from rftd.workers.training.ranks.messages import CloseCall, Pipe, RankAnswer, RankCall, RankDone, RankFailed
 
 _LINES: Final = 12
 """Last lines of a rank that are told when it is lost."""
@@ -86,7 +86,7 @@ class RankCrew:
 
     def call(
         self, calls: Sequence[RankCall] | RankCall, method: str, descriptors: Mapping[int, Sequence[int]] | None = None
-    ) -> list[Done]:
+    ) -> list[RankDone]:
         """Has all ranks carry out a call, or each its own; returns their answers by rank. `method` is for messages.
 
         Raises what all ranks raised. Whatever else goes wrong is the end of all of them: the error of the rank that
@@ -109,16 +109,16 @@ class RankCrew:
             if answer is None:
                 self._lose(method, rank)
             answers[rank] = answer
-            if isinstance(answer, Failed):
+            if isinstance(answer, RankFailed):
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
-        failed = {rank: answer for rank, answer in sorted(answers.items()) if isinstance(answer, Failed)}
+        failed = {rank: answer for rank, answer in sorted(answers.items()) if isinstance(answer, RankFailed)}
         if len(failed) == len(self._children):
             raise _joint(list(failed.values()))
         if failed:
             self._fail_alone(method, failed, answers.keys())
         if len(answers) < len(self._children):
             self._give_up(method, answers.keys())
-        return [answer for _, answer in sorted(answers.items()) if isinstance(answer, Done)]
+        return [answer for _, answer in sorted(answers.items()) if isinstance(answer, RankDone)]
 
     def watch(self) -> None:
         """Blocks until `close`. Raises RankError as soon as a process is lost."""
@@ -185,7 +185,7 @@ class RankCrew:
             )
         )
 
-    def _fail_alone(self, method: str, failed: Mapping[int, Failed], answered: Collection[int]) -> NoReturn:
+    def _fail_alone(self, method: str, failed: Mapping[int, RankFailed], answered: Collection[int]) -> NoReturn:
         silent = [child for child in self._children if child.rank not in answered]
         error = _error_of(next(iter(failed.values())))
         where = f"rank {' and '.join(map(str, failed))} of {len(self._children)} failed alone in {method}"
@@ -263,12 +263,12 @@ def _state(child: RankChild) -> str:
         return "ended"
 
 
-def _joint(failed: Sequence[Failed]) -> Exception:
+def _joint(failed: Sequence[RankFailed]) -> Exception:
     """The error of all ranks: that of the first, with what others say if that is something else."""
     first = failed[0]
     others = {each.what for each in failed} - {first.what}
     if others:
-        first = Failed(
+        first = RankFailed(
             kind=first.kind,
             what="; ".join([first.what, *sorted(others)]),
             where=first.where,
@@ -279,7 +279,7 @@ def _joint(failed: Sequence[Failed]) -> Exception:
     return _error_of(first)
 
 
-def _error_of(failed: Failed) -> Exception:
+def _error_of(failed: RankFailed) -> Exception:
     """The error that a rank raised, as it was where it is one of ours."""
     if failed.kind == "OSError":
         return OSError(failed.errno, failed.what)

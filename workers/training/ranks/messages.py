@@ -187,7 +187,7 @@ RankCall: TypeAlias = (
 )
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+class RankDone(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     """The call was carried out; what came of it, in the fields that its method has."""
 
     text: str = ""
@@ -199,7 +199,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     """Of a snapshot: names of tensors that are written under another name."""
 
 
-class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """The call raised an error of ours, or `OSError`, or another one that is told as text."""
 
     kind: str
@@ -210,7 +210,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     errno: int = 0
 
 
-RankAnswer: TypeAlias = Done | Failed
+RankAnswer: TypeAlias = RankDone | RankFailed
 
 
 class Pipe:

@@ -25,14 +25,14 @@ from rftd.workers.training.ranks.messages import (
     BeginCall,
     CloseCall,
     DigestCall,
-    Done,
-    Failed,
     JoinCall,
     LoadCall,
     LookCall,
     OpenCall,
     Pipe,
     RankCall,
+    RankDone,
+    RankFailed,
     RankPlace,
     RestCall,
     SaveCall,
@@ -54,14 +54,14 @@ class RankProcess:
         self._engine: TrainerEngine | None = None
         self._joined = False
 
-    def answer(self, call: RankCall, descriptors: list[int]) -> Done:
+    def answer(self, call: RankCall, descriptors: list[int]) -> RankDone:
         """Carries out one call. Whatever the engine raises is raised."""
         if isinstance(call, LookCall):
             self._place = call.place
-            return Done(facts=seen(call.experiment, call.model_path))
+            return RankDone(facts=seen(call.experiment, call.model_path))
         if isinstance(call, JoinCall):
             self._join(call, descriptors)
-            return Done()
+            return RankDone()
         if isinstance(call, OpenCall):
             return self._open(call)
         if isinstance(call, CloseCall):
@@ -72,9 +72,9 @@ class RankProcess:
             case BeginCall():
                 engine.begin_stage(call.stage)
             case TrainCall():
-                return Done(result=engine.train(call.batch()))
+                return RankDone(result=engine.train(call.batch()))
             case DigestCall():
-                return Done(text=_digest(engine, call.form))
+                return RankDone(text=_digest(engine, call.form))
             case SnapshotCall():
                 return self._snapshot(engine, descriptors[0])
             case SaveCall():
@@ -84,7 +84,7 @@ class RankProcess:
             case RestCall():
                 if isinstance(engine, RestingEngine):
                     engine.wake() if call.wake else engine.rest()
-        return Done()
+        return RankDone()
 
     def _join(self, call: JoinCall, descriptors: list[int]) -> None:
         """Meets the other ranks, at a store that listens on the loopback interface only."""
@@ -119,7 +119,7 @@ class RankProcess:
         distributed.init_process_group(call.backend, store=store, rank=place.rank, world_size=place.ranks, timeout=wait)
         self._joined = True
 
-    def _open(self, call: OpenCall) -> Done:
+    def _open(self, call: OpenCall) -> RankDone:
         place = self._place
         assert place is not None
         module, _, function = place.maker.partition(":")
@@ -128,21 +128,21 @@ class RankProcess:
         engine.open(call.experiment, call.model_path)
         # Their number decides in which order gradients are added, and so their last bits.
         facts = engine.environment() | {"ranks": str(place.ranks)}
-        return Done(facts=facts, deterministic=engine.deterministic)
+        return RankDone(facts=facts, deterministic=engine.deterministic)
 
-    def _snapshot(self, engine: TrainerEngine, descriptor: int) -> Done:
+    def _snapshot(self, engine: TrainerEngine, descriptor: int) -> RankDone:
         assert self._place is not None
         if isinstance(engine, SpreadingEngine):
             weights = engine.spread()
             write_spread(descriptor, weights)
-            return Done(exact=weights.exact)
+            return RankDone(exact=weights.exact)
         # On all ranks: it may be a collective. Its bytes are those of all.
         snapshot = engine.snapshot()
         if self._place.rank:
-            return Done(exact=snapshot.exact)
-        return Done(exact=snapshot.exact, tied=write_whole(descriptor, snapshot.weights()))
+            return RankDone(exact=snapshot.exact)
+        return RankDone(exact=snapshot.exact, tied=write_whole(descriptor, snapshot.weights()))
 
-    def _close(self) -> Done:
+    def _close(self) -> RankDone:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
@@ -151,7 +151,7 @@ class RankProcess:
 
             distributed.destroy_process_group()
             self._joined = False
-        return Done()
+        return RankDone()
 
 
 def _digest(engine: TrainerEngine, form: str) -> str:
@@ -164,14 +164,16 @@ def _digest(engine: TrainerEngine, form: str) -> str:
     return engine.sha256() if form_of(form) in ("sha256", "tensors") else engine.checksum()
 
 
-def _failed(error: Exception) -> Failed:
+def _failed(error: Exception) -> RankFailed:
     if isinstance(error, RftdError):
-        return Failed(kind=type(error).__name__, what=error.what, where=error.where, field=error.field, fix=error.fix)
+        return RankFailed(
+            kind=type(error).__name__, what=error.what, where=error.where, field=error.field, fix=error.fix
+        )
     # Into the worker's log, through the trainer process, which keeps the last lines.
     traceback.print_exception(error)
     if isinstance(error, OSError):
-        return Failed(kind="OSError", what=error.strerror or str(error), errno=error.errno or errno.EIO)
-    return Failed(kind="", what=f"{type(error).__name__}: {error}")
+        return RankFailed(kind="OSError", what=error.strerror or str(error), errno=error.errno or errno.EIO)
+    return RankFailed(kind="", what=f"{type(error).__name__}: {error}")
 
 
 def _receive(pipe: Pipe, calls: _Calls) -> None:
@@ -195,7 +197,7 @@ def main(descriptor: int) -> None:
     while True:
         call, descriptors = calls.get()
         try:
-            answer: Done | Failed = process.answer(call, descriptors)
+            answer: RankDone | RankFailed = process.answer(call, descriptors)
         except Exception as error:
             answer = _failed(error)
         finally:

@@ -70,7 +70,7 @@ class SpooledSnapshot:
 
 def new_spool(folder: str) -> IO[bytes]:
     """An empty file without a name on the disk of `folder`, or of temporary files if that is not there."""
-    return TemporaryFile(dir=folder if Path(folder).is_dir() else gettempdir())  # noqa: SIM115: it is the snapshot's
+    return TemporaryFile(dir=folder if Path(folder).is_dir() else gettempdir())
 
 
 def write_spread(descriptor: int, weights: SpreadWeights) -> None:
