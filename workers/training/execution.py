@@ -25,7 +25,14 @@ from rftd.streams.shared_history import plan_offsets
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.training.assembly import Assembly
-from rftd.workers.training.engine import StepResult, TrainBatch, TrainerEngine, checksum_like, sha256_like
+from rftd.workers.training.engine import (
+    StepResult,
+    TrainBatch,
+    TrainerEngine,
+    WatchedEngine,
+    checksum_like,
+    sha256_like,
+)
 from rftd.workers.training.history import Resumption
 
 T = TypeVar("T")
@@ -181,6 +188,11 @@ class Execution:
     async def checksum(self, *, like: str = "") -> str:
         """The checksum of the engine's weights, to be compared with one that was recorded."""
         return await self.call(lambda: checksum_like(self.engine, like))
+
+    async def watch(self) -> None:
+        """Waits until the engine is closed. Raises RankError as soon as one of its processes is lost."""
+        if isinstance(self.engine, WatchedEngine):
+            await asyncio.to_thread(self.engine.watch)
 
     async def call(self, work: Callable[[], T]) -> T:
         """Runs a call of the engine off the loop."""

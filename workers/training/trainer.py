@@ -18,7 +18,7 @@ from rftd.streams.spine_digest import SpineDigest, follow_digest
 from rftd.streams.topics import partition_of
 from rftd.workers.devices.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
-from rftd.workers.training.engine import RemoteEngine, RestingEngine, TrainerEngine, WatchedEngine
+from rftd.workers.training.engine import RemoteEngine, RestingEngine, TrainerEngine
 from rftd.workers.training.execution import Execution
 from rftd.workers.training.loop import TrainingLoop
 from rftd.workers.training.publishing import Publisher
@@ -76,10 +76,9 @@ class Trainer:
             # Heartbeats begin before the lease is had and the model is loaded: both take long, and the daemon would
             # count a silent worker as lost.
             beat = tasks.create_task(self._member.beat(self._look))
-            if isinstance(self._engine, WatchedEngine):
-                tasks.create_task(asyncio.to_thread(self._engine.watch))
             try:
                 lease = self._lease = await self._acquire()
+                tasks.create_task(execution.watch())
                 loop = TrainingLoop(
                     member=self._member,
                     follower=self._follower,
