@@ -10,6 +10,7 @@ from rftd.daemon.config.field_path import FieldPath, child, show
 from rftd.daemon.config.issue import Issue, Notes
 from rftd.daemon.config.resolve.stage import resolve_stage
 from rftd.daemon.config.resolve.stages import check_against_first, stage_configs
+from rftd.daemon.config.resolve.verl import acts_in_verl
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import without_effect
 from rftd.daemon.config.schema.trainer import Trainer
@@ -27,7 +28,7 @@ def resolve_experiment(
     """
     # All stages are resolved even if one is wrong, so that a user sees everything at once.
     issues = [*_check_root(experiment), *_check_stage_names(experiment), *_check_trainer_config(experiment)]
-    warnings = [_sentence(path, why) for path, why in without_effect(experiment)]
+    warnings: list[str] = []
     job_dir = _job_dir(experiment)
     stages: list[StageSpec] = []
     modes: set[str] = set()
@@ -43,6 +44,9 @@ def resolve_experiment(
             stages.append(spec)
         if spec is not None and spec.kind == "both":
             modes.add(mode if (mode := stage.experiment.mode) in (EXPLORE, TRAIN) else "both")
+    in_verl = any(stage.trainer.engine == "verl" for stage in stages)
+    inert = [(path, why) for path, why in without_effect(experiment) if not (in_verl and acts_in_verl(path))]
+    warnings = [*(_sentence(path, why) for path, why in inert), *warnings]
     if len(modes) > 1:
         what = f"stages that explore have the modes {', '.join(sorted(modes))}: one submission brings one half"
         issues.append(Issue(("mode",), what, "give all of them the same mode"))

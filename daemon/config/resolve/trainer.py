@@ -11,6 +11,7 @@ import msgspec
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
+from rftd.daemon.config.resolve.verl import verl_arguments
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
@@ -54,7 +55,10 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
         check_engine(trainer_engines.ENGINES, engine, _GUIDES, ("trainer", "trainer_type"), notes)
     args, lifted = lifted_counts(given.engine_args, ("threads",), TRAINER_ARGS, notes)
     ulysses = max(given.ulysses_sequence_parallel_size, 1)
-    if given.ulysses_sequence_parallel_size > 1 and not host.gpus:
+    if engine == "verl":
+        # An argument of the engine that the user wrote by its own name counts more than verl's.
+        args = {**verl_arguments(given, host, notes), **args}
+    elif given.ulysses_sequence_parallel_size > 1 and not host.gpus:
         notes.warn("trainer.ulysses_sequence_parallel_size has no effect without GPUs")
     # The specification has a field for it: the engine must not be given it twice.
     dtype = args.pop("dtype", TORCH_DTYPE)
@@ -62,6 +66,7 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
         what = f"is {dtype!r}, and the trainer computes in {' or '.join(_TRAINED_IN)}"
         notes.wrong((*TRAINER_ARGS, "dtype"), what, f"write {TORCH_DTYPE}", WrongValue)
         dtype = TORCH_DTYPE
+    tokens = args.pop("max_token_len_per_gpu", given.max_token_len_per_gpu)
     if (taken := trainer_engines.arguments_of(engine)) is not None:
         check_struct(args, taken, TRAINER_ARGS, f"the {engine} engine", notes, beside=("threads", "dtype"))
     return TrainerSpec(
@@ -69,7 +74,7 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
         save_interval=given.save_interval,
         max_checkpoints_to_keep=given.max_checkpoints_to_keep,
         save_hf=given.save_hf_checkpoint,
-        max_tokens_per_micro_batch=given.max_token_len_per_gpu
+        max_tokens_per_micro_batch=tokens
         # Twice the longest sequence always holds at least one, and usually packs several.
         or max(MIN_MICRO_BATCH_TOKENS, math.ceil(2 * model_tokens / ulysses)),
         threads=lifted.get("threads", 1),

@@ -1,0 +1,140 @@
+"""The guide's fields that verl has: what reaches it under its own names, what is refused, what is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.config.issue import Notes, Unsupported, WrongValue
+from rftd.daemon.config.schema.trainer import Trainer
+from rftd.workers.devices.host import Host
+
+_CONFIG: Final[FieldPath] = ("trainer", "trainer_config")
+_ACTOR: Final = ("actor_rollout_ref", "actor")
+_MODEL: Final = ("actor_rollout_ref", "model")
+_REF: Final = ("actor_rollout_ref", "ref")
+
+OWN_FIELDS: Final = {
+    "max_token_len_per_gpu": "max_token_len_per_gpu",
+    "use_dynamic_bsz": "use_dynamic_bsz",
+    "use_remove_padding": "use_remove_padding",
+    "ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
+    "param_offload": "param_offload",
+    "optimizer_offload": "optimizer_offload",
+    "save_strategy": "save_strategy",
+}
+"""Fields of `trainer`, and the arguments of the engine that they are."""
+
+_TREE: Final[Mapping[FieldPath, str]] = {
+    (*_MODEL, "enable_gradient_checkpointing"): "gradient_checkpointing",
+    (*_MODEL, "enable_activation_offload"): "activation_offload",
+    (*_MODEL, "use_remove_padding"): "use_remove_padding",
+    (*_ACTOR, "use_dynamic_bsz"): "use_dynamic_bsz",
+    (*_ACTOR, "ppo_micro_batch_size_per_gpu"): "micro_batch_size_per_gpu",
+    (*_ACTOR, "ppo_max_token_len_per_gpu"): "max_token_len_per_gpu",
+    (*_ACTOR, "ulysses_sequence_parallel_size"): "ulysses_sequence_parallel_size",
+    (*_ACTOR, "entropy_checkpointing"): "entropy_checkpointing",
+    (*_ACTOR, "fsdp_config", "param_offload"): "param_offload",
+    (*_ACTOR, "fsdp_config", "optimizer_offload"): "optimizer_offload",
+    (*_ACTOR, "fsdp_config", "fsdp_size"): "fsdp_size",
+    (*_ACTOR, "fsdp_config", "forward_prefetch"): "forward_prefetch",
+    (*_ACTOR, "fsdp_config", "reshard_after_forward"): "reshard_after_forward",
+    (*_REF, "fsdp_config", "param_offload"): "ref_param_offload",
+}
+"""Fields below `trainer_config`, likewise."""
+_ELSEWHERE: Final[frozenset[FieldPath]] = frozenset(
+    {(*_ACTOR, name) for name in ("ppo_epochs", "ppo_mini_batch_size", "shuffle", "strategy")}
+    | {("critic", name) for name in ("ppo_epochs", "ppo_mini_batch_size", "shuffle", "cliprange_value", "grad_clip")}
+    | {("critic", "optim", "lr")}
+)
+"""Fields below `trainer_config` that are read where updates, the critic and the strategy are resolved."""
+_COUNTS: Final = ("max_token_len_per_gpu", "micro_batch_size_per_gpu", "ulysses_sequence_parallel_size")
+_ON_GPUS: Final = ("param_offload", "optimizer_offload", "ref_param_offload", "activation_offload")
+
+
+def acts_in_verl(path: FieldPath) -> bool:
+    """True for a field of the guide's that torch takes no notice of, and verl does."""
+    return path[-2:-1] == ("trainer",) and path[-1] in (*OWN_FIELDS, "trainer_strategy", "trainer_config")
+
+
+def verl_arguments(trainer: Trainer, host: Host, notes: Notes) -> dict[str, Any]:
+    """The arguments of the engine verl that the guide's fields give; what cannot act is warned of or refused."""
+    given: dict[str, tuple[FieldPath, Any]] = {}
+    for path, value in _leaves(trainer.trainer_config or {}):
+        where = (*_CONFIG, *path)
+        name = _TREE.get(path)
+        if name is not None:
+            _take(given, name, where, value, notes)
+        elif path not in _ELSEWHERE and value is not None:
+            notes.warn(f"{show(where)} has no effect")
+    for field, name in OWN_FIELDS.items():
+        if field in trainer.model_fields_set:
+            _take(given, name, ("trainer", field), getattr(trainer, field), notes)
+    _check_strategy(trainer, notes)
+    return {name: value for name, (where, value) in given.items() if _acts(name, where, value, host, notes)}
+
+
+def _leaves(node: Mapping[str, Any], above: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
+    """The values of the tree, with their places; verl's older spelling `actor` is below `actor_rollout_ref`."""
+    for key, value in node.items():
+        path = (*above, key)
+        if path == ("actor",):
+            path = _ACTOR
+        if isinstance(value, Mapping):
+            yield from _leaves(value, path)
+        else:
+            yield path, value
+
+
+def _take(given: dict[str, tuple[FieldPath, Any]], name: str, where: FieldPath, value: Any, notes: Notes) -> None:
+    """Notes a value, checked: the schema does not look into the tree."""
+    if value is None:
+        return
+    if name in _COUNTS or name == "fsdp_size":
+        least = -1 if name == "fsdp_size" else 1
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            # The guide's default of this field of `trainer` counts as one.
+            if where[0:2] == ("trainer", "ulysses_sequence_parallel_size"):
+                return
+            notes.wrong(where, f"is {value!r}", f"write a whole number of at least {least}", WrongValue)
+            return
+    elif name != "save_strategy" and not isinstance(value, bool):
+        notes.wrong(where, f"is {value!r}", "write true or false", WrongValue)
+        return
+    if name in given and given[name][1] != value:
+        notes.wrong(where, f"is {value!r}, and {show(given[name][0])} is {given[name][1]!r}", "keep one of the two")
+    given[name] = (where, value)
+
+
+def _check_strategy(trainer: Trainer, notes: Notes) -> None:
+    """FSDP2 alone: FSDP is replaced, for it gives the same numbers; others are refused."""
+    config = trainer.trainer_config or {}
+    actor = config.get("actor_rollout_ref", config)
+    actor = actor.get("actor") if isinstance(actor, Mapping) else None
+    written = actor.get("strategy") if isinstance(actor, Mapping) else None
+    for where, strategy in (
+        (("trainer", "trainer_strategy"), trainer.trainer_strategy),
+        ((*_CONFIG, *_ACTOR), written),
+    ):
+        if strategy in (None, "fsdp2"):
+            continue
+        if strategy == "fsdp":
+            notes.warn(f"{show(where)} fsdp: FSDP2 spreads the weights instead, to the same numbers")
+        else:
+            what = f"is {strategy!r}: it needs megatron-core, and this release trains verl's FSDP2 alone"
+            notes.wrong(where, what, "write fsdp2", Unsupported)
+
+
+def _acts(name: str, where: FieldPath, value: Any, host: Host, notes: Notes) -> bool:
+    """True if the argument is to be given to the engine; else it was said why it is not."""
+    if name in _ON_GPUS and value and not host.gpus and host.seen:
+        notes.warn(f"{show(where)} has no effect without GPUs")
+        return False
+    padding_free = (name == "use_remove_padding" and value) or (name == "ulysses_sequence_parallel_size" and value > 1)
+    if padding_free and host.seen and "flash-attn" not in host.packages:
+        notes.warn(
+            f"{show(where)} needs flash-attn on a GPU, which is not installed: texts are padded, on one rank each"
+        )
+        return False
+    return True
