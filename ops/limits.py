@@ -120,6 +120,8 @@ AUXILIARY_TURNS: Final = 64
 """Answers of auxiliary models that a rollout's record holds; of later ones it has none."""
 AUXILIARY_TEXT_CHARS: Final = 32_768
 """Characters of those answers together; what is longer is cut there."""
+EVAL_AUXILIARY_CHARS: Final = 262_144
+"""The same in the scores of a range of held-out rows, of all rows together."""
 SERVICE_ANSWER_SIZE_BYTES: Final = 4 * MIB
 """The largest answer of a service that is asked as an auxiliary model."""
 DRAIN_TIMEOUT_S: Final = 10.0
@@ -139,6 +141,8 @@ REUSED_RECORDS_SIZE_BYTES: Final = 128 * MIB
 """Records of experiences that may be used again, kept by the trainer; what is older is read from the log anew."""
 KEPT_WEIGHT_VERSIONS: Final = 4
 """Newest published versions whose files stay; older ones are retired once nothing pins them."""
+WEIGHTS_TRANSFER_S: Final = 60.0
+"""The longest wait for one part of a transfer between devices; a side that hangs for longer is given up."""
 
 DISK_RESERVE_SIZE_BYTES: Final = 1024 * MIB
 """The space that stays free on each volume that the daemon writes to, or 5 % of the volume if that is less."""

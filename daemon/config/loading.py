@@ -17,6 +17,7 @@ from rftd.daemon.config.issue import ConfigErrors, Contradiction, Interpolation,
 from rftd.daemon.config.normalise import current_name, normalise
 from rftd.daemon.config.overrides import apply_overrides
 from rftd.daemon.config.plain import check_plain
+from rftd.daemon.config.resolve.auxiliary import unset_variables
 from rftd.daemon.config.resolve.experiment import resolve_experiment
 from rftd.daemon.config.source import SourceMap
 from rftd.daemon.config.validation import validate
@@ -79,7 +80,7 @@ def load_text(
     issues += withhold_secrets(tree, source)
     absolute_paths(tree, cwd=cwd, environ=environ)
     spec = _spec(tree, source, issues, failed, host)
-    return Submission(spec.config, spec, source, (*notes, *spec.warnings))
+    return Submission(spec.config, spec, source, (*notes, *spec.warnings, *unset_variables(spec, environ)))
 
 
 def check_config(config: Mapping[str, Any], *, overrides: Sequence[str] = (), host: Host = ANY_HOST) -> ExperimentSpec:

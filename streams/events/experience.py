@@ -66,6 +66,13 @@ class AuxiliaryTurn(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_tokens: Count = 0
 
 
+class RowAnswers(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The answers of auxiliary models to a held-out row, in the order in which they came: a judge's are its reasons."""
+
+    row: Index
+    turns: tuple[AuxiliaryTurn, ...]
+
+
 @event("experience.produced", stream=topics.EXPERIENCES, owner=NOBODY)
 class ExperienceProduced(Event, frozen=True, kw_only=True):
     """One finished rollout: what a trainer learns from. Key: the group. Consumed by dispatcher, planner and trainer.
@@ -152,6 +159,8 @@ class EvalScored(Event, frozen=True, kw_only=True):
     tokens: Array
     """Response length per row  # [rows] u4"""
     metrics: dict[str, float] = {}
+    auxiliary: tuple[RowAnswers, ...] = ()
+    """Rows that auxiliary models were asked about, in their order; what is too long is cut, as in an experience."""
 
     def __post_init__(self) -> None:
         # Scores are summed by the fold itself, so they travel in the event and are finite: NaN is not below anything.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
+from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, RolloutError
 from rftd.ops.ids import derive_each
 from rftd.ops.logs import Logger
 from rftd.streams.arrays import Array
-from rftd.streams.events.experience import EvalScored
+from rftd.streams.events.experience import EvalScored, RowAnswers
 from rftd.streams.events.task import EvalLeased
 from rftd.streams.spec import StageSpec
 from rftd.workers.membership import explain
@@ -111,6 +114,7 @@ class Evaluator:
                 "u4",
             ),
             metrics={"failed_rows": float(len(failures))},
+            auxiliary=_answers(rows, results),
         )
 
     async def _answer(
@@ -161,3 +165,18 @@ class Evaluator:
         )
         self._rollouts[key] = (engine, rollouts)
         return rollouts
+
+
+def _answers(rows: Iterable[int], results: Iterable[RolloutResult | RftdError]) -> tuple[RowAnswers, ...]:
+    """What auxiliary models said of each row, cut where a record would become too large."""
+    found: list[RowAnswers] = []
+    left = limits.EVAL_AUXILIARY_CHARS
+    for row, result in zip(rows, results, strict=True):
+        if not isinstance(result, RolloutResult) or not result.auxiliary:
+            continue
+        turns = []
+        for turn in result.auxiliary:
+            turns.append(msgspec.structs.replace(turn, text=turn.text[:left]))
+            left -= len(turns[-1].text)
+        found.append(RowAnswers(row, tuple(turns)))
+    return tuple(found)

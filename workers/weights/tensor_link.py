@@ -19,6 +19,7 @@ import msgspec
 import torch
 import torch.distributed
 
+from rftd.ops import limits
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import WorkError
 from rftd.workers.weights.bit_sums import BitSums
@@ -35,8 +36,7 @@ _SHOWN: Final = "shown/"
 _ANSWER: Final = "answer"
 _COMES: Final = "comes"
 _CONNECT: Final = timedelta(seconds=5)
-_OPERATION: Final = timedelta(seconds=60)
-"""The longest wait for one part of a transfer; a side that hangs for longer is given up."""
+_OPERATION: Final = timedelta(seconds=limits.WEIGHTS_TRANSFER_S)
 _IDLE: Final = timedelta(days=1)
 """A publisher waits so long for a request at once; one that ends asks itself to stop."""
 _GONE: Final = "the weights are gone, for their publisher does not answer; the trainer publishes them again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import AuxiliaryModel
 from rftd.streams.auxiliary import SERVICE, AuxiliarySpec
 from rftd.streams.engine_needs import EngineNeeds
+from rftd.streams.spec import ExperimentSpec
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Host
 from rftd.workers.rollout.auxiliary.service import ServiceArgs
@@ -41,6 +43,23 @@ def resolve_auxiliary(
         spec = _at_service(given, spec, path, notes) if spec.served else _with_engine(given, spec, host, path, notes)
         specs.append(_named(given, spec, [each.name for each in specs], path, notes))
     return tuple(specs)
+
+
+def unset_variables(spec: ExperimentSpec, environ: Mapping[str, str]) -> Iterator[str]:
+    """A warning for each variable that a service needs and `environ` lacks: explorers may be elsewhere, or not."""
+    needed = {
+        variable: model.name
+        for stage in spec.stages
+        for model in stage.auxiliary
+        for variable in (model.base_url_env, model.api_key_env)
+        if variable
+    }
+    for variable, name in needed.items():
+        if not environ.get(variable, "").strip():
+            yield (
+                f"the environment variable {variable}, which the auxiliary model {name!r} needs, is not set here: "
+                f"explorers refuse to start without it; export it where they (or the daemon that starts them) run"
+            )
 
 
 def _spec(

@@ -22,6 +22,7 @@ import msgspec
 from rftd.ops import limits
 from rftd.ops.decoding import UNREADABLE, msgpack_decoder
 from rftd.ops.errors import ConflictError, DataError, DiskFullError, NotFoundError, RftdError, UsageError
+from rftd.workers.rollout.endpoint.call_error import CallError
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.sampling import trainable
 
@@ -126,7 +127,7 @@ class History:
         """Keeps feedback; False if it is known already. Raises an RftdError for feedback that cannot be taken.
 
         NotFoundError: an answer is not here; ConflictError: it says something else than before; UsageError: an answer
-        cannot be trained.
+        cannot be trained; CallError (429): so many runs wait that a commit must come first.
         """
         ids = tuple(dict.fromkeys(feedback.answers))
         own = hashlib.sha256("\0".join(sorted(ids)).encode()).hexdigest()
@@ -149,7 +150,8 @@ class History:
                 raise ConflictError(f"{taken[0]} has other feedback already", field="msg_ids", fix="give it once")
             waiting = write.execute("SELECT count(*) FROM runs WHERE row IS NULL").fetchone()[0]
             if waiting >= limits.SERVED_RUNS:
-                raise DiskFullError(f"{waiting} runs with feedback wait for a commit", fix="POST /commit first")
+                what = f"{waiting} runs with feedback wait for a commit; POST /commit first, then give it again"
+                raise CallError(429, what, kind="requests", reason="feedback_backlog_full")
             made = write.execute(
                 "INSERT INTO runs (task, name, reward) VALUES (?, ?, ?)", (task, name, feedback.reward)
             ).lastrowid

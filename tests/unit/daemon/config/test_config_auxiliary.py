@@ -42,6 +42,17 @@ def test_an_engine_of_its_own_and_a_service(load: Load, tmp_path: Path) -> None:
     assert service.max_response_tokens == 32
 
 
+def test_a_variable_that_is_not_set_here_is_named_once_and_no_value_is(load: Load) -> None:
+    service = SERVICE.replace("'https://j.test/v1'", "{env: JUDGE_URL}")
+    override = of(service, service)
+    named = load(overrides=[override], environ={"JUDGE_URL": "https://j.test/v1"}).warnings
+    (warning,) = [text for text in named if "JUDGE" in text]
+    assert "JUDGE_KEY" in warning
+    assert "j.test" not in warning
+    both = {"JUDGE_URL": "https://j.test/v1", "JUDGE_KEY": "sk-open"}
+    assert "JUDGE" not in "".join(load(overrides=[override], environ=both).warnings)
+
+
 def test_names_are_distinct_and_lengths_and_sampling_are_the_model_s_own(load: Load) -> None:
     found = specs(load, "{model_path: /a/j}", "{model_path: /b/j}", "{model_path: /c, name: third, temperature: 0}")
     assert [(each.name, each.temperature) for each in found] == [("j", 1.0), ("j-2", 1.0), ("third", 0.0)]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from rftd.daemon.config.loading import Submission
+from rftd.daemon.config.issue import ConfigErrors
+from rftd.daemon.config.loading import Submission, load_text
 from rftd.streams.engine_needs import EngineNeeds
 from rftd.workers.devices.host import ANY_HOST, Device, Host
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
 
+EXAMPLE = Path(__file__).parents[4] / "examples" / "gsm8k.yaml"
 MODEL = "explorer.rollout_model"
 VLLM = f"{MODEL}.engine_type=vllm"
 NO_GPU = Host(no_gpu="there is no nvidia-smi")
@@ -245,3 +249,14 @@ def test_the_engine_is_opened_once_so_its_needs_are_those_of_every_stage(errors:
     (text,) = errors(overrides=[VLLM, stages], host=served(2))
     assert "enforce_eager" in text
     assert "opened once for all stages" in text
+
+
+def test_the_guide_s_example_runs_on_one_gpu_as_it_says_itself() -> None:
+    text = EXAMPLE.read_text()
+    more = re.search(r"-s (cluster\S+) -s (mode\S+)", text)
+    assert more is not None
+    named = ("project=p", "name=n")
+    with pytest.raises(ConfigErrors, match="1 GPU"):
+        load_text(text, "gsm8k.yaml", overrides=named, host=served(1))
+    (stage,) = load_text(text, "gsm8k.yaml", overrides=(*named, *more.groups()), host=served(1)).spec.stages
+    assert stage.sync.turns

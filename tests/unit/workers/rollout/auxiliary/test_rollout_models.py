@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
@@ -18,18 +18,24 @@ import pytest
 from synthetic.docs.pages import block_named
 from synthetic.models.scripted_engine import SPEC as MODEL
 from synthetic.models.scripted_engine import ScriptedEngine, running_endpoint
+from synthetic.worlds.rollout_bench import WEIGHTS, Fated, Rows, eval_lease
 
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock, SystemClock
 from rftd.ops.errors import ConfigError, RolloutError
+from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
 from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, FormatSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, ModelAddress
 from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels, RolloutModels
+from rftd.workers.rollout.eval_engine import OwnEngine
+from rftd.workers.rollout.evaluator import Evaluator
+from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.rewards.llm_judge import LlmJudgeReward
 from rftd.workers.rollout.rewards.scorer import Scorer
+from rftd.workers.rollout.rollouts import RolloutPlaces
 from rftd.workers.rollout.threads import on_own_thread
 from rftd.workers.rollout.workflows.agent_program import AGENTS
 from rftd.workers.rollout.workflows.result import RolloutResult
@@ -210,6 +216,38 @@ async def test_a_judge_is_told_question_truth_and_answer_and_its_words_are_kept(
     (turn,) = result.auxiliary
     assert (turn.model, turn.text) == ("judge", "It is.\nVerdict: 1\n")
     assert [text in seen[0] for text in ("2+2?", "<reference>\n4\n", "<answer>\nfour\n")] == [True] * 3
+
+
+async def test_a_judge_s_words_are_kept_with_the_scores_of_held_out_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "It is.\nVerdict: 1\n"
+    monkeypatch.setattr(limits, "EVAL_AUXILIARY_CHARS", len(said) + 5)
+    held_out = msgspec.structs.replace(TASKSET, format=FormatSpec(prompt_type="plaintext"))
+    spec = experiment(tmp_path, JUDGE)
+    stage = msgspec.structs.replace(spec.stages[0], evals=(held_out,))
+
+    async def opened() -> Any:
+        return Fated()
+
+    async with running(spec, transport=saying(said)) as models:
+        evaluator = Evaluator(
+            OwnEngine(opened, nullcontext),
+            ByteTokenizer(),
+            places=lambda _: RolloutPlaces(2),
+            clock=SystemClock(),
+            orphans=Orphans(logger(), grace_s=30.0),
+            log=logger(),
+            auxiliary=models,
+        )
+        scored = await evaluator.score(eval_lease(2), stage, cast(Any, Rows(held_out)), WEIGHTS)
+        await evaluator.close()
+    assert scored.rewards.view().tolist() == [1.0, 1.0]
+    assert [(each.row, [turn.text for turn in each.turns]) for each in scored.auxiliary] == [
+        (0, [said]),
+        (1, [said[:5]]),
+    ]
+    assert [turn.chars for each in scored.auxiliary for turn in each.turns] == [len(said)] * 2
 
 
 @pytest.mark.parametrize(

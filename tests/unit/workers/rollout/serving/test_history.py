@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from rftd.ops import limits
-from rftd.ops.errors import ConflictError, DataError, DiskFullError, NotFoundError, UsageError
+from rftd.ops.errors import ConflictError, DataError, NotFoundError, UsageError
 from rftd.streams.events.experience import SamplingSpan, Span
+from rftd.workers.rollout.endpoint.call_error import CallError
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.serving.conversations import result_of
 from rftd.workers.rollout.serving.history import Committed, CommittedRun, Feedback, History, KeptAnswer
@@ -84,7 +85,7 @@ def test_what_is_kept_is_bounded(history: History, monkeypatch: pytest.MonkeyPat
     history.judge(Feedback(reward=1.0, answers=("a",)))
     history.record([answer("g")])
     assert [id for id in "abcdefg" if history.find(id.encode()) is not None] == ["a", "f", "g"]
-    with pytest.raises(DiskFullError, match="commit"):
+    with pytest.raises(CallError, match="commit"):
         history.judge(Feedback(reward=1.0, answers=("f",)))
     assert history.commit(1).rows == 1
     assert history.judge(Feedback(reward=1.0, answers=("f",)))

@@ -137,7 +137,7 @@ async def test_a_conversation_goes_on_from_its_ids_and_is_on_disk_before_it_is_t
 
 
 async def test_what_cannot_be_is_refused_as_openai_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(tmp_path, ScriptedEngine(["one"])) as served:
+    async with serving(tmp_path, ScriptedEngine(["one", "two"])) as served:
         assert (await served.refused("/v1/embeddings"))[0] == 404
         status, error = await served.refused(CHAT, {"messages": [user("a")], "nonsense": 1})
         assert (status, error["param"], error["code"]) == (400, "nonsense", "unknown_parameter")
@@ -154,6 +154,12 @@ async def test_what_cannot_be_is_refused_as_openai_refuses(tmp_path: Path, monke
             (400, {"reward": 1, "msg_ids": [id]}),
         ):
             assert (await served.refused("/feedback", body))[0] == status, body
+        with monkeypatch.context() as full:
+            full.setattr(limits, "SERVED_RUNS", 0)
+            drawn = await served.said(CHAT, {"messages": [user("b")]})
+            refused = await served.post("/feedback", {"reward": 1, "msg_ids": [drawn["id"]]})
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert refused.json()["error"]["code"] == "feedback_backlog_full"
         assert served.history.counts()["judged"] == 0
         assert (await served.refused("/commit", **{"origin": "https://evil.example"}))[0] == 403
         assert (await served.refused("/commit", **{"host": "evil.example"}))[0] == 403
