@@ -41,6 +41,12 @@ def resolve_auxiliary(
         path: FieldPath = ("explorer", "auxiliary_models", place)
         spec = _spec(experiment, given, lengths, path, notes)
         spec = _at_service(given, spec, path, notes) if spec.served else _with_engine(given, spec, host, path, notes)
+        explorers = experiment.explorer.rollout_model.engine_num
+        if not spec.served and "engine_num" in given.model_fields_set and given.engine_num != explorers:
+            notes.warn(
+                f"explorer.auxiliary_models: engine_num {given.engine_num} counts GPUs alone; each explorer opens an "
+                f"engine of its own, so there are {explorers} (explorer.rollout_model.engine_num)"
+            )
         specs.append(_named(given, spec, [each.name for each in specs], path, notes))
     return tuple(specs)
 

@@ -53,6 +53,17 @@ def test_a_variable_that_is_not_set_here_is_named_once_and_no_value_is(load: Loa
     assert "JUDGE" not in "".join(load(overrides=[override], environ=both).warnings)
 
 
+def test_engines_belong_to_explorers_and_a_file_that_asks_for_other_numbers_is_told(load: Load) -> None:
+    explorers = "explorer.rollout_model.engine_num=2"
+    asked = "{model_path: /a/j, engine_num: NUMBER}"
+    (told,) = [
+        each for each in load(overrides=[of(asked.replace("NUMBER", "3")), explorers]).warnings if "_num 3" in each
+    ]
+    assert "so there are 2" in told
+    fits = load(overrides=[of(asked.replace("NUMBER", "2")), explorers]).warnings
+    assert not [each for each in fits if "engine_num 2 counts" in each]
+
+
 def test_names_are_distinct_and_lengths_and_sampling_are_the_model_s_own(load: Load) -> None:
     found = specs(load, "{model_path: /a/j}", "{model_path: /b/j}", "{model_path: /c, name: third, temperature: 0}")
     assert [(each.name, each.temperature) for each in found] == [("j", 1.0), ("j-2", 1.0), ("third", 0.0)]
