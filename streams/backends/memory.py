@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -16,6 +18,8 @@ from rftd.streams.backends.tail import Tail, TailSubscription
 from rftd.streams.chain import GENESIS, Heads, Mark, check_mark, different, link
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.topics import Partition
+
+_OFFSET: Final = attrgetter("offset")
 
 
 class MemoryFaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +104,7 @@ class MemoryLog:
     def stored(self, partition: Partition, start: int, max_records: int) -> list[Record]:
         """The records that `read` would find, at once and without faults: for checks, and for readers of one's own."""
         records = self._records.get(partition, [])
-        first = bisect_left(records, start, key=lambda record: record.offset)
+        first = bisect_left(records, start, key=_OFFSET)
         return records[first : first + max_records]
 
     def subscribe(self, positions: Mapping[Partition, int]) -> TailSubscription:
@@ -120,7 +124,7 @@ class MemoryLog:
     async def truncate(self, partition: Partition, before_offset: int) -> None:
         self._check_open()
         records = self._records.get(partition, [])
-        keep = bisect_left(records, before_offset, key=lambda record: record.offset)
+        keep = bisect_left(records, before_offset, key=_OFFSET)
         if keep:
             last = records[keep - 1]
             self._starts[partition] = Mark(last.offset + 1, last.chain)

@@ -85,8 +85,8 @@ class FileTimes:
     def _asked(self, call: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
         def asked(*args: Any, **options: Any) -> os.stat_result:
             found = call(*args, **options)
-            written_ns = self._written.get(found.st_ino) if self._ours(args[0]) else None
-            if written_ns is None:
+            written_ns = self._written.get(found.st_ino)
+            if written_ns is None or not self._ours(args[0]):
                 return found
             others = {name: getattr(found, name) for name in _OTHERS}
             return os.stat_result(tuple(found), {**others, "st_mtime": written_ns / 1e9, "st_mtime_ns": written_ns})
