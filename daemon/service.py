@@ -49,7 +49,9 @@ from rftd.streams.retention import enforce_retention
 from rftd.streams.split_submission import ROLES
 from rftd.workers.devices.discovery import find_host
 from rftd.workers.devices.host import ANY_HOST, Host
+from rftd.workers.launcher.executor import Executor
 from rftd.workers.launcher.local import LocalExecutor
+from rftd.workers.launcher.ray.launcher import RayExecutor, RayOptions
 
 T = TypeVar("T")
 
@@ -82,6 +84,9 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The person who accepts the loss."""
     roles: frozenset[str] = ROLES
     """The roles whose workers are started here; none: every worker is started by somebody else, on any machine."""
+
+    ray: RayOptions | None = None
+    """The cluster on which workers run; None: they are processes of this machine."""
 
     @property
     def clustered(self) -> bool:
@@ -201,7 +206,7 @@ def _supervisor(
 ) -> Supervisor:
     return Supervisor(
         owned.log,
-        LocalExecutor(owned.worker_url, home=str(folder.root), host=find_host if options.roles == ROLES else _unseen),
+        _launcher(options, owned, folder, ids, logger),
         slots=options.slots,
         keep=options.keep,
         owner=ids.new(),
@@ -215,6 +220,14 @@ def _supervisor(
         guard=guard,
         hearing=hearing,
     )
+
+
+def _launcher(options: ServiceOptions, owned: OwnedLog, folder: DataFolder, ids: Ids, logger: Logger) -> Executor:
+    if options.ray is not None:
+        says = folder.root / "ray.log"
+        return RayExecutor(owned.worker_url, options.ray, ids=ids, logger=logger, says=says)
+    look = find_host if options.roles == ROLES else _unseen
+    return LocalExecutor(owned.worker_url, home=str(folder.root), host=look)
 
 
 def _unseen() -> Host:

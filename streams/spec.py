@@ -12,6 +12,7 @@ import msgspec
 
 from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.bounds import Finite, Index, Integer
+from rftd.streams.cluster import ClusterSpec
 from rftd.streams.correction import CorrectionSpec
 from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
@@ -393,3 +394,4 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     """Changed and ignored settings, in words."""
     labels: dict[str, str] = {}
+    cluster: ClusterSpec = ClusterSpec()

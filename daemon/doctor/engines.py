@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 from rftd.ops.health import Diagnosis
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Device, Host
@@ -21,6 +23,16 @@ def check_engines(host: Host) -> list[Diagnosis]:
     """One finding for each engine: that it can run here, or why not. One that is missing for a GPU is a warning."""
     where = "the GPUs, and deterministic experiments on the CPU" if host.gpus else "the CPU"
     return [Diagnosis("engine torch", "ok", f"can generate and train on {where}"), _vllm(host), _verl(host)]
+
+
+def check_ray() -> list[Diagnosis]:
+    """Whether this daemon can place workers on a Ray cluster; whether there is one is not asked."""
+    check = "launcher ray"
+    try:
+        version = metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        return [Diagnosis(check, "ok", "not installed, and needed for rftd serve --workers ray alone: rftd[ray]")]
+    return [Diagnosis(check, "ok", f"ray {version} can place workers: rftd serve --workers ray")]
 
 
 def _shown(device: Device) -> str:

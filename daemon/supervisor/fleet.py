@@ -328,6 +328,10 @@ class Fleet:
 def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterator[WorkerOrder]:
     """One trainer, and explorers if any stage explores or evaluates."""
     logs = Path(spec.job_dir) / "log"
+    models = {stage.model.path for stage in spec.stages}
+    paths = tuple(sorted(path for path in models if Path(path).is_absolute()))
+    namespace = spec.cluster.namespace or f"{spec.project}/{spec.name}"
+    cluster = msgspec.structs.replace(spec.cluster, namespace=namespace)
     yield WorkerOrder(
         experiment=experiment,
         role="trainer",
@@ -335,6 +339,8 @@ def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterat
         threads=most(stage.trainer.threads for stage in spec.stages),
         log_path=logs / "trainer.log",
         devices=max(stage.trainer.devices for stage in spec.stages),
+        cluster=cluster,
+        paths=paths,
         spine_offset=spine_offset,
     )
     exploring = [stage for stage in spec.stages if stage.kind != "train"]
@@ -348,6 +354,9 @@ def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterat
             log_path=logs / f"explorer_{slot}.log",
             devices=max(stage.rollout.needs.devices for stage in exploring),
             start_timeout_s=max(stage.rollout.needs.start_timeout_s for stage in exploring),
+            cluster=cluster,
+            paths=paths,
+            environment=tuple(sorted({name for stage in exploring for name in stage.rollout.environment})),
             spine_offset=spine_offset,
         )
 

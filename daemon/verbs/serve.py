@@ -13,6 +13,7 @@ from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_o
 
 if TYPE_CHECKING:
     from rftd.streams.backends.backend import LogUrl
+    from rftd.workers.launcher.ray.launcher import RayOptions
 
 SWITCH_INTERVAL_S: Final = 0.0005
 """The log's writer gives the interpreter away at each call of the database; while the tables are folded on another
@@ -45,11 +46,26 @@ thread, Python's own 5 ms would be added to each commit."""
 )
 @click.option(
     "--workers",
-    type=click.Choice(["local", "external"]),
+    type=click.Choice(["local", "ray", "external"]),
     default="local",
     show_default=True,
     envvar="RFTD_WORKERS",
-    help="Who starts the workers: the daemon (local), or you with rftd worker (external).",
+    help="Where workers run: here (local), on a Ray cluster (ray), or wherever you start them (external).",
+)
+@click.option(
+    "--ray-address",
+    default="auto",
+    show_default=True,
+    metavar="ADDRESS",
+    envvar="RFTD_RAY_ADDRESS",
+    help="Ray cluster of --workers ray: HOST:PORT, auto, or local for one of this machine alone.",
+)
+@click.option(
+    "--ray-runtime-env",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    envvar="RFTD_RAY_RUNTIME_ENV",
+    help="Runtime environment of Ray for all workers, as a YAML file.",
 )
 @click.option(
     "--roles",
@@ -128,6 +144,8 @@ def command(
     log_at: LogUrl | None,
     postgres: str | None,
     workers: str,
+    ray_address: str,
+    ray_runtime_env: str | None,
     roles: str,
     slots: int,
     payloads: str,
@@ -149,13 +167,7 @@ def command(
     from rftd.ops.errors import UsageError
     from rftd.ops.logs import configure
     from rftd.streams.backends.backend import backend_of
-    from rftd.streams.split_submission import ROLES
 
-    chosen = ROLES if roles == "both" else frozenset((roles,))
-    if workers == "external":
-        if roles != "both":
-            raise UsageError(f"{roles}s are not started with --workers external", field="--roles", fix="leave one out")
-        chosen = frozenset()
     if roles == "explorer" and log_at is None:
         raise UsageError(
             "a daemon that only starts explorers needs another one that decides, and the embedded log is for one",
@@ -184,13 +196,48 @@ def command(
         log_at=backend_of(log_at).checked(log_at.text) if log_at is not None else None,
         state_url=checked_postgres_url(postgres) if postgres else "",
         disk=DiskLimits(reserve_bytes=disk_reserve, budget_bytes=disk_budget),
-        roles=chosen,
+        roles=_roles(workers, roles),
+        ray=_ray(ray_address, ray_runtime_env) if workers == "ray" else None,
         slots=slots,
         keep=Keep(payloads),
         accept_loss=accept_loss,
         accepted_by=_who() if accept_loss else "",
     )
     asyncio.run(_serve(options))
+
+
+def _roles(workers: str, roles: str) -> frozenset[str]:
+    """The roles whose workers the daemon starts. Raises UsageError."""
+    from rftd.ops.errors import UsageError
+    from rftd.streams.split_submission import ROLES
+
+    if workers != "external":
+        return ROLES if roles == "both" else frozenset((roles,))
+    if roles != "both":
+        raise UsageError(f"{roles}s are not started with --workers external", field="--roles", fix="leave one out")
+    return frozenset()
+
+
+def _ray(address: str, runtime_env: str | None) -> RayOptions:
+    """The options of a Ray cluster. Raises ConfigError for a runtime environment that is no mapping."""
+    from pathlib import Path
+
+    import yaml
+
+    from rftd.ops.errors import ConfigError
+    from rftd.workers.launcher.ray.launcher import RayOptions
+
+    if runtime_env is None:
+        return RayOptions(address=address)
+    try:
+        read = yaml.safe_load(Path(runtime_env).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(str(error), where=runtime_env, field="--ray-runtime-env", fix="write YAML") from error
+    if not isinstance(read, dict):
+        raise ConfigError(
+            "is no mapping", where=runtime_env, field="--ray-runtime-env", fix="write fields of Ray's runtime_env"
+        )
+    return RayOptions(address=address, runtime_env=read)
 
 
 def _who() -> str:

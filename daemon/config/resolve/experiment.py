@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os.path
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rftd.daemon.config.field_path import FieldPath, child, show
@@ -14,6 +14,7 @@ from rftd.daemon.config.resolve.verl import acts_in_verl
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import without_effect
 from rftd.daemon.config.schema.trainer import Trainer
+from rftd.streams.cluster import ClusterSpec
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.split_submission import EXPLORE, TRAIN
 from rftd.workers.devices.host import Host
@@ -28,7 +29,7 @@ def resolve_experiment(
     """
     # All stages are resolved even if one is wrong, so that a user sees everything at once.
     issues = [*_check_root(experiment), *_check_stage_names(experiment), *_check_trainer_config(experiment)]
-    warnings: list[str] = []
+    warnings = [*_without_cluster(experiment, host)]
     job_dir = _job_dir(experiment)
     stages: list[StageSpec] = []
     modes: set[str] = set()
@@ -69,9 +70,33 @@ def resolve_experiment(
             config=config,
             warnings=tuple(warnings),
             labels=experiment.labels,
+            cluster=_cluster(experiment),
         ),
         [],
     )
+
+
+def _cluster(experiment: Experiment) -> ClusterSpec:
+    address = experiment.cluster.ray_address
+    return ClusterSpec(
+        address="" if address == "auto" else address,
+        namespace=experiment.ray_namespace,
+        timeline=experiment.monitor.enable_ray_timeline,
+        logs_by_node=experiment.log.group_by_node,
+    )
+
+
+def _without_cluster(experiment: Experiment, host: Host) -> Iterator[str]:
+    """A warning for each field that only a cluster obeys."""
+    written = {
+        "cluster.ray_address": experiment.cluster.ray_address not in ("", "auto"),
+        "ray_namespace": bool(experiment.ray_namespace),
+        "monitor.enable_ray_timeline": experiment.monitor.enable_ray_timeline,
+        "log.group_by_node": experiment.log.group_by_node,
+    }
+    for name, is_written in written.items():
+        if is_written and host.seen and not host.clustered:
+            yield f"{name} has an effect on a Ray cluster only: rftd serve --workers ray"
 
 
 def _job_dir(experiment: Experiment) -> str:

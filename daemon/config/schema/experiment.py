@@ -45,7 +45,8 @@ Mode: TypeAlias = Annotated[Literal["both", "train", "explore", "bench", "serve"
 class Cluster(Section):
     """`cluster`; the derived counts of the guide are not fields of the file."""
 
-    ray_address: str = inert("auto")
+    ray_address: str = "auto"
+    """Of the cluster that the daemon uses; another one is refused."""
     node_num: Natural | None = 0
     """0 = what there is."""
     gpu_per_node: Natural | None = 0
@@ -61,7 +62,7 @@ class Log(Section):
     """`log`."""
 
     level: Level = inert("INFO")
-    group_by_node: bool = inert(False)
+    group_by_node: bool = False
 
 
 class Monitor(Section):
@@ -70,7 +71,7 @@ class Monitor(Section):
     monitor_type: Annotated[Literal["tensorboard", "wandb", "mlflow", "swanlab"], word()] = inert("tensorboard")
     monitor_args: Args | None = inert(None)
     detailed_stats: bool = inert(False)
-    enable_ray_timeline: bool = inert(False)
+    enable_ray_timeline: bool = False
 
 
 class DataJuicer(Section):
@@ -169,7 +170,7 @@ class Experiment(Section):
     name: Name = "rft"
     checkpoint_root_dir: str = ""
     """Absolute by the time the daemon reads it."""
-    ray_namespace: str = inert("")
+    ray_namespace: str = ""
     continue_from_checkpoint: bool = True
     ignore_validator_suggestions: bool = inert(False)
     deterministic: bool = False

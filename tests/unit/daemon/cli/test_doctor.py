@@ -26,7 +26,7 @@ def test_a_fit_machine(rftd: Rftd) -> None:
     report = json.loads(said.out)
     found = {check["check"]: check for check in report["checks"]}
     assert {"python", "assertions", "identity", "packages", "folder", "disk", "daemon"} <= set(found)
-    assert {"device", "engine torch", "engine vllm", "engine verl"} <= set(found)
+    assert {"device", "engine torch", "engine vllm", "engine verl", "launcher ray"} <= set(found)
     assert found["daemon"]["status"] == "ok"
     assert said.status == 0
     assert report["ok"] is True

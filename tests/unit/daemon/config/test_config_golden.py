@@ -111,6 +111,5 @@ def test_the_whole_guide_in_its_own_spelling() -> None:
         "data_processor",
         "monitor.monitor_args",
         "monitor.monitor_type",
-        "ray_namespace",
         "service",
     ]

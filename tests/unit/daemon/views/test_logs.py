@@ -95,3 +95,17 @@ async def test_over_http(house: House, client: httpx.AsyncClient) -> None:
     assert page["items"][0]["fields"] == {"hf_token": "***"}
     after = await client.get("/v1/experiments/small/logs", params={"after": json.dumps(page["next"])})
     assert after.json()["items"] == []
+
+
+def test_files_in_folders_of_nodes_are_read_too(tmp_path: Path) -> None:
+    for name in ("trainer.log", "10.0.0.7/explorer_1.log"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"time": "2026-01-01T00:00:00.000Z", "level": "info", "event": "x"}\n')
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "10.0.0.7")
+    page = tail(tmp_path, lines=10)
+    assert {(line.file, line.role, line.slot) for line in page.items} == {
+        ("trainer.log", "trainer", None),
+        ("10.0.0.7/explorer_1.log", "explorer", 1),
+    }
+    assert since(tmp_path, page.next).items == []
+    assert [line.role for line in tail(tmp_path, lines=10, role="explorer").items] == ["explorer"]

@@ -1,0 +1,77 @@
+"""The daemon with its workers on a Ray cluster of this machine: real actors, fake engines."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.until import poll
+
+pytest.importorskip("ray", reason="ray is not installed here: make test-engines")
+
+from synthetic.daemon.ray_cluster import RayNodes, ray_nodes
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[RayNodes]:
+    with ray_nodes() as made:
+        yield made
+
+
+@pytest.fixture
+def scene(tmp_path: Path, nodes: RayNodes) -> Iterator[Scene]:
+    made = Scene(tmp_path, "--workers", "ray", "--ray-address", nodes.address)
+    with made.host:
+        yield made
+
+
+def live(scene: Scene, name: str) -> dict[str, int]:
+    page = scene.page(name)
+    return {each.role: each.pid for each in page.workers if each.state == "live"} if page is not None else {}
+
+
+def test_a_run_on_actors_outlives_each_of_them_and_its_daemon_and_leaves_nothing(
+    scene: Scene, nodes: RayNodes, tmp_path: Path
+) -> None:
+    text = EXPERIMENT + "log: {group_by_node: true}\nmonitor: {enable_ray_timeline: true}\n"
+    name = scene.submit(text, "buffer.total_steps=4000")
+    scene.until_step(name, 12, 180.0)
+    for role in ("explorer", "trainer"):
+        before = live(scene, name)
+        os.kill(before[role], signal.SIGKILL)
+        poll(lambda role=role, before=before: live(scene, name).get(role) not in (None, before[role]), 120.0)
+    kept = live(scene, name)
+    scene.kill("daemon", name)
+    reached = scene.until_step(name, 12, 120.0).experiment.summary.step
+    scene.until_step(name, reached + 20, 120.0)
+    assert live(scene, name) == kept, "the next daemon takes its actors over"
+    lines = scene.rftd("logs", name, "-n", "200").out
+    assert "generation.started" in lines
+    scene.rftd("cancel", name)
+    scene.until_ended(name)
+    poll(lambda: not nodes.left(), 60.0, told=nodes.left)
+    assert (tmp_path / "checkpoints" / "crash" / "sums" / "monitor" / "timeline.json").exists()
+    assert scene.verified().clean
+
+
+def test_what_has_no_room_waits_and_says_for_what(scene: Scene, nodes: RayNodes) -> None:
+    first = scene.submit(EXPERIMENT, "buffer.total_steps=4000", "explorer.rollout_model.engine_num=3")
+    poll(lambda: "1 CPU on one node; none is free" in scene.rftd("why", first).out, 120.0)
+    nodes.add(2)
+    scene.until_step(first, 8, 180.0)
+    scene.rftd("cancel", first)
+    scene.until_ended(first)
+    poll(lambda: not nodes.left(), 60.0, told=nodes.left)
+
+
+def test_a_cluster_that_is_not_there_is_waited_for_and_named(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "--workers", "ray", "--ray-address", "127.0.0.1:1")
+    with scene.host:
+        name = scene.submit(EXPERIMENT, "buffer.total_steps=10")
+        poll(lambda: "Ray at 127.0.0.1:1" in scene.rftd("why", name).out, 180.0)
+        scene.rftd("cancel", name)
+        scene.until_ended(name)

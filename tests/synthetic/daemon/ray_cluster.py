@@ -1,0 +1,84 @@
+"""A Ray cluster of this machine, of several nodes; only where ray is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+
+STORE_SIZE_BYTES = 80 * 2**20
+_NAMES = """
+import sys, ray
+ray.init(sys.argv[1], log_to_driver=False, configure_logging=False)
+for each in ray.util.list_named_actors(all_namespaces=True):
+    print("ACTOR", each["name"])
+for each in ray.util.placement_group_table().values():
+    if each["state"] != "REMOVED":
+        print("GROUP", each["name"])
+"""
+
+
+class RayNodes:
+    """A head without room for workers, and nodes that come and go."""
+
+    def __init__(self) -> None:
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_SIZE_BYTES}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._nodes: list[Any] = []
+
+    @property
+    def address(self) -> str:
+        """The address to connect to."""
+        return str(self._cluster.address)
+
+    def add(self, cpus: int = 2) -> None:
+        """A node with so many places for workers."""
+        self._nodes.append(self._cluster.add_node(num_cpus=cpus, object_store_memory=STORE_SIZE_BYTES))
+
+    def newest_raylet(self) -> int:
+        """The process of the newest node."""
+        return int(self._nodes[-1].all_processes["raylet"][0].process.pid)
+
+    def forget_newest(self) -> None:
+        """Tidies up what is left of a node whose raylet was killed."""
+        self._cluster.remove_node(self._nodes.pop(), allow_graceful=False)
+
+    def left(self) -> list[str]:
+        """Actors and placement groups that are there."""
+        command = [sys.executable, "-P", "-c", _NAMES, self.address]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+        return [each for each in said.splitlines() if each.startswith(("ACTOR", "GROUP"))]
+
+    def close(self) -> None:
+        """Ends every process of it, by its number."""
+        mine = psutil.Process().children(recursive=True)
+        self._cluster.shutdown()
+        _, alive = psutil.wait_procs([each for each in mine if "ray" in _command(each)], timeout=10)
+        for each in alive:
+            each.kill()
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+@contextmanager
+def ray_nodes() -> Iterator[RayNodes]:
+    """A cluster with one node for workers, for as long as the block runs."""
+    nodes = RayNodes()
+    try:
+        nodes.add()
+        yield nodes
+    finally:
+        nodes.close()

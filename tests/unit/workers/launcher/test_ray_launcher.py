@@ -1,0 +1,237 @@
+"""The daemon's side of Ray, with a driver that is a script: it never waits, whatever becomes of the cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from synthetic.until import poll
+from synthetic.worlds.launchers import order_of
+
+from rftd.ops.clock import SystemClock
+from rftd.ops.ids import SystemIds
+from rftd.ops.logs import logger
+from rftd.ops.releases import release_of
+from rftd.streams.cluster import ClusterSpec
+from rftd.streams.events.worker import WorkerStarted
+from rftd.workers.launcher.executor import WorkerOrder
+from rftd.workers.launcher.ray.actor import refusal_of
+from rftd.workers.launcher.ray.deaths import reason_of
+from rftd.workers.launcher.ray.launcher import RayExecutor, RayOptions
+from rftd.workers.launcher.ray.messages import ActorOrder, RayNode
+from rftd.workers.launcher.ray.placement import bundles_of, lack_of
+
+DRIVER = """
+import json, sys, threading, time
+folder = sys.argv[1]
+def tell(**report):
+    print(json.dumps(report), flush=True)
+def follow():
+    told = 0
+    while True:
+        with open(f"{folder}/says") as says:
+            lines = [line for line in says.read().splitlines() if line]
+        for line in lines[told:]:
+            if line == "die":
+                open(f"{folder}/says", "w").close()
+                import os
+                os._exit(9)
+            print(line, flush=True)
+        told = len(lines)
+        time.sleep(0.02)
+threading.Thread(target=follow, daemon=True).start()
+for line in sys.stdin:
+    with open(f"{folder}/heard", "a") as heard:
+        heard.write(line)
+"""
+"""Writes what it hears to a file, and says what another holds."""
+
+
+class Play:
+    """A launcher, and the script that it takes for its driver."""
+
+    def __init__(self, folder: Path, **environ: str) -> None:
+        self.folder = folder
+        (folder / "driver.py").write_text(DRIVER)
+        (folder / "says").touch()
+        (folder / "heard").touch()
+        self.launcher = RayExecutor(
+            "unix:/tmp/log.sock",
+            RayOptions(address="10.0.0.1:6379", runtime_env={"env_vars": {"A": "b"}}),
+            ids=SystemIds(SystemClock()),
+            logger=logger(),
+            says=folder / "ray.log",
+            driver=(sys.executable, str(folder / "driver.py"), str(folder)),
+            environ=environ,
+        )
+
+    def say(self, **report: Any) -> None:
+        with (self.folder / "says").open("a") as says:
+            says.write(json.dumps(report) + "\n")
+
+    def die(self) -> None:
+        with (self.folder / "says").open("a") as says:
+            says.write("die\n")
+
+    def heard(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "heard").read_text().splitlines()]
+
+    def said_of(self, order: WorkerOrder) -> list[dict[str, Any]]:
+        wanted = str(order.worker)
+        return [each for each in self.heard() if wanted in json.dumps(each)]
+
+    def close(self) -> None:
+        child = self.launcher._child
+        if child is not None and child.stdin is not None:
+            child.stdin.close()
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Play]:
+    made = Play(tmp_path, SECRET="hidden", OTHER="x")
+    yield made
+    made.close()
+
+
+def test_a_worker_goes_from_its_order_to_its_end_by_what_is_heard_of_it(play: Play, tmp_path: Path) -> None:
+    order = order_of(tmp_path, devices=2, environment=("SECRET",), cluster=ClusterSpec(namespace="a/b"))
+    handle = play.launcher.start(order)
+    assert handle.exit_code() is None
+    assert handle.waits is not None
+    assert handle.waits.waiting_for == "Ray at 10.0.0.1:6379 to answer"
+    poll(lambda: play.said_of(order))
+    [said] = play.said_of(order)
+    assert (said["namespace"], said["devices"], said["begin"]) == ("a/b", 2, True)
+    assert said["env"] == {"SECRET": "hidden"}, "those that it needs, and no others"
+    play.say(type="cluster", nodes=[])
+    play.say(
+        type="actor", worker=str(order.worker), state="pending", waits="2 GPUs on one node; 1 is free", unblock="u"
+    )
+    poll(lambda: handle.waits is not None and handle.waits.state == "placing")
+    assert handle.waits is not None
+    assert handle.waits.waiting_for == "2 GPUs on one node; 1 is free"
+    play.say(type="actor", worker=str(order.worker), state="running", pid=31, node="10.0.0.2")
+    poll(lambda: handle.pid == 31)
+    assert handle.waits is None
+    started = WorkerStarted(worker=order.worker, role="trainer", slot=-1, host="x", pid=31, process_start_s=1.0)
+    assert play.launcher.lives(started) is True
+    handle.terminate()
+    handle.kill()
+    handle.kill()
+    poll(lambda: len(play.said_of(order)) == 3)
+    assert [each["at_once"] for each in play.said_of(order)[1:]] == [False, True]
+    play.say(type="actor", worker=str(order.worker), state="ended", code=-1, reason="its node is lost")
+    poll(lambda: handle.exit_code() == -1)
+    assert handle.reason == "its node is lost"
+    assert play.launcher.lives(started) is False
+    assert play.launcher.lives(msgspec.structs.replace(started, worker=UUID(int=1))) is None
+
+
+def test_a_driver_that_dies_is_followed_by_one_that_is_told_all_of_it(play: Play, tmp_path: Path) -> None:
+    """Ray ends a process that has not reached its control store for a minute: the daemon must not be that process."""
+    running, waiting, ended = (order_of(tmp_path, "explorer", slot) for slot in range(3))
+    handles = [play.launcher.start(order) for order in (running, waiting, ended)]
+    poll(lambda: play.said_of(ended))
+    play.say(type="cluster", nodes=[])
+    play.say(type="actor", worker=str(running.worker), state="running", pid=31)
+    play.say(type="actor", worker=str(ended.worker), state="ended", code=0)
+    poll(lambda: handles[2].exit_code() == 0 and handles[0].pid == 31)
+    play.die()
+    poll(lambda: len(play.said_of(waiting)) == 2)
+    assert [each["begin"] for each in play.said_of(running)] == [True, False], "it runs: it is only looked for"
+    assert [each["begin"] for each in play.said_of(waiting)] == [True, True]
+    assert len(play.said_of(ended)) == 1
+    assert handles[0].pid == 31
+    assert handles[0].exit_code() is None
+
+
+def test_an_experiment_of_another_cluster_is_refused_with_both(play: Play, tmp_path: Path) -> None:
+    handle = play.launcher.start(order_of(tmp_path, cluster=ClusterSpec(address="10.0.0.9:6379")))
+    assert handle.exit_code() == 1
+    assert "10.0.0.9:6379" in handle.reason
+    assert "10.0.0.1:6379" in handle.reason
+
+
+def test_a_refusal_of_the_cluster_is_what_every_worker_waits_for(play: Play, tmp_path: Path) -> None:
+    handle = play.launcher.start(order_of(tmp_path))
+    play.say(type="away", reason="Ray at 10.0.0.1:6379 refuses this daemon's token", fix="set RAY_AUTH_TOKEN")
+    poll(lambda: handle.waits is not None and "refuses" in handle.waits.waiting_for)
+    assert handle.waits is not None
+    assert handle.waits.state == "ray_away"
+    assert "RAY_AUTH_TOKEN" in handle.waits.unblock
+    assert play.launcher.host().clustered
+
+
+def node(gpus: float, free: float, cpus: float = 4, free_cpus: float = 4) -> RayNode:
+    return RayNode(id=str(free), address="10.0.0.2", gpus=gpus, free_gpus=free, cpus=cpus, free_cpus=free_cpus)
+
+
+def test_a_worker_is_on_one_node_and_beyond_it_on_whole_ones() -> None:
+    nodes = [node(8, 1), node(8, 8), node(8, 0)]
+    assert bundles_of(0, nodes) == ([{"CPU": 1}], "STRICT_PACK")
+    assert bundles_of(2, nodes) == ([{"CPU": 1, "GPU": 2}], "STRICT_PACK")
+    assert bundles_of(16, nodes) == ([{"CPU": 1, "GPU": 8}] * 2, "STRICT_SPREAD")
+
+
+@pytest.mark.parametrize(
+    ("devices", "nodes", "said"),
+    [
+        (2, [node(4, 1), node(4, 0)], "2 GPUs on one node; 1 is free"),
+        (1, [node(4, 0)], "1 GPU on one node; none is free"),
+        (16, [node(8, 8), node(8, 7)], "2 whole nodes of 8 GPUs; 1 is free"),
+        (12, [node(8, 8), node(8, 8)], "12 GPUs: more than a node has, and no whole number of nodes of 8"),
+        (1, [node(0, 0)], "1 GPU on one node; the cluster has none"),
+        (1, [], "a node: the cluster has none"),
+        (0, [node(0, 0, 2, 0)], "1 CPU on one node; none is free"),
+        (0, [node(0, 0, 2, 1)], ""),
+    ],
+)
+def test_what_is_waited_for_is_said_with_what_is_free(devices: int, nodes: list[RayNode], said: str) -> None:
+    assert lack_of(devices, nodes) == said
+
+
+def test_the_memory_monitor_is_named_although_ray_tells_only_itself() -> None:
+    said = reason_of(None, "NODE_OUT_OF_MEMORY", "Task was killed due to the node running low on memory.", "10.0.0.2")
+    assert said.startswith("Ray's memory monitor ended its actor on 10.0.0.2")
+    assert "running low" in said
+
+
+def test_a_lost_node_is_named() -> None:
+    kinds = {number: SimpleNamespace(name=name) for number, name in enumerate(("UNSPECIFIED", "NODE_DIED"))}
+    enum = SimpleNamespace(enum_type=SimpleNamespace(values_by_number=kinds))
+    died = SimpleNamespace(
+        reason=1, error_message="health check failed", DESCRIPTOR=SimpleNamespace(fields_by_name={"reason": enum})
+    )
+    cause = SimpleNamespace(HasField=lambda name: False, actor_died_error_context=died)
+    assert reason_of(cause, "", "", "10.0.0.2") == "its node 10.0.0.2 is lost: health check failed"
+
+
+def test_a_node_without_the_model_or_of_another_release_is_named(tmp_path: Path) -> None:
+    order = msgspec.convert(
+        {
+            "assignment": {"worker": str(UUID(int=1)), "experiment": str(UUID(int=2)), "role": "trainer", "slot": -1}
+            | {"log_url": "unix:x"},
+            "place": "p",
+            "namespace": "",
+            "begin": True,
+            "devices": 0,
+            "threads": 1,
+            "log_path": "x",
+            "by_node": False,
+            "paths": [str(tmp_path), "/models/not-there"],
+            "release": release_of("rftd"),
+            "env": {},
+            "type": "order",
+        },
+        ActorOrder,
+    )
+    assert "node n1 has no /models/not-there" in refusal_of(order, "n1")
+    assert "the daemon is of 0.0.1" in refusal_of(msgspec.structs.replace(order, release="0.0.1"), "n1")
+    assert refusal_of(msgspec.structs.replace(order, paths=(str(tmp_path),)), "n1") == ""

@@ -1,0 +1,49 @@
+"""Why Ray ended an actor, in words. Ray tells it in its control store alone, not to the actor and not in its log."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+_BOUND: Final = 400
+_PID: Final = re.compile(r"\s*Worker exit detail:\s*(.*)", re.S)
+
+
+def reason_of(cause: Any, exit_type: str, exit_detail: str, node: str) -> str:
+    """The reason for the end of an actor.
+
+    `cause` is Ray's ActorDeathCause, or None; `exit_type` and `exit_detail` are what it says of the actor's process,
+    empty if it says nothing; `node` is the address of its node.
+    """
+    where = f" on {node}" if node else ""
+    oom = cause is not None and cause.HasField("oom_context")
+    if oom or exit_type == "NODE_OUT_OF_MEMORY":
+        said = f": {_short(exit_detail)}" if exit_detail else ""
+        return (
+            f"Ray's memory monitor ended its actor{where}, for the node ran short of memory, whoever uses it; free "
+            f"memory there, or raise RAY_memory_usage_threshold{said}"
+        )
+    if cause is None:
+        return f"its actor{where} is gone" + (f": {_short(exit_detail)}" if exit_detail else "")
+    if cause.HasField("runtime_env_failed_context"):
+        return f"its runtime environment could not be made{where}: " + _short(
+            cause.runtime_env_failed_context.error_message
+        )
+    if cause.HasField("actor_unschedulable_context"):
+        return f"its actor cannot be scheduled: {_short(cause.actor_unschedulable_context.error_message)}"
+    if cause.HasField("creation_task_failure_context"):
+        return f"its actor could not be made{where}; is the same release of rftd installed there?"
+    died = cause.actor_died_error_context
+    kind = died.DESCRIPTOR.fields_by_name["reason"].enum_type.values_by_number[died.reason].name
+    if kind == "NODE_DIED":
+        return f"its node {node} is lost: {_short(died.error_message)}"
+    if kind == "RAY_KILL":
+        return f"its actor{where} was ended by ray.kill"
+    if kind == "OWNER_DIED":
+        return f"its actor{where} was ended with the process that owned it"
+    return f"its actor's process{where} ended: {_short(exit_detail or died.error_message)}"
+
+
+def _short(text: str) -> str:
+    detail = _PID.search(text)
+    return " ".join((detail.group(1) if detail else text).split())[:_BOUND]

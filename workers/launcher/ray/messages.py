@@ -1,0 +1,98 @@
+"""What the launcher and its driver say to each other, one JSON object a line."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from rftd.workers.guest import Assignment
+
+
+class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
+    """A worker that is wanted; said again to each new driver."""
+
+    assignment: Assignment
+    place: str
+    """The text that all workers of one experiment, role and slot share; actors are named by it and the worker's id."""
+    namespace: str
+    begin: bool
+    """False: it runs somewhere, or has ended; it is not started."""
+    devices: int
+    threads: int
+    log_path: str
+    by_node: bool
+    """The log is in a folder that is named after the node's address."""
+    paths: tuple[str, ...]
+    """Folders that must be on its node: the job's, and its models'."""
+    release: str
+    env: dict[str, str]
+    """Variables that the worker finds in its environment; their values are shown nowhere."""
+
+
+class ActorEnd(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
+    """A worker is to leave."""
+
+    worker: UUID
+    at_once: bool
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag="sweep"):
+    """Whatever is left of a place has to end."""
+
+    number: UUID
+    place: str
+    timeline: str
+    """The file to which the cluster's timeline is written; empty: none."""
+
+
+Request: TypeAlias = ActorOrder | ActorEnd | Sweep
+
+
+class RayNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the cluster that is alive."""
+
+    id: str
+    address: str
+    gpus: float
+    free_gpus: float
+    cpus: float
+    free_cpus: float
+
+
+class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
+    """The cluster, as the driver sees it now."""
+
+    nodes: tuple[RayNode, ...]
+
+
+class ClusterAway(msgspec.Struct, frozen=True, kw_only=True, tag="away"):
+    """The cluster cannot be reached, or refuses; the driver ends after it."""
+
+    reason: str
+    fix: str
+
+
+class ActorSeen(msgspec.Struct, frozen=True, kw_only=True, tag="actor"):
+    """What became of a worker, or of a sweep."""
+
+    worker: UUID
+    state: Literal["pending", "running", "ended"]
+    pid: int | None = None
+    node: str = ""
+    """The address of its node."""
+    code: int = -1
+    reason: str = ""
+    """Of one that ended: why."""
+    waits: str = ""
+    """Of one that is pending: the obstacle."""
+    unblock: str = ""
+
+
+Report: TypeAlias = ClusterSeen | ClusterAway | ActorSeen
+
+
+def line(message: Request | Report) -> bytes:
+    """The message as a line."""
+    return msgspec.json.encode(message) + b"\n"
