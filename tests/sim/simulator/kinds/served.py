@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +20,6 @@ from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import TaskLeased, TasksOffered
 from rftd.streams.folds.spine import Status
-from rftd.workers.rollout import explorer
 from rftd.workers.rollout.serving import server
 from rftd.workers.rollout.serving.history import History
 from simulator.clients import Crowd
@@ -145,7 +145,7 @@ class Served(Kind):
             ("logger", lambda: PROCESS.get().logger),
         ):
             stack.enter_context(mock.patch.object(server, name, made))
-        stack.enter_context(mock.patch.object(explorer.secrets, "token_bytes", chance.randbytes))
+        stack.enter_context(mock.patch.object(secrets, "token_bytes", chance.randbytes))
         for method in ("record", "judge", "commit"):
             moments = {nth for name, nth in plot.deaths if name == method}
             dying = self._dying(world, getattr(History, method), moments)
