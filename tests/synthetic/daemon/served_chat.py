@@ -47,6 +47,10 @@ class ServedChat:
         """Waits until there are weights to answer with."""
         self.insist("GET", "/health")
 
+    def until_version(self, version: int) -> None:
+        """Waits until these weights, or newer ones, answer."""
+        poll(lambda: int(self.insist("GET", "/health")["version"]) >= version, timeout_s=120.0)
+
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
         """The reply. Raises httpx.HTTPError or OSError if nobody is there."""
         return httpx.request(method, self.base_url + path, json=body, headers=headers, timeout=60.0, trust_env=False)
