@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,29 @@ def benches(tmp_path_factory: pytest.TempPathFactory) -> tuple[ParityBench, Pari
     return ParityBench("torch", model, folder / "torch"), ParityBench("verl", model, folder / "verl")
 
 
+@pytest.fixture(scope="module")
+def two_ranks(
+    benches: tuple[ParityBench, ParityBench], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ParityBench]:
+    bench = ParityBench("verl", benches[0].model, tmp_path_factory.mktemp("ranks"), {"ranks": 2, "device": "cpu"})
+    yield bench
+    bench.engine.close()
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.algorithm}-{case.budget_tokens}-{case.updates.epochs}")
 def test_verl_trains_as_torch_does(benches: tuple[ParityBench, ParityBench], case: Case) -> None:
     plain, verl = benches
     apart = distance(plain.run(case), verl.run(case))
+    assert apart.loss <= 1e-5
+    assert apart.norm <= 1e-4
+    assert apart.weights <= 1e-4
+
+
+@pytest.mark.parametrize("case", [each for each in CASES if each.algorithm in ("ppo", "dpo")], ids=str)
+def test_two_ranks_train_as_torch_does(
+    benches: tuple[ParityBench, ParityBench], two_ranks: ParityBench, case: Case
+) -> None:
+    apart = distance(benches[0].run(case), two_ranks.run(case))
     assert apart.loss <= 1e-5
     assert apart.norm <= 1e-4
     assert apart.weights <= 1e-4

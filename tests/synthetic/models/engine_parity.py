@@ -108,7 +108,7 @@ class ParityBench:
         """`folder` is this bench's own."""
         self._name = engine
         self._arguments = dict(arguments or {})
-        self._model = model
+        self.model = model
         first = Case(algorithm="grpo").stage(model, engine, self._arguments)
         self.engine: TrainerEngine = make_engine(first.trainer)
         experiment = ExperimentSpec(project="p", name="n", job_dir=str(folder), stages=(first,), config={})
@@ -119,7 +119,7 @@ class ParityBench:
     def run(self, case: Case) -> Trained:
         """Trains the case's steps on the model's own weights."""
         self.engine.load(self._start, None)
-        self.engine.begin_stage(case.stage(self._model, self._name, self._arguments))
+        self.engine.begin_stage(case.stage(self.model, self._name, self._arguments))
         losses = []
         norms = []
         for batch in case.batches():

@@ -13,6 +13,8 @@ from rftd.ops.plugin_arguments import parsed
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
+from rftd.workers.training.ranks.controller import TIMEOUT_S, RankedEngine, RankPlan
+from rftd.workers.training.ranks.messages import RankPlace
 
 DEVICE: Final = "trainer.engine_args.device"
 
@@ -50,6 +52,8 @@ class VerlTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     entropy_checkpointing: bool = False
     ranks: int = 1
     """The number of processes on a CPU; on GPUs there is one for each."""
+    rank_timeout_s: float = TIMEOUT_S
+    """The longest that one call of the ranks may take, a step or a checkpoint."""
     save_strategy: Literal["unrestricted", "single_thread", "single_process", "single_node"] = "unrestricted"
     """Which ranks write a checkpoint at once: all, or with `single_thread` and `single_process` one after the other."""
     critic_lr: float = 1e-5
@@ -61,6 +65,8 @@ class VerlTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 OPENED_WITH: Final = (
     "device",
+    "ranks",
+    "rank_timeout_s",
     "strategy",
     "ulysses_sequence_parallel_size",
     "fsdp_size",
@@ -83,12 +89,33 @@ def parse(arguments: Mapping[str, Any]) -> VerlTrainerArgs:
     return parsed(arguments, VerlTrainerArgs, taker="the verl engine", field="trainer.engine_args")
 
 
+def make_rank(place: RankPlace) -> TrainerEngine:
+    """The engine of one rank, in a process of its own; the group of all ranks is there already."""
+    from rftd.workers.training.engines.verl.engine import VerlTrainerEngine
+
+    return VerlTrainerEngine(threads=place.threads)
+
+
 def _make(opening: TrainerOpening[VerlTrainerArgs]) -> TrainerEngine:
     if find_spec("verl") is None:
         raise ConfigError(
             "verl is not installed here",
             field="trainer.trainer_type",
             fix="pip install 'rftd[verl]', `make engines-cpu` for a CPU, or write torch",
+        )
+    arguments = opening.arguments
+    # On GPUs one for each that the launcher gave this worker.
+    ranks = opening.trainer.devices or arguments.ranks
+    if ranks > 1:
+        return RankedEngine(
+            RankPlan(
+                maker=f"{__name__}:{make_rank.__name__}",
+                ranks=ranks,
+                trainer=opening.trainer,
+                threads=opening.threads,
+                backend="nccl" if opening.trainer.devices and arguments.device != "cpu" else "gloo",
+                timeout_s=arguments.rank_timeout_s,
+            )
         )
     from rftd.workers.training.engines.verl.engine import VerlTrainerEngine
 

@@ -23,8 +23,9 @@ from rftd.workers.training.engines.verl import platform, saving
 from rftd.workers.training.engines.verl.arguments import DEVICE, VerlTrainerArgs, parse
 from rftd.workers.training.engines.verl.group import Shares, join_group
 from rftd.workers.training.engines.verl.shards import digest, whole
-from rftd.workers.training.engines.verl.snapshot import RanksSnapshot
+from rftd.workers.training.engines.verl.snapshot import GatheredWeights
 from rftd.workers.training.losses.objective import Objective
+from rftd.workers.training.ranks.collectives import together
 from rftd.workers.training.stage.stage_training import StageTraining
 from rftd.workers.training.stage.trainer_state import TrainerState
 from rftd.workers.weights.checksum import Form, form_of
@@ -133,12 +134,15 @@ class VerlTrainerEngine:
         return self._digests[form]
 
     def snapshot(self) -> WeightsSnapshot:
-        """The weights, in bfloat16 where explorers run the model in it: a copy, or of several ranks no copy."""
+        """A copy of the weights, in bfloat16 where explorers run the model in it; of several ranks see `spread`."""
         tensors: dict[str, Tensor] = self._policy.tensors()
         rounded = rounded_for(self._experiment, self._policy.module, tensors)
-        if dist.get_world_size() > 1:
-            return RanksSnapshot(tensors, rounded=rounded)
         return TorchSnapshot.of({name: whole(each) for name, each in tensors.items()}, rounded=rounded)
+
+    def spread(self) -> GatheredWeights:
+        """The weights as the controller of several ranks takes them, without a copy here."""
+        tensors: dict[str, Tensor] = self._policy.tensors()
+        return GatheredWeights(tensors, rounded=rounded_for(self._experiment, self._policy.module, tensors))
 
     def save(self, folder: Path, *, hf: bool) -> None:
         """Writes `actor`: weights, each once, optimizer, reference, step; and `critic` where there is one."""
@@ -161,9 +165,12 @@ class VerlTrainerEngine:
         A stage that goes on with another optimizer begins a fresh one; one that had no reference takes these weights.
         """
         actor = folder / "actor"
-        state = TrainerState.read(actor)
         trusted = self._policy.wrapping.trust_remote_code
-        saving.read_policy(actor, self._policy.tensors(), trust_remote_code=trusted)
+        # What one rank cannot read is an error of all, and none of them waits for it.
+        with together():
+            state = TrainerState.read(actor)
+        with together():
+            saving.read_policy(actor, self._policy.tensors(), trust_remote_code=trusted)
         self._weights_changed()
         self._learner = None
         self._training = None

@@ -1,4 +1,4 @@
-"""`RanksSnapshot`: the weights as explorers get them, gathered from the ranks one tensor at a time."""
+"""`GatheredWeights`: the weights as explorers get them, gathered from the ranks one tensor at a time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from torch import Tensor
 
 from rftd.workers.training.engines.verl.shards import one_by_one
 from rftd.workers.training.ranks.shards import Shard
-from rftd.workers.weights.channel import BYTES
-from rftd.workers.weights.tensor_bytes import TensorLayout, Weights
-from rftd.workers.weights.torch_bytes import bytes_of, dtype_name, memory
+from rftd.workers.weights.tensor_bytes import TensorLayout
+from rftd.workers.weights.torch_bytes import dtype_name, memory
 
 
-class RanksSnapshot:
-    """Implements `WeightsSnapshot` where several ranks train: it has no copy, and is read before the next step."""
-
-    kind = BYTES
+class GatheredWeights:
+    """Implements `SpreadWeights`: it has no copy, and is read before the next step."""
 
     def __init__(self, tensors: Mapping[str, Tensor], *, rounded: Collection[str]) -> None:
         """`tensors` are those that train; those named in `rounded` are given in bfloat16."""
@@ -27,7 +24,7 @@ class RanksSnapshot:
         self._tensors = tensors
         self._rounded = rounded
 
-    def layout(self) -> Mapping[str, TensorLayout]:
+    def layouts(self) -> Mapping[str, TensorLayout]:
         """Every tensor's dtype and shape, the same on all ranks."""
         return {
             name: TensorLayout("bfloat16" if name in self._rounded else dtype_name(each), tuple(each.shape))
@@ -36,16 +33,12 @@ class RanksSnapshot:
 
     def shards(self) -> Iterator[Shard]:
         """The whole tensors, one at a time, of the first rank; all ranks iterate to the end at once."""
-        layouts = self.layout()
+        layouts = self.layouts()
         for name, tensor in self._whole():
             if dist.get_rank() == 0:
                 layout = layouts[name]
                 offset = (0,) * len(layout.shape)
                 yield Shard(name, layout, offset, layout.shape, partial(memory, tensor))
-
-    def weights(self) -> Weights:
-        """The bytes of all tensors; all ranks ask for them at once."""
-        return bytes_of(dict(self._whole()))
 
     def _whole(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in one_by_one(self._tensors):
