@@ -5,5 +5,6 @@ registry    the engines by name, and the making of one for an experiment
 contract    the checks that every engine passes, to be run by its own tests
 fake        weights that are a digest of what was trained
 torch       one device or several ranks, deterministic on a CPU
+verl        a model spread over the ranks of a process group, by verl's FSDP2
 tinker      a service: weights and optimizer lie there
 """
