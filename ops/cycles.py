@@ -7,7 +7,7 @@ import gc
 from typing import Final
 
 PYTHONS_THRESHOLDS: Final = (700, 10, 10)
-"""What `gc.set_threshold` is when Python starts."""
+"""The thresholds of `gc` when Python starts."""
 _M_ARENA_MAX: Final = -8  # the numbers of glibc's malloc.h
 _ARENAS: Final = 2
 _M_MMAP_THRESHOLD: Final = -3

@@ -9,9 +9,9 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The guide's `cluster.ray_address`, `ray_namespace`, `monitor.enable_ray_timeline` and `log.group_by_node`."""
 
     address: str = ""
-    """Empty: the daemon's."""
+    """The address of the cluster; empty: the daemon's."""
     namespace: str = ""
-    """Of its actors; empty: PROJECT/NAME."""
+    """The namespace of the experiment's actors; empty: PROJECT/NAME."""
     timeline: bool = False
     """Its trace is written when its workers have ended."""
     logs_by_node: bool = False

@@ -40,7 +40,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a guest."""
 
     code: int
-    """As the exit status of a process of its own would be; 0: it drained cleanly."""
+    """The exit status that a process of its own would have; 0: it drained cleanly."""
     reason: str = ""
 
 

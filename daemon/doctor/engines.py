@@ -26,7 +26,7 @@ def check_engines(host: Host) -> list[Diagnosis]:
 
 
 def check_ray() -> list[Diagnosis]:
-    """Whether this daemon can place workers on a Ray cluster; whether there is one is not asked."""
+    """The finding whether this daemon can place workers on a Ray cluster; no cluster is asked for."""
     check = "launcher ray"
     try:
         version = metadata.version("ray")

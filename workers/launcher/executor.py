@@ -34,7 +34,7 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     start_timeout_s: float = 0.0
     """The time that it has to join; 0: as long as any worker."""
     cluster: ClusterSpec = ClusterSpec()
-    """What its experiment asks of the cluster, if the launcher has one."""
+    """The wishes of its experiment for the cluster, if the launcher has one."""
     paths: tuple[str, ...] = ()
     """Folders that must be where it runs, beside the job's."""
     environment: tuple[str, ...] = ()

@@ -168,7 +168,7 @@ class Evaluator:
 
 
 def _answers(rows: Iterable[int], results: Iterable[RolloutResult | RftdError]) -> tuple[RowAnswers, ...]:
-    """What auxiliary models said of each row, cut where a record would become too large."""
+    """The words of auxiliary models on each row, cut where a record would become too large."""
     found: list[RowAnswers] = []
     left = limits.EVAL_AUXILIARY_CHARS
     for row, result in zip(rows, results, strict=True):

@@ -1,4 +1,4 @@
-"""What came back from the service, held against what was asked: another shape is refused, and the field named."""
+"""Answers of the service, held against what was asked: another shape is refused, and the field named."""
 
 from __future__ import annotations
 

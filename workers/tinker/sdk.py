@@ -154,7 +154,7 @@ class SdkService:
             return future.result()
 
     async def awaited(self, doing: str, future: Awaitable[T]) -> T:
-        """Likewise, off no thread."""
+        """The answer once it is there, likewise, without a thread of its own."""
         with self._said(doing):
             return await future
 

@@ -55,7 +55,7 @@ class AdamStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PassAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back of a pass, unchecked."""
+    """The answer to a pass, unchecked."""
 
     rows: Sequence[Mapping[str, Any]]
     """A mapping for each row, with its `logprobs`  # [T - 1]"""
@@ -63,7 +63,7 @@ class PassAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SampleAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back of a request for one response, unchecked."""
+    """The answer to a request for one response, unchecked."""
 
     tokens: Any
     logprobs: Any
@@ -71,7 +71,7 @@ class SampleAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How a response is drawn."""
+    """The settings by which a response is drawn."""
 
     max_tokens: int
     temperature: float

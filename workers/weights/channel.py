@@ -46,7 +46,7 @@ class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class WeightService(Protocol):
-    """What keeps weights under names, asked by the channel `service`. Any thread may ask; both block."""
+    """A keeper of weights under names, asked by the channel `service`. Any thread may ask; both methods block."""
 
     def holds_name(self, name: str) -> bool:
         """False if the service says that it has no such weights; a service that does not answer has them still."""

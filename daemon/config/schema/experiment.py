@@ -46,7 +46,7 @@ class Cluster(Section):
     """`cluster`; the derived counts of the guide are not fields of the file."""
 
     ray_address: str = "auto"
-    """Of the cluster that the daemon uses; another one is refused."""
+    """The address of the cluster that the daemon uses; another one is refused."""
     node_num: Natural | None = 0
     """0 = what there is."""
     gpu_per_node: Natural | None = 0

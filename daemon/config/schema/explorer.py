@@ -76,7 +76,7 @@ class RolloutModel(Section):
     base_port: Natural | None = inert(None)
     api_key: Url = inert("EMPTY")
     enable_auto_tool_choice: bool | None = None
-    """None: calls are looked for wherever tools are offered. The guide's default is not to."""
+    """True or None: calls are looked for wherever tools are offered. The guide's default is False."""
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     nnodes: Count = inert(1)

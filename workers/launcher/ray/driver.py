@@ -202,7 +202,7 @@ class Tracked:
 
 
 class RayCluster:
-    """What Ray's control store says. Each method asks it, and takes milliseconds."""
+    """The answers of Ray's control store. Each method asks it, and takes milliseconds."""
 
     def __init__(self, *, local_log: bool) -> None:
         self._local_log = local_log
@@ -259,7 +259,7 @@ class RayCluster:
 
 
 def _exit_of(pid: int, node: str) -> tuple[str, str]:
-    """What Ray says of the end of a worker process: `NODE_OUT_OF_MEMORY` and the like, and the details."""
+    """The kind of a worker process's end in Ray's words, `NODE_OUT_OF_MEMORY` and the like, and the details."""
     from ray.core.generated import common_pb2, gcs_pb2
 
     accessor = ray._private.state.state._global_state_accessor

@@ -45,10 +45,10 @@ LOOK_S: Final = 5.0
 
 
 class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the cluster is, and what its workers get."""
+    """The cluster's address, and what its workers get."""
 
     address: str = "auto"
-    """As `ray.init` takes it; `local`: one of this machine, which ends with the daemon."""
+    """The address in the form of `ray.init`; `local`: a cluster of this machine, which ends with the daemon."""
     runtime_env: dict[str, Any] = {}
     """The runtime environment of all workers, as Ray takes it."""
 
@@ -97,7 +97,7 @@ class RayHandle:
 
 
 class RaySweep:
-    """What is left of a place, while it is being ended."""
+    """The processes that are left of a place, while they are being ended."""
 
     pid = None
     reason = ""
@@ -149,7 +149,7 @@ class RayExecutor:
         self._cluster: ClusterSeen | None = None
         self._seen = threading.Event()
         self.away: Words | None = self._told(f"Ray at {options.address} to answer", "it does")
-        """What keeps every worker from being placed; None while there is a cluster."""
+        """The obstacle to placing any worker; None while there is a cluster."""
         # At once: connecting takes seconds, and the first experiment is checked against the cluster's GPUs.
         threading.Thread(target=self._keep_driver, name="ray", daemon=True).start()
 
@@ -332,7 +332,7 @@ def _is_over(each: RayHandle | RaySweep) -> bool:
 
 
 def _again(each: RayHandle | RaySweep) -> list[Request]:
-    """What a new driver is told of it."""
+    """The requests that tell a new driver of it."""
     if isinstance(each, RaySweep):
         return [each.sweep] if each.exit_code() is None else []
     if _is_over(each):

@@ -1,4 +1,4 @@
-"""What the launcher and its driver say to each other, one JSON object a line."""
+"""Messages between the launcher and its driver, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ActorEnd(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag="sweep"):
-    """Whatever is left of a place has to end."""
+    """The wish that whatever is left of a place ends."""
 
     number: UUID
     place: str
@@ -75,7 +75,7 @@ class ClusterAway(msgspec.Struct, frozen=True, kw_only=True, tag="away"):
 
 
 class ActorSeen(msgspec.Struct, frozen=True, kw_only=True, tag="actor"):
-    """What became of a worker, or of a sweep."""
+    """The state of a worker, or of a sweep."""
 
     worker: UUID
     state: Literal["pending", "running", "ended"]
@@ -84,9 +84,9 @@ class ActorSeen(msgspec.Struct, frozen=True, kw_only=True, tag="actor"):
     """The address of its node."""
     code: int = -1
     reason: str = ""
-    """Of one that ended: why."""
+    """The reason of its end, if it has ended."""
     waits: str = ""
-    """Of one that is pending: the obstacle."""
+    """The obstacle, if it is pending."""
     unblock: str = ""
 
 

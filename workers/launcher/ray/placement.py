@@ -20,7 +20,7 @@ class Bundles(NamedTuple):
 
     resources: list[dict[str, float]]
     strategy: str
-    """Of Ray: STRICT_PACK is one node, STRICT_SPREAD as many nodes as bundles."""
+    """Ray's strategy: STRICT_PACK is one node, STRICT_SPREAD as many nodes as bundles."""
 
 
 def bundles_of(devices: int, nodes: Sequence[RayNode]) -> Bundles:

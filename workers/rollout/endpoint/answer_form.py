@@ -28,7 +28,7 @@ DEFAULT_TOOLS: Final = "hermes"
 
 
 class ThoughtForm(NamedTuple):
-    """How thoughts before an answer are marked."""
+    """The marks of thoughts before an answer."""
 
     opens: str
     closes: str
@@ -61,7 +61,7 @@ THOUGHT_FORMS: Final[Mapping[str, ThoughtForm]] = {
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """How the text of answers is taken apart."""
+    """The marks by which the text of answers is taken apart."""
 
     tools: ToolForm = HERMES
     thoughts: ThoughtForm | None = None
@@ -79,7 +79,7 @@ class AnswerForm:
         return cls.named(model.tool_call_parser, model.reasoning_parser, auto=model.auto_tool_choice)
 
     def decoder(self, tokenizer: Tokenizer) -> Callable[[Sequence[int]], str] | None:
-        """What makes the text that the form is read from, where its marks are special tokens; None where none is."""
+        """The decoder of the text that the form is read from; None where none of its marks is a special token."""
         if not (self.tools.special or (self.thoughts is not None and self.thoughts.special)):
             return None
         ends = frozenset(tokenizer.eos_ids)

@@ -165,7 +165,7 @@ class MessageEvents:
         yield from self._parts(self._text.more(tokens))
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
-        """What is missing of thought and text, the calls, and why the message ends."""
+        """The events of what is missing of thought and text, of the calls, and of the message's end."""
         said = self._call.question.said(answered.prompt, answered.responses[0])
         yield from self._start()
         yield from self._parts(self._text.rest(said.text, said.thought))

@@ -34,7 +34,7 @@ class AssistantTurn(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     thought: str | None = None
-    """What came before it; None where the model does not think, or nobody looks for it."""
+    """The thought before the answer; None where the model does not think, or nobody looks for it."""
     calls: tuple[DrawnToolCall, ...] = ()
     finish: str
     """`stop`, `length` or `tool_calls`."""

@@ -51,7 +51,7 @@ class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.schemas) and self.choice != "none" and (form.auto or self.choice != "auto")
 
     def stops(self, form: ToolForm) -> tuple[str, ...]:
-        """What ends an answer that may hold one call. A special token is no text that the engine could stop at."""
+        """The texts that end an answer that may hold one call. An engine cannot stop at a special token as text."""
         return (form.closes,) if self.schemas and not self.parallel and form.closes and not form.special else ()
 
     def beginning(self, form: ToolForm) -> str:

@@ -46,13 +46,13 @@ class QuestionPrompt(msgspec.Struct, frozen=True):
     text: str = ""
     """What the answer is made to begin with: the last of `ids`, and the first of what the client sees."""
     form: AnswerForm = AnswerForm()
-    """How the answer is taken apart."""
+    """The form by which the answer is taken apart."""
     in_thought: bool = False
     """The answer begins within a thought."""
     ends: tuple[str, ...] = ()
     """More texts that end the answer."""
     decode: Callable[[Sequence[int]], str] | None = None
-    """What makes the answer's text of what was drawn; None: it is the response's."""
+    """The decoder of the answer's text from the drawn ids; None: the text is the response's."""
 
 
 class Question(Protocol):

@@ -218,7 +218,7 @@ class ResponseEvents:
         yield from self._parts(self._text.more(tokens))
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
-        """What is missing of thought and text, the calls, and the whole response."""
+        """The events of what is missing of thought and text, of the calls, and of the whole response."""
         said = self._call.question.said(answered.prompt, answered.responses[0])
         items = items_of(answered, said)
         yield from self._start()

@@ -19,7 +19,7 @@ _BROKEN = "\ufffd"
 
 
 class ShownParts(NamedTuple):
-    """What may be shown next."""
+    """The text that may be shown next."""
 
     thought: str
     text: str
@@ -51,16 +51,16 @@ class ShownText:
         self._answers = thoughts is None
         """The thought is over, or there is none."""
         self._done = 0
-        """Where what was shown or passed over ends."""
+        """The place in the text up to which it was shown or passed over."""
         self._answer_at = 0
         self._ids: list[int] = []
         """The last ids whose text was taken, and those after them."""
         self._taken = 0
         """How many of these were taken."""
         self.thought = ""
-        """What was shown of the thought."""
+        """The part of the thought that was shown."""
         self.shown = ""
-        """What was shown of the answer."""
+        """The part of the answer that was shown."""
 
     def more(self, tokens: Sequence[int]) -> ShownParts:
         """What may be shown now, after these tokens."""
@@ -76,7 +76,7 @@ class ShownText:
         return self._next()
 
     def rest(self, text: str, thought: str | None = None) -> ShownParts:
-        """What is still to be shown of the whole. Raises RolloutError if something else was shown."""
+        """The rest of the whole that is still to be shown. Raises RolloutError if something else was shown."""
         thought = thought or ""
         if not text.startswith(self.shown) or not thought.startswith(self.thought):
             raise RolloutError("the text of an answer is another one than that of its parts")
@@ -88,7 +88,7 @@ class ShownText:
         return ShownParts(thought, text)
 
     def _next(self) -> ShownParts:
-        """What is certain by now. Nothing that was shown is looked at again: it holds no mark."""
+        """The text that is certain by now. Nothing that was shown is looked at again: it holds no mark."""
         end = len(self._text)
         for stop in self._stops:
             end = min(end, _held(self._text, stop, max(self._told, self._done), end))
@@ -96,7 +96,7 @@ class ShownText:
         return self._show(thought, self._answer(end) if self._answers else "")
 
     def _think(self, end: int) -> str:
-        """What is certain of the thought."""
+        """The part of the thought that is certain."""
         form = self._thoughts
         assert form is not None
         if not self._thinking:
@@ -120,7 +120,7 @@ class ShownText:
         return thought
 
     def _answer(self, end: int) -> str:
-        """What is certain of the answer."""
+        """The part of the answer that is certain."""
         form = self._calls
         if form is not None:
             said = self._text[self._answer_at : end].lstrip() if not self.shown else ""
@@ -135,7 +135,7 @@ class ShownText:
 
 
 def _held(text: str, mark: str, begin: int, end: int) -> int:
-    """Where `mark` is in `text[begin:end]`, or where its end may become one."""
+    """The place of `mark` in `text[begin:end]`, or of an end that may become one."""
     at = text.find(mark, begin, end)
     if at >= 0:
         return at

@@ -35,7 +35,7 @@ ReadCalls: TypeAlias = Callable[[str, Parameters], Sequence[DrawnToolCall]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolForm:
-    """How calls are written."""
+    """The form in which calls are written."""
 
     read: ReadCalls
     begin: Callable[[str | None], str]
@@ -50,7 +50,7 @@ class ToolForm:
     """These marks are special tokens, which the text of an answer leaves out unless it is asked for them."""
 
     def find(self, text: str) -> int:
-        """Where the first call begins; -1 without one."""
+        """The place where the first call begins; -1 without one."""
         blank = len(text) - len(text.lstrip())
         if self.starts and text.startswith(self.starts, blank):
             return blank

@@ -38,7 +38,7 @@ class ExternalArgs(ServiceArgs, frozen=True, kw_only=True, forbid_unknown_fields
     """The arguments of the engine: where the model is, from `model.external_model`, and how it is asked."""
 
     model_name: str = ""
-    """What the service calls the model."""
+    """The model's name at the service."""
     base_url_env: str = ""
     """The environment variable with the service's address, up to `/v1`."""
     api_key_env: str = ""

@@ -266,10 +266,10 @@ NAMED_CHECKS: Final[tuple[Check, ...]] = (
     a_missing_checkpoint_is_an_error_of_data,
     closing_twice_changes_nothing,
 )
-"""What every engine promises, also one whose weights lie at a service."""
+"""The promises of every engine, also of one whose weights lie at a service."""
 
 CHECKS: Final[tuple[Check, ...]] = (*NAMED_CHECKS, exports_name_their_checksum, a_snapshot_stays_what_it_was)
-"""What every engine promises whose weights are here."""
+"""The promises of every engine whose weights are here."""
 
 MODEL_CHECKS: Final[tuple[Check, ...]] = (*CHECKS, sft_lowers_its_loss, the_hugging_face_folder_holds_equal_weights)
 """What an engine promises that trains the model of its folder."""

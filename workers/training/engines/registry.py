@@ -59,8 +59,10 @@ def check_engine(spec: TrainerSpec) -> None:
 
 
 def unmet(stage: StageSpec) -> list[tuple[Demand, str]]:
-    """What the stage's objective needs and its engine lacks, each with the engine's reason. Raises ConfigError for
-    parts that are not here."""
+    """The parts that the stage's objective needs and its engine lacks, with the engine's reasons.
+
+    Raises ConfigError for parts that are not here.
+    """
     lacks = lookup(stage.trainer.engine).lacks
     return [(demand, lacks[demand.part]) for demand in demands_of(stage) if demand.part in lacks] if lacks else []
 

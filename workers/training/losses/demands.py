@@ -12,7 +12,7 @@ from rftd.workers.training.losses.policy_loss import LossNeeds
 from rftd.workers.training.token_advantages.token_advantage import PassField
 
 Part: TypeAlias = Literal["entropies", "reference", "critic", "teacher", "temperatures"]
-"""What an engine may be unable to give, beside the log-probabilities of the policy at temperature 1."""
+"""The parts that an engine may be unable to give, beside log-probabilities of the policy at temperature 1."""
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 _WORDS: Final[dict[Part, str]] = {
     "entropies": "the entropy at each token",
@@ -47,7 +47,7 @@ class Demand(NamedTuple):
 
 
 def demands_of(stage: StageSpec) -> tuple[Demand, ...]:
-    """What the stage's objective asks for, each part once for each argument. Raises ConfigError as `Objective.of`."""
+    """The demands of the stage's objective, each part once for each argument. Raises ConfigError as `Objective.of`."""
     return tuple(dict.fromkeys((*_of_objective(stage.algorithm), *_of_rollouts(stage))))
 
 

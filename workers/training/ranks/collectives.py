@@ -1,4 +1,4 @@
-"""What the ranks of torch tell one another beside tensors: who they are, texts, and whether one of them has failed."""
+"""Messages of torch's ranks beside tensors: who they are, texts, and whether one of them has failed."""
 
 from __future__ import annotations
 

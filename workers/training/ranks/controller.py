@@ -70,11 +70,11 @@ class RankedEngine:
 
     @property
     def deterministic(self) -> bool:
-        """As the ranks' engines say."""
+        """True if the ranks' engines say so."""
         return self._opened.deterministic
 
     def environment(self) -> dict[str, str]:
-        """That of each rank, and how many there are."""
+        """The environment of each rank, and how many there are."""
         return dict(self._opened.facts)
 
     def pids(self) -> list[int]:
@@ -123,11 +123,11 @@ class RankedEngine:
         return self._digest("checksum")
 
     def sha256(self) -> str:
-        """Likewise by sha256."""
+        """The ranks' digest by sha256. Raises RankError if they differ."""
         return self._digest("sha256")
 
     def digest_like(self, recorded: str) -> str:
-        """Likewise in the form of one that was recorded; in their own where the ranks' engines make no other."""
+        """The digest in the form of one that was recorded; in their own where the ranks' engines make no other."""
         return self._digest(recorded)
 
     def snapshot(self) -> SpooledSnapshot:

@@ -49,7 +49,7 @@ class RankChild:
         return "".join(f"\n    {line}" for line in self.lines)
 
     def ended(self) -> str:
-        """How it ended, in words."""
+        """The end of the rank, in words."""
         try:
             code = self.process.wait(_END_S)
         except subprocess.TimeoutExpired:

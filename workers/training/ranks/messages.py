@@ -78,7 +78,7 @@ class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LookCall(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
-    """What does the rank see? The first call; it says to the rank who it is."""
+    """The first call, which says to the rank who it is and asks what it sees."""
 
     place: RankPlace
     experiment: ExperimentSpec
@@ -196,7 +196,7 @@ class RankDone(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     deterministic: bool = False
     exact: bool = True
     tied: dict[str, str] = {}
-    """Of a snapshot: names of tensors that are written under another name."""
+    """The names of tensors of a snapshot that are written under another name."""
 
 
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):

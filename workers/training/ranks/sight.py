@@ -1,4 +1,4 @@
-"""What a rank sees: releases, third parties' parts, the model's files. Ranks that see different things are named."""
+"""The sight of a rank: releases, third parties' parts, the model's files. Ranks that see different things are named."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGES: Final = ("rftd", "torch", "transformers", "safetensors", "numpy", "ve
 _WHOLE_BYTES: Final = 16 << 20
 """Files up to this size are read whole."""
 _ENDS_BYTES: Final = 1 << 20
-"""Of larger ones so much is read at either end: a safetensors file has its names and shapes first."""
+"""The bytes that are read at either end of larger ones: a safetensors file has its names and shapes first."""
 
 
 def seen(experiment: ExperimentSpec, model_path: str) -> dict[str, str]:

@@ -26,7 +26,7 @@ _NEUTRAL: Final[dict[str, object]] = {
 
 
 class TinkerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `model.tinker` says of the rollouts."""
+    """The settings of `model.tinker` that concern rollouts."""
 
     base_url: str = ""
     """The service's address; empty: its own."""

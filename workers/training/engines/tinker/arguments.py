@@ -16,13 +16,13 @@ from rftd.workers.training.losses.demands import Part
 
 
 class TinkerTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `model.tinker` says of the training."""
+    """The settings of `model.tinker` that concern training."""
 
     base_model: str = ""
     """The model's name at the service."""
     rank: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
     seed: int | None = None
-    """Of the adapter's first numbers; None: the service's own choice."""
+    """The seed of the adapter's first numbers; None: the service's own choice."""
     train_mlp: bool = True
     train_attn: bool = True
     train_unembed: bool = True

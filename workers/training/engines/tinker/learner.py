@@ -30,7 +30,7 @@ from rftd.workers.training.stage.micro_batch import MicroBatch, StepSums
 from rftd.workers.training.token_advantages.token_advantage import PassField
 
 _AGREE: Final = 1e-3
-"""How far the service's own loss may be from ours, relatively: it computes in half precision."""
+"""The largest relative difference of the service's own loss from ours: it computes in half precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from rftd.workers.training.losses.token_ratios import ImportanceSamplingLoss, Pp
 from rftd.workers.training.stage.micro_batch import MicroBatch
 
 _FAR: Final = 1e6
-"""Where a loss of ours bounds beyond this, a float32 of the service has long been no better."""
+"""The bound of a ratio beyond which the bounds of our loss no longer matter to a float32 of the service."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class Critic:
         yield from tensors_in(self._optimizer)
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """What learns, in one order."""
+        """The parameters that learn, in one order."""
         return list(self._named().values())
 
     def write(self, folder: Path) -> None:

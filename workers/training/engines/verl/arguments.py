@@ -35,7 +35,7 @@ class VerlTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """True: the policy's and the critic's weights wait on the host between uses of the GPU."""
     optimizer_offload: bool = False
     ref_param_offload: bool = False
-    """Likewise of the reference and the teacher."""
+    """True: so do the weights of the reference and the teacher."""
     use_no_sync_for_gradient_accumulation: bool = True
     """False: ranks add their gradients up after each micro-batch, which takes less memory and more time."""
     gradient_checkpointing: bool = False
@@ -44,7 +44,7 @@ class VerlTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     use_remove_padding: bool = False
     """True: texts of a micro-batch follow one another without padding. It needs flash-attn."""
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    """Of padded micro-batches; without padding it is flash_attention_2."""
+    """The attention of padded micro-batches; without padding it is flash_attention_2."""
     use_dynamic_bsz: bool = True
     """True: micro-batches are cut by tokens, `trainer.max_token_len_per_gpu` of each rank."""
     micro_batch_size_per_gpu: int = 0
@@ -55,7 +55,7 @@ class VerlTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     rank_timeout_s: float = TIMEOUT_S
     """The longest that one call of the ranks may take, a step or a checkpoint."""
     save_strategy: Literal["unrestricted", "single_thread", "single_process", "single_node"] = "unrestricted"
-    """Which ranks write a checkpoint at once: all, or with `single_thread` and `single_process` one after the other."""
+    """The ranks write a checkpoint at once, or with `single_thread` and `single_process` one after the other."""
     critic_lr: float = 1e-5
     """The critic's learning rate, which is constant: `algorithm.optimizer` is the policy's alone."""
     critic_clip: float = 0.5

@@ -29,7 +29,7 @@ class CpuPlatform(PlatformCUDA):  # type: ignore[misc]
 
     @property
     def device_module(self) -> Any:
-        """What verl calls of torch.cuda while it trains."""
+        """The functions of torch.cuda that verl calls while it trains."""
         # What verl calls of torch.cuda while it trains; memory of a CPU is nobody's to measure or to empty.
         return SimpleNamespace(
             current_device=lambda: torch.device("cpu"),

@@ -32,7 +32,7 @@ def join_group(device: torch.device) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Whose micro-batches are whose: those ranks that share sequences have the same ones."""
+    """The shares of the ranks in the micro-batches: ranks that share sequences have the same ones."""
 
     rank: int
     """The number of this rank's share."""

@@ -31,7 +31,7 @@ with warnings.catch_warnings():
 from tensordict import TensorDict
 
 Found = Mapping[str, Tensor]
-"""What a model says of each place of a micro-batch  # [P] float32 each"""
+"""A model's values at each place of a micro-batch, by name  # [P] float32 each"""
 _SIGNALS: Final = "rftd_entropy_signals"
 _ROWS: Final = 1024
 """Places whose logits are looked at at once."""
@@ -40,7 +40,7 @@ LossOf = Callable[[Found], tuple[Tensor, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Wrapping:
-    """How models are spread over ranks and computed."""
+    """The way in which models are spread over ranks and computed."""
 
     arguments: VerlTrainerArgs
     device: torch.device
@@ -50,7 +50,7 @@ class Wrapping:
 
 
 class _Wrapped:
-    """What we change of verl's engine, for policies and critics alike.
+    """The changes to verl's engine, for policies and critics alike.
 
     The model is read as every engine of ours reads it. There is no optimizer of verl's and no checkpoint manager: those
     of a stage are ours.
@@ -305,7 +305,7 @@ def text_batch(
 
 
 def _without_dropout(module: Any) -> None:
-    """Nothing is left to chance; layers that compute their states again must be in training for it."""
+    """Turns dropout off; the model stays in training, for layers that compute their states again must be."""
     module.eval()
     for each in module.modules():
         if getattr(each, "gradient_checkpointing", False):

@@ -29,7 +29,7 @@ class PackedTexts(MicroBatch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How much a rank computes at once."""
+    """The bounds of what a rank computes at once."""
 
     tokens: int
     padded: bool
@@ -66,7 +66,7 @@ def pack(
 
 
 def _blocks(samples: Sequence[TrainSample]) -> list[list[int]]:
-    """What one micro-batch must have together, the two of a pair or one; shortest first."""
+    """The samples that one micro-batch must have together, the two of a pair or one; shortest first."""
     blocks: dict[int, list[int]] = {}
     for number, sample in enumerate(samples):
         blocks.setdefault(sample.pair if sample.pair >= 0 else -1 - number, []).append(number)

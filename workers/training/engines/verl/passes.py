@@ -32,7 +32,7 @@ class Passes:
         entropy: bool = False,
         signals: bool = False,
     ) -> list[dict[str, Tensor]]:
-        """What the model says of the trained tokens of each micro-batch  # [N] each, on every rank"""
+        """The model's values of the trained tokens of each micro-batch  # [N] each, on every rank"""
         sizes = [len(micro.targets) for micro in micro_batches]
         known = torch.zeros((len(names), sum(sizes)), device=self.shares.device)
         starts = [sum(sizes[:number]) for number in range(len(sizes))]
@@ -48,7 +48,7 @@ class Passes:
         return [dict(zip(names, part, strict=True)) for part in parts]
 
     def one(self, micro: PackedTexts | None, name: str) -> Tensor | None:
-        """What the model says of the tokens of this rank's own micro-batch, without a gradient; None: it has none."""
+        """The model's values of the tokens of this rank's own micro-batch, without a gradient; None: it has none."""
         with self.model.running(gradient=False):
             found = self.model.found(self._data(micro))[1]
         return None if micro is None else self.of_targets(found[name], micro)

@@ -47,7 +47,7 @@ def copy_shards(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> Non
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this rank has of it."""
+    """The part of the tensor that this rank has."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
