@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.daemon.api.app import make_app
 from rftd.daemon.api.probes import Gate
+from rftd.daemon.api.problem import refusal
 from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.dlq.desk import watch_dead_letters
 from rftd.daemon.log_source import OwnedLog, owned_log
@@ -137,7 +138,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         stack.callback(bound.close)
         gate = Gate()
         if options.clustered:  # whoever asks is told what is waited for
-            await stack.enter_async_context(serving_http(gate, bound))
+            await stack.enter_async_context(serving_http(gate, bound, refusal=refusal))
         parts = _Parts(options, folder, gate, stack, clock=clock, ids=ids, logger=logger)
         owned = await parts.log()
         hearing = await parts.hearing(owned)
@@ -173,7 +174,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         background = [tasks.create_task(patient(work[name], name)) for name in work]
         try:
             if not options.clustered:
-                await stack.enter_async_context(serving_http(gate, bound))
+                await stack.enter_async_context(serving_http(gate, bound, refusal=refusal))
             await asyncio.to_thread(folder.announce, Endpoint(url=(url := url_of(bound)), pid=os.getpid()))
             yield Service(url=url, folder=folder, supervisor=supervisor, projector=projector)
             # Inside the block, with projector and API still up: workers that leave are folded and shown.

@@ -23,6 +23,7 @@ logs        structlog set-up: JSON or console, one line an event
 histogram   counts of values by size, many at once
 metrics     every metric name, in one file
 releases    the installed releases of programs and libraries
+http_connection  one client's connection: what is no request, or comes too slowly, is refused
 http_server uvicorn on a bound socket, inside a process's own loop
 health      liveness and readiness, as named checks; the lines of `rftd doctor`
 """

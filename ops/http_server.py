@@ -7,11 +7,14 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from rftd.ops.errors import ConflictError
+from rftd.ops.http_connection import DEFAULT_BOUNDS, ConnectionBounds, HttpConnection, Refusal, plain_refusal
 
 GRACE_S = 2
 """The time that open requests and event streams get at the end."""
@@ -80,14 +83,25 @@ def url_of(bound: socket.socket) -> str:
 
 
 @asynccontextmanager
-async def serving_http(app: ASGIApp, bound: socket.socket, *, keep_alive_s: int = 5) -> AsyncIterator[None]:
+async def serving_http(
+    app: ASGIApp,
+    bound: socket.socket,
+    *,
+    keep_alive_s: int = 5,
+    refusal: Refusal = plain_refusal,
+    bounds: ConnectionBounds = DEFAULT_BOUNDS,
+) -> AsyncIterator[None]:
     """Serves `app` while the block runs; on its end requests under way are given `GRACE_S`.
 
-    A connection without a request is closed after `keep_alive_s`.
+    A connection without a request is closed after `keep_alive_s`. `refusal` is the form of answers to what never
+    became a request.
     """
+    # uvicorn makes each connection by calling it, as it would call a class.
+    connection: Any = partial(HttpConnection, bounds=bounds, refusal=refusal)
     server = _Server(
         uvicorn.Config(
             app,
+            http=connection,
             log_level="warning",
             access_log=False,
             lifespan="off",

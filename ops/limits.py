@@ -52,6 +52,12 @@ CONFIG_NODES: Final = 20_000
 CONFIG_ERRORS: Final = 50
 """Most errors of one file that are shown."""
 REQUEST_SIZE_BYTES: Final = 4 * MIB
+HTTP_HEAD_S: Final = 30.0
+"""A client that takes longer to say what it wants is refused."""
+HTTP_UNREAD_S: Final = 120.0
+"""A client that reads nothing of its answer for so long is cut off."""
+HTTP_CONNECTIONS: Final = 4096
+"""Connections of one server; those beyond are refused."""
 QUEUED_EXPERIMENTS: Final = 1000
 TASKSET_ROW_SIZE_BYTES: Final = 1 * MIB
 

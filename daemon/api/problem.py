@@ -82,6 +82,14 @@ def answer(error: RftdError, headers: Mapping[str, str] | None = None) -> Respon
     return Response(body, status_code=error.http_status, media_type=MEDIA_TYPE, headers=headers)
 
 
+def refusal(status: int, what: str) -> tuple[bytes, bytes]:
+    """The media type and body of an answer to what never became a request."""
+    found = problem_of(UsageError(what))
+    return MEDIA_TYPE.encode(), msgspec.json.encode(
+        msgspec.structs.replace(found, status=status, title=http.HTTPStatus(status).phrase)
+    )
+
+
 async def on_error(request: Request, error: Exception) -> Response:
     """Answers any exception: ours by its code, the framework's by its status, the rest as a bug without details."""
     known = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)

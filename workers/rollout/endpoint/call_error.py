@@ -43,6 +43,11 @@ def unsupported(param: str, what: str) -> CallError:
     return CallError(400, what, reason="unsupported_parameter", param=param)
 
 
+def refusal(status: int, what: str) -> tuple[bytes, bytes]:
+    """The media type and body of an answer to what never became a call."""
+    return b"application/json", CallError(status, what, kind=SERVER if status >= 500 else INVALID).body()
+
+
 def bug_in_rftd() -> CallError:
     """The error of what should not happen; the log has its details."""
     return CallError(500, "this is a bug in rftd, not in the request", kind=SERVER, reason="RFTD-BUG")

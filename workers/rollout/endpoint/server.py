@@ -18,6 +18,7 @@ from rftd.ops.errors import RolloutError
 from rftd.ops.http_server import bind, serving_http, url_of
 from rftd.ops.redaction import Secret
 from rftd.workers.rollout.endpoint.call_app import CallApp, no_rollout
+from rftd.workers.rollout.endpoint.call_error import refusal
 from rftd.workers.rollout.endpoint.rollout_calls import CallBounds, RolloutCalls
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
@@ -106,7 +107,10 @@ class ModelEndpoint:
         await self._wanted.wait()
         bound = bind("127.0.0.1", 0)
         app = CallApp(self.calls_of)
-        async with serving_http(app, bound, keep_alive_s=limits.ENDPOINT_KEEP_ALIVE_S), asyncio.TaskGroup() as tasks:
+        async with (
+            serving_http(app, bound, keep_alive_s=limits.ENDPOINT_KEEP_ALIVE_S, refusal=refusal),
+            asyncio.TaskGroup() as tasks,
+        ):
             self._tasks = tasks
             self.base_url = url_of(bound) + "/v1"
             self._up.set()

@@ -29,7 +29,7 @@ from rftd.ops.redaction import Secret
 from rftd.streams.spec import SamplingSpec, StageSpec
 from rftd.workers.rollout.endpoint.api_call import Answered
 from rftd.workers.rollout.endpoint.call_app import decoded
-from rftd.workers.rollout.endpoint.call_error import SERVER, CallError, bug_in_rftd
+from rftd.workers.rollout.endpoint.call_error import SERVER, CallError, bug_in_rftd, refusal
 from rftd.workers.rollout.endpoint.chat_completions import ChatCall
 from rftd.workers.rollout.endpoint.http_call import HttpCall
 from rftd.workers.rollout.endpoint.rollout_calls import CallBounds, Repetition, RolloutCalls
@@ -149,7 +149,7 @@ class ConversationServer:
             # The group is the outer one: requests under way when it leaves still need it.
             async with (
                 asyncio.TaskGroup() as tasks,
-                serving_http(self, self._bound, keep_alive_s=limits.ENDPOINT_KEEP_ALIVE_S),
+                serving_http(self, self._bound, keep_alive_s=limits.ENDPOINT_KEEP_ALIVE_S, refusal=refusal),
             ):
                 self._tasks = tasks
                 self.up.set()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import httpx
 import pytest
 from synthetic.daemon.house import House
+
+from rftd.daemon.api.problem import refusal
+from rftd.ops.http_server import bind, serving_http
 
 pytestmark = pytest.mark.anyio
 HUGE = 10**30
@@ -104,3 +109,15 @@ async def test_what_a_request_may_leave_out_is_not_required(client: httpx.AsyncC
     assert schemas["Submit"]["required"] == ["config"]
     assert schemas["Drop"]["required"] == ["id", "reason"]
     assert schemas["Receipt"]["required"] == ["event", "id", "position"]
+
+
+async def test_what_is_no_http_is_a_problem_too(house: House) -> None:
+    bound = bind("127.0.0.1", 0)
+    async with asyncio.timeout(60), serving_http(house.app, bound, refusal=refusal):
+        reader, writer = await asyncio.open_connection(*bound.getsockname())
+        writer.write(b"GET\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    assert b"\r\ncontent-type: application/problem+json\r\n" in head
+    problem = json.loads(body)
+    assert (problem["status"], problem["title"], problem["code"]) == (400, "Bad Request", "RFTD-USE-001")

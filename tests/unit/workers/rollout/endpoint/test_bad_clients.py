@@ -107,3 +107,13 @@ async def test_an_idempotency_key_that_comes_with_two_bodies_at_once_answers_one
             engine.go.set()
         assert sorted(task.result().status_code for task in asked) == [200] * 10 + [422] * 10
         assert len(engine.requests) == 1
+
+
+async def test_what_is_no_http_is_told_so_as_clients_of_openai_understand_it() -> None:
+    async with running_endpoint() as endpoint, asking(endpoint, ScriptedEngine()) as asker:
+        async with connected(asker) as (reader, writer):
+            writer.write(b"POST\r\n\r\n")
+            status, error = await told(reader)
+        assert status == 400
+        assert error["type"] == "invalid_request_error"
+        await asker.chat(user("a"))
