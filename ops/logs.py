@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import suppress
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 import structlog
 
@@ -34,7 +34,7 @@ def configure(*, level: str = "INFO", as_json: bool = True) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(_Lossy(sys.stderr)),  # type: ignore[arg-type]
+        logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,  # a logger that was used before this call would keep its old settings
     )
 
@@ -45,19 +45,19 @@ def logger(**fields: Any) -> Logger:
     return bound
 
 
-class _Lossy:
-    """A stream whose lines may be lost: a full disk must not end a process that only wanted to say so."""
+class _StandardError:
+    """Standard error as it is at each line. A line may be lost: no process ends because it could not be written."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    # A full disk gives OSError; a stream that its owner has closed or taken away, ValueError or AttributeError.
+    # So the stream is looked up at each line: the one of `configure` may have been replaced, and closed, since.
 
     def write(self, text: str) -> None:
-        with suppress(OSError):
-            self._stream.write(text)
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(text)
 
     def flush(self) -> None:
-        with suppress(OSError):
-            self._stream.flush()
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stderr.flush()
 
 
 def _mask(_logger: Any, _method: str, event: Any) -> Any:

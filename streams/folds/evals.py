@@ -83,7 +83,8 @@ class EvalFold(msgspec.Struct):
 
 def _score(evaluation: Evaluation, event: experience.EvalScored) -> None:
     """Takes in the first score of some rows; every lease of the same rows is over, whichever was read first."""
-    evaluation.scores.setdefault(event.row_start, event)
+    if event.row_start not in evaluation.scores:  # without a judge's words, which are long and decide nothing
+        evaluation.scores[event.row_start] = msgspec.structs.replace(event, auxiliary=())
     for lease in [id for id, leased in evaluation.leases.items() if leased.row_start == event.row_start]:
         del evaluation.leases[lease]
     for lease in [id for id, row_start in evaluation.over.items() if row_start == event.row_start]:

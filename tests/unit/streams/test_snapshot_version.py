@@ -20,6 +20,7 @@ from rftd.daemon.registry import Known
 from rftd.ops.errors import CodecError
 from rftd.streams.effective import effective, of_experiment
 from rftd.streams.envelope import Record
+from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.fencing import FenceOwner, FenceView
@@ -34,7 +35,7 @@ SHAPE = "26767915388a1c29"
 """The digest of the shape of version 1. If this test fails, what folds keep has another shape: raise VERSION in
 streams/folds/snapshot.py, convert the version before in streams/folds/former.py with a golden file of it, and only then
 write the new shape here. What folds mean may change without their shape: that needs a new version, too."""
-ADDED = {(WeightsPublished, "trained"), (GroupFold, "offered")}
+ADDED = {(WeightsPublished, "trained"), (GroupFold, "offered"), (EvalScored, "auxiliary")}
 """Fields of events and folds that came later, with a default by which snapshots without them are read alike."""
 GOLDEN = Path(__file__).parents[2] / "golden" / "folds"
 
