@@ -1,4 +1,4 @@
-"""`python -P -m rftd.daemon`: the command line without its console script."""
+"""`rftd` and `python -P -m rftd.daemon`: the command line as a process of its own."""
 
 import atexit
 import os
@@ -9,6 +9,14 @@ from typing import Final, NoReturn
 from rftd.daemon.cli import main
 
 _PATIENCE_S: Final = 3
+
+
+def run() -> NoReturn:
+    """Runs this process's command line, and ends the process with its exit status."""
+    status = main()
+    if sys.argv[1:2] == ["worker"]:
+        _end_at_once(status)
+    sys.exit(status)
 
 
 def _end_at_once(status: int) -> NoReturn:
@@ -27,7 +35,4 @@ def _end_at_once(status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    status = main()
-    if sys.argv[1:2] == ["worker"]:
-        _end_at_once(status)
-    sys.exit(status)
+    run()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -31,18 +32,32 @@ class Held:
 sys.held = Held()
 """
 NEVER_RETURNS = "import atexit, time; atexit.register(time.sleep, 600)"
+MODULE = ("-m", "rftd.daemon")
+
+
+def script() -> tuple[str, str]:
+    """What the script that installers make of the entry point runs."""
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["rftd"].partition(":")
+    return "-c", f"import sys; from {module} import {function}; sys.exit({function}())"
 
 
 @pytest.mark.parametrize(
-    ("library", "status"),
-    [(NEVER_LETS_GO, 2), pytest.param(NEVER_RETURNS, -signal.SIGALRM, marks=pytest.mark.slow)],
-    ids=["at_the_interpreters_end", "before"],
+    ("program", "library", "status"),
+    [
+        (MODULE, NEVER_LETS_GO, 2),
+        (script(), NEVER_LETS_GO, 2),
+        pytest.param(MODULE, NEVER_RETURNS, -signal.SIGALRM, marks=pytest.mark.slow),
+    ],
+    ids=["at_the_interpreters_end", "as_a_script", "before"],
 )
-def test_a_worker_ends_also_where_a_library_holds_it_up(tmp_path: Path, library: str, status: int) -> None:
+def test_a_worker_ends_also_where_a_library_holds_it_up(
+    tmp_path: Path, program: tuple[str, str], library: str, status: int
+) -> None:
     """As those of inference engines do of which a process was killed."""
     (tmp_path / "sitecustomize.py").write_text(library)
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    worker = [sys.executable, "-P", "-m", "rftd.daemon", "worker", "explorer", "--experiment", "x", "--log", "unix:/no"]
+    worker = [sys.executable, "-P", *program, "worker", "explorer", "--experiment", "x", "--log", "unix:/no"]
     ended = subprocess.run(worker, env={**os.environ, "PYTHONPATH": path}, capture_output=True, timeout=60)
     assert ended.returncode == status
     assert b"--experiment" in ended.stderr
