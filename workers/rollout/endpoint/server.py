@@ -107,9 +107,10 @@ class ModelEndpoint:
         await self._wanted.wait()
         bound = bind("127.0.0.1", 0)
         app = CallApp(self.calls_of)
+        # The group is the outer one: requests under way when the endpoint ends still need it.
         async with (
-            serving_http(app, bound, keep_alive_s=limits.ENDPOINT_KEEP_ALIVE_S, refusal=refusal),
             asyncio.TaskGroup() as tasks,
+            serving_http(app, bound, keep_alive_s=limits.ENDPOINT_KEEP_ALIVE_S, refusal=refusal),
         ):
             self._tasks = tasks
             self.base_url = url_of(bound) + "/v1"

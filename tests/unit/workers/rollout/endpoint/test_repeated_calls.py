@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 import pytest
 from synthetic.models.scripted_engine import Asker, ScriptedEngine, asking, client_of, running_endpoint, user
 
 from rftd.ops import limits
+from rftd.ops.clock import SystemClock
+from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.rewards.reward import RewardResult
 
 pytestmark = pytest.mark.anyio
@@ -117,3 +120,19 @@ async def test_a_rollout_that_ends_ends_its_calls() -> None:
         assert response.json()["error"]["code"] == "invalid_api_key"
         assert steps(asker) == 0
         await outliving.aclose()
+
+
+async def test_a_call_that_is_under_way_when_the_endpoint_ends_is_answered() -> None:
+    engine = ScriptedEngine(hold=True)
+    endpoint = ModelEndpoint(clock=SystemClock(), random_bytes=os.urandom)
+    serving = asyncio.ensure_future(endpoint.run())
+    async with asking(endpoint, engine) as asker:
+        call = asyncio.ensure_future(asker.post(CHAT, BODY))
+        await engine.until(lambda held: held.running == 1)
+        serving.cancel()
+        engine.go.set()
+        response = await call
+        assert response.status_code == 200, response.text
+        assert steps(asker) == 1
+    await asyncio.wait([serving])
+    assert serving.cancelled()
