@@ -25,6 +25,8 @@ class Declaration:
     kind: type[msgspec.Struct]
     """A struct with a field for each argument, none of which has to be there."""
     required: tuple[str, ...]
+    ignored: tuple[str, ...] = ()
+    """Arguments of type `object`: they are taken for the sake of files that have them, and change nothing."""
 
     def wrong(self, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """(name, fault) of known arguments whose values do not fit, and of those that are missing."""
@@ -61,6 +63,7 @@ def declared(factory: Callable[..., Any]) -> Declaration | None:
     return Declaration(
         kind=msgspec.defstruct(f"{factory.__name__}Arguments", fields),
         required=tuple(each.name for each in named if each.default is each.empty),
+        ignored=tuple(each.name for each in named if hints.get(each.name) is object),
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
-from rftd.daemon.config.resolve.arguments import check_names
+from rftd.daemon.config.resolve.arguments import check_declared, check_struct, refuse_made
 from rftd.daemon.config.resolve.correction import resolve_correction
 from rftd.daemon.config.schema.algorithm import Algorithm, Optimizer
 from rftd.daemon.config.schema.trainer import Trainer
@@ -32,12 +35,32 @@ _PARTS: Final[dict[str, Plugins[Any]]] = {
     "kl_loss": KL_LOSSES,
     "entropy_loss": ENTROPY_LOSSES,
 }
-_STRATEGIES: Final[Mapping[str, tuple[str, ...]]] = {
-    "default": (),
-    "staleness_control": ("max_staleness",),
-    "mix": ("expert_data_ratio", "sft_dataset_name"),
+
+
+class _Default(msgspec.Struct):
+    """The arguments of the strategy `default`."""
+
+
+class _StalenessControl(msgspec.Struct):
+    """The arguments of `staleness_control`, in weight versions."""
+
+    max_staleness: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class _Mix(msgspec.Struct):
+    """The arguments of `mix`: the share of an expert's rows, and the auxiliary buffer that holds them."""
+
+    expert_data_ratio: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.5
+    sft_dataset_name: Annotated[str, msgspec.Meta(min_length=1)] = "sft_dataset"
+
+
+STRATEGIES: Final[Mapping[str, type[msgspec.Struct]]] = {
+    "default": _Default,
+    "staleness_control": _StalenessControl,
+    "mix": _Mix,
 }
 """The arguments of each sample strategy."""
+_STRATEGY_ARGS: Final[FieldPath] = ("algorithm", "sample_strategy_args")
 _ARGS: Final[FieldPath] = ("algorithm", "policy_loss_fn_args")
 _RENAMED: Final[Mapping[str, Mapping[str, str]]] = {"ppo": {"delta_sequence_masking": "delta"}}
 """Upstream's names of arguments and ours, by loss."""
@@ -83,18 +106,7 @@ def resolve_algorithm(
     if given.kl_penalty_place == "before":
         _check_penalty_place(made["advantage"], parts, notes)
     greedy = int(getattr(made["advantage"], "greedy_rollouts", 0))
-    strategy = given.sample_strategy or definition.sample_strategy
-    default = definition.sample_strategy_args if strategy == definition.sample_strategy else {}
-    if strategy not in _STRATEGIES:
-        fix = f"rftd has: {', '.join(_STRATEGIES)}"
-        notes.wrong(("algorithm", "sample_strategy"), f"{strategy} cannot be run yet", fix, Unsupported)
-    else:
-        path = ("algorithm", "sample_strategy_args")
-        taker = f"sample_strategy {strategy}"
-        check_names(given.sample_strategy_args or {}, _STRATEGIES[strategy], path, taker, notes)
-    if definition.needs.expert_data and strategy != "mix":
-        what = f"is {strategy}, but {definition.name} learns from an expert's rows beside its rollouts"
-        notes.wrong(("algorithm", "sample_strategy"), what, "leave it out, or write mix", Contradiction)
+    strategy, strategy_args = _strategy(given, definition, notes)
     return AlgorithmSpec(
         kind=given.algorithm_type,
         repeat_times=_repeat_times(given, definition, notes, greedy),
@@ -104,10 +116,30 @@ def resolve_algorithm(
         loss_agg_mode=mode or own_mode or definition.loss_agg_mode,
         loss_scale_factor=given.loss_scale_factor,
         sample_strategy=strategy,
-        sample_strategy_args={**default, **(given.sample_strategy_args or {})},
+        sample_strategy_args=strategy_args,
         correction=resolve_correction(given, from_rollouts=definition.needs.rollouts, notes=notes),
         optimizer=_optimizer(given.optimizer, trainer, total_steps),
     )
+
+
+def _strategy(given: Algorithm, definition: AlgorithmDefinition, notes: Notes) -> tuple[str, dict[str, Any]]:
+    """The sample strategy and its arguments."""
+    strategy = given.sample_strategy or definition.sample_strategy
+    own = definition.sample_strategy_args if strategy == definition.sample_strategy else {}
+    args = given.sample_strategy_args or {}
+    if strategy not in STRATEGIES:
+        fix = f"rftd has: {', '.join(STRATEGIES)}"
+        near = difflib.get_close_matches(strategy, STRATEGIES, 1)
+        fix = f"did you mean {near[0]!r}? {fix}" if near else fix
+        notes.wrong(("algorithm", "sample_strategy"), f"{strategy} cannot be run yet", fix, Unsupported)
+        return strategy, dict(own)
+    before = len(notes.issues)
+    check_struct(args, STRATEGIES[strategy], _STRATEGY_ARGS, f"sample_strategy {strategy}", notes)
+    if definition.needs.expert_data and strategy != "mix":
+        what = f"is {strategy}, but {definition.name} learns from an expert's rows beside its rollouts"
+        notes.wrong(("algorithm", "sample_strategy"), what, "leave it out, or write mix", Contradiction)
+    # In the place of one whose arguments are wrong stands one that has none: nothing else is wrong because of them.
+    return (strategy, {**own, **args}) if len(notes.issues) == before else ("default", {})
 
 
 def _check_penalty_place(advantage: AdvantageFunction | None, parts: dict[str, Any], notes: Notes) -> None:
@@ -150,16 +182,15 @@ def _made_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any]
     if not plugins.builtin(name):
         return None
     path: FieldPath = ("algorithm", f"{part}_fn_args")
-    # Names are checked before the part is made, for an unknown one has a better message than a constructor gives.
-    known = (*(plugins.arguments(name) or args), *(other_names(name) if part == "policy_loss" else ()))
+    # The signature is asked before the part is made: a constructor stops at the first thing that is wrong.
     before = len(notes.issues)
-    check_names(args, known, path, f"{plugins.kind} {name}", notes)
+    check_declared(plugins, name, args, path, notes, beside=other_names(name) if part == "policy_loss" else ())
     if len(notes.issues) > before:
         return None
     try:
         return plugins.open(name, args)
     except ConfigError as error:
-        notes.wrong(path, error.what, error.fix, WrongValue)
+        refuse_made(error, path, args, notes)
         return None
 
 

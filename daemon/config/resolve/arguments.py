@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.field_path import FieldPath, parse, show
 from rftd.daemon.config.issue import Notes, Unsupported, WrongValue
 from rftd.ops.decoding import converted
 from rftd.ops.errors import ConfigError
@@ -47,13 +48,27 @@ def check_struct(
             reason = str(error).partition(" - at ")[0]
             reason = reason[:1].lower() + reason[1:]
             what = f"is {value!r}, which {taker} does not take: {reason}"
-            notes.wrong((*path, name), what, _words(kind, name), WrongValue)
+            notes.wrong((*path, name), what, _advice(kind, name, value) or _default(kind, name), WrongValue)
 
 
-def _words(kind: type[msgspec.Struct], name: str) -> str | None:
-    """The words that the field takes, as advice; None where it takes more than a few words."""
-    annotation = get_type_hints(kind)[name]
-    return f"one of {', '.join(map(str, get_args(annotation)))}" if get_origin(annotation) is Literal else None
+def _advice(kind: type[msgspec.Struct], name: str, value: object) -> str | None:
+    """The words that the field takes, the nearest first; None where it takes more than a few words."""
+    words = list(_words(get_type_hints(kind)[name]))
+    near = difflib.get_close_matches(str(value), words, 1)
+    return (f"did you mean {near[0]!r}? " if near else "") + f"one of {', '.join(words)}" if words else None
+
+
+def _default(kind: type[msgspec.Struct], name: str) -> str | None:
+    field = next(each for each in msgspec.structs.fields(kind) if each.name == name)
+    return None if field.default is msgspec.NODEFAULT else f"leave it out for its default, {field.default!r}"
+
+
+def _words(annotation: Any) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from map(str, get_args(annotation))
+    else:
+        for part in get_args(annotation):
+            yield from _words(part)
 
 
 def check_engine(plugins: Plugins[Any], name: str, guides: Iterable[str], path: FieldPath, notes: Notes) -> None:
@@ -68,11 +83,18 @@ def check_engine(plugins: Plugins[Any], name: str, guides: Iterable[str], path: 
 
 
 def check_declared(
-    plugins: Plugins[Any], name: str | None, given: Mapping[str, Any], path: FieldPath, notes: Notes
+    plugins: Plugins[Any],
+    name: str | None,
+    given: Mapping[str, Any],
+    path: FieldPath,
+    notes: Notes,
+    *,
+    beside: Iterable[str] = (),
 ) -> None:
     """Refuses names, types and values that one of ours does not take, and required arguments that are missing.
 
-    A third party's module is not imported here: the daemon does that before it accepts.
+    `beside` are names that the file may write there and that were taken out before. A third party's module is not
+    imported here: the daemon does that before it accepts.
     """
     if name is None or not plugins.builtin(name):
         return
@@ -80,15 +102,36 @@ def check_declared(
         declaration = plugins.declaration(name)
     except ConfigError:  # without its extra, which is said elsewhere
         return
-    if declaration is None:
-        return
     taker = f"{plugins.kind} {name}"
-    check_names(given, declaration.kind.__struct_fields__, path, taker, notes)
+    if declaration is None:
+        _check_idle(plugins, given, path, taker, notes)
+        return
+    check_names(given, (*declaration.kind.__struct_fields__, *beside), path, taker, notes)
     for argument, why in declaration.wrong(given):
-        fix = f"correct it, or leave it out for the {plugins.kind}'s own"
-        if argument in declaration.required:
+        fix = _advice(declaration.kind, argument, given.get(argument))
+        if argument in declaration.required and argument not in given:
             fix = f"{taker} needs it"
-        notes.wrong((*path, argument), why, fix, WrongValue)
+        own = f"correct it, or leave it out for the {plugins.kind}'s own"
+        notes.wrong((*path, argument), why, fix or own, WrongValue)
+    for argument in declaration.ignored:
+        if argument in given:
+            notes.warn(f"{show((*path, argument))} has no effect: {taker} takes it and does not need it")
+
+
+def _check_idle(plugins: Plugins[Any], given: Mapping[str, Any], path: FieldPath, taker: str, notes: Notes) -> None:
+    """Holds arguments of one that takes any and heeds none, such as `none`, against those of its kind."""
+    known = sorted({each for other in plugins.ours() for each in plugins.arguments(other) or ()})
+    check_names(given, known, path, taker, notes)
+    for argument in given:
+        if argument in known:
+            notes.warn(f"{show((*path, argument))} has no effect with {taker}")
+
+
+def refuse_made(error: ConfigError, path: FieldPath, given: Mapping[str, Any], notes: Notes) -> None:
+    """Notes what a constructor refused, at the argument that its error names, else at all of them."""
+    name = str((parse(error.field or "") or ("",))[-1])
+    where = (*path, name) if name in given else path
+    notes.wrong(where, error.what.removeprefix(f"{name} ") if name in given else error.what, error.fix, WrongValue)
 
 
 def lifted_counts(

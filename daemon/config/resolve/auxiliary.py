@@ -140,7 +140,7 @@ def _with_engine(
     if rollout_engines.ENGINES.builtin(spec.engine):
         taken = rollout_engines.arguments_of(spec.engine)
         assert taken is not None
-        check_struct(args, taken, arguments, f"the {spec.engine} engine", notes)
+        check_struct(args, taken, arguments, f"the {spec.engine} engine", notes, beside=("threads",))
     served_elsewhere = f"serve it by itself, and write engine_type: {SERVICE}"
     needs = EngineNeeds(gpu_memory_utilization=given.gpu_memory_utilization, enforce_eager=given.enforce_eager)
     if spec.engine == "vllm":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Notes, WrongValue
-from rftd.daemon.config.schema.buffer import ExperienceBuffer
+from rftd.daemon.config.resolve.arguments import check_declared
+from rftd.daemon.config.schema.buffer import ExperienceBuffer, ReplayBuffer
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import POLICY_KINDS, AnyPolicy, PluginPolicy
 from rftd.ops import limits
@@ -93,7 +94,7 @@ def _bound(given: AnyPolicy, sync: SyncSpec, algorithm: AlgorithmSpec, needed: i
     field: FieldPath = (*_POLICY, "max_staleness")
     asked = given.max_staleness
     if algorithm.sample_strategy == "staleness_control":
-        other = _of_strategy(algorithm, notes)
+        other: int | None = algorithm.sample_strategy_args.get("max_staleness")
         if asked is None:
             field = _OF_STRATEGY
             asked = other
@@ -108,14 +109,6 @@ def _bound(given: AnyPolicy, sync: SyncSpec, algorithm: AlgorithmSpec, needed: i
         fix = f"set max_staleness to at least {needed}, or lower the sync intervals or sync_offset"
         notes.wrong(field, what, fix)
     return asked
-
-
-def _of_strategy(algorithm: AlgorithmSpec, notes: Notes) -> int | None:
-    asked = algorithm.sample_strategy_args.get("max_staleness")
-    if asked is None or (isinstance(asked, int) and not isinstance(asked, bool) and asked >= 0):
-        return asked
-    notes.wrong(_OF_STRATEGY, f"is {asked!r}, and must be a whole number, 0 or more", None, WrongValue)
-    return None
 
 
 def _min_members(given: AnyPolicy, algorithm: AlgorithmSpec, notes: Notes) -> int:
@@ -149,27 +142,38 @@ def _replay(experiment: Experiment, notes: Notes) -> tuple[PrioritySpec, int, fl
         if replay.reuse_cooldown_time is not None:
             what = "is set, but replay_buffer.enable is false: nothing is ever used again"
             notes.wrong((*_REPLAY, "reuse_cooldown_time"), what, "set replay_buffer.enable to true, or leave it out")
+        for field in ("priority_fn", "priority_fn_args"):
+            if field in replay.model_fields_set:
+                notes.warn(f"{show((*_REPLAY, field))} has no effect: replay_buffer.enable is false")
+        _check_priority(replay.priority_fn, _priority_args(replay), notes)
         return PrioritySpec(), 1, 0.0
     if experiment.deterministic:
         what = "deterministic trains each experience once, in the order of the dataset"
         notes.wrong((*_REPLAY, "enable"), what, "set it to false, or deterministic: false")
     name = replay.priority_fn
-    args = dict(replay.priority_fn_args)
-    # The schema's default arguments are those of the decaying functions, which no other one takes.
-    if name not in _DECAYING and "priority_fn_args" not in replay.model_fields_set:
-        args = {}  # the default is theirs
-    try:
-        PRIORITIES.check(name)
-        if PRIORITIES.builtin(name):
-            PRIORITIES.open(name, args)
-    except ConfigError as error:
-        notes.wrong((*_REPLAY, "priority_fn" if "unknown" in error.what else "priority_fn_args"), error.what, error.fix)
+    args = _priority_args(replay)
+    _check_priority(name, args, notes)
     if replay.reuse_cooldown_time is None:
         return PrioritySpec(kind=name, args=args), 1, 0.0
     # 3 is the default of the function's own argument; the function itself leaves the limit to `max_uses`.
     limit = args.get("use_count_limit", 3) if name == "decay_limit_randomization" else 0
     max_uses = limit if isinstance(limit, int) else 0
     return PrioritySpec(kind=name, args=args), max_uses, replay.reuse_cooldown_time
+
+
+def _priority_args(replay: ReplayBuffer) -> dict[str, Any]:
+    # The schema's default arguments are those of the decaying functions, which no other one takes.
+    written = replay.priority_fn in _DECAYING or "priority_fn_args" in replay.model_fields_set
+    return dict(replay.priority_fn_args) if written else {}
+
+
+def _check_priority(name: str, args: dict[str, Any], notes: Notes) -> None:
+    try:
+        PRIORITIES.check(name)
+    except ConfigError as error:
+        notes.wrong((*_REPLAY, "priority_fn"), error.what, error.fix)
+        return
+    check_declared(PRIORITIES, name, args, (*_REPLAY, "priority_fn_args"), notes)
 
 
 def _check_reuse(spec: PolicySpec, notes: Notes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from rftd.daemon.config.field_path import FieldPath, show
-from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
+from rftd.daemon.config.issue import Contradiction, Notes, Unsupported
 from rftd.daemon.config.schema.buffer import ExperienceBuffer, Format
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.spec import AlgorithmSpec, FormatSpec, TasksetSpec
@@ -34,20 +34,13 @@ def resolve_mix(
 ) -> tuple[TasksetSpec | None, int]:
     """The expert's dataset and how many items of a batch are its rows: ceil(ratio * batch); none without `mix`."""
     buffers = experiment.buffer.trainer_input.auxiliary_buffers
-    name = algorithm.sample_strategy_args.get("sft_dataset_name", "sft_dataset")
+    name: str = algorithm.sample_strategy_args.get("sft_dataset_name", "sft_dataset")
     mixes = algorithm.sample_strategy == "mix"
-    if not isinstance(name, str):
-        notes.wrong((*_ARGS, "sft_dataset_name"), f"is {name!r}", "write the name of an auxiliary buffer", WrongValue)
-        return None, 0
     if unused := [each for each in buffers if not (mixes and each == name)]:
         notes.warn(f"auxiliary_buffers.{unused[0]} has no effect: no sample_strategy takes rows of it")
     if not mixes:
         return None, 0
-    ratio = algorithm.sample_strategy_args.get("expert_data_ratio", 0.5)
-    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < 1:
-        what = f"is {ratio!r}: each batch needs items of both kinds"
-        notes.wrong((*_ARGS, "expert_data_ratio"), what, "set it between 0 and 1, such as 0.5", WrongValue)
-        return None, 0
+    ratio: float = algorithm.sample_strategy_args.get("expert_data_ratio", 0.5)
     # Trinity-RFT rounds up, too, so a file gives the same split here and there.
     rows = ceil(ratio * train_batch)
     if rows >= train_batch:
@@ -61,7 +54,7 @@ def resolve_mix(
         )
         notes.wrong(_BUFFERS, what, f"set buffer.trainer_input.auxiliary_buffers.{name}.path")
         return None, 0
-    return rows_of(buffers[name], (*_BUFFERS, str(name)), experiment.seed, notes, name=str(name)), rows
+    return rows_of(buffers[name], (*_BUFFERS, name), experiment.seed, notes, name=name), rows
 
 
 def rows_of(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Notes, Unsupported
-from rftd.daemon.config.resolve.arguments import check_declared
+from rftd.daemon.config.resolve.arguments import check_declared, check_names
 from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.rows import format_spec
 from rftd.daemon.config.schema.buffer import ExplorerInput, Format, Taskset
@@ -17,6 +19,11 @@ from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
 
 _INPUT: FieldPath = ("buffer", "explorer_input")
 _FALLBACK_WORKFLOW = "math_workflow"
+_OF_BOXED: Final = ("with_think", "format_score_coef")
+"""Arguments that a workflow and its reward both have."""
+_BESIDE: Final = dict.fromkeys(("math_boxed_workflow", "async_math_boxed_workflow"), ("use_base", "format_score_coef"))
+_OF_DIFFICULTY: Final = ("m", "lamb", "rho", "target_reward", "tau", "do_sample")
+"""Arguments of Trinity-RFT's selector by difficulty; the others take none."""
 _SELECTORS = ("sequential", "shuffle")
 _OF_ROWS = (
     *("tools_key", "chosen_key", "rejected_key", "completion_key", "label_key"),
@@ -109,6 +116,7 @@ def _spec(
     if taskset.storage_type != "file":
         what = f"{taskset.storage_type} is read, but tasks come from files only"
         notes.wrong((*path, "storage_type"), what, "write file", Unsupported)
+    check_names(taskset.data_selector.kwargs, _OF_DIFFICULTY, (*path, "data_selector", "kwargs"), "a selector", notes)
     selector = taskset.data_selector.selector_type
     if selector not in _SELECTORS:
         what = f"{selector} cannot be run yet"
@@ -128,6 +136,7 @@ def _spec(
     _known((*path, "default_workflow_type"), "workflow", workflow, notes)
     _known((*path, "default_reward_fn_type"), "reward", reward, notes)
     check_declared(REWARDS, reward or own_reward(workflow), taskset.reward_fn_args, (*path, "reward_fn_args"), notes)
+    workflow_args, reward_args = _arguments(taskset, workflow, reward, path, notes)
     return TasksetSpec(
         name=taskset.name or name,
         path=taskset.path,
@@ -136,15 +145,41 @@ def _spec(
         format=format_spec(taskset.format),
         repeat_times=repeat_times,
         workflow=workflow,
-        workflow_args=taskset.workflow_args,
+        workflow_args=workflow_args,
         reward=reward,
-        reward_args=taskset.reward_fn_args,
+        reward_args=reward_args,
         sampling=_sampling(taskset, path, experiment, lengths, notes),
         selector=selector,
         seed=taskset.data_selector.seed,
         limit_rows=taskset.limit_rows,
         max_retry_times=taskset.max_retry_times,
     )
+
+
+def _arguments(
+    taskset: Taskset, workflow: str, reward: str | None, path: FieldPath, notes: Notes
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of the workflow and of its reward; upstream's `math_boxed_workflow` hands its own to its reward."""
+    given = dict(taskset.workflow_args)
+    of_reward = dict(taskset.reward_fn_args)
+    where = (*path, "workflow_args")
+    if workflow.removeprefix("async_") == "math_boxed_workflow":
+        if (base := given.pop("use_base", False)) is not False:
+            what = f"is {base!r}, which asked for a prompt without the chat template"
+            fix = "leave it out, and write prompt_type: plaintext in format"
+            notes.wrong((*where, "use_base"), what, fix, Unsupported)
+        handed: dict[str, Any] = {name: given[name] for name in _OF_BOXED if name in given}
+        given.pop("format_score_coef", None)
+        scorer = reward or own_reward(workflow)
+        if scorer != "math_boxed_reward":
+            if "format_score_coef" in handed:
+                notes.warn(f"{show((*where, 'format_score_coef'))} has no effect: {scorer} scores")
+        else:
+            coefficient = {name: value for name, value in handed.items() if name not in given}
+            check_declared(REWARDS, scorer, coefficient, where, notes)
+            of_reward = {**handed, **of_reward}
+    check_declared(WORKFLOWS, workflow, given, where, notes, beside=_BESIDE.get(workflow, ()))
+    return given, of_reward
 
 
 def _known(path: FieldPath, kind: str, name: str | None, notes: Notes) -> None:

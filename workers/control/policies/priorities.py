@@ -7,9 +7,10 @@ experiment file and returns a function of `BufferEntry`. It must depend on that 
 from __future__ import annotations
 
 from statistics import NormalDist
-from typing import Final
+from typing import Annotated, Final
 
-from rftd.ops.errors import ConfigError
+import msgspec
+
 from rftd.ops.ids import derive
 from rftd.ops.plugins import Plugins
 from rftd.streams.folds.replay_buffer import BufferEntry
@@ -27,6 +28,9 @@ PRIORITIES: Final = Plugins[Priority](
 )
 
 
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
 def make_priority(spec: PrioritySpec) -> Priority:
     """The function that a stage names. Raises ConfigError for an unknown one, or arguments that do not fit."""
     return PRIORITIES.open(spec.kind, spec.args)
@@ -37,15 +41,15 @@ def tag() -> Priority:
     return _tag
 
 
-def linear_decay(decay: float = 2.0) -> Priority:
+def linear_decay(decay: NotNegative = 2.0) -> Priority:
     """Weight version - decay * uses, above which the tag comes first."""
     return decay_limit_randomization(decay=decay, use_count_limit=0)
 
 
-def decay_limit_randomization(decay: float = 2.0, use_count_limit: int = 3, sigma: float = 0.0) -> Priority:
+def decay_limit_randomization(
+    decay: NotNegative = 2.0, use_count_limit: Annotated[int, msgspec.Meta(ge=0)] = 3, sigma: NotNegative = 0.0
+) -> Priority:
     """`linear_decay` with a normal deviate of width sigma for each use. The limit is the policy's `max_uses`."""
-    if decay < 0 or sigma < 0 or use_count_limit < 0:
-        raise ConfigError("decay, sigma and use_count_limit are 0 or more")
 
     def priority(entry: BufferEntry) -> float:
         noise = sigma * _deviate(entry) if sigma else 0.0

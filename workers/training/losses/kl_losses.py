@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
 
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 LOW_VAR_LIMIT: Final = 10.0
 CORRECTION_LIMIT: Final = 2.0
 
+Positive = Annotated[float, msgspec.Meta(gt=0)] | None
 Estimate = Callable[["Tensor", "Tensor", "Tensor"], "Tensor"]
 """A function of logprobs, the reference's, and those under the weights that drew the tokens: the KL of each  # [N]"""
 
@@ -63,14 +66,14 @@ def none(**_ignored: object) -> KlLoss:
 
 
 def k1(
-    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: float | None = None, horizon: float | None = None
+    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
     """The estimate is d. It is unbiased, of high variance; as a loss its gradient does not pull to the reference."""
     return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: logprobs - ref)
 
 
 def k2(
-    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: float | None = None, horizon: float | None = None
+    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
     """The estimate is d² / 2. It is biased, but its gradient is that of the KL."""
     return _made(
@@ -79,14 +82,14 @@ def k2(
 
 
 def k3(
-    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: float | None = None, horizon: float | None = None
+    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
     """The estimate is e^-d - 1 + d. It is unbiased and never negative (Schulman 2020, Approximating KL Divergence)."""
     return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: _k3(logprobs - ref))
 
 
 def low_var_kl(
-    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: float | None = None, horizon: float | None = None
+    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
     """The estimate is k3, with d clamped to ±20 and the result to ±10: no token is so large that it rules a batch."""
     return _made(
@@ -99,14 +102,14 @@ def low_var_kl(
 
 
 def absolute(
-    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: float | None = None, horizon: float | None = None
+    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
     """The estimate is |d|."""
     return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: (logprobs - ref).abs())
 
 
 def corrected_k3(
-    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: float | None = None, horizon: float | None = None
+    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
     """The estimate is k3 · min(e^(logprob - old logprob), 2), for tokens that older weights drew; the factor has no
     gradient."""

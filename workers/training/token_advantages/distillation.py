@@ -57,7 +57,7 @@ class JsdAdvantage(NoAdvantage):
     lambda_coef: float = 0.5
     temperature: float | None = None
     """The divisor of all log-probabilities; None: 1."""
-    chunk_size: int | None = None
+    chunk_size: object = None
     """Without effect, for nothing here is as large as a vocabulary."""
     form: str = "gradient"
     """`gradient` follows the divergence downhill. `published`, Trinity-RFT's -kl_coef (lambda (t - M) + (1 - lambda)

@@ -89,7 +89,7 @@ def test_arguments_of_engines_reach_the_specification(load: Load) -> None:
             ["algorithm.sample_strategy=mix", "algorithm.sample_strategy_args={sft_dataset_name: 3}"],
             "algorithm.sample_strategy_args.sft_dataset_name",
             "is 3",
-            "the name of an auxiliary buffer",
+            "its default, 'sft_dataset'",
         ),
     ],
 )
@@ -184,6 +184,87 @@ def test_arguments_that_a_reward_does_not_take_are_refused_at_submission(
     assert field.replace("A.", f"{place}.") in text, text
     assert says in text, text
     assert fix in text, text
+
+
+TASKSET = "buffer.explorer_input.taskset"
+REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
+BOXED = f"{TASKSET}.default_workflow_type=math_boxed_workflow"
+PROGRAM = f"{TASKSET}.default_workflow_type=agent_program_workflow"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "says", "fix"),
+    [
+        ([BOXED, "A.with_thnk=true"], "A.with_thnk", "takes no argument 'with_thnk'", "did you mean 'with_think'?"),
+        ([BOXED, "A.with_think=1"], "A.with_think", "is 1: expected `bool`, got `int`", "leave it out"),
+        ([BOXED, "A.format_score_coef=no"], "A.format_score_coef", "expected `float`, got `bool`", "leave it out"),
+        ([BOXED, "A.use_base=true"], "A.use_base", "without the chat template", "prompt_type: plaintext"),
+        ([PROGRAM, "A={agent: a, sampling: taskst}"], "A.sampling", "is 'taskst'", "did you mean 'taskset'?"),
+        ([PROGRAM, "A={agent: a, max_calls: 0}"], "A.max_calls", "expected `int` >= 1", "leave it out"),
+        ([PROGRAM, "A={max_calls: 1}"], "A.agent", "is not given", "agent_program_workflow needs it"),
+        (["A.with_think=true"], "A.with_think", "workflow math_workflow takes no argument", "leave it out"),
+    ],
+)
+def test_arguments_that_a_workflow_does_not_take_are_refused_at_submission(
+    errors: Errors, overrides: list[str], field: str, says: str, fix: str
+) -> None:
+    (text,) = errors(overrides=[each.replace("A", f"{TASKSET}.workflow_args", each[:1] == "A") for each in overrides])
+    assert field.replace("A.", f"{TASKSET}.workflow_args.") in text, text
+    assert says in text, text
+    assert fix in text, text
+
+
+def test_an_argument_of_a_workflow_is_found_in_its_line(errors: Errors, small: str) -> None:
+    (text,) = errors(small + "      workflow_args:\n        with_think: true\n")
+    assert "exp.yaml:19:9" in text, text
+
+
+def test_upstreams_boxed_workflow_hands_its_arguments_to_its_reward(load: Load) -> None:
+    given = [BOXED, f"{TASKSET}.workflow_args={{with_think: true, format_score_coef: 0.2, use_base: false}}"]
+    taskset = load(overrides=given).spec.stages[0].taskset
+    assert taskset is not None
+    assert taskset.workflow_args == {"with_think": True}
+    assert taskset.reward_args == {"with_think": True, "format_score_coef": 0.2}
+    spec = load(overrides=[*given, f"{TASKSET}.default_reward_fn_type=math_reward"]).spec
+    assert spec.stages[0].taskset is not None
+    assert spec.stages[0].taskset.reward_args == {}
+    assert any("format_score_coef has no effect: math_reward scores" in text for text in spec.warnings)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "says"),
+    [
+        ([f"{REPLAY}={{enable: true, priority_fn_args: {{decai: 1}}}}"], "priority_fn_args.decai", "'decay'"),
+        ([f"{REPLAY}={{enable: true, priority_fn_args: {{decay: -1}}}}"], "priority_fn_args.decay", ">= 0"),
+        ([f"{REPLAY}.priority_fn_args={{decay: fast}}"], "priority_fn_args.decay", "expected `float`"),
+        ([f"{REPLAY}.priority_fn=linear_decai"], "priority_fn", "'linear_decay'"),
+        ([f"{TASKSET}.data_selector.kwargs={{lam: 1}}"], "data_selector.kwargs.lam", "'lamb'"),
+        (["algorithm.advantage_fn_args={epsilon: tiny}"], "advantage_fn_args.epsilon", "expected `float`"),
+        (["algorithm.advantage_fn_args={std_cal_level: bach}"], "advantage_fn_args.std_cal_level", "is 'bach'"),
+        (["algorithm.policy_loss_fn_args={clip_range: -1}"], "policy_loss_fn_args.clip_range", "use ranges of 0"),
+        (["algorithm.kl_loss_fn_args={kl_coef: -1}"], "kl_loss_fn_args.kl_coef", "is -1"),
+        (["algorithm.kl_loss_fn=none", "algorithm.kl_loss_fn_args={kl_coeff: 1}"], "kl_coeff", "'kl_coef'"),
+        (["algorithm.sample_strategy=defalt"], "sample_strategy", "did you mean 'default'?"),
+    ],
+)
+def test_arguments_of_functions_are_refused_at_their_own_field(
+    errors: Errors, overrides: list[str], field: str, says: str
+) -> None:
+    (text,) = errors(overrides=overrides)
+    assert f"{field}:" in text, text
+    assert says in text, text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["algorithm.kl_loss_fn=none", "algorithm.kl_loss_fn_args={kl_coef: 1}"], "kl_coef has no effect with KL loss"),
+        ([f"{REPLAY}.priority_fn=tag"], "replay_buffer.priority_fn has no effect: replay_buffer.enable is false"),
+        ([f"{TASKSET}.data_selector.kwargs={{tau: 1}}"], "data_selector.kwargs"),
+    ],
+)
+def test_arguments_that_mean_nothing_here_are_spoken_of(load: Load, overrides: list[str], says: str) -> None:
+    assert any(says in text for text in load(overrides=overrides).spec.warnings)
 
 
 def test_a_rewards_path_is_whole_wherever_it_is_opened(load: Load, tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ RESOLVED: list[tuple[str, Any]] = [
     ("${buffer.batch_size}", 2),
     ("${model}", {"model_path": "/m", "max_model_len": 64}),
     ("${.other}", "beside"),
-    ("${..path}", "/t.jsonl"),
-    ("${buffer.explorer_input.taskset.workflow_args.other}", "beside"),
+    ("${..monitor_type}", "wandb"),
+    ("${monitor.monitor_args.other}", "beside"),
     ("a-${project}-${name}-${oc.env:N}", "a-p-n-7"),
     ("${${oc.env:UNSET,project}}", "p"),
     ("${.chain}", "p"),
@@ -39,8 +39,8 @@ RESOLVED: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("text", "value"), RESOLVED)
 def test_it_resolves(load: Load, small: str, text: str, value: Any) -> None:
-    args = f"\n      workflow_args:\n        other: beside\n        chain: ${{project}}\n        x: {text!r}\n"
-    assert load(small + args, environ=ENV).spec.stages[0].taskset.workflow_args["x"] == value  # type: ignore[union-attr]
+    args = "\nmonitor:\n  monitor_type: wandb\n  monitor_args:\n    other: beside\n    chain: ${project}\n"
+    assert load(f"{small}{args}    x: {text!r}\n", environ=ENV).config["monitor"]["monitor_args"]["x"] == value
 
 
 def test_text_of_the_environment_stands_for_the_number_that_a_field_takes(load: Load) -> None:

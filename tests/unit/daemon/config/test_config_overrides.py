@@ -23,7 +23,7 @@ def test_fields_lists_and_new_sections_are_set(load: Load, small: str) -> None:
         "buffer.batch_size=9",
         "buffer.explorer_input.eval_tasksets[0].path=/x",
         "buffer.explorer_input.eval_tasksets.1.rollout_args.stop=['a,b', c]",
-        "buffer.explorer_input.taskset.workflow_args.a.b=1e-3",
+        "monitor.monitor_args.a.b=1e-3",
         "group=with=equals",
         "labels.k=",
         "buffer.batch_size=10",
@@ -34,7 +34,7 @@ def test_fields_lists_and_new_sections_are_set(load: Load, small: str) -> None:
     assert stage.batch_size == 10
     assert [held_out.path for held_out in stage.evals] == ["/x", "/e1"]
     assert stage.evals[1].sampling.stop == ("a,b", "c")
-    assert stage.taskset.workflow_args == {"a": {"b": 1e-3}}
+    assert submission.config["monitor"]["monitor_args"] == {"a": {"b": 1e-3}}
     assert (submission.spec.group, submission.spec.labels) == ("with=equals", {"k": "v"})
 
 

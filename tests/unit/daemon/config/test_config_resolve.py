@@ -101,8 +101,7 @@ def test_the_advantage_function_is_checked_with_the_file(load: Load, errors: Err
     assert "algorithm.advantage_fn" in text
     assert "did you mean 'rloo'" in text
     (text,) = errors(overrides=["algorithm.advantage_fn=gigpo", "algorithm.advantage_fn_args={gamma: 2}"])
-    assert "algorithm.advantage_fn_args" in text
-    assert "gamma is 2" in text
+    assert "algorithm.advantage_fn_args.gamma: is 2" in text
     assert load(overrides=["algorithm.advantage_fn=clipb"]).spec.stages[0].algorithm.advantage == "clipb"
 
 

@@ -91,7 +91,7 @@ def test_preferences_have_two_responses_and_a_reference_of_their_own(load: Load)
         ([*of("dpo"), "algorithm.policy_loss_fn=sft"], "algorithm.policy_loss_fn", "learn the rejected"),
         ([*of("sft"), "algorithm.policy_loss_fn=dpo"], "algorithm.policy_loss_fn", "no such pairs"),
         ([*of("dpo"), "algorithm.policy_loss_fn=ppo"], "algorithm.policy_loss_fn", "compares with"),
-        ([*of("dpo"), "algorithm.policy_loss_fn_args={beta: 0}"], "algorithm.policy_loss_fn_args", "beta is 0"),
+        ([*of("dpo"), "algorithm.policy_loss_fn_args={beta: 0}"], "algorithm.policy_loss_fn_args.beta", "is 0"),
         (
             [*of("dpo"), "algorithm.policy_loss_fn_args={betta: 1}"],
             "algorithm.policy_loss_fn_args.betta",
