@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -81,29 +82,40 @@ def end_all(
 
     A tracker of shared memory comes last. `say` is told what is there still.
     """
-    # SIGTERM first, once for each process: an engine that is asked frees its device and its sockets.
-    patient = round(limits.LEFTOVER_GRACE_S / LOOK_S)
-    asked: set[int] = set()
-    rounds = 0
+    kill_at_s = 0.0
+    asking: bool | None = None
+    # To look through all processes costs seconds on a busy machine: only those that were found are looked at often.
     while left := find():
-        say(named(left))
         others = [process for process in left if not is_tracker(process)]
-        if not others and asked:
-            # It removes what those that were killed held in shared memory, and ends by itself: it has as long as they.
-            asked.clear()
-            rounds = 0
-        for process in others or left:
-            with suppress(psutil.Error):
-                if rounds >= patient:
-                    process.send_signal(signal.SIGKILL)
-                elif others and process.pid not in asked:
-                    asked.add(process.pid)
-                    process.send_signal(signal.SIGTERM)
-        rounds += 1
-        if wait(LOOK_S):
-            return False
+        if asking is not bool(others):
+            # A tracker removes what those that were killed held in shared memory, and ends by itself: it is not asked,
+            # and has as long as they had.
+            asking = bool(others)
+            kill_at_s = time.monotonic() + limits.LEFTOVER_GRACE_S
+        # SIGTERM first: an engine that is asked frees its device and its sockets.
+        _send(others, signal.SIGTERM)
+        while living := [process for process in others or left if lives(process)]:
+            say(named(living))
+            if time.monotonic() >= kill_at_s:
+                _send(living, signal.SIGKILL)
+            if wait(LOOK_S):
+                return False
     say("")
     return True
+
+
+def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            process.send_signal(number)
+
+
+def lives(process: psutil.Process) -> bool:
+    """False once it has ended, whether or not its status was collected."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def is_tracker(process: psutil.Process) -> bool:

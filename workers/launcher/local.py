@@ -24,7 +24,7 @@ from rftd.workers.devices.discovery import VISIBLE, find_host, installed_package
 from rftd.workers.devices.host import Host
 from rftd.workers.launcher.allotment import Allotment
 from rftd.workers.launcher.executor import Handle, WorkerOrder
-from rftd.workers.launcher.leftovers import MARK
+from rftd.workers.launcher.leftovers import MARK, lives
 from rftd.workers.launcher.place import UNKNOWN, Place, Spawn, ended_with
 from rftd.workers.membership import this_process
 
@@ -100,14 +100,13 @@ class OrderedProcess:
 
 
 def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Asks a child to end, or kills it with what it started. Its number is its own until somebody waits for it."""
-    if ended_with(child) is not None:
-        return
-    with suppress(OSError):
-        if number == signal.SIGKILL:
-            # The whole group: a child is the leader of its session, and what it started would hold the device.
-            os.killpg(child.pid, number)
-        else:
+    """Signals a child. Its number is its own until somebody waits for it.
+
+    Never its group, not even to kill it: what it started is ended when its place is tidied, and what that held in
+    shared memory is removed by a tracker that must outlive it.
+    """
+    if ended_with(child) is None:
+        with suppress(OSError):
             os.kill(child.pid, number)
 
 
@@ -129,10 +128,10 @@ class AdoptedProcess:
     @property
     def alive(self) -> bool:
         """False once it has ended."""
-        return _alive(self._process)
+        return lives(self._process)
 
     def exit_code(self) -> int | None:
-        if _alive(self._process):
+        if lives(self._process):
             return None
         if not self._tidied:
             self._tidied = True
@@ -147,7 +146,7 @@ class AdoptedProcess:
 
     def _signal(self, number: signal.Signals) -> None:
         # What it started is ended when its place is tidied: its group's number is not as sure as that of a child.
-        if _alive(self._process):
+        if lives(self._process):
             with suppress(psutil.Error):
                 self._process.send_signal(number)
 
@@ -298,11 +297,4 @@ def _process_of(started: WorkerStarted) -> psutil.Process | None:
         same = abs(process.create_time() - started.process_start_s) <= _SAME_START_S
     except psutil.Error:
         return None
-    return process if same and _alive(process) else None
-
-
-def _alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return process if same and lives(process) else None

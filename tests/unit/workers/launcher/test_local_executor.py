@@ -7,6 +7,7 @@ import platform
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from synthetic.until import poll
 from rftd.ops import limits
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.launcher.executor import Handle, WorkerOrder
+from rftd.workers.launcher.leftovers import end_all
 from rftd.workers.launcher.local import NOT_STARTED, LocalExecutor
 from rftd.workers.membership import this_process
 
@@ -157,12 +159,16 @@ def test_what_a_killed_worker_left_has_ended_before_its_successor_starts(machine
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory is no file here")
 @pytest.mark.parametrize("machine", ["shared"], indirect=True)
-def test_what_a_killed_engine_held_in_shared_memory_is_gone_with_it(machine: Machine) -> None:
+@pytest.mark.parametrize("by_the_daemon", [False, True], ids=["by_somebody", "by_the_daemon"])
+def test_what_a_killed_engine_held_in_shared_memory_is_gone_with_it(machine: Machine, by_the_daemon: bool) -> None:
     handle, engine = machine.started()
     assert handle.pid is not None
     segment = Path("/dev/shm") / (machine.folder / "segment").read_text()
     assert segment.exists()
-    os.kill(handle.pid, signal.SIGKILL)
+    if by_the_daemon:
+        handle.kill()
+    else:
+        os.kill(handle.pid, signal.SIGKILL)
     poll(lambda: handle.exit_code() == -signal.SIGKILL)
     # The next order starts once nothing of the last is left; where it holds shared memory, too, that has another name.
     machine.started()
@@ -197,6 +203,24 @@ def test_also_when_another_daemon_started_it(machine: Machine, adopted: bool) ->
     assert gone(engine)
     assert not gone(successor)
     assert after.exit_code() is None
+
+
+@pytest.mark.parametrize("machine", ["deaf"], indirect=True)
+def test_all_processes_are_looked_through_once_and_not_as_long_as_one_lives(machine: Machine) -> None:
+    _, engine = machine.started()
+    looks = 0
+
+    def look() -> list[psutil.Process]:
+        nonlocal looks
+        looks += 1
+        return [] if gone(engine) else [engine]
+
+    said: list[str] = []
+    assert end_all(look, threading.Event().wait, said.append)
+    assert looks == 2
+    assert gone(engine)
+    assert said[0].startswith(f"{engine.pid} (")
+    assert said[-1] == ""
 
 
 @pytest.mark.parametrize("machine", ["deaf"], indirect=True)
