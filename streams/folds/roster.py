@@ -33,10 +33,6 @@ class Roster(msgspec.Struct):
     gone: dict[UUID, Gone] = {}
     last_of: dict[str, Gone] = {}
     """The worker that left last, by role."""
-    last_in: dict[tuple[str, int], Gone] = {}
-    """The worker that left last, by role and slot."""
-    last_at: dict[tuple[str, int, str], Gone] = {}
-    """The worker that left last, by role, slot and host."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the workers stream."""
@@ -62,8 +58,6 @@ class Roster(msgspec.Struct):
             return
         self.gone[id] = gone
         self.last_of[gone.role] = gone
-        self.last_in[gone.role, gone.slot] = gone
-        self.last_at[gone.role, gone.slot, gone.host] = gone
 
     def explorers(self) -> list[worker.WorkerStarted]:
         """Live explorers by slot, which those of other machines may share; in a slot that is none they get no work."""
