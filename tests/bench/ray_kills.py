@@ -2,8 +2,12 @@
 
 Each run must go on after every kill, `verify` must find nothing, and nothing may be left on the cluster. Meanwhile
 somebody asks the daemon why the run waits, again and again: the slowest answer bounds how long its decisions paused,
-for both are made by the same loop. At the end the run waits for a minute for a node that is not there.
-Run in an environment with ray: python -P tests/bench/ray_kills.py [--kills 20] [--what explorer trainer raylet]
+for both are made by the same loop. What the two of them waited for a processor that others had, as the kernel tells it,
+is taken off. With `room` the run waits for a minute for a node that is not there, and `why` must name it.
+
+Kills are made in runs of a few each, over as many calls as it takes: a run that ended is a line of the record.
+Run in an environment with ray: python -P tests/bench/ray_kills.py --record kills.jsonl [--kills 20] [--each-run 5]
+    [--what explorer trainer raylet room]
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx
 
@@ -32,6 +36,14 @@ from synthetic.daemon.scene import EXPERIMENT, Scene
 ASK_S: Final = 0.02
 GOES_ON_S: Final = 300.0
 NO_ROOM_S: Final = 60.0
+LACK: Final = "1 CPU on one node; none is free"
+
+
+class Answer(NamedTuple):
+    """One question to the daemon: the time until it was answered, and the part of it that somebody had no processor."""
+
+    took_ms: float
+    starved_ms: float
 
 
 class Asker:
@@ -40,31 +52,44 @@ class Asker:
     def __init__(self, scene: Scene, name: str) -> None:
         self._scene, self._name = scene, name
         self._stop = threading.Event()
-        self.took_ms: list[float] = []
+        self._answers: list[Answer] = []
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._thread.start()
 
     def _ask(self) -> None:
+        own = threading.get_native_id()
         with httpx.Client(base_url=self._scene.host.url, timeout=30.0, trust_env=False) as client:
             while not self._stop.wait(ASK_S):
+                daemon = self._scene.host.pid
+                before_ms = starved_ms(daemon) + starved_ms(os.getpid(), own)
                 began_s = time.perf_counter()
                 client.get(f"/v1/experiments/{self._name}/why").raise_for_status()
-                self.took_ms.append((time.perf_counter() - began_s) * 1e3)
+                took_ms = (time.perf_counter() - began_s) * 1e3
+                after_ms = starved_ms(daemon) + starved_ms(os.getpid(), own)
+                self._answers.append(Answer(took_ms, min(took_ms, after_ms - before_ms)))
 
     def figures(self) -> dict[str, float]:
-        """Median, 99th percentile and the slowest answer in ms since the last time."""
-        took, self.took_ms = sorted(self.took_ms), []
+        """The answers since the last time: how long they took, and what is left without the waits for a processor."""
+        answers, self._answers = self._answers, []
+        took_ms = sorted(each.took_ms for each in answers)
+        ran_ms = sorted(each.took_ms - each.starved_ms for each in answers)
         return {
-            "asked": len(took),
-            "median_ms": round(took[len(took) // 2], 1),
-            "p99_ms": round(took[int(len(took) * 0.99)], 1),
-            "slowest_ms": round(took[-1], 1),
-            "over_100_ms": sum(each > 100.0 for each in took),
+            "asked": len(answers),
+            "median_ms": round(took_ms[len(took_ms) // 2], 1),
+            "slowest_ms": round(took_ms[-1], 1),
+            "with_processor_p99_ms": round(ran_ms[int(len(ran_ms) * 0.99)], 1),
+            "with_processor_slowest_ms": round(ran_ms[-1], 1),
+            "with_processor_over_100_ms": sum(each > 100.0 for each in ran_ms),
         }
 
     def end(self) -> None:
         self._stop.set()
         self._thread.join()
+
+
+def starved_ms(process: int, thread: int | None = None) -> float:
+    """The time for which a thread, the main one unless given, was ready and another ran, as the kernel counts it."""
+    return int(Path(f"/proc/{process}/task/{thread or process}/schedstat").read_text().split()[1]) / 1e6
 
 
 def live(scene: Scene, name: str) -> dict[str, tuple[str, int]]:
@@ -90,32 +115,23 @@ def until_it_goes_on(scene: Scene, name: str, gone: set[str]) -> float:
     raise AssertionError(f"it did not go on: {scene.rftd('why', name).out}")
 
 
-def killed_run(what: str, kills: int, nodes: RayNodes, folder: Path) -> dict[str, Any]:
-    """One run, during which a worker or its node is killed so many times."""
-    chance = random.Random(what)
+def killed_run(what: str, kills: int, seed: str, nodes: RayNodes, folder: Path) -> dict[str, Any]:
+    """One run, during which a worker or its node is killed so many times, or, with `room`, has no node for a minute."""
+    chance = random.Random(seed)
     scene = Scene(folder, "--workers", "ray", "--ray-address", nodes.address)
     took_s: list[float] = []
     with scene.host:
         name = scene.submit(EXPERIMENT, "buffer.total_steps=1000000")
         scene.until_step(name, 10, GOES_ON_S)
         asker = Asker(scene, name)
-        for _ in range(kills):
-            time.sleep(chance.uniform(0.5, 3.0))
-            workers = live(scene, name)
-            if what == "raylet":
-                gone = {id for id, _ in workers.values()}
-                os.kill(nodes.newest_raylet(), signal.SIGKILL)
-                nodes.forget_newest()
-                nodes.add()
-            else:
-                id, pid = workers[what]
-                gone = {id}
-                os.kill(pid, signal.SIGKILL)
-            took_s.append(until_it_goes_on(scene, name, gone))
-            print(what, len(took_s), f"{took_s[-1]:.1f} s", file=sys.stderr, flush=True)
-        figures: dict[str, Any] = {"while_killed": asker.figures()}
-        if what == "raylet":
-            figures["without_room"] = _without_room(nodes, asker)
+        if what == "room":
+            figures: dict[str, Any] = {"without_room": _without_room(scene, name, nodes, asker)}
+        else:
+            for _ in range(kills):
+                time.sleep(chance.uniform(0.5, 3.0))
+                took_s.append(until_it_goes_on(scene, name, _kill(what, live(scene, name), nodes)))
+                print(what, len(took_s), f"{took_s[-1]:.1f} s", file=sys.stderr, flush=True)
+            figures = {"went_on_after_s": [round(each, 1) for each in took_s], "while_killed": asker.figures()}
         asker.end()
         steps = step_of(scene, name)
         scene.rftd("cancel", name)
@@ -124,40 +140,89 @@ def killed_run(what: str, kills: int, nodes: RayNodes, folder: Path) -> dict[str
     return {
         "what": what,
         "kills": len(took_s),
-        "goes_on_after_median_s": round(sorted(took_s)[len(took_s) // 2], 1),
-        "goes_on_after_longest_s": round(max(took_s), 1),
         "steps": steps,
         "findings": len(report.findings),
         "generations": report.experiments[0].generations,
         "left_on_cluster": nodes.left(),
+        "load": round(os.getloadavg()[1], 1),
         **figures,
     }
 
 
-def _without_room(nodes: RayNodes, asker: Asker) -> dict[str, float]:
-    """The daemon's answers while nothing can be placed."""
+def _kill(what: str, workers: dict[str, tuple[str, int]], nodes: RayNodes) -> set[str]:
+    """Kills it; the ids of the workers that are gone by that."""
+    if what != "raylet":
+        id, pid = workers[what]
+        os.kill(pid, signal.SIGKILL)
+        return {id}
     os.kill(nodes.newest_raylet(), signal.SIGKILL)
     nodes.forget_newest()
-    asker.took_ms = []
-    time.sleep(NO_ROOM_S)
-    said = asker.figures()
     nodes.add()
-    return said
+    return {id for id, _ in workers.values()}
+
+
+def _without_room(scene: Scene, name: str, nodes: RayNodes, asker: Asker) -> dict[str, Any]:
+    """The daemon's answers while nothing can be placed, and when it went on once there was room."""
+    gone = {id for id, _ in live(scene, name).values()}
+    os.kill(nodes.newest_raylet(), signal.SIGKILL)
+    nodes.forget_newest()
+    began_s = time.monotonic()
+    while LACK not in (said := scene.rftd("why", name).out):
+        assert time.monotonic() - began_s < GOES_ON_S, said
+    named_after_s = time.monotonic() - began_s
+    asker.figures()
+    time.sleep(NO_ROOM_S)
+    figures = asker.figures()
+    assert LACK in (said := scene.rftd("why", name).out), said
+    nodes.add()
+    on_again_s = until_it_goes_on(scene, name, gone)
+    return {**figures, "named_after_s": round(named_after_s, 1), "on_again_after_s": round(on_again_s, 1)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--what", nargs="+", default=["explorer", "trainer", "raylet"])
+    parser.add_argument("--each-run", type=int, default=5)
+    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--what", nargs="+", default=["explorer", "trainer", "raylet", "room"])
     options = parser.parse_args()
-    runs = []
-    with ray_nodes() as nodes:
-        for what in options.what:
-            with tempfile.TemporaryDirectory() as folder:
-                runs.append(killed_run(what, options.kills, nodes, Path(folder)))
-                print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
-    tell({"runs": runs})
+    runs = [json.loads(each) for each in options.record.read_text().splitlines()] if options.record.exists() else []
+    for what in options.what:
+        while missing := _missing(what, options.kills, runs):
+            # A cluster for each run: on one that another run's mishap had left full, nothing would be told.
+            with ray_nodes() as nodes, tempfile.TemporaryDirectory() as folder:
+                seed = f"{what} {len(runs)}"
+                runs.append(killed_run(what, min(missing, options.each_run), seed, nodes, Path(folder)))
+            with options.record.open("a") as record:
+                record.write(json.dumps(runs[-1]) + "\n")
+            print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+    tell({"runs": runs, **{what: _all_of(what, runs) for what in options.what}})
     assert not any(run["findings"] or run["left_on_cluster"] for run in runs), runs
+
+
+def _missing(what: str, kills: int, runs: list[dict[str, Any]]) -> int:
+    """The kills that are to be made; of `room`, which has none, 1 until there is a run."""
+    of_it = [run for run in runs if run["what"] == what]
+    return int(not of_it) if what == "room" else max(0, kills - sum(run["kills"] for run in of_it))
+
+
+def _all_of(what: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of all kills of one kind."""
+    of_it = [run for run in runs if run["what"] == what]
+    took_s = sorted(each for run in of_it for each in run.get("went_on_after_s", ()))
+    asked = [run["without_room" if what == "room" else "while_killed"] for run in of_it]
+    found = {
+        "kills": len(took_s),
+        "steps": sum(run["steps"] for run in of_it),
+        "generations": sum(run["generations"] for run in of_it),
+        "findings": sum(run["findings"] for run in of_it),
+        "left_on_cluster": sum(len(run["left_on_cluster"]) for run in of_it),
+        "slowest_answer_ms": max(each["slowest_ms"] for each in asked),
+        "slowest_answer_with_processor_ms": max(each["with_processor_slowest_ms"] for each in asked),
+    }
+    if took_s:
+        found |= {"goes_on_after_median_s": took_s[len(took_s) // 2], "goes_on_after_longest_s": took_s[-1]}
+    return found
 
 
 if __name__ == "__main__":

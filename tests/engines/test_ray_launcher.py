@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,5 +74,17 @@ def test_a_cluster_that_is_not_there_is_waited_for_and_named(tmp_path: Path) -> 
     with scene.host:
         name = scene.submit(EXPERIMENT, "buffer.total_steps=10")
         poll(lambda: "Ray at 127.0.0.1:1" in scene.rftd("why", name).out, 180.0)
+        scene.rftd("cancel", name)
+        scene.until_ended(name)
+
+
+def test_a_cluster_that_refuses_the_token_says_so_and_is_waited_for(tmp_path: Path, nodes: RayNodes) -> None:
+    stranger = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    scene = Scene(tmp_path, "--workers", "ray", "--ray-address", nodes.address, environ=stranger)
+    with scene.host:
+        name = scene.submit(EXPERIMENT, "buffer.total_steps=10")
+        poll(lambda: f"Ray at {nodes.address} refuses this daemon's token" in scene.rftd("why", name).out, 180.0)
+        said = scene.rftd("why", name).out + (tmp_path / "daemon.log").read_text()
+        assert stranger["RAY_AUTH_TOKEN"] not in said
         scene.rftd("cancel", name)
         scene.until_ended(name)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
+from uuid import UUID
 
 import msgspec
 import psutil
@@ -151,6 +152,23 @@ class AdoptedProcess:
                 self._process.send_signal(number)
 
 
+class DeclinedProcess:
+    """A worker that another launcher runs: ended, as far as this one goes. It leaves once it is declared lost."""
+
+    pid = None
+    waits = None
+    reason = "Ray runs it, and this daemon starts workers itself: another takes its place, and it leaves"
+
+    def exit_code(self) -> int | None:
+        return UNKNOWN
+
+    def terminate(self) -> None:
+        return
+
+    def kill(self) -> None:
+        return
+
+
 class Tidying:
     """The handle of what the workers of a place left behind, while it is being ended. It ends by itself."""
 
@@ -211,6 +229,8 @@ class LocalExecutor:
         self._host: Host | None = None
         self._workers: dict[str, OrderedProcess | AdoptedProcess] = {}
         """The newest worker of each place, by its mark."""
+        self._declined: set[UUID] = set()
+        """Workers that live and that somebody else runs."""
         self._allotment = Allotment(self._lives_in)
 
     def host(self) -> Host:
@@ -272,14 +292,20 @@ class LocalExecutor:
         process = _process_of(started)
         if process is None:
             return None
+        environ = _environ_of(process)
+        if _is_rays(environ.get(MARK, "")):
+            # Not taken over by its pid: whoever ended it so would leave what Ray keeps for it reserved for ever.
+            self._declined.add(started.worker)
+            return DeclinedProcess()
         if order.devices:
-            with suppress(psutil.Error):
-                self._allotment.note(place.mark, process.environ().get(VISIBLE, ""))
+            self._allotment.note(place.mark, environ.get(VISIBLE, ""))
         worker = self._workers[place.mark] = AdoptedProcess(place, process)
         return worker
 
     def lives(self, started: WorkerStarted) -> bool | None:
         # A pid of another machine, or of another container, would name a stranger's process here.
+        if started.worker in self._declined:
+            return False
         return _process_of(started) is not None if self._here.sees(started) else None
 
     def clear(self, order: WorkerOrder) -> Handle | None:
@@ -298,3 +324,16 @@ def _process_of(started: WorkerStarted) -> psutil.Process | None:
     except psutil.Error:
         return None
     return process if same and lives(process) else None
+
+
+def _environ_of(process: psutil.Process) -> dict[str, str]:
+    """The environment of a process; empty where that may not be read, or the process has ended."""
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
+
+
+def _is_rays(mark: str) -> bool:
+    """True for the mark of a worker that a launcher without a folder of its own started, as Ray's is."""
+    return bool(mark) and "@" not in mark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,10 +25,12 @@ for each in ray.util.placement_group_table().values():
 
 
 class RayNodes:
-    """A head without room for workers, and nodes that come and go."""
+    """A head without room for workers, and nodes that come and go. It asks for a token, which this process knows."""
 
     def __init__(self) -> None:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray reads it once in a process
         from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_SIZE_BYTES}

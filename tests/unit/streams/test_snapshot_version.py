@@ -34,8 +34,8 @@ from rftd.streams.topics import Partition
 SHAPE = "d33fe78e334cba19"
 """The digest of the shape of version 1. If this test fails, what folds keep has another shape: raise VERSION in
 streams/folds/snapshot.py, convert the version before in streams/folds/former.py with a golden file of it, and only then
-write the new shape here. What folds mean may change without their shape: that needs a new version, too. A field that nobody
-reads may go without one, for a snapshot that has it is read alike."""
+write the new shape here. What folds mean may change without their shape: that needs a new version, too. A field that
+nobody reads may go without one, for a snapshot that has it is read alike."""
 ADDED = {(WeightsPublished, "trained"), (GroupFold, "offered"), (EvalScored, "auxiliary")}
 """Fields of events and folds that came later, with a default by which snapshots without them are read alike."""
 GOLDEN = Path(__file__).parents[2] / "golden" / "folds"

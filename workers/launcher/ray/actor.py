@@ -25,7 +25,7 @@ from rftd.workers.launcher.ray.messages import ActorOrder
 from rftd.workers.launcher.started_here import StartedHere
 
 ASKED_S: Final = 20.0
-"""The time in which somebody asks how an actor ended; after it the actor ends by itself."""
+"""The time in which somebody asks how an actor ended, and again that in which somebody ends it; then it ends itself."""
 
 
 class ActorBegun(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,14 +91,15 @@ class WorkerActor:
         started.end()
         self._outcome = ended
         self._over.set()
-        if not self._told.wait(ASKED_S):
-            # Its daemon is gone. Its placement group is detached from every job, so nobody else would give back what it
-            # holds; this ends the actor, too.
-            from ray.util import placement_group
-
-            if (group := placement_group.get_current_placement_group()) is not None:
-                placement_group.remove_placement_group(group)
         self._told.wait(ASKED_S)
+        # Whoever was told and lives ends the actor at once; the one that asked may have died long before the end.
+        threading.Event().wait(ASKED_S)
+        # Its daemon is gone. Its placement group is detached from every job, so nobody else would give back what it
+        # holds; this ends the actor, too.
+        from ray.util import placement_group
+
+        if (group := placement_group.get_current_placement_group()) is not None:
+            placement_group.remove_placement_group(group)
         threading.Event().wait(ASKED_S)
         os._exit(ended.code)
 

@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 import ray
-from ray.util import list_named_actors, placement_group, remove_placement_group
+from ray.util import placement_group, remove_placement_group
 from ray.util.placement_group import get_placement_group, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -27,14 +27,13 @@ from rftd.ops.decoding import json_decoder
 from rftd.workers.guest import Outcome
 from rftd.workers.launcher.leftovers import MARK
 from rftd.workers.launcher.ray.actor import ActorBegun, WorkerActor
-from rftd.workers.launcher.ray.deaths import reason_of
+from rftd.workers.launcher.ray.cluster import RayCluster
 from rftd.workers.launcher.ray.messages import (
     ActorEnd,
     ActorOrder,
     ActorSeen,
     ClusterAway,
     ClusterSeen,
-    RayNode,
     Report,
     Request,
     Sweep,
@@ -47,6 +46,10 @@ LOOK_S: Final = 0.1
 NODES_S: Final = 1.0
 CALLS: Final = 8
 """Calls that an actor answers at once: each daemon that takes it over waits for its end with one."""
+NO_ACTOR: Final = (
+    "no actor of Ray's has its name: it has ended, or a daemon without --workers ray started it; in that case another "
+    "takes its place, and it leaves"
+)
 REFUSED: Final = 78
 """The exit code of a worker that its node cannot run."""
 
@@ -115,7 +118,7 @@ class Tracked:
                 self._begun = self.actor.begin.remote(msgspec.json.encode(self.order))
                 return
             if not self.order.begin:
-                self._end(-1, cluster.death_of(self.name) or "no actor of Ray's has its name: it has ended")
+                self._end(-1, cluster.death_of(self.name) or NO_ACTOR)
                 return
             if self._is_kept_waiting(cluster):
                 return
@@ -126,7 +129,8 @@ class Tracked:
         if placement_group_table(self.group)["state"] == "CREATED":
             self._make_actor()
         else:
-            self._wait(lack_of(self.order.devices, cluster.nodes), "other workers end, or the cluster gets more nodes")
+            lack = lack_of(self.order.devices, cluster.nodes)
+            self._wait(lack or "Ray to place it: there is room", "other workers end, or the cluster gets more nodes")
 
     def _is_kept_waiting(self, cluster: RayCluster) -> bool:
         strangers = cluster.unreached()
@@ -168,7 +172,7 @@ class Tracked:
         }
         self.actor = ray.remote(WorkerActor).options(**options).remote()
         self._begun = self.actor.begin.remote(msgspec.json.encode(self.order))
-        self._wait("", "")
+        self._wait("Ray to start its process", "Ray has started it, or says why not; a busy node takes its time")
 
     def _await_begin(self, cluster: RayCluster) -> None:
         ready, _ = ray.wait([self._begun], timeout=0)
@@ -199,75 +203,6 @@ class Tracked:
         if self.group is not None:
             with suppress(ray.exceptions.RayError, ValueError):
                 remove_placement_group(self.group)
-
-
-class RayCluster:
-    """The answers of Ray's control store. Each method asks it, and takes milliseconds."""
-
-    def __init__(self, *, local_log: bool) -> None:
-        self._local_log = local_log
-        self._address = ray.util.get_node_ip_address()
-        self.nodes: tuple[RayNode, ...] = ()
-
-    def look(self) -> None:
-        """Reads the nodes and what is free on them."""
-        free = ray._private.state.available_resources_per_node()
-        self.nodes = tuple(
-            RayNode(
-                id=each["NodeID"],
-                address=each["NodeManagerAddress"],
-                gpus=each["Resources"].get("GPU", 0.0),
-                free_gpus=free.get(each["NodeID"], {}).get("GPU", 0.0),
-                cpus=each["Resources"].get("CPU", 0.0),
-                free_cpus=free.get(each["NodeID"], {}).get("CPU", 0.0),
-            )
-            for each in ray.nodes()
-            if each["Alive"]
-        )
-
-    def unreached(self) -> list[str]:
-        """Addresses of nodes that do not reach the log."""
-        return sorted({each.address for each in self.nodes} - {self._address}) if self._local_log else []
-
-    def actors_of(self, place: str) -> list[dict[str, str]]:
-        """Names and namespaces of the actors of a place that have not ended."""
-        return [each for each in list_named_actors(all_namespaces=True) if each["name"].startswith(f"{place}#")]
-
-    def remove_groups(self, place: str) -> None:
-        """Gives back what actors of a place that ended by themselves still hold."""
-        for each in placement_group_table().values():
-            if each["name"].startswith(f"{place}#") and each["state"] != "REMOVED":
-                with suppress(ValueError):
-                    remove_placement_group(get_placement_group(each["name"]))
-
-    def node_of(self, name: str) -> str:
-        """The address of the node of an actor."""
-        found = self._info(name)
-        return str(found["Address"]["IPAddress"]) if found else ""
-
-    def death_of(self, name: str) -> str:
-        """Why an actor ended; empty if Ray does not know of it, or it has not."""
-        found = self._info(name)
-        if not found or found["State"] != "DEAD":
-            return ""
-        exit_type, detail = _exit_of(int(found["Pid"]), str(found["Address"]["NodeID"]))
-        return reason_of(found.get("DeathCause"), exit_type, detail, str(found["Address"]["IPAddress"]))
-
-    def _info(self, name: str) -> dict[str, Any]:
-        every = ray._private.state.actors().values()
-        return next((each for each in every if each["Name"] == name), {})
-
-
-def _exit_of(pid: int, node: str) -> tuple[str, str]:
-    """The kind of a worker process's end in Ray's words, `NODE_OUT_OF_MEMORY` and the like, and the details."""
-    from ray.core.generated import common_pb2, gcs_pb2
-
-    accessor = ray._private.state.state._global_state_accessor
-    for text in accessor.get_worker_table():
-        row = gcs_pb2.WorkerTableData.FromString(text)
-        if row.pid == pid and row.worker_address.node_id.hex() == node and not row.is_alive:
-            return common_pb2.WorkerExitType.Name(row.exit_type), row.exit_detail
-    return "", ""
 
 
 class Sweeping:
@@ -370,9 +305,11 @@ def connect(options: DriverOptions) -> None:
 def why_away(error: BaseException, address: str) -> ClusterAway:
     """The report of a cluster that cannot be used."""
     said = " ".join(str(error).split())[:400]
-    if isinstance(error, ray.exceptions.AuthenticationError):
+    # Ray tells a refusal only in the text of what it met last before it gave up.
+    if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in str(error.__cause__):
         return ClusterAway(
-            reason=f"Ray at {address} refuses this daemon's token", fix="set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            reason=f"Ray at {address} refuses this daemon's token, or its lack of one",
+            fix="serve with the RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH of the cluster",
         )
     if "Version mismatch" in said:
         return ClusterAway(reason=f"Ray at {address} is of another release: {said}", fix="install that one")

@@ -40,6 +40,8 @@ from rftd.workers.launcher.ray.messages import (
 DRIVER: Final = (sys.executable, "-P", "-m", "rftd.workers.launcher.ray.driver")
 AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses before the next driver, after one, two, ... that met no cluster."""
+TOKENS: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+"""Variables of Ray's that hold a cluster's token, or the path of a file with it."""
 LOOK_S: Final = 5.0
 """The longest wait for the cluster's GPUs when an experiment is submitted; without an answer its file is believed."""
 
@@ -282,7 +284,7 @@ class RayExecutor:
                 stdout=subprocess.PIPE,
                 stderr=says,
                 start_new_session=True,  # Ctrl-C at the daemon's terminal is not for it: it ends when the daemon does
-                env={**self._environ, "RAY_USAGE_STATS_ENABLED": "0"},
+                env=driver_environment(self._environ),
             )
         assert child.stdin is not None
         with suppress(OSError), self._lock:
@@ -321,6 +323,15 @@ class RayExecutor:
 
     def _told(self, what: str, fix: str) -> Words:
         return Words("ray_away", what, "Ray", f"{fix}; it is tried again by itself", Level.STUCK)
+
+
+def driver_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the driver: of the daemon's, without a usage report, and with a token that is used."""
+    found = {**environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    if not environ.keys().isdisjoint(TOKENS):
+        # At an address that is written out Ray shows a token only in this mode; a cluster without one does not mind.
+        found.setdefault("RAY_AUTH_MODE", "token")
+    return found
 
 
 def _place(order: WorkerOrder) -> str:

@@ -20,7 +20,7 @@ from synthetic.until import poll
 from rftd.ops import limits
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.launcher.executor import Handle, WorkerOrder
-from rftd.workers.launcher.leftovers import end_all
+from rftd.workers.launcher.leftovers import MARK, end_all
 from rftd.workers.launcher.local import NOT_STARTED, LocalExecutor
 from rftd.workers.membership import this_process
 
@@ -203,6 +203,24 @@ def test_also_when_another_daemon_started_it(machine: Machine, adopted: bool) ->
     assert gone(engine)
     assert not gone(successor)
     assert after.exit_code() is None
+
+
+def test_a_worker_that_ray_runs_is_left_to_ray(machine: Machine) -> None:
+    """What ends an actor by its pid leaves its resources reserved; declared lost, it leaves and gives them back."""
+    place = f"rftd/{EXPERIMENT}/explorer/0"
+    actor = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, MARK: place})
+    try:
+        started = announced(actor.pid)
+        assert machine.executor.lives(started)
+        handle = machine.executor.adopt(machine.order, started)
+        assert handle is not None
+        assert (handle.pid, handle.exit_code()) == (None, -1)
+        assert "Ray runs it" in handle.reason
+        handle.kill()
+        assert machine.executor.lives(started) is False, "so it is declared lost"
+        assert actor.poll() is None
+    finally:
+        actor.communicate(b"\n", timeout=60)
 
 
 @pytest.mark.parametrize("machine", ["deaf"], indirect=True)

@@ -24,7 +24,7 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.launcher.executor import WorkerOrder
 from rftd.workers.launcher.ray.actor import refusal_of
 from rftd.workers.launcher.ray.deaths import reason_of
-from rftd.workers.launcher.ray.launcher import RayExecutor, RayOptions
+from rftd.workers.launcher.ray.launcher import RayExecutor, RayOptions, driver_environment
 from rftd.workers.launcher.ray.messages import ActorOrder, RayNode
 from rftd.workers.launcher.ray.placement import bundles_of, lack_of
 
@@ -235,3 +235,11 @@ def test_a_node_without_the_model_or_of_another_release_is_named(tmp_path: Path)
     assert "node n1 has no /models/not-there" in refusal_of(order, "n1")
     assert "the daemon is of 0.0.1" in refusal_of(msgspec.structs.replace(order, release="0.0.1"), "n1")
     assert refusal_of(msgspec.structs.replace(order, paths=(str(tmp_path),)), "n1") == ""
+
+
+def test_a_token_is_shown_to_a_cluster_unless_somebody_turned_that_off() -> None:
+    assert "RAY_AUTH_MODE" not in driver_environment({"OTHER": "x"})
+    assert driver_environment({"RAY_AUTH_TOKEN": "t"})["RAY_AUTH_MODE"] == "token"
+    assert driver_environment({"RAY_AUTH_TOKEN_PATH": "/t"})["RAY_AUTH_MODE"] == "token"
+    off = {"RAY_AUTH_TOKEN": "t", "RAY_AUTH_MODE": "disabled"}
+    assert driver_environment(off)["RAY_AUTH_MODE"] == "disabled"

@@ -1,0 +1,131 @@
+"""The demo with all real: vLLM, verl on two ranks, a Ray cluster, Kafka and Postgres; beside it the embedded demo.
+
+The embedded one runs on the torch engines, with the same model. A seed's held-out accuracy must be within 0.05 of the
+embedded demo's, `rftd verify` must find nothing, and nothing may be left on the cluster. A run that is in the record is
+not run again. In the environment of the CPU engines:
+
+    build/engines-cpu/bin/python -P tests/bench/real_stack.py --record out/real_stack.jsonl [--seeds 1 2 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent.parent))
+
+from figures import tell
+from synthetic.daemon.ray_cluster import RayNodes, ray_nodes
+
+from rftd.daemon.demo.demo import HEAD_SIZES
+from rftd.daemon.demo.outcome import DemoOutcome
+from rftd.daemon.stack.pair import Stack
+from rftd.workers.models.tiny_model import make_tiny_model
+
+LONGEST_S: Final = 7200.0
+WITHIN: Final = 0.05
+REAL: Final = ("trainer.trainer_type=verl", "trainer.engine_args={device: cpu, ranks: 2}")
+RFTD: Final = (sys.executable, "-P", "-m", "rftd.daemon")
+
+
+def run(stack: str, seed: int, folder: Path, overrides: list[str], nodes: RayNodes | None) -> dict[str, Any]:
+    """One demo; its figures. What it printed lies in demo.txt beside its folder."""
+    demo = folder / "demo"
+    # The embedded demo's own model has heads that vLLM does not take on a CPU: both learn on the one made for vLLM.
+    model = make_tiny_model(folder / "model", seed=seed, head_size=HEAD_SIZES["vllm"])
+    settings = [f"model.model_path={model}", *overrides]
+    command = [*RFTD, "demo", "--seed", str(seed), "--folder", str(demo)]
+    environ = dict(os.environ)
+    if nodes is not None:
+        command += ["--stack", "kafka", "--engine", "vllm"]
+        settings += REAL
+        environ |= {"RFTD_WORKERS": "ray", "RFTD_RAY_ADDRESS": nodes.address}
+    for each in settings:
+        command += ["-s", each]
+    began_s = time.monotonic()
+    with (folder / "demo.txt").open("w") as output:
+        status = subprocess.run(command, stdout=output, stderr=output, env=environ, timeout=LONGEST_S).returncode
+    wall_s = time.monotonic() - began_s
+    outcome = msgspec.json.decode((demo / "outcome.json").read_bytes(), type=DemoOutcome)
+    with _served(demo) if nodes is not None else nullcontext([]) as where:
+        verified = subprocess.run(
+            [*RFTD, "verify", "--data", str(demo / "data"), *where], capture_output=True, text=True, timeout=LONGEST_S
+        )
+    return {
+        "stack": stack,
+        "seed": seed,
+        "overrides": overrides,
+        "exit_status": status,
+        "state": outcome.state,
+        "after_sft": round(outcome.after_sft, 3),
+        "after_grpo": round(outcome.after_grpo, 3),
+        "last_256_reward": round(outcome.last_rewards_mean, 3),
+        "steps": outcome.steps,
+        "grpo_steps": outcome.grpo_steps,
+        "generations": outcome.generations,
+        "staleness_max_versions": outcome.staleness_max_versions,
+        "wall_s": round(wall_s, 1),
+        "grpo_s": round(outcome.grpo_s, 1),
+        "verify_exit_status": verified.returncode,
+        "verify": verified.stdout.strip().splitlines()[-1:] or verified.stderr[-300:],
+        "left_on_cluster": nodes.left() if nodes is not None else [],
+        "load": round(os.getloadavg()[1], 1),
+    }
+
+
+@contextmanager
+def _served(demo: Path) -> Iterator[list[str]]:
+    """The demo's servers, which ended with it, started once more; the options that name them."""
+    stack = Stack(demo / "data" / "stack")
+    stack.up()
+    try:
+        yield ["--kafka", stack.parts()[0].url]
+    finally:
+        stack.down()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--stacks", nargs="+", default=["real", "embedded"])
+    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, help="where the runs' files stay; a folder that is deleted unless given")
+    parser.add_argument("-s", dest="overrides", action="append", default=[], help="a field of both, as of rftd demo")
+    options = parser.parse_args()
+    options.record.parent.mkdir(parents=True, exist_ok=True)
+    runs = [json.loads(each) for each in options.record.read_text().splitlines()] if options.record.exists() else []
+    for seed in options.seeds:
+        for stack in options.stacks:
+            if any(
+                (each["stack"], each["seed"], each["overrides"]) == (stack, seed, options.overrides) for each in runs
+            ):
+                continue
+            with tempfile.TemporaryDirectory() as name, ray_nodes() if stack == "real" else nullcontext() as nodes:
+                folder = (options.folder or Path(name)) / f"{stack}-{seed}"
+                folder.mkdir(parents=True)
+                runs.append(run(stack, seed, folder, options.overrides, nodes))
+            with options.record.open("a") as record:
+                record.write(json.dumps(runs[-1]) + "\n")
+            print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+    ours = {each["seed"]: each for each in runs if each["stack"] == "real"}
+    beside = {each["seed"]: each for each in runs if each["stack"] == "embedded"}
+    apart = {seed: round(beside[seed]["after_grpo"] - ours[seed]["after_grpo"], 3) for seed in ours if seed in beside}
+    tell({"runs": runs, "held_out_below_embedded": apart})
+    assert not any(each["verify_exit_status"] or each["left_on_cluster"] for each in runs), runs
+    assert all(below <= WITHIN for below in apart.values()), apart
+
+
+if __name__ == "__main__":
+    main()

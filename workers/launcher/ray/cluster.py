@@ -1,0 +1,82 @@
+"""`RayCluster`: what Ray's control store says of nodes, actors and placement groups, and why an actor ended."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.util import list_named_actors, remove_placement_group
+from ray.util.placement_group import get_placement_group, placement_group_table
+
+from rftd.workers.launcher.ray.deaths import reason_of
+from rftd.workers.launcher.ray.messages import RayNode
+
+
+class RayCluster:
+    """The answers of Ray's control store. Each method asks it, and takes milliseconds."""
+
+    def __init__(self, *, local_log: bool) -> None:
+        self._local_log = local_log
+        self._address = ray.util.get_node_ip_address()
+        self.nodes: tuple[RayNode, ...] = ()
+
+    def look(self) -> None:
+        """Reads the nodes and what is free on them."""
+        free = ray._private.state.available_resources_per_node()
+        self.nodes = tuple(
+            RayNode(
+                id=each["NodeID"],
+                address=each["NodeManagerAddress"],
+                gpus=each["Resources"].get("GPU", 0.0),
+                free_gpus=free.get(each["NodeID"], {}).get("GPU", 0.0),
+                cpus=each["Resources"].get("CPU", 0.0),
+                free_cpus=free.get(each["NodeID"], {}).get("CPU", 0.0),
+            )
+            for each in ray.nodes()
+            if each["Alive"]
+        )
+
+    def unreached(self) -> list[str]:
+        """Addresses of nodes that do not reach the log."""
+        return sorted({each.address for each in self.nodes} - {self._address}) if self._local_log else []
+
+    def actors_of(self, place: str) -> list[dict[str, str]]:
+        """Names and namespaces of the actors of a place that have not ended."""
+        return [each for each in list_named_actors(all_namespaces=True) if each["name"].startswith(f"{place}#")]
+
+    def remove_groups(self, place: str) -> None:
+        """Gives back what actors of a place that ended by themselves still hold."""
+        for each in placement_group_table().values():
+            if each["name"].startswith(f"{place}#") and each["state"] != "REMOVED":
+                with suppress(ValueError):
+                    remove_placement_group(get_placement_group(each["name"]))
+
+    def node_of(self, name: str) -> str:
+        """The address of the node of an actor."""
+        found = self._info(name)
+        return str(found["Address"]["IPAddress"]) if found else ""
+
+    def death_of(self, name: str) -> str:
+        """Why an actor ended; empty if Ray does not know of it, or it has not."""
+        found = self._info(name)
+        if not found or found["State"] != "DEAD":
+            return ""
+        exit_type, detail = _exit_of(int(found["Pid"]), str(found["Address"]["NodeID"]))
+        return reason_of(found.get("DeathCause"), exit_type, detail, str(found["Address"]["IPAddress"]))
+
+    def _info(self, name: str) -> dict[str, Any]:
+        every = ray._private.state.actors().values()
+        return next((each for each in every if each["Name"] == name), {})
+
+
+def _exit_of(pid: int, node: str) -> tuple[str, str]:
+    """The kind of a worker process's end in Ray's words, `NODE_OUT_OF_MEMORY` and the like, and the details."""
+    from ray.core.generated import common_pb2, gcs_pb2
+
+    accessor = ray._private.state.state._global_state_accessor
+    for text in accessor.get_worker_table():
+        row = gcs_pb2.WorkerTableData.FromString(text)
+        if row.pid == pid and row.worker_address.node_id.hex() == node and not row.is_alive:
+            return common_pb2.WorkerExitType.Name(row.exit_type), row.exit_detail
+    return "", ""
