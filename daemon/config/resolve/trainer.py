@@ -11,7 +11,7 @@ import msgspec
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
-from rftd.daemon.config.resolve.verl import verl_arguments
+from rftd.daemon.config.resolve.verl import check_tree, verl_arguments
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
@@ -53,6 +53,7 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
         engine = "torch"
     else:
         check_engine(trainer_engines.ENGINES, engine, _GUIDES, ("trainer", "trainer_type"), notes)
+    check_tree(given.trainer_config or {}, notes)
     args, lifted = lifted_counts(given.engine_args, ("threads",), TRAINER_ARGS, notes)
     ulysses = max(given.ulysses_sequence_parallel_size, 1)
     if engine == "verl":

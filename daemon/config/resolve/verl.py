@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath, show
-from rftd.daemon.config.issue import Notes, Unsupported, WrongValue
+from rftd.daemon.config.issue import Issue, Notes, UnknownField, Unsupported, WrongValue
 from rftd.daemon.config.schema.trainer import Trainer
+from rftd.daemon.config.verl.table import engine_arguments, find, meant, read_elsewhere
 from rftd.workers.devices.host import Host
 
 _CONFIG: Final[FieldPath] = ("trainer", "trainer_config")
 _ACTOR: Final = ("actor_rollout_ref", "actor")
-_MODEL: Final = ("actor_rollout_ref", "model")
-_REF: Final = ("actor_rollout_ref", "ref")
 
 OWN_FIELDS: Final = {
     "max_token_len_per_gpu": "max_token_len_per_gpu",
@@ -26,29 +25,9 @@ OWN_FIELDS: Final = {
 }
 """Fields of `trainer`, and the arguments of the engine that they are."""
 
-_TREE: Final[Mapping[FieldPath, str]] = {
-    (*_MODEL, "enable_gradient_checkpointing"): "gradient_checkpointing",
-    (*_MODEL, "enable_activation_offload"): "activation_offload",
-    (*_MODEL, "use_remove_padding"): "use_remove_padding",
-    (*_ACTOR, "use_dynamic_bsz"): "use_dynamic_bsz",
-    (*_ACTOR, "ppo_micro_batch_size_per_gpu"): "micro_batch_size_per_gpu",
-    (*_ACTOR, "ppo_max_token_len_per_gpu"): "max_token_len_per_gpu",
-    (*_ACTOR, "ulysses_sequence_parallel_size"): "ulysses_sequence_parallel_size",
-    (*_ACTOR, "entropy_checkpointing"): "entropy_checkpointing",
-    (*_ACTOR, "fsdp_config", "param_offload"): "param_offload",
-    (*_ACTOR, "fsdp_config", "optimizer_offload"): "optimizer_offload",
-    (*_ACTOR, "fsdp_config", "fsdp_size"): "fsdp_size",
-    (*_ACTOR, "fsdp_config", "forward_prefetch"): "forward_prefetch",
-    (*_ACTOR, "fsdp_config", "reshard_after_forward"): "reshard_after_forward",
-    (*_REF, "fsdp_config", "param_offload"): "ref_param_offload",
-}
+_TREE: Final = engine_arguments()
 """Fields below `trainer_config`, likewise."""
-_ELSEWHERE: Final[frozenset[FieldPath]] = frozenset(
-    {(*_ACTOR, name) for name in ("ppo_epochs", "ppo_mini_batch_size", "shuffle", "strategy")}
-    | {("critic", name) for name in ("ppo_epochs", "ppo_mini_batch_size", "shuffle", "cliprange_value", "grad_clip")}
-    | {("critic", "optim", "lr")}
-)
-"""Fields below `trainer_config` that are read where updates, the critic and the strategy are resolved."""
+_ELSEWHERE: Final = read_elsewhere()
 _COUNTS: Final = ("max_token_len_per_gpu", "micro_batch_size_per_gpu", "ulysses_sequence_parallel_size")
 _ON_GPUS: Final = ("param_offload", "optimizer_offload", "ref_param_offload", "activation_offload")
 
@@ -56,6 +35,23 @@ _ON_GPUS: Final = ("param_offload", "optimizer_offload", "ref_param_offload", "a
 def acts_in_verl(path: FieldPath) -> bool:
     """True for a field of the guide's that torch takes no notice of, and verl does."""
     return path[-2:-1] == ("trainer",) and path[-1] in (*OWN_FIELDS, "trainer_strategy", "trainer_config")
+
+
+def check_tree(config: Mapping[str, Any], notes: Notes) -> None:
+    """Refuses misspelled keys of veRL below `trainer_config`, and values of another type than veRL's, on any engine."""
+    for path, value in _leaves(config):
+        name = ".".join(map(str, path))
+        where = (*_CONFIG, *path)
+        near = meant(name)
+        key = find(name)
+        if near is not None:
+            fix = f"did you mean {near!r}?"
+            notes.issues.append(Issue(where, "is no key of veRL", fix, UnknownField, at_key=True))
+        elif key is not None and key.name == name and path not in {*_TREE, *_ELSEWHERE}:
+            # The others are checked where they act, by what takes them.
+            wants = key.wrong(value)
+            if wants:
+                notes.wrong(where, f"is {value!r}", f"write {wants}", WrongValue)
 
 
 def verl_arguments(trainer: Trainer, host: Host, notes: Notes) -> dict[str, Any]:
@@ -66,7 +62,7 @@ def verl_arguments(trainer: Trainer, host: Host, notes: Notes) -> dict[str, Any]
         name = _TREE.get(path)
         if name is not None:
             _take(given, name, where, value, notes)
-        elif path not in _ELSEWHERE and value is not None:
+        elif path not in _ELSEWHERE and value is not None and not meant(".".join(path)):
             notes.warn(f"{show(where)} has no effect")
     for field, name in OWN_FIELDS.items():
         if field in trainer.model_fields_set:

@@ -84,9 +84,11 @@ def test_two_spellings_must_agree(errors: Errors, load: Load, small: str) -> Non
 
 
 def test_the_trainer_config_file_is_read_by_the_client(load: Load, small: str, tmp_path: Any, errors: Errors) -> None:
-    (tmp_path / "verl.yaml").write_text("actor: {lr: 1e-6}\ncritic: {lr: '${actor.lr}'}\n")
+    (tmp_path / "verl.yaml").write_text("actor: {optim: {lr: 1e-6}}\ncritic: {optim: '${actor.optim}'}\n")
     config = load(small, ["trainer.trainer_config_path=verl.yaml"]).config
-    assert config["trainer"] == {"trainer_config": {"actor": {"lr": 1e-6}, "critic": {"lr": 1e-6}}}
+    assert config["trainer"] == {
+        "trainer_config": {"actor": {"optim": {"lr": 1e-6}}, "critic": {"optim": {"lr": 1e-6}}}
+    }
     (text,) = errors(small, ["trainer.trainer_config_path=none.yaml"])
     assert "trainer.trainer_config_path" in text
     assert "cannot be read" in text

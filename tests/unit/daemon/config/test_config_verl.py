@@ -62,7 +62,20 @@ def test_what_cannot_act_is_said_by_name(load: Load) -> None:
         ("trainer.trainer_strategy=megatron", "megatron-core"),
         ("trainer.trainer_config={actor: {fsdp_config: {param_offload: 3}}}", "write true or false"),
         ("trainer.trainer_config={actor: {ppo_micro_batch_size_per_gpu: 0}}", "a whole number"),
+        (
+            "trainer.trainer_config={actor: {ppo_micro_batch_size_pre_gpu: 1}}",
+            "did you mean 'actor_rollout_ref.actor.ppo_micro",
+        ),
+        ("trainer.trainer_config={critic: {model: {use_remove_padding: 3}}}", "write true or false"),
     ],
 )
 def test_what_verl_does_not_take_is_refused(errors: Errors, override: str, words: str) -> None:
     assert any(words in text for text in errors(overrides=[VERL, override], host=ON_CPU))
+
+
+@pytest.mark.parametrize("engine", ["torch", "verl"])
+def test_a_misspelled_key_is_an_error_with_any_engine(errors: Errors, engine: str) -> None:
+    tree = "trainer.trainer_config={actor_rollout_ref: {ref: {fsdp_config: {parm_offload: true}}}}"
+    (text,) = errors(overrides=[f"trainer.trainer_type={engine}", tree], host=ON_CPU)
+    assert "trainer.trainer_config.actor_rollout_ref.ref.fsdp_config.parm_offload" in text
+    assert "did you mean 'actor_rollout_ref.ref.fsdp_config.param_offload'?" in text

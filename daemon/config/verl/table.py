@@ -1,0 +1,81 @@
+"""`find` looks a key of veRL up, `meant` says which one is misspelled; `engine_arguments` go to the engine."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Final
+
+from rftd.daemon.config.verl.guide_keys import GUIDE
+from rftd.daemon.config.verl.key import VerlKey
+from rftd.daemon.config.verl.other_keys import OTHERS
+
+TABLE: Final[tuple[VerlKey, ...]] = (*GUIDE, *OTHERS)
+_SPELLINGS: Final[Mapping[str, str]] = {
+    "critic.fsdp.": "critic.model.fsdp_config.",
+    "critic.fsdp_config.": "critic.model.fsdp_config.",
+    "reward.reward_model.model_path": "reward_model.model.path",
+    "reward.reward_model.enable": "reward_model.enable",
+    "reward.reward_model.rollout.": "reward_model.rollout.",
+    "reward.num_workers": "reward_model.num_workers",
+}
+"""Newer names of veRL, or of whole sections, by the names of the table."""
+_EXACT: Final = {key.name: key for key in TABLE if not key.name.endswith(".*")}
+_SECTIONS: Final = {key.name.removesuffix("*"): key for key in reversed(TABLE) if key.name.endswith(".*")}
+_WORDS: Final = frozenset(
+    {name.rpartition(".")[2] for name in _EXACT}
+    | {"offload_policy", "full_determinism", "free_cache_engine", "total_training_steps", "wrap_policy", "rollout_n"}
+    | {"model_dtype", "use_orig_params", "forward_micro_batch_size", "pad_to_length_bucket", "load_contents"}
+)
+_SURE: Final = 0.85
+_LIKELY: Final = 0.75
+"""A word nearer than this to the name of a key in the same section is taken for a misspelling of it."""
+
+
+def canonical(name: str) -> str:
+    """The table's name of a key, in whichever of veRL's spellings it is given."""
+    for new, old in _SPELLINGS.items():
+        if name == new or (new.endswith(".") and name.startswith(new)):
+            return old + name[len(new) :]
+    return name
+
+
+def find(name: str) -> VerlKey | None:
+    """The row of a key, or of the section that holds it; None if veRL has no such key as far as is known here."""
+    name = canonical(name)
+    if name in _EXACT:
+        return _EXACT[name]
+    held = [(len(section), key) for section, key in _SECTIONS.items() if f"{name}.".startswith(section)]
+    if not held:
+        return None
+    return max(held, key=lambda pair: pair[0])[1]
+
+
+def meant(name: str) -> str | None:
+    """The known key that `name` is a misspelling of; None if it is known, or near to none."""
+    name = canonical(name)
+    if name in _EXACT:
+        return None
+    section, _, last = name.rpartition(".")
+    beside = {known.rpartition(".")[2]: known for known in _EXACT if known.rpartition(".")[0] == section}
+    whole = find(name) is not None
+    # In a section that is known as a whole a real key must not be taken for its neighbour: most of their words recur.
+    if whole and last in _WORDS:
+        return None
+    found = difflib.get_close_matches(last, beside, 1, _SURE if whole else _LIKELY)
+    if found or whole:
+        return beside[found[0]] if found else None
+    # Long names of one section are alike by their beginning alone: the word itself must be near as well.
+    alike = [known for known in _EXACT if difflib.get_close_matches(last, [known.rpartition(".")[2]], 1, _LIKELY)]
+    near = difflib.get_close_matches(name, alike, 1, _SURE)
+    return near[0] if near else None
+
+
+def engine_arguments() -> Mapping[tuple[str, ...], str]:
+    """Keys below `trainer.trainer_config` that are arguments of the trainer engine `verl`, with their names there."""
+    return {tuple(key.name.split(".")): key.argument for key in TABLE if key.argument}
+
+
+def read_elsewhere() -> frozenset[tuple[str, ...]]:
+    """Keys below `trainer.trainer_config` that act without being arguments of the engine."""
+    return frozenset(tuple(key.name.split(".")) for key in TABLE if key.read)
