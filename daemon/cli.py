@@ -50,6 +50,7 @@ VERBS: Final = {
     "rm": Verb(f"{_HERE}.keeping:rm", "Delete the files of an experiment that has ended; its events stay in the log."),
     "gc": Verb(f"{_HERE}.keeping:gc", "Delete files that no event refers to."),
     "config": Verb(f"{_HERE}.config:config_group", "Check an experiment file, or print it as the daemon reads it."),
+    "import-verl": Verb(f"{_HERE}.import_verl:command", "Write the experiment file that does what a veRL run does."),
     "sim": Verb(f"{_HERE}.sim:sim_group", "Forecast the throughput and staleness of an experiment before running it."),
     "doctor": Verb(
         f"{_HERE}.installation:doctor",

@@ -13,7 +13,7 @@ In reading order, which is the order of the work:
     interpolation.py  `${oc.env:VAR,default}`, `${oc.decode:...}`, `${model.model_path}`: on the client only
     grammar.py        how such a text is taken apart; a plain YAML word: `1e-5` is a number, `010` is text
     client_side.py    what leaves the client: absolute paths, and secrets as `{env: NAME}`
-    verl/             veRL's keys: what `trainer.trainer_config` takes
+    verl/             veRL's keys: what `trainer.trainer_config` takes, and `rftd import-verl`
     schema/           one pydantic model per section of the file
     validation.py     data against the schema
     resolve/          the schema's models to stages that are complete

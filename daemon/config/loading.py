@@ -13,7 +13,7 @@ import msgspec
 from rftd.daemon.config.client_side import absolute_paths, withhold_secrets
 from rftd.daemon.config.field_path import FieldPath, child, parse, show
 from rftd.daemon.config.interpolation import resolve_interpolations
-from rftd.daemon.config.issue import ConfigErrors, Contradiction, Interpolation, Issue, SyntaxIssue, report
+from rftd.daemon.config.issue import ConfigErrors, Contradiction, Interpolation, Issue, LimitIssue, SyntaxIssue, report
 from rftd.daemon.config.normalise import current_name, normalise
 from rftd.daemon.config.overrides import apply_overrides
 from rftd.daemon.config.plain import check_plain
@@ -143,6 +143,10 @@ def read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(limits.CONFIG_SIZE_BYTES + 1)
+        if len(data) > limits.CONFIG_SIZE_BYTES:
+            # Before it is decoded: what was read may end within a character.
+            what = f"larger than {limits.CONFIG_SIZE_BYTES:,} bytes"
+            raise report([Issue((), what, "an experiment file holds settings, not data", LimitIssue)], source)
         return data.decode("utf-8-sig")
     except FileNotFoundError:
         raise report([Issue((), "no such file", "check the path", SyntaxIssue)], source) from None

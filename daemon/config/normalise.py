@@ -35,6 +35,8 @@ def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
         (("algorithm", "optimizer", "warmup_style"), ("algorithm", "optimizer", "lr_scheduler_type")),
         (("explorer", "runner_num"), ("explorer", "runner_per_model")),
         (("explorer", "api_port"), ("explorer", "proxy_port")),
+        # veRL's place for it, which the guide's examples have.
+        (("trainer", "trainer_config", "trainer", "critic_warmup"), ("trainer", "critic_warmup")),
     ]
     # A stage has the same sections as the file, so that each move exists below `stages` as well.
     return tuple(pairs) + tuple((("stages", "*", *old), ("stages", "*", *new)) for old, new in pairs)

@@ -15,6 +15,7 @@ dlq          dead letters: list, show, retry, drop
 transitions  pause, resume, cancel; prioritize: which goes first
 keeping      archive, restore, rm: the files of an experiment that has ended; gc: files that no event names
 config       an experiment file, checked or printed
+import_verl  a veRL run's settings, as an experiment file
 sim          an experiment in virtual time
 verify       a log, held against the rules
 replay       an experiment's training, repeated from the log

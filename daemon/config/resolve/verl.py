@@ -62,7 +62,7 @@ def verl_arguments(trainer: Trainer, host: Host, notes: Notes) -> dict[str, Any]
         name = _TREE.get(path)
         if name is not None:
             _take(given, name, where, value, notes)
-        elif path not in _ELSEWHERE and value is not None and not meant(".".join(path)):
+        elif path not in _ELSEWHERE and value is not None and not meant(".".join(map(str, path))):
             notes.warn(f"{show(where)} has no effect")
     for field, name in OWN_FIELDS.items():
         if field in trainer.model_fields_set:

@@ -1,7 +1,18 @@
-"""veRL's configuration here: one table of its keys, for `trainer.trainer_config`.
+"""veRL's configuration: one table of its keys, which `trainer.trainer_config` and `rftd import-verl` both follow.
 
-key.py         one row: a key, its type and default, where it goes, the note
-guide_keys.py  the rows of the alignment guide
-other_keys.py  keys that veRL has beside them
-table.py       rows by name, and the name that was meant
+    key.py         one row: a key, its type and default, where it goes, the note
+    guide_keys.py  the rows of the alignment guide
+    other_keys.py  keys that veRL has beside them
+    table.py       rows by name, and the name that was meant
+
+An import, in the order of the work:
+
+    importing.py   `import_file`, `import_command`: the public calls; read these first
+    shell.py       a script's commands, with its variables expanded and nothing run
+    arithmetic.py  `$((...))` in it
+    hydra.py       the value of an override
+    settings.py    keys and values with their places; `defaults`, `+`, `~`, `${...}`
+    draft.py       the experiment file under construction, and the line that each key gets
+    learning.py    rules: algorithm, losses, optimizer, trainer, critic
+    running.py     rules: names, data, batches, the share of the GPUs, explorers
 """

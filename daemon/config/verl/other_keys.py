@@ -232,16 +232,11 @@ CRITIC: Final = (
     rule("critic.enable", "bool", None, "algorithm.advantage_fn", "follows algorithm.adv_estimator"),
     tree("critic.optim.weight_decay", "number", 0.01, _TREE_NOTE),
     dropped("critic.optim.*", "the critic's learning rate is constant here"),
-    *(
-        tree(f"critic.{name}", kind, default, _TREE_NOTE)
-        for name, kind, default in (
-            ("use_dynamic_bsz", "bool", None),
-            ("ppo_max_token_len_per_gpu", "count", 32768),
-            ("forward_max_token_len_per_gpu", "count", None),
-            ("forward_micro_batch_size_per_gpu", "count", None),
-            ("ulysses_sequence_parallel_size", "count", 1),
-        )
-    ),
+    tree("critic.use_dynamic_bsz", "bool", None, _TREE_NOTE),
+    tree("critic.ppo_max_token_len_per_gpu", "count", 32768, _TREE_NOTE),
+    tree("critic.forward_max_token_len_per_gpu", "count", None, _TREE_NOTE),
+    tree("critic.forward_micro_batch_size_per_gpu", "count", None, _TREE_NOTE),
+    tree("critic.ulysses_sequence_parallel_size", "count", 1, _TREE_NOTE),
     person("critic.ppo_micro_batch_size", "deprecated in veRL: write ppo_micro_batch_size_per_gpu", "count"),
     person("critic.megatron.*", _MEGATRON),
     person("critic.model.tokenizer_path", "the tokenizer is that of model.model_path"),

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Final
 
+from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.verl.guide_keys import GUIDE
 from rftd.daemon.config.verl.key import VerlKey
 from rftd.daemon.config.verl.other_keys import OTHERS
@@ -71,11 +72,11 @@ def meant(name: str) -> str | None:
     return near[0] if near else None
 
 
-def engine_arguments() -> Mapping[tuple[str, ...], str]:
+def engine_arguments() -> Mapping[FieldPath, str]:
     """Keys below `trainer.trainer_config` that are arguments of the trainer engine `verl`, with their names there."""
     return {tuple(key.name.split(".")): key.argument for key in TABLE if key.argument}
 
 
-def read_elsewhere() -> frozenset[tuple[str, ...]]:
+def read_elsewhere() -> frozenset[FieldPath]:
     """Keys below `trainer.trainer_config` that act without being arguments of the engine."""
     return frozenset(tuple(key.name.split(".")) for key in TABLE if key.read)

@@ -1,0 +1,214 @@
+"""`ExperimentDraft` is the experiment file under construction: fields with their origins, and a line for each key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+import yaml
+
+from rftd.daemon.config.field_path import FieldPath, parse, show
+from rftd.daemon.config.grammar import has_interpolation, read_scalar
+from rftd.daemon.config.issue import Contradiction, FieldError, WrongValue
+from rftd.daemon.config.source import SourcePlace
+from rftd.daemon.config.validation import all_fields
+from rftd.daemon.config.verl.settings import VerlSetting, VerlSettings
+from rftd.daemon.config.verl.table import find
+
+Outcome: TypeAlias = Literal["mapped", "dropped", "needs a person", "veRL's default", "unknown"]
+
+_UNSAFE: Final = frozenset("#:{}[],&*!|>'\"%@`?-")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportLine:
+    """What became of one key."""
+
+    place: SourcePlace | None
+    outcome: Outcome
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        where = f"{self.place}: " if self.place else ""
+        return f"{where}{self.outcome}: {self.key}{' ' if self.text else ''}{self.text}"
+
+
+@dataclass(slots=True)
+class ExperimentDraft:
+    """Fields by path; each key of the settings is accounted for once."""
+
+    settings: VerlSettings
+    fields: dict[FieldPath, tuple[Any, str]] = field(default_factory=dict)
+    lines: list[ImportLine] = field(default_factory=list)
+    done: dict[str, list[FieldPath]] = field(default_factory=dict)
+
+    def given(self, name: str) -> VerlSetting | None:
+        """The key if it was given with a value that is known and not null."""
+        setting = self.settings.given.get(name)
+        return None if setting is None or setting.unknown or setting.value is None else setting
+
+    def value(self, name: str) -> Any:
+        """What veRL would take: the given value, or its default."""
+        setting = self.given(name)
+        if setting is not None:
+            return setting.value
+        row = find(name)
+        assert row is not None, name
+        return row.default
+
+    def number(self, name: str) -> int:
+        """A whole number that others are worked out of; an issue and 1 if it is not known here."""
+        setting = self.settings.given.get(name)
+        unknown = setting.unknown if setting is not None else ""
+        value = self.value(name)
+        if isinstance(value, int) and not unknown:
+            return value
+        assert setting is not None, name
+        why = unknown or f"it is {value}, which this file does not assign"
+        self.wrong(name, f"must be known, and {why}", "write a number, or assign the variable in the script")
+        return 1
+
+    def wrong(self, name: str, what: str, fix: str | None, kind: type[FieldError] = WrongValue) -> None:
+        """Notes a key that cannot be imported."""
+        setting = self.settings.given.get(name)
+        place = setting.place if setting is not None else SourcePlace(self.settings.source.origin)
+        self.settings.wrong(place, setting.written if setting is not None else name, what, fix, kind)
+
+    def put(self, target: str, value: Any, *names: str, note: str = "", brief: bool = False) -> None:
+        """Sets a field, which these keys are the origin of; `brief`: the comment names them without their values."""
+        path = parse(target)
+        assert path is not None, target
+        origins = []
+        for name in names:
+            setting = self.given(name)
+            if setting is None:
+                origins.append(f"veRL's default of {name}")
+                continue
+            origins.append(setting.written if brief or setting.value == value else setting.shown)
+            self.done.setdefault(name, []).append(path)
+        comment = ", ".join(origins)
+        self.fields[path] = (value, f"{comment}: {note}" if note and comment else comment or note)
+
+    def put_given(self, target: str, name: str, *, note: str = "") -> None:
+        """Sets a field to the key's value, if it was given."""
+        setting = self.given(name)
+        if setting is not None:
+            self.put(target, setting.value, name, note=note)
+
+    def drop(self, name: str, why: str) -> None:
+        """Says why a key is left out, if it was given."""
+        self._say(name, "dropped", why)
+
+    def ask(self, name: str, why: str) -> None:
+        """Says what somebody has to decide about a key, if it was given."""
+        self._say(name, "needs a person", why)
+
+    def remark(self, outcome: Outcome, key: str, text: str, place: SourcePlace | None = None) -> None:
+        """Adds a line of the report that is no key's own."""
+        self.lines.append(ImportLine(place, outcome, key, text))
+
+    def _say(self, name: str, outcome: Outcome, why: str) -> None:
+        setting = self.settings.given.get(name)
+        if setting is not None and name not in self.done:
+            self.done[name] = []
+            self.lines.append(ImportLine(setting.place, outcome, setting.shown, f"({why})"))
+
+    def finish(self) -> None:
+        """Takes the keys that no rule has taken by their rows, and says what became of every other one."""
+        for name, setting in self.settings.given.items():
+            paths = self.done.get(name, [])
+            if paths:
+                targets = ", ".join(dict.fromkeys(show(path) for path in paths))
+                self.lines.append(ImportLine(setting.place, "mapped", setting.shown, f"-> {targets}"))
+            elif name not in self.done:
+                self._by_row(name, setting)
+        for place, text, why in self.settings.remarks:
+            self.remark("dropped", text, f"({why})", place)
+        self.lines.sort(key=lambda line: (line.place.line, line.place.column) if line.place else (1 << 30, 0))
+
+    def _by_row(self, name: str, setting: VerlSetting) -> None:
+        row = find(name)
+        if setting.unknown:
+            self.remark("needs a person", setting.written, f"({setting.unknown})", setting.place)
+        elif row is None:
+            why = "veRL has no such key that is known here: nothing takes it"
+            self.remark("unknown", setting.shown, f"({why})", setting.place)
+        elif setting.value is None:
+            self.remark("dropped", f"{setting.written}=null", "(null: the default holds)", setting.place)
+        elif row.fate in ("field", "tree"):
+            self.put(row.target, setting.value, name, note=row.note if row.fate == "tree" else "")
+            text = f"-> {row.target}" + (f" ({row.note})" if row.note else "")
+            self.remark("mapped", setting.shown, text, setting.place)
+        else:
+            outcome: Outcome = "dropped" if row.fate == "dropped" else "needs a person"
+            self.remark(outcome, setting.shown, f"({row.note or f'write {row.target}'})", setting.place)
+
+    def text(self, heading: str) -> str:
+        """The experiment file."""
+        root: dict[str | int, Any] = {}
+        for path, leaf in self.fields.items():
+            node = root
+            for part in path[:-1]:
+                node = node.setdefault(part, {})
+            node[path[-1]] = leaf
+        return "".join(f"{line}\n" for line in (f"# {heading}", *_lines(root, (), 0)))
+
+    def contradict(self, name: str, what: str, fix: str) -> None:
+        """Notes keys that cannot hold together."""
+        self.wrong(name, what, fix, Contradiction)
+
+
+def _lines(node: dict[str | int, Any], above: FieldPath, depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for key, child in sorted(node.items(), key=lambda pair: _rank((*above, pair[0]))):
+        path = (*above, key) if isinstance(key, str) else above
+        if isinstance(key, int):
+            block = list(_lines(child, path, depth + 1))
+            yield f"{indent}- {block[0].lstrip()}"
+            yield from block[1:]
+        elif isinstance(child, dict):
+            yield f"{indent}{_scalar(key)}:"
+            # Items of a list are indented by their dash alone.
+            yield from _lines(child, path, depth if next(iter(child)) in (0,) else depth + 1)
+        else:
+            value, comment = child
+            yield f"{indent}{_scalar(key)}: {_scalar(value)}" + (f"  # {_one_line(comment)}" if comment else "")
+
+
+_RANKS: Final = {path: rank for rank, path in enumerate(all_fields())}
+
+
+def _rank(path: FieldPath) -> tuple[int, int]:
+    """The place of a field among those beside it: that of the schema; what the schema does not know stays behind."""
+    last = path[-1]
+    if isinstance(last, int):
+        return (0, last)
+    return (_RANKS.get(tuple(part for part in path if isinstance(part, str)), len(_RANKS)), 0)
+
+
+def _one_line(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _scalar(value: Any) -> str:
+    """The value as YAML that other readers take in the same way: `1.0e-6`, and quotes where a word would be more."""
+    if isinstance(value, list):
+        return "[" + ", ".join(_scalar(item) for item in value) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        mantissa, e, exponent = repr(value).partition("e")
+        return f"{mantissa if '.' in mantissa else mantissa + '.0'}{e}{int(exponent)}" if e else repr(value)
+    if isinstance(value, str):
+        plain = value and read_scalar(value) == value and value.isprintable() and value == value.strip()
+        # An interpolation is text to YAML, as long as nothing in it begins a comment or a pair.
+        if plain and has_interpolation(value) and not {": ", " #"} & {value[at : at + 2] for at in range(len(value))}:
+            return value
+        if plain and not _UNSAFE & set(value[:1]) and ": " not in value and " #" not in value and value[-1] != ":":
+            return (
+                str(yaml.safe_dump(value, width=1 << 20, allow_unicode=True)).removesuffix("\n").removesuffix("\n...")
+            )
+        return str(yaml.safe_dump(value, default_style='"', width=1 << 20, allow_unicode=True)).removesuffix("\n")
+    return str(value)

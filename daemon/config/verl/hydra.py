@@ -1,0 +1,135 @@
+"""`read_value` reads what follows the `=` of an override as Hydra does: `1e-6`, `[a,'b']`, `{k: v}`, `null`, `True`."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Final
+
+_INT: Final = re.compile(r"[-+]?(?:0|[1-9][\d_]{0,18})")
+_FLOAT: Final = re.compile(r"[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][-+]?\d{1,4})?")
+_FUNCTION: Final = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag|extend_list)\(")
+_DEPTH: Final = 16
+
+
+class HydraProblem(ValueError):
+    """Signals a value that is none; `fix` says what to write."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.fix = fix
+
+
+def read_value(text: str) -> Any:
+    """The value of an override. Raises HydraProblem."""
+    if _FUNCTION.match(text.strip()):
+        raise HydraProblem("is a sweep or a function of Hydra's", "write one value")
+    reader = _Values(text)
+    value = reader.value("", 0)
+    reader.blanks()
+    if reader.at < len(text):
+        if text[reader.at] == ",":
+            raise HydraProblem("is a sweep over several values", "write one value, or [a,b] for a list")
+        raise HydraProblem(f"goes on after its end, with {text[reader.at :][:20]!r}", "quote it")
+    return value
+
+
+def read_word(text: str) -> Any:
+    """The value of a plain word. `None`, which Hydra takes for text, is null too: so whoever writes it means it."""
+    lowered = text.lower()
+    if lowered in ("null", "none", "~", "???"):
+        return None
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    if _INT.fullmatch(text):
+        return int(text.replace("_", ""))
+    if len(text) <= 40 and _FLOAT.fullmatch(text):
+        number = float(text.replace("_", ""))
+        return number if math.isfinite(number) else text
+    return text
+
+
+class _Values:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def blanks(self) -> None:
+        """Goes on to what is no blank."""
+        while self.at < len(self.text) and self.text[self.at].isspace():
+            self.at += 1
+
+    def value(self, stops: str, depth: int) -> Any:
+        """The value that begins here and ends before one of `stops`."""
+        if depth > _DEPTH:
+            raise HydraProblem("is nested too deep", "make it flatter")
+        self.blanks()
+        char = self.text[self.at : self.at + 1]
+        if char == "[":
+            return self._list(depth)
+        if char == "{":
+            return self._mapping(depth)
+        if char and char in "'\"":
+            return self._quoted()
+        return self._plain(stops)
+
+    def _list(self, depth: int) -> list[Any]:
+        self.at += 1
+        items: list[Any] = []
+        while True:
+            self.blanks()
+            if self.text.startswith("]", self.at):
+                self.at += 1
+                return items
+            items.append(self.value(",]", depth + 1))
+            self._next("]", "the list")
+
+    def _mapping(self, depth: int) -> dict[str, Any]:
+        self.at += 1
+        items: dict[str, Any] = {}
+        while True:
+            self.blanks()
+            if self.text.startswith("}", self.at):
+                self.at += 1
+                return items
+            key = str(self.value(":", depth + 1))
+            if not self.text.startswith(":", self.at):
+                raise HydraProblem("has a mapping with a key and no value", "write {key: value}")
+            self.at += 1
+            items[key] = self.value(",}", depth + 1)
+            self._next("}", "the mapping")
+
+    def _next(self, end: str, what: str) -> None:
+        self.blanks()
+        if self.text.startswith(",", self.at):
+            self.at += 1
+        elif not self.text.startswith(end, self.at):
+            raise HydraProblem(f"never ends: {what} is not closed", f"close it with {end}, and quote it for the shell")
+
+    def _quoted(self) -> str:
+        quote = self.text[self.at]
+        end = self.at + 1
+        while end < len(self.text) and self.text[end] != quote:
+            end += 2 if self.text[end] == "\\" else 1
+        if end >= len(self.text):
+            raise HydraProblem(f"has a quote {quote} that is never closed", f"close it with {quote}")
+        inside = self.text[self.at + 1 : end].replace(f"\\{quote}", quote)
+        self.at = end + 1
+        return inside
+
+    def _plain(self, stops: str) -> Any:
+        start = self.at
+        stops = stops or ","
+        depth = 0
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if self.text.startswith("${", self.at):
+                depth += 1
+                self.at += 1
+            elif char == "}" and depth:
+                depth -= 1
+            elif char in stops and not depth:
+                break
+            self.at += 1
+        return read_word(self.text[start : self.at].strip())

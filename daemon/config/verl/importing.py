@@ -1,0 +1,90 @@
+"""`import_file`, `import_script` and `import_command`: what veRL was given becomes the text of an experiment file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rftd.daemon.config.issue import Issue, SyntaxIssue, report
+from rftd.daemon.config.loading import read_text
+from rftd.daemon.config.source import SourceMap, SourcePlace
+from rftd.daemon.config.verl.draft import ExperimentDraft, ImportLine
+from rftd.daemon.config.verl.learning import put_learning
+from rftd.daemon.config.verl.running import put_running, sync_interval
+from rftd.daemon.config.verl.settings import VerlSettings, command_settings, script_settings, tree_settings
+from rftd.daemon.config.verl.shell import ShellProblem, ShellWord, read_shell
+from rftd.daemon.config.yaml_source import parse_yaml
+
+_COMMAND = "<command line>"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedExperiment:
+    """An experiment file, and what became of each key."""
+
+    text: str
+    lines: tuple[ImportLine, ...]
+
+
+def import_file(path: Path | str, words: Sequence[str] = (), *, sync_offset: int = 0) -> ImportedExperiment:
+    """The experiment of a shell script, or of a Hydra file by its suffix `.yaml`, with overrides over it.
+
+    Raises ConfigErrors with every error.
+    """
+    text = read_text(Path(path))
+    if Path(path).suffix in (".yaml", ".yml"):
+        return import_tree(text, str(path), words, sync_offset=sync_offset)
+    return import_script(text, str(path), words, sync_offset=sync_offset)
+
+
+def import_script(text: str, origin: str, words: Sequence[str] = (), *, sync_offset: int = 0) -> ImportedExperiment:
+    """The experiment of a shell script, of which nothing is run. Raises ConfigErrors."""
+    source = SourceMap(origin, text.split("\n"))
+    try:
+        settings = script_settings(read_shell(text.replace("\0", " "), source), source)
+    except ShellProblem as problem:
+        raise report([problem.issue], source) from None
+    return _imported(settings, words, sync_offset)
+
+
+def import_tree(text: str, origin: str, words: Sequence[str] = (), *, sync_offset: int = 0) -> ImportedExperiment:
+    """The experiment of a Hydra file. Raises ConfigErrors."""
+    tree, source, issues = parse_yaml(text, origin)
+    if not isinstance(tree, dict):
+        what = "the file is empty" if tree is None else "the file must be a mapping of veRL's sections"
+        raise report([*issues, Issue((), what, "is it veRL's?", SyntaxIssue)], source)
+    settings = tree_settings(tree, source)
+    settings.issues[:0] = issues
+    return _imported(settings, words, sync_offset)
+
+
+def import_command(words: Sequence[str], *, sync_offset: int = 0) -> ImportedExperiment:
+    """The experiment of a command line that a shell has taken apart. Raises ConfigErrors."""
+    settings = command_settings(_given_words(words), SourceMap(_COMMAND))
+    return _imported(settings, (), sync_offset)
+
+
+def _given_words(words: Sequence[str]) -> list[ShellWord]:
+    return [ShellWord(word, SourcePlace(f"{_COMMAND}, word {number}")) for number, word in enumerate(words, start=1)]
+
+
+def _imported(settings: VerlSettings, words: Sequence[str], sync_offset: int) -> ImportedExperiment:
+    """Applies the rules, then each row that no rule has taken. Raises everything that was wrong."""
+    over = command_settings(_given_words(words), settings.source)
+    settings.given.update(over.given)
+    settings.issues += over.issues
+    settings.remarks += over.remarks
+    if not settings.given and not settings.issues:
+        settings.wrong(SourcePlace(settings.source.origin), "", "gives no key", "give key=value", SyntaxIssue)
+    if settings.issues:
+        raise report(settings.issues, settings.source)
+    draft = ExperimentDraft(settings)
+    interval = sync_interval(draft)
+    put_learning(draft, interval)
+    put_running(draft, interval, sync_offset=sync_offset)
+    draft.finish()
+    if settings.issues:
+        raise report(settings.issues, settings.source)
+    text = draft.text(f"Written by `rftd import-verl` from {settings.source.origin}.")
+    return ImportedExperiment(text, tuple(draft.lines))

@@ -1,0 +1,261 @@
+"""`VerlSettings` are the keys that veRL was given, with their places, in a script, a command line or a Hydra file."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from rftd.daemon.config.grammar import Call, FieldReference, GrammarError, Piece, has_interpolation, parse_interpolation
+from rftd.daemon.config.issue import (
+    Contradiction,
+    FieldError,
+    Interpolation,
+    Issue,
+    SyntaxIssue,
+    UnknownField,
+    Unsupported,
+    WrongValue,
+)
+from rftd.daemon.config.source import SourceMap, SourcePlace
+from rftd.daemon.config.verl.hydra import HydraProblem, read_value, read_word
+from rftd.daemon.config.verl.shell import ShellWord
+from rftd.daemon.config.verl.table import canonical, find, meant
+
+_PROGRAM: Final = re.compile(r"(?:^|[./])main_ppo(?:\.py)?$")
+_OTHER_PROGRAM: Final = re.compile(r"^verl\.|(?:^|[./])(?:main_\w+|\w*sft_trainer\w*)(?:\.py)?$")
+_OVERRIDE: Final = re.compile(r"(\+\+|\+|~)?([\w./@-]+)(?:=(.*))?\Z", re.DOTALL)
+_GROUPS: Final = frozenset(
+    {"ppo_trainer", "legacy_data", "hf_model", "fsdp", "rollout", "dp_actor", "dp_ref", "dp_critic", "actor", "ref"}
+    | {"critic", "reward", "dp", "profiler", "rollout_correction", "distillation", "transfer_queue", "naive"}
+    | {"reward_model", "dp_reward_loop", "legacy_reward_impl", "npu_profile", "_self_", "reward_manager", "hybrid"}
+)
+"""Names in a `defaults` list whose values are those of the table."""
+_MEGATRON: Final = re.compile(r"megatron|torchtitan|veomni|automodel")
+_CHAIN: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class VerlSetting:
+    """One key as the user gave it."""
+
+    name: str
+    """In the table's spelling."""
+    written: str
+    value: Any
+    place: SourcePlace
+    unknown: str = ""
+    """The reason why the value is not known; empty if it is."""
+
+    @property
+    def shown(self) -> str:
+        """`key=value`, as short as a line of a report wants it."""
+        text = " ".join(str(self.value).split())
+        return f"{self.written}={text if len(text) <= 80 else text[:77] + '...'}"
+
+
+@dataclass(slots=True)
+class VerlSettings:
+    """Everything that was given, and what was wrong with it."""
+
+    source: SourceMap
+    given: dict[str, VerlSetting] = field(default_factory=dict)
+    issues: list[Issue] = field(default_factory=list)
+    remarks: list[tuple[SourcePlace, str, str]] = field(default_factory=list)
+    """What is no key of veRL's and was left out: place, text, why."""
+
+    def wrong(self, place: SourcePlace, name: str, what: str, fix: str | None, kind: type[FieldError]) -> None:
+        """Notes what is wrong with a key."""
+        self.issues.append(Issue(tuple(name.split(".")) if name else (), what, fix, kind, place=place))
+
+    def put(self, written: str, value: Any, place: SourcePlace, *, added: bool = False, unknown: str = "") -> None:
+        """Adds a key, checked against the table; a later one of the same name wins, as in Hydra."""
+        name = canonical(written)
+        row = find(name)
+        near = meant(name)
+        # With a `+` somebody adds a key that veRL does not have, and means it.
+        if near is not None and not added:
+            self.wrong(place, written, "is no key of veRL", f"did you mean {near!r}?", UnknownField)
+            return
+        self.given.pop(name, None)
+        self.given[name] = VerlSetting(name, written, value, place, unknown)
+        wants = row.wrong(value) if row is not None and row.name == name and not unknown else None
+        if wants:
+            shown = f"{value!r}"[:80]
+            self.wrong(place, written, f"is {shown}, and veRL takes {wants} here", f"write {wants}", WrongValue)
+
+    def override(self, word: ShellWord) -> None:
+        """Adds an override of a command line: `key=value`, `+key=value`, `++key=value`, `~key`."""
+        found = _OVERRIDE.match(word.text)
+        if found is None or (found[3] is None and found[1] != "~"):
+            if word.unknown:
+                self.remarks.append((word.place, "a word", word.unknown))
+            elif word.text.startswith("${oc.env:"):
+                self.remarks.append((word.place, word.text, "the script does not assign it"))
+            elif word.text:
+                self.wrong(word.place, "", f"{word.text[:60]!r} is no override", "write key=value", SyntaxIssue)
+            return
+        sign, name, text = found.groups()
+        if sign == "~":
+            self.given.pop(canonical(name), None)
+            self.remarks.append(
+                (word.place, f"~{name}", "the key is taken out of veRL's configuration: it is left out")
+            )
+        elif "@" in name or "/" in name:
+            self.group(name, text, word.place)
+        elif word.unknown:
+            self.put(name, None, word.place, added=bool(sign), unknown=word.unknown)
+        else:
+            try:
+                self.put(name, read_value(text), word.place, added=bool(sign))
+            except HydraProblem as problem:
+                self.wrong(word.place, name, problem.what, problem.fix, SyntaxIssue)
+
+    def group(self, name: str, choice: str, place: SourcePlace) -> None:
+        """Takes one choice of Hydra's: veRL's own are known, another one's values are not."""
+        if _MEGATRON.search(choice):
+            what = f"{choice} is veRL's configuration for another backend, and this release trains FSDP2 alone"
+            self.wrong(place, "", what, "take the FSDP script of the same model", Unsupported)
+        elif choice not in _GROUPS:
+            near = difflib.get_close_matches(choice, _GROUPS, 1, 0.8)
+            fix = f"did you mean {near[0]!r}?" if near else "write its keys into this file"
+            shown = f"{name} {choice}".strip()
+            self.wrong(place, "", f"the default {shown!r} is unknown: its values are in no file here", fix, Unsupported)
+
+    def resolve(self) -> None:
+        """Replaces each `${...}` by the key that it names; `${oc.env:...}` stays, for the client resolves it."""
+        for name in list(self.given):
+            setting = self.given[name]
+            value, why = self._resolved(setting.value, name, (name,))
+            if why:
+                self.given[name] = replace(setting, value=None, unknown=why)
+                continue
+            self.given[name] = replace(setting, value=value)
+            row = find(name)
+            wants = row.wrong(value) if row is not None and row.name == name and value != setting.value else None
+            if wants:
+                what = f"is {setting.value}, that is {value!r}, and veRL takes {wants} here"
+                self.wrong(setting.place, setting.written, what, None, WrongValue)
+
+    def _resolved(self, value: Any, name: str, way: tuple[str, ...]) -> tuple[Any, str]:
+        """The value without references, and the reason why one cannot be followed."""
+        if isinstance(value, list):
+            items = [self._resolved(item, name, way) for item in value]
+            return [item for item, _ in items], next((why for _, why in items if why), "")
+        if not isinstance(value, str) or not has_interpolation(value):
+            return value, ""
+        try:
+            pieces = parse_interpolation(value)
+        except GrammarError as error:
+            place = self.given[way[0]].place
+            self.wrong(place, way[0], f"{error}", "write ${section.key}", Interpolation)
+            return None, f"{error}"
+        found = [self._piece(piece, name, way) if not isinstance(piece, str) else (piece, "") for piece in pieces]
+        why = next((reason for _, reason in found if reason), "")
+        if why or len(found) == 1:
+            return (None if why else found[0][0]), why
+        return "".join(str(part) for part, _ in found), ""
+
+    def _piece(self, piece: Piece, name: str, way: tuple[str, ...]) -> tuple[Any, str]:
+        if isinstance(piece, FieldReference):
+            return self._reference("".join(map(str, piece.target)), name, way)
+        assert isinstance(piece, Call)
+        args = ["".join(map(str, arg)) for arg in piece.args]
+        if piece.resolver == "oc.env":
+            return "${oc.env:" + ",".join(args) + "}", ""
+        if piece.resolver == "oc.select":
+            target, why = self._reference(args[0], name, way)
+            return (target, why) if not why or len(args) < 2 else (read_word(args[1]), "")
+        return None, f"`${{{piece.resolver}:...}}` is worked out by veRL while it runs"
+
+    def _reference(self, text: str, name: str, way: tuple[str, ...]) -> tuple[Any, str]:
+        dots = len(text) - len(text.lstrip("."))
+        parts = name.split(".")
+        target = canonical(".".join([*parts[: len(parts) - dots], text[dots:]]) if dots else text)
+        if target in way or len(way) > _CHAIN:
+            place = self.given[way[0]].place
+            loop = " -> ".join([*way, target])
+            self.wrong(place, way[0], f"refers to itself: {loop}", None, Interpolation)
+            return None, "it refers to itself"
+        setting = self.given.get(target)
+        if setting is not None:
+            return (None, setting.unknown) if setting.unknown else self._resolved(setting.value, target, (*way, target))
+        row = find(target)
+        if row is not None and row.name == target and row.default is not None:
+            return row.default, ""
+        return None, f"`${{{text}}}` names a key that is not given"
+
+
+def command_settings(words: Sequence[ShellWord], source: SourceMap) -> VerlSettings:
+    """The keys of one command line. It holds veRL's program and overrides, or overrides alone."""
+    settings = VerlSettings(source)
+    program = next((at for at, word in enumerate(words) if _PROGRAM.search(word.text)), None)
+    rest = words if program is None else words[program + 1 :]
+    named = False
+    for word in rest:
+        if named:
+            settings.group("--config-name", word.text, word.place)
+            named = False
+        elif word.text in ("--config-name", "-cn"):
+            named = True
+        elif word.text.startswith(("--config-name=", "-cn=")):
+            settings.group("--config-name", word.text.partition("=")[2].removesuffix(".yaml"), word.place)
+        elif word.text.startswith("-"):
+            settings.remarks.append((word.place, word.text, "an option of Hydra's"))
+        else:
+            settings.override(word)
+    settings.resolve()
+    return settings
+
+
+def script_settings(commands: Sequence[Sequence[ShellWord]], source: SourceMap) -> VerlSettings:
+    """The keys of the one command of the script that runs veRL; an issue if there is none, or more than one."""
+    found = [words for words in commands if any(_PROGRAM.search(word.text) for word in words)]
+    settings = VerlSettings(source)
+    if not found:
+        others = [word for words in commands for word in words if _OTHER_PROGRAM.search(word.text)]
+        what = "no command runs verl.trainer.main_ppo"
+        if others:
+            what = f"{others[0].text} is another program of veRL: PPO and its kin are imported, from main_ppo"
+        place = others[0].place if others else SourcePlace(source.origin)
+        settings.wrong(
+            place, "", what, "give a script with `python3 -m verl.trainer.main_ppo key=value ...`", SyntaxIssue
+        )
+    elif len(found) > 1:
+        settings.wrong(found[1][0].place, "", "a second command runs veRL here", "keep one of them", Contradiction)
+    else:
+        settings = command_settings(found[0], source)
+    return settings
+
+
+def tree_settings(tree: Mapping[str, Any], source: SourceMap) -> VerlSettings:
+    """The keys of a Hydra file. Its `defaults` may name veRL's own configurations; an unknown one is an issue."""
+    settings = VerlSettings(source)
+    for index, entry in enumerate(_listed(tree.get("defaults"))):
+        place = source.locate(("defaults", index)) or SourcePlace(source.origin)
+        pairs = entry.items() if isinstance(entry, Mapping) else [("", entry)]
+        for name, choice in pairs:
+            if str(name).startswith("override hydra/") or choice is None:
+                continue
+            settings.group(str(name), str(choice).removesuffix(".yaml"), place)
+    _flatten({key: value for key, value in tree.items() if key not in ("defaults", "hydra")}, (), settings)
+    settings.resolve()
+    return settings
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _flatten(node: Mapping[str, Any], above: tuple[str, ...], settings: VerlSettings) -> None:
+    for key, value in node.items():
+        path = (*above, str(key))
+        if str(key) == "_target_" or value == {}:
+            continue
+        if isinstance(value, Mapping):
+            _flatten(value, path, settings)
+        else:
+            place = settings.source.locate(path) or SourcePlace(settings.source.origin)
+            settings.put(".".join(path), None if value in ("???", "None") else value, place)

@@ -1,0 +1,83 @@
+"""`rftd import-verl`: a veRL script, command line or Hydra file becomes an experiment file. Nothing of it is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from rftd.daemon.config.verl.draft import ImportLine
+    from rftd.daemon.config.verl.importing import ImportedExperiment
+
+_AFTER: Final = "rftd.import_verl.after"
+
+
+class _WithCommandLine(click.Command):
+    """A command whose words after `--` are another program's command line."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # click would add them to the arguments: whether a first word is a file or a program nobody could tell.
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_AFTER] = args[at + 1 :]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+@click.command("import-verl", cls=_WithCommandLine, options_metavar="[OPTIONS]")
+@click.argument("file", required=False, metavar="[FILE] [-- KEY=VALUE ...]")
+@click.option("-o", "--output", metavar="FILE", help="Write the experiment file there, not on standard output.")
+@click.option("--report", metavar="FILE", help="Write the report there, not on standard error.")
+@click.option(
+    "--sync-offset",
+    type=click.IntRange(0, 1000),
+    default=0,
+    help="Steps that explorers are ahead: 0 as veRL, on policy; 1 overlaps them with training.",
+)
+@click.pass_context
+def command(ctx: click.Context, file: str | None, output: str | None, report: str | None, sync_offset: int) -> None:
+    """Write the experiment file that does what a veRL run does.
+
+    FILE is a shell script with `python3 -m verl.trainer.main_ppo ...`, or a Hydra configuration (.yaml). KEY=VALUE
+    after `--` are laid over it; without FILE they are the whole command line. Nothing is run: variables of the script
+    are expanded, others become `${oc.env:NAME}`. The report says of each key whether it was mapped, dropped and why,
+    or needs a person.
+    """
+    words: list[str] = ctx.meta.get(_AFTER, [])
+    if file is None and not words:
+        raise click.UsageError("give a FILE, or a command line after `--`", ctx=ctx)
+    imported = _imported(file, words, sync_offset)
+    _write(output, imported.text, err=False)
+    _write(report, "".join(f"{line}\n" for line in (*imported.lines, _summary(imported.lines))), err=True)
+
+
+def _imported(file: str | None, words: list[str], sync_offset: int) -> ImportedExperiment:
+    from rftd.daemon.config.issue import ConfigErrors
+    from rftd.daemon.config.verl.importing import import_command, import_file
+
+    try:
+        if file is None:
+            return import_command(words, sync_offset=sync_offset)
+        return import_file(file, words, sync_offset=sync_offset)
+    except ConfigErrors as errors:
+        click.echo(str(errors), err=True)
+        raise click.exceptions.Exit(errors.exit_status) from None
+
+
+def _summary(lines: tuple[ImportLine, ...]) -> str:
+    from collections import Counter
+
+    counts = Counter(line.outcome for line in lines)
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+
+
+def _write(file: str | None, text: str, *, err: bool) -> None:
+    if file is None:
+        click.echo(text, nl=False, err=err)
+        return
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{file} cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,55 @@
+"""Imports of veRL command lines, and of scripts that hold one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from rftd.daemon.config.issue import ConfigErrors
+from rftd.daemon.config.verl.importing import ImportedExperiment, import_command, import_script
+
+Leaves = dict[str, Any]
+Fields = Callable[..., Leaves]
+Refused = Callable[[str], str]
+
+
+def leaves(node: Any, above: str = "") -> Leaves:
+    """The values of a tree by their paths, `a.b[0].c`."""
+    if isinstance(node, dict):
+        return {path: v for key, value in node.items() for path, v in leaves(value, f"{above}.{key}").items()}
+    if isinstance(node, list) and any(isinstance(item, dict) for item in node):
+        return {path: v for at, value in enumerate(node) for path, v in leaves(value, f"{above}[{at}]").items()}
+    return {above.removeprefix("."): node}
+
+
+def command(*overrides: str) -> ImportedExperiment:
+    """The import of a whole small command line with these overrides."""
+    small = ("algorithm.adv_estimator=grpo", "data.train_files=d/train.jsonl", "actor_rollout_ref.model.path=/m")
+    return import_command(["python3", "-m", "verl.trainer.main_ppo", *small, *overrides])
+
+
+def script(text: str) -> ImportedExperiment:
+    """The import of a script."""
+    return import_script(text, "run.sh")
+
+
+@pytest.fixture
+def fields() -> Fields:
+    """The fields that overrides become."""
+    return lambda *overrides: leaves(yaml.safe_load(command(*overrides).text))
+
+
+@pytest.fixture
+def refused() -> Refused:
+    """The errors that a script gives; it must give some."""
+
+    def call(text: str) -> str:
+        with pytest.raises(ConfigErrors) as caught:
+            script(text)
+        assert caught.value.exit_status == 2
+        return str(caught.value)
+
+    return call
