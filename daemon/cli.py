@@ -27,6 +27,7 @@ VERBS: Final = {
     "demo": Verb(f"{_HERE}.demo:command", "Train a tiny model on this machine, in about a minute and a half."),
     "stack": Verb(f"{_HERE}.stack:stack", "Run a real Kafka and Postgres on this machine, for development."),
     "submit": Verb(f"{_HERE}.submit:command", "Submit the experiment in a YAML file."),
+    "run": Verb(f"{_HERE}.submit:run", "Say which commands run an experiment here."),
     "fork": Verb(f"{_HERE}.submit:fork", "Start a new experiment from a step of another one, with changes."),
     "ls": Verb(f"{_HERE}.ls:command", "List the experiments."),
     "get": Verb(f"{_HERE}.get:command", "Show one experiment: progress, rewards, weights, workers."),
@@ -49,6 +50,9 @@ VERBS: Final = {
     "restore": Verb(f"{_HERE}.keeping:restore", "Restore the files of an archived experiment."),
     "rm": Verb(f"{_HERE}.keeping:rm", "Delete the files of an experiment that has ended; its events stay in the log."),
     "gc": Verb(f"{_HERE}.keeping:gc", "Delete files that no event refers to."),
+    "convert": Verb(
+        f"{_HERE}.convert:command", "Convert checkpoints of rftd, FSDP or Megatron to Hugging Face's format."
+    ),
     "config": Verb(f"{_HERE}.config:config_group", "Check an experiment file, or print it as the daemon reads it."),
     "import-verl": Verb(f"{_HERE}.import_verl:command", "Write the experiment file that does what a veRL run does."),
     "sim": Verb(f"{_HERE}.sim:sim_group", "Forecast the throughput and staleness of an experiment before running it."),
@@ -70,7 +74,7 @@ VERBS: Final = {
 }
 """Every verb, in the order of the help; a new one is one file and one line here."""
 
-HIDDEN: Final = frozenset({"worker"})
+HIDDEN: Final = frozenset({"run", "worker"})
 
 
 class LazyGroup(click.Group):

@@ -3,7 +3,7 @@
 serve        the daemon
 demo         a tiny model, trained in a minute
 stack        a Kafka and a Postgres for development
-submit       submit an experiment; fork: a new one from a step of another
+submit       submit an experiment; fork: a new one from a step of another; run: the commands that do it
 ls           the experiments
 get          one page about one experiment; watch: that page, live
 logs         log lines of its workers
@@ -14,6 +14,7 @@ lineage      the causes and effects of any one thing
 dlq          dead letters: list, show, retry, drop
 transitions  pause, resume, cancel; prioritize: which goes first
 keeping      archive, restore, rm: the files of an experiment that has ended; gc: files that no event names
+convert      checkpoints as folders that transformers loads
 config       an experiment file, checked or printed
 import_verl  a veRL run's settings, as an experiment file
 sim          an experiment in virtual time

@@ -13,7 +13,8 @@
                 each hold's claim anew. `launchers` are what the contract of launchers needs of each.
     models/     what torch engines train: `tiny_models`, `families` of architectures, `loss_tokens` and `pair_tokens`
                 for losses, `algorithm_batches` for every algorithm, `plain_loops` that train as the papers write it.
-                `scripted_engine` only says what it is told to; its endpoint is there too.
+                `scripted_engine` only says what it is told to; its endpoint is there too. `foreign_checkpoints` are
+                those that other trainers write.
     daemon/     the daemon in parts and whole. `experiment_files`; `log_operations` and `house` (log, tables and API, no
                 workers), `command_line`, `http_probe`, `fork_desk` (a supervisor on fake engines); `scene` is the real
                 daemon with real worker processes, `torch_world` puts it on torch; `third_party` installs plug-ins.

@@ -26,5 +26,6 @@ ranks/      an engine of many processes, and checkpoints that they write in part
 stage/      one batch after the other of a stage, on any engine that gives values and gradients
 losses/     objectives: the main term, divergences, entropy, and how they are aggregated
 token_advantages/  how much better than expected each token was
+conversion/  checkpoints of several trainers as folders that transformers loads
 corrections/  what is done about tokens that older weights drew
 """

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -63,6 +64,33 @@ def header_of(layouts: Mapping[str, TensorLayout]) -> bytes:
     return len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded
 
 
+class TensorPlace(NamedTuple):
+    """A tensor's place in a file."""
+
+    layout: TensorLayout
+    begin_bytes: int
+    """Counted from the file's first byte."""
+
+
+def places(path: Path) -> dict[str, TensorPlace]:
+    """The tensors of a file, of which only the header is read. Raises WorkError if one lies beyond the file's end."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            begin = _LENGTH_BYTES + int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            if begin > size:
+                raise ValueError(f"its header is of {begin} bytes, the file of {size}")
+            entries = _entries(file.read(begin - _LENGTH_BYTES))
+        for each in entries.values():
+            _check(each, size - begin)
+    except (OSError, ValueError, KeyError, msgspec.DecodeError) as error:
+        raise WorkError(f"weights cannot be read: {error}", where=str(path)) from error
+    return {
+        name: TensorPlace(TensorLayout(_DTYPES[each.dtype], each.shape), begin + each.data_offsets[0])
+        for name, each in entries.items()
+    }
+
+
 def read(path: Path) -> dict[str, TensorBytes]:
     """The tensors, mapped: nothing is read yet, and nobody who writes to them changes the file. Raises WorkError."""
     try:
@@ -71,15 +99,25 @@ def read(path: Path) -> dict[str, TensorBytes]:
             mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         data = memoryview(mapped)
         begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
-        header = json_decoder(dict[str, msgspec.Raw]).decode(data[_LENGTH_BYTES:begin])
-        header.pop(_METADATA, None)
-        return {name: _tensor(json_decoder(_Entry).decode(raw), data[begin:]) for name, raw in header.items()}
+        entries = _entries(data[_LENGTH_BYTES:begin])
+        return {name: _tensor(entry, data[begin:]) for name, entry in entries.items()}
     except (OSError, ValueError, KeyError, msgspec.DecodeError) as error:
         raise WorkError(f"weights cannot be read: {error}", where=str(path)) from error
 
 
+def _entries(header: bytes | memoryview) -> dict[str, _Entry]:
+    found = json_decoder(dict[str, msgspec.Raw]).decode(header)
+    found.pop(_METADATA, None)
+    return {name: json_decoder(_Entry).decode(raw) for name, raw in found.items()}
+
+
+def _check(entry: _Entry, size: int) -> None:
+    begin, end = entry.data_offsets
+    if not 0 <= begin <= end <= size or end - begin != size_bytes(_DTYPES[entry.dtype], entry.shape):
+        raise ValueError(f"a tensor lies at {begin}..{end} of {size} bytes")
+
+
 def _tensor(entry: _Entry, data: memoryview) -> TensorBytes:
-    dtype, (begin, end) = _DTYPES[entry.dtype], entry.data_offsets
-    if not 0 <= begin <= end <= len(data) or end - begin != size_bytes(dtype, entry.shape):
-        raise ValueError(f"a tensor lies at {begin}..{end} of {len(data)} bytes")
-    return TensorBytes(dtype, entry.shape, data[begin:end])
+    _check(entry, len(data))
+    begin, end = entry.data_offsets
+    return TensorBytes(_DTYPES[entry.dtype], entry.shape, data[begin:end])

@@ -192,6 +192,11 @@ class ShardedTensors:
                     fix=_FIX,
                 )
 
+    @property
+    def manifest(self) -> ShardManifest:
+        """The files and tensors, and where each part lies."""
+        return self._manifest
+
     def layouts(self) -> dict[str, TensorLayout]:
         """The dtype and the whole shape of each tensor, by name."""
         return {name: TensorLayout(each.dtype, each.shape) for name, each in self._tensors.items()}

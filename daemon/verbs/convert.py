@@ -1,0 +1,118 @@
+"""`rftd convert`: checkpoints as folders that transformers loads; no daemon is asked, and torch is not needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rftd.daemon.output.data import emit, emit_line
+from rftd.daemon.settings import Settings, shared_options
+
+if TYPE_CHECKING:
+    from rftd.workers.training.conversion.conversion import Conversion, Form, FoundCheckpoint
+
+_EVERY_BYTES = 1 << 30
+
+
+@click.command("convert")
+@click.option(
+    "-c",
+    "--checkpoint-dir",
+    required=True,
+    metavar="FOLDER",
+    type=click.Path(),
+    help="Folder of a run, of a checkpoint, or any one in or above them.",
+)
+@click.option(
+    "-b",
+    "--base-model-dir",
+    metavar="FOLDER",
+    type=click.Path(),
+    help="Model that the training began with, for checkpoints without a config.json.",
+)
+@click.option(
+    "-s", "--step", "steps", multiple=True, metavar="N", type=click.IntRange(0), help="Only step N; repeatable."
+)
+@shared_options
+@click.pass_context
+def command(ctx: click.Context, checkpoint_dir: str, base_model_dir: str | None, steps: tuple[int, ...]) -> None:
+    """Convert checkpoints to Hugging Face's format, in actor/huggingface of each; what is converted is left as it is.
+
+    Takes checkpoints of rftd, FSDP (verl, Trinity-RFT) and Megatron. Exit 1 if one cannot be converted.
+    """
+    from pathlib import Path
+
+    from rftd.ops.paths import absolute_path
+    from rftd.workers.training.conversion.conversion import convert, found_checkpoints
+
+    settings: Settings = ctx.obj
+    base = Path(absolute_path(base_model_dir)) if base_model_dir else None
+    report = _Outcomes(settings)
+    for checkpoint in found_checkpoints(Path(absolute_path(checkpoint_dir)), steps):
+        report.add(convert(checkpoint, base, report.progress))
+    report.end()
+    ctx.exit(1 if report.failed else 0)
+
+
+class _Outcomes:
+    """Prints what becomes of each checkpoint, as it goes or at the end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.failed = 0
+        self._settings = settings
+        self._items: list[dict[str, Any]] = []
+        self._told = 0
+
+    def progress(self, checkpoint: FoundCheckpoint, form: Form, done: int, total: int) -> None:
+        """A line at the beginning, and one for each gigabyte."""
+        if self._settings.machine_readable or self._settings.verbosity < 0:
+            return
+        if done == 0:
+            self._told = 0
+            click.echo(f"{checkpoint.folder}  {form}, {_size(total)}")
+        elif done // _EVERY_BYTES > self._told // _EVERY_BYTES and done < total:
+            self._told = done
+            click.echo(f"  {_size(done)} of {_size(total)}")
+
+    def add(self, done: Conversion) -> None:
+        """The outcome for one checkpoint."""
+        from rftd.daemon.output.failure import as_text
+
+        self.failed += done.error is not None
+        item = _item(done)
+        if self._settings.output == "jsonl":
+            emit_line(item)
+        elif self._settings.machine_readable:
+            self._items.append(item)
+        elif done.error is not None:
+            click.echo(f"{done.checkpoint.folder}  FAILED\n{as_text(done.error)}", err=True)
+        elif self._settings.verbosity >= 0:
+            state = f"converted, {done.tensors} tensors" if done.form else "converted already"
+            click.echo(
+                f"  {state}: {done.target}" if done.form else f"{done.checkpoint.folder}  {state}: {done.target}"
+            )
+
+    def end(self) -> None:
+        """The whole answer, for programs."""
+        if self._settings.machine_readable and self._settings.output != "jsonl":
+            emit({"failed": self.failed, "items": self._items}, self._settings)
+
+
+def _item(done: Conversion) -> dict[str, Any]:
+    state = "failed" if done.error else "converted" if done.form else "present"
+    error = {"code": done.error.code, "what": done.error.what, "where": done.error.where} if done.error else None
+    return {
+        "checkpoint": str(done.checkpoint.folder),
+        "step": done.checkpoint.step,
+        "state": state,
+        "form": done.form,
+        "folder": str(done.target),
+        "tensors": done.tensors,
+        "size_bytes": done.size_bytes,
+        "error": error,
+    }
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.2f} GB" if size_bytes >= 10**8 else f"{size_bytes / 1e6:.1f} MB"

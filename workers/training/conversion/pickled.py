@@ -1,0 +1,215 @@
+"""Pickles as inert objects: what a pickle would import and call is noted down and never done.
+
+Files of FSDP and Megatron describe their tensors in pickles, and a pickle is a program: whoever unpickles it runs what
+its writer wanted. So it is not unpickled here. `read_pickle` walks over its opcodes (`pickletools` decodes them and
+knows no objects) and builds numbers, texts, tuples, lists and mappings; a global becomes a `Name`, a call of it an
+`InertObject` with the arguments. There is no import, no call and no attribute of a foreign object in this module, so
+there is nothing that a file could make it do. Names that no description of tensors needs are refused beside that, each
+by its name, for such a file was made for something else.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from rftd.ops.errors import DataError
+
+MAX_PICKLE_BYTES: Final = 1 << 28
+"""The largest description of tensors that is read: that of a million of them is smaller."""
+
+DAMAGE: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, RuntimeError)
+"""The errors of whoever takes a damaged description for a whole one: its values may be of any kind."""
+
+Value: TypeAlias = Any
+"""Numbers, texts, bytes, None, tuples, lists, mappings, `Name` and `InertObject`: data of a stranger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A global that a pickle names, such as `torch._utils._rebuild_tensor_v2`."""
+
+    text: str
+
+
+# eq=False: some are keys of a mapping in one format, and comparing deep ones would recurse as deep as they are.
+@dataclass(slots=True, eq=False)
+class InertObject:
+    """What would be a call of `name` with `arguments`, and the state that the object would be given."""
+
+    name: str
+    arguments: tuple[Value, ...]
+    state: Value = field(default=None)
+
+    def get(self, key: str) -> Value:
+        """A field of the state. Raises ValueError if the state has none of that name."""
+        return field_of(self.state, key)
+
+
+def field_of(state: Value, key: str) -> Value:
+    """A field of an object's state: a mapping, or two, of which the second one has the slots."""
+    for part in state if isinstance(state, tuple) else (state,):
+        if isinstance(part, dict) and key in part:
+            return part[key]
+    raise ValueError(f"an object has no {key}")
+
+
+_COLLECTIONS: Final = frozenset({"collections.OrderedDict", "builtins.set", "torch.Size"})
+
+
+def read_pickle(data: bytes, allowed: frozenset[str], where: Path) -> Value:
+    """The value that the pickle describes. Raises DataError for a name that is not `allowed`, and for damage."""
+    machine = _Machine(allowed, where)
+    try:
+        for opcode, argument, _ in pickletools.genops(data):
+            if opcode.name == "STOP":
+                return machine.stack[-1]
+            step = _STEPS.get(opcode.name)
+            if step is None:
+                raise ValueError(f"it uses {opcode.name}")
+            step(machine, argument)
+    except DAMAGE as error:
+        raise DataError(f"its description of tensors cannot be read: {error}", where=str(where)) from error
+    raise DataError("its description of tensors has no end", where=str(where))
+
+
+class _Machine:
+    """The stack, the marks and the memo of one pickle."""
+
+    def __init__(self, allowed: frozenset[str], where: Path) -> None:
+        self.stack: list[Value] = []
+        self._below: list[list[Value]] = []
+        self._memo: dict[int, Value] = {}
+        self._allowed = allowed | _COLLECTIONS
+        self._where = where
+
+    def push(self, value: Value) -> None:
+        self.stack.append(value)
+
+    def mark(self) -> None:
+        self._below.append(self.stack)
+        self.stack = []
+
+    def marked(self) -> list[Value]:
+        """What lies above the last mark, taken off with it."""
+        found = self.stack
+        self.stack = self._below.pop()
+        return found
+
+    def name(self, module: Value, name: Value) -> None:
+        text = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else ""
+        if text not in self._allowed:
+            raise DataError(
+                f"the file wants {text[:200]!r}, which is no part of a tensor: nothing of it is read",
+                where=str(self._where),
+                fix="do not load this file with torch either, unless you know who wrote it and why",
+            )
+        self.push(Name(text))
+
+    def call(self) -> None:
+        arguments = self.stack.pop()
+        name = self.stack.pop()
+        if not isinstance(name, Name) or not isinstance(arguments, tuple):
+            raise ValueError("it calls what is no name")
+        self.push(_called(name.text, arguments))
+
+    def set_items(self, items: list[Value]) -> None:
+        target = self.stack[-1]
+        if not isinstance(target, dict) or len(items) % 2:
+            raise ValueError("it puts items into what is no mapping")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            # Not tuples: hashing one that is nested a million times deep would overflow the stack of the processor.
+            if not isinstance(key, (str, int, InertObject)):
+                raise ValueError(f"a mapping has a key of type {type(key).__name__}")
+            target[key] = value
+
+    def append(self, values: list[Value]) -> None:
+        target = self.stack[-1]
+        if not isinstance(target, list):
+            raise ValueError("it appends to what is no list")
+        target.extend(values)
+
+    def build(self) -> None:
+        state = self.stack.pop()
+        target = self.stack[-1]
+        if isinstance(target, InertObject):
+            target.state = state
+        elif not isinstance(target, dict):  # an OrderedDict has attributes too, which no tensor needs
+            raise ValueError("it gives a state to what can have none")
+
+    def refer(self) -> None:
+        self.push(InertObject("persistent", (self.stack.pop(),)))
+
+    def remember(self, place: int | None) -> None:
+        self._memo[len(self._memo) if place is None else place] = self.stack[-1]
+
+    def recall(self, place: int) -> None:
+        self.push(self._memo[place])
+
+
+def _called(name: str, arguments: tuple[Value, ...]) -> Value:
+    if name == "collections.OrderedDict" and not arguments:
+        return {}
+    if name == "torch.Size" and len(arguments) == 1 and isinstance(arguments[0], (tuple, list)):
+        return tuple(arguments[0])
+    return InertObject(name, arguments)
+
+
+def _tuple_of(count: int) -> Callable[[_Machine, Value], None]:
+    def step(machine: _Machine, _: Value) -> None:
+        found = tuple(machine.stack[-count:])
+        if len(found) != count:
+            raise ValueError("its stack is empty")
+        del machine.stack[-count:]
+        machine.push(found)
+
+    return step
+
+
+def _stack_global(machine: _Machine, _: Value) -> None:
+    name = machine.stack.pop()
+    machine.name(machine.stack.pop(), name)
+
+
+def _set_item(machine: _Machine, _: Value) -> None:
+    value = machine.stack.pop()
+    machine.set_items([machine.stack.pop(), value])
+
+
+_VALUES: Final = (
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
+    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+)
+_STEPS: Final[dict[str, Callable[[_Machine, Value], object]]] = {
+    **dict.fromkeys(_VALUES, lambda machine, value: machine.push(value)),
+    **dict.fromkeys(("PROTO", "FRAME"), lambda machine, value: None),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), lambda machine, value: machine.remember(value)),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda machine, value: machine.recall(int(value))),
+    **dict.fromkeys(("REDUCE", "NEWOBJ"), lambda machine, _: machine.call()),
+    "NONE": lambda machine, _: machine.push(None),
+    "NEWTRUE": lambda machine, _: machine.push(True),
+    "NEWFALSE": lambda machine, _: machine.push(False),
+    "MARK": lambda machine, _: machine.mark(),
+    "POP": lambda machine, _: machine.stack.pop(),
+    "POP_MARK": lambda machine, _: machine.marked(),
+    "EMPTY_TUPLE": lambda machine, _: machine.push(()),
+    "EMPTY_LIST": lambda machine, _: machine.push([]),
+    "EMPTY_DICT": lambda machine, _: machine.push({}),
+    "EMPTY_SET": lambda machine, _: machine.push([]),
+    "TUPLE": lambda machine, _: machine.push(tuple(machine.marked())),
+    "TUPLE1": _tuple_of(1),
+    "TUPLE2": _tuple_of(2),
+    "TUPLE3": _tuple_of(3),
+    "APPEND": lambda machine, _: machine.append([machine.stack.pop()]),
+    "APPENDS": lambda machine, _: machine.append(machine.marked()),
+    "ADDITEMS": lambda machine, _: machine.append(machine.marked()),
+    "SETITEM": _set_item,
+    "SETITEMS": lambda machine, _: machine.set_items(machine.marked()),
+    "BUILD": lambda machine, _: machine.build(),
+    "BINPERSID": lambda machine, _: machine.refer(),
+    "GLOBAL": lambda machine, value: machine.name(*str(value).split(" ", 1)),
+    "STACK_GLOBAL": _stack_global,
+}

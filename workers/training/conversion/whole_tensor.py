@@ -1,0 +1,134 @@
+"""A tensor whose parts lie in several files, read in blocks of a few megabytes, in C order.
+
+Nothing here knows what wrote the parts. No more than a block is in memory at once, however large tensor and parts are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.ops.errors import DataError
+from rftd.workers.training.conversion.torch_file import FIX, StoredTensor
+from rftd.workers.weights.tensor_bytes import ITEM_BYTES, TensorLayout
+
+_BLOCK_BYTES: Final = 16 << 20
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+"""The offset and the size of a part, along each dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPart:
+    """A box of a tensor, and the place where its numbers are."""
+
+    offset: tuple[int, ...]
+    stored: StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
+class WholeTensor:
+    """A tensor to be written: boxes of one whose parts are stored, one after the other."""
+
+    name: str
+    layout: TensorLayout
+    parts: tuple[TensorPart, ...]
+    boxes: tuple[Box, ...]
+    """Of the tensor that is stored; their numbers in C order, in a row, are those of this one."""
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Its numbers as flat blocks of words of the dtype's size. Raises DataError if a file is cut off."""
+        item_bytes = ITEM_BYTES[self.layout.dtype]
+        for offset, size in self.boxes:
+            dim = next((dim for dim, extent in enumerate(size) if extent > 1), 0)
+            if not size:
+                yield self._box(offset, size)
+                continue
+            row_bytes = item_bytes * math.prod(size[dim + 1 :])
+            rows = max(1, _BLOCK_BYTES // max(1, row_bytes))
+            for begin in range(0, size[dim], rows):
+                end = min(begin + rows, size[dim])
+                at = (*offset[:dim], offset[dim] + begin, *offset[dim + 1 :])
+                yield self._box(at, (*size[:dim], end - begin, *size[dim + 1 :]))
+
+    def files(self) -> list[Path]:
+        """The files that its numbers lie in."""
+        return list(dict.fromkeys(part.stored.path for part in self.parts))
+
+    def _box(self, offset: tuple[int, ...], size: tuple[int, ...]) -> NDArray[Any]:
+        made: NDArray[Any] = np.empty(size, np.dtype(f"u{ITEM_BYTES[self.layout.dtype]}"))
+        if not size:
+            return self.parts[0].stored.read((), ()).reshape(-1)
+        for part in self.parts:
+            extent = part.stored.shape
+            begin = [max(low, at) for low, at in zip(offset, part.offset, strict=True)]
+            end = [
+                min(low + wide, at + reach)
+                for low, wide, at, reach in zip(offset, size, part.offset, extent, strict=True)
+            ]
+            if any(low >= high for low, high in zip(begin, end, strict=True)):
+                continue
+            there = tuple(low - at for low, at in zip(begin, part.offset, strict=True))
+            found = part.stored.read(there, tuple(high - low for low, high in zip(begin, end, strict=True)))
+            if found.shape == size:
+                return found.reshape(-1)
+            outer = tuple(slice(low - at, high - at) for low, high, at in zip(begin, end, offset, strict=True))
+            made[outer] = found
+        return made.reshape(-1)
+
+
+def whole(name: str, shape: tuple[int, ...], parts: Sequence[TensorPart]) -> WholeTensor:
+    """The tensor that the parts make up. Raises DataError, naming a file, unless they are each number of it once."""
+    dtype = parts[0].stored.dtype
+    for part in parts:
+        stored = part.stored
+        inside = len(shape) == len(stored.shape) == len(part.offset) and all(
+            at >= 0 and at + extent <= limit for at, extent, limit in zip(part.offset, stored.shape, shape, strict=True)
+        )
+        if stored.dtype != dtype or not inside:
+            raise DataError(
+                f"{name!r} is {stored.dtype} {stored.shape} at {part.offset} here, and {dtype} {shape} in "
+                f"{parts[0].stored.path.name}: the files are of different models",
+                where=str(stored.path),
+                fix=FIX,
+            )
+    for one, other in _near(parts):
+        if _overlap(one, other):
+            raise DataError(
+                f"the part of {name!r} at {one.offset} lies in {other.stored.path.name} as well",
+                where=str(one.stored.path),
+                fix=FIX,
+            )
+    found = sum(math.prod(part.stored.shape) for part in parts)
+    if found != math.prod(shape):
+        raise DataError(
+            f"the parts of {name!r} have {found} of {math.prod(shape)} numbers",
+            where=str(parts[0].stored.path),
+            fix=FIX,
+        )
+    return WholeTensor(name, TensorLayout(dtype, shape), tuple(parts), (((0,) * len(shape), shape),))
+
+
+def _near(parts: Sequence[TensorPart]) -> Iterator[tuple[TensorPart, TensorPart]]:
+    """The pairs of parts that may overlap: neighbours where a tensor is cut along one dimension, as most are."""
+    solid = [part for part in parts if math.prod(part.stored.shape)]
+    cut = [dim for dim in range(len(parts[0].offset)) if len({part.offset[dim] for part in solid}) > 1]
+    if len(cut) == 1:
+        return pairwise(sorted(solid, key=lambda part: part.offset[cut[0]]))
+    return combinations(solid, 2)
+
+
+def _overlap(one: TensorPart, other: TensorPart) -> bool:
+    return all(
+        max(first, second) < min(first + extent, second + reach)
+        for first, extent, second, reach in zip(
+            one.offset, one.stored.shape, other.offset, other.stored.shape, strict=True
+        )
+    )
