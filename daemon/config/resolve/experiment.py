@@ -9,7 +9,7 @@ from typing import Any
 from rftd.daemon.config.field_path import FieldPath, child, show
 from rftd.daemon.config.issue import Issue, Notes
 from rftd.daemon.config.resolve.stage import resolve_stage
-from rftd.daemon.config.resolve.stages import check_against_first, stage_configs
+from rftd.daemon.config.resolve.stages import check_against_first, stage_configs, with_one_trainer
 from rftd.daemon.config.resolve.verl import acts_in_verl
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import without_effect
@@ -62,7 +62,7 @@ def resolve_experiment(
             group=experiment.group,
             name=experiment.name,
             job_dir=job_dir,
-            stages=tuple(stages),
+            stages=with_one_trainer(stages),
             half=modes.pop() if modes else "both",
             deterministic=experiment.deterministic,
             seed=experiment.seed,

@@ -14,6 +14,7 @@ from rftd.streams.spec import RolloutSpec, TrainerSpec
 from rftd.workers.devices.host import Host
 
 _CLUSTER: FieldPath = ("cluster", "gpu_per_node")
+_RANKS: FieldPath = ("trainer", "engine_args", "ranks")
 
 
 def with_devices(
@@ -32,26 +33,67 @@ def with_devices(
     # A teacher is part of the trainer, on its devices: it has no engine of its own.
     models = experiment.explorer.auxiliary_models
     shares = shares_of(experiment, host, each=each, auxiliary=models[1:] if trainer.teacher_path else models)
-    if shares.nodes and shares.total > len(host.gpus):
-        what = f"{shares.nodes} x {shares.per_node} = {shares.total} GPUs, and the workers' machine has {host.named()}"
-        notes.wrong(_CLUSTER, what, "write what is there, or leave cluster out")
+    if not _is_there(shares, host, notes):
         return rollout, trainer
     if experiment.mode == "colocate":
-        return _taking_turns(rollout, trainer, each, host, notes)
+        return _taking_turns(rollout, trainer, each, trains, notes)
     if experiment.explorer.collect_only or experiment.mode == BENCH:
         trains = 0
     if shares.left < trains:
+        if trains > 1:
+            _refuse_ranks(trains, f"{shares}: {max(shares.left, 0)} are left for them", notes)
+            return rollout, trainer
         if shares.nodes or rollout.engine != "torch":
             _refuse(shares, notes)
         else:
             notes.warn(f"{_needed(shares, trains)}, and there is {host.named()}: they share it")
             return _given(rollout, each), msgspec.structs.replace(trainer, devices=trains)
         return rollout, trainer
-    # verl spreads over all that is left; torch trains on one.
+    # verl spreads over all that is left; torch trains on one, or on as many as its ranks.
     own = shares.left if trains and trainer.engine == "verl" else trains
     if own and own < shares.left:
-        notes.warn(f"{shares}; {trainer.engine} trains on {own} of the {shares.left} that are left")
-    return _given(rollout, each), msgspec.structs.replace(trainer, devices=own)
+        more = f"trainer.engine_args: {{device: cuda, ranks: {shares.left}}} would train on all of them"
+        notes.warn(f"{shares}; {trainer.engine} trains on {own} of the {shares.left} that are left: {more}")
+    return _given(rollout, each), _on_gpus(trainer, own, notes)
+
+
+def with_trainer_devices(experiment: Experiment, trainer: TrainerSpec, host: Host, notes: Notes) -> TrainerSpec:
+    """The trainer of a stage without explorers, with the GPUs that it has for its own: verl all, torch's ranks theirs.
+
+    0: it is given none, and sees what its machine shows.
+    """
+    trains = _gpus_of_trainer(experiment, trainer, host)
+    if not host.gpus or not trains:
+        return trainer
+    shares = shares_of(experiment, host, each=0, auxiliary=())
+    if not _is_there(shares, host, notes):
+        return trainer
+    if trainer.engine == "verl":
+        return _on_gpus(trainer, shares.total, notes)
+    if trains > shares.total:
+        _refuse_ranks(trains, f"there are {shares.total}", notes)
+    return msgspec.structs.replace(trainer, devices=trains if trains > 1 else 0)
+
+
+def _is_there(shares: GpuShares, host: Host, notes: Notes) -> bool:
+    """True unless the file writes more GPUs than the host has, which is an issue then."""
+    if not shares.nodes or shares.total <= len(host.gpus):
+        return True
+    what = f"{shares.nodes} x {shares.per_node} = {shares.total} GPUs, and the workers' machine has {host.named()}"
+    notes.wrong(_CLUSTER, what, "write what is there, or leave cluster out")
+    return False
+
+
+def _on_gpus(trainer: TrainerSpec, own: int, notes: Notes) -> TrainerSpec:
+    ranks = trainer.engine_args.get("ranks", own)
+    if own and trainer.engine == "verl" and ranks != own:
+        notes.warn(f"trainer.engine_args.ranks {ranks} has no effect: verl has one rank for each of its {own} GPUs")
+    return msgspec.structs.replace(trainer, devices=own)
+
+
+def _refuse_ranks(ranks: int, there: str, notes: Notes) -> None:
+    what = f"is {ranks}, of which each needs a GPU of its own, and {there}"
+    notes.wrong(_RANKS, what, "lower it, or write trainer.engine_args.device: cpu")
 
 
 def _given(rollout: RolloutSpec, each: int) -> RolloutSpec:
@@ -67,18 +109,25 @@ def _gpus_of_engine(experiment: Experiment, rollout: RolloutSpec, host: Host) ->
 
 
 def _gpus_of_trainer(experiment: Experiment, trainer: TrainerSpec, host: Host) -> int:
-    """GPUs that the trainer must have."""
-    if trainer.engine == "verl":
-        return int(bool(host.gpus))
-    return int(trainer.engine == "torch" and computes_on_gpu(experiment, trainer.engine_args, host))
+    """GPUs that the trainer must have: 1, or one for each rank of torch's."""
+    if trainer.engine not in ("torch", "verl") or not computes_on_gpu(experiment, trainer.engine_args, host):
+        return 0
+    ranks = trainer.engine_args.get("ranks", 0)
+    if trainer.engine == "verl" or not isinstance(ranks, int) or ranks <= 1:
+        return 1
+    # torch's ranks compute on GPUs only if that is written.
+    return ranks if trainer.engine_args.get("device") == "cuda" else 0
 
 
 def _taking_turns(
-    rollout: RolloutSpec, trainer: TrainerSpec, each: int, host: Host, notes: Notes
+    rollout: RolloutSpec, trainer: TrainerSpec, each: int, trains: int, notes: Notes
 ) -> tuple[RolloutSpec, TrainerSpec]:
     if each > 1:
         what = f"the engine takes {each} GPUs, and mode colocate is for one device that the trainer has in turn"
         notes.wrong(("explorer", "rollout_model", "tensor_parallel_size"), what, "write 1, or mode: both")
+    if trains > 1:
+        what = f"is {trains}, and mode colocate is for one device that the explorer has in turn"
+        notes.wrong(_RANKS, what, "leave it out, or write mode: both")
     return rollout, trainer
 
 

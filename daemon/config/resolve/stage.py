@@ -18,7 +18,7 @@ from rftd.daemon.config.resolve.pacing import (
     resolve_pacing,
     with_turns,
 )
-from rftd.daemon.config.resolve.placement import with_devices
+from rftd.daemon.config.resolve.placement import with_devices, with_trainer_devices
 from rftd.daemon.config.resolve.rows import dataset, resolve_mix
 from rftd.daemon.config.resolve.serving import SERVE, as_served, conversations, with_server
 from rftd.daemon.config.resolve.stages import StageConfig
@@ -64,6 +64,8 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     trainer = with_updates(trainer, experiment, algorithm, train_batch, notes)
     if explores:
         rollout, trainer = with_devices(experiment, rollout, trainer, host, notes)
+    else:
+        trainer = with_trainer_devices(experiment, trainer, host, notes)
     expert, expert_rows = resolve_mix(experiment, algorithm, train_batch, notes) if explores else (None, 0)
     explored = train_batch - expert_rows
     _fits_a_record(experiment, algorithm, explored if explores else 0, expert_rows if explores else train_batch, notes)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Notes
@@ -153,6 +154,16 @@ def check_against_first(stage: StageSpec, before: Sequence[StageSpec], notes: No
     given = {*stage.rollout.engine_args, *exploring.rollout.engine_args}
     names = kind.__struct_fields__ if kind is not None else tuple(sorted(given))
     _compare(stage.rollout.engine_args, exploring.rollout.engine_args, kind, names, ROLLOUT_ARGS, exploring, notes)
+
+
+def with_one_trainer(stages: Sequence[StageSpec]) -> tuple[StageSpec, ...]:
+    """The stages, all of which train on the GPUs that explorers of any leave: there is one trainer process."""
+    own = min((each.trainer.devices for each in stages if each.trainer.devices), default=0)
+    if not own:
+        return tuple(stages)
+    return tuple(
+        each if each.kind == "explore" else replace(each, trainer=replace(each.trainer, devices=own)) for each in stages
+    )
 
 
 def _compare(

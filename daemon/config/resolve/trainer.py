@@ -96,6 +96,8 @@ def _without_verl(experiment: Experiment, host: Host) -> str:
         return "needs a GPU, or to be installed: `make engines-cpu`"
     if "verl" not in host.packages:
         return "is not installed (pip install 'rftd[verl]', or `make engines-cpu` for a lock of it)"
+    if experiment.model.lora_configs and not written:
+        return "trains whole models, and model.lora_configs names an adapter"
     return ""
 
 

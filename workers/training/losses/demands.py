@@ -1,4 +1,4 @@
-"""`Demand`: what an objective asks of an engine beyond log-probabilities of tokens, and which argument asks for it."""
+"""`Demand`: what a stage asks of an engine beyond log-probabilities of tokens, and which argument asks for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rftd.workers.training.losses.objective import Objective
 from rftd.workers.training.losses.policy_loss import LossNeeds
 from rftd.workers.training.token_advantages.token_advantage import PassField
 
-Part: TypeAlias = Literal["entropies", "reference", "critic", "teacher", "temperatures"]
+Part: TypeAlias = Literal["entropies", "reference", "critic", "teacher", "temperatures", "adapter"]
 """The parts that an engine may be unable to give, beside log-probabilities of the policy at temperature 1."""
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 _WORDS: Final[dict[Part, str]] = {
@@ -20,6 +20,7 @@ _WORDS: Final[dict[Part, str]] = {
     "critic": "a critic's values",
     "teacher": "log-probabilities under a teacher",
     "temperatures": "log-probabilities at the temperature that a token was drawn with",
+    "adapter": "an adapter that learns beside a frozen model",
 }
 _OF_FIELDS: Final[dict[PassField, Part]] = {
     "entropies": "entropies",
@@ -47,8 +48,14 @@ class Demand(NamedTuple):
 
 
 def demands_of(stage: StageSpec) -> tuple[Demand, ...]:
-    """The demands of the stage's objective, each part once for each argument. Raises ConfigError as `Objective.of`."""
-    return tuple(dict.fromkeys((*_of_objective(stage.algorithm), *_of_rollouts(stage))))
+    """The demands of the stage, each part once for each argument. Raises ConfigError as `Objective.of`."""
+    return tuple(dict.fromkeys((*_of_objective(stage.algorithm), *_of_rollouts(stage), *_of_model(stage))))
+
+
+def _of_model(stage: StageSpec) -> Iterator[Demand]:
+    if stage.model.lora is not None:
+        fix = "leave it out, or train with an engine that has it, such as torch"
+        yield Demand("adapter", ("model", "lora_configs"), "a LoRA", fix)
 
 
 def _of_rollouts(stage: StageSpec) -> Iterator[Demand]:

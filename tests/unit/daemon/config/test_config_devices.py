@@ -120,6 +120,8 @@ CLUSTER = ["cluster.node_num=1", "cluster.gpu_per_node=8"]
         ([f"{MODEL}.engine_type=fake", "trainer.trainer_type=fake"], 0, 0),
         ([VLLM, f"{MODEL}.tensor_parallel_size=8", "mode=explore", "explorer.collect_only=true"], 8, 0),
         ([VLLM, f"{MODEL}.tensor_parallel_size=8", "trainer.engine_args={device: cpu}"], 8, 0),
+        ([VLLM, f"{MODEL}.tensor_parallel_size=8", "trainer.engine_args={ranks: 2}"], 8, 0),
+        ([VLLM, f"{MODEL}.engine_num=5", "trainer.engine_args={device: cuda, ranks: 3}"], 1, 3),
     ],
 )
 def test_each_worker_has_its_devices(load: Load, overrides: list[str], explorer: int, trainer: int) -> None:
@@ -152,6 +154,25 @@ def test_what_leaves_the_trainer_no_gpu_is_refused_with_the_numbers(
     (text,) = errors(overrides=[VLLM, *overrides], host=served(8))
     assert numbers in text
     assert "mode: colocate" in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([VLLM, f"{MODEL}.engine_num=6"], "8 GPUs, of which 6 engines x 1 take 6: 2 are left for them"),
+        ([VLLM, "mode=colocate"], "mode colocate is for one device"),
+    ],
+)
+def test_ranks_of_torch_have_a_gpu_each(errors: Errors, overrides: list[str], said: str) -> None:
+    found = errors(overrides=[*overrides, "trainer.engine_args={device: cuda, ranks: 3}"], host=served(8))
+    (text,) = (each for each in found if "trainer.engine_args.ranks: is 3" in each)
+    assert said in text
+
+
+def test_torch_says_how_it_would_train_on_all_that_is_left(load: Load) -> None:
+    said = load(overrides=[VLLM], host=served(4)).spec.warnings
+    assert any("torch trains on 1 of the 3 that are left" in text for text in said)
+    assert any("trainer.engine_args: {device: cuda, ranks: 3}" in text for text in said)
 
 
 def test_a_cluster_that_is_not_there_is_refused(errors: Errors, load: Load) -> None:

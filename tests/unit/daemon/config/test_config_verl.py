@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from rftd.daemon.config.loading import Submission
@@ -56,6 +57,13 @@ def test_what_cannot_act_is_said_by_name(load: Load) -> None:
         assert words in said
 
 
+def test_what_would_spare_memory_in_verl_is_said_to_do_nothing(load: Load) -> None:
+    for name in ("model.use_fused_kernels", "actor.entropy_from_logits_with_chunking"):
+        override = f"trainer.trainer_config.actor_rollout_ref.{name}=true"
+        said = load(overrides=[VERL, override], host=ON_GPU).spec.warnings
+        assert f"trainer.trainer_config.actor_rollout_ref.{name} has no effect" in said
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -79,3 +87,47 @@ def test_a_misspelled_key_is_an_error_with_any_engine(errors: Errors, engine: st
     (text,) = errors(overrides=[f"trainer.trainer_type={engine}", tree], host=ON_CPU)
     assert "trainer.trainer_config.actor_rollout_ref.ref.fsdp_config.parm_offload" in text
     assert "did you mean 'actor_rollout_ref.ref.fsdp_config.param_offload'?" in text
+
+
+LORA = "model.lora_configs=[{name: a, lora_rank: 8}]"
+
+
+def test_a_lora_is_refused_where_verl_is_written_and_trained_by_torch_where_it_is_not(
+    load: Load, errors: Errors
+) -> None:
+    (text,) = errors(overrides=[VERL, LORA], host=ON_GPU)
+    assert text.startswith("exp.yaml") or "model.lora_configs" in text
+    assert "a LoRA needs an adapter that learns beside a frozen model, and verl has none" in text
+    assert "or train with an engine that has it, such as torch" in text
+    two = msgspec.structs.replace(ON_GPU, devices=(GPU, msgspec.structs.replace(GPU, index=1, visible="1")))
+    spec = load(overrides=[LORA], host=two).spec
+    assert spec.stages[0].trainer.engine == "torch"
+    assert any("verl trains whole models, and model.lora_configs names an adapter" in text for text in spec.warnings)
+
+
+STAGES = """
+stages:
+- stage_name: warmup
+  mode: train
+  algorithm: {algorithm_type: sft}
+  buffer:
+    train_batch_size: 4
+    trainer_input: {experience_buffer: {name: w, path: /w.jsonl}}
+- stage_name: rft
+"""
+
+
+def test_every_stage_has_the_gpus_that_explorers_leave(load: Load, small: str) -> None:
+    """One trainer process serves all stages: it cannot begin with one rank and go on with three."""
+    four = Host(
+        devices=tuple(msgspec.structs.replace(GPU, index=number, visible=str(number)) for number in range(4)),
+        packages={"verl": "0.9.1", "vllm": "0.31.0"},
+    )
+    written = "trainer.engine_args={ranks: 2}"
+    spec = load(small + STAGES, overrides=["explorer.rollout_model.engine_type=vllm", written], host=four).spec
+    assert [stage.trainer.devices for stage in spec.stages] == [3, 3]
+    assert any("ranks 2 has no effect: verl has one rank for each of its 3 GPUs" in text for text in spec.warnings)
+    alone = small + STAGES.replace("- stage_name: rft\n", "")
+    assert load(alone, host=four).spec.stages[0].trainer.devices == 4
+    (on_cpu,) = load(alone, overrides=["trainer.engine_args={device: cpu}"], host=four).spec.stages
+    assert on_cpu.trainer.devices == 0

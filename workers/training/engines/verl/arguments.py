@@ -13,6 +13,7 @@ from rftd.ops.plugin_arguments import parsed
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
+from rftd.workers.training.losses.demands import Part
 from rftd.workers.training.ranks.controller import TIMEOUT_S, RankedEngine, RankPlan
 from rftd.workers.training.ranks.messages import RankPlace
 
@@ -84,6 +85,9 @@ OPENED_WITH: Final = (
 """The arguments that hold for every stage: the engine loads its model once."""
 
 
+LACKS: Final[Mapping[Part, str]] = {"adapter": "it spreads whole models over the ranks, and trains every weight"}
+
+
 def parse(arguments: Mapping[str, Any]) -> VerlTrainerArgs:
     """The arguments, checked. Raises ConfigError."""
     return parsed(arguments, VerlTrainerArgs, taker="the verl engine", field="trainer.engine_args")
@@ -122,4 +126,4 @@ def _make(opening: TrainerOpening[VerlTrainerArgs]) -> TrainerEngine:
     return VerlTrainerEngine(threads=opening.threads)
 
 
-ENGINE: Final = TrainerEngineDefinition(arguments=VerlTrainerArgs, make=_make, opened_with=OPENED_WITH)
+ENGINE: Final = TrainerEngineDefinition(arguments=VerlTrainerArgs, make=_make, opened_with=OPENED_WITH, lacks=LACKS)

@@ -20,7 +20,7 @@ from rftd.workers.training.engine import StepResult, TrainBatch, WeightsSnapshot
 from rftd.workers.training.engines.torch.opening import Determinism, environment
 from rftd.workers.training.engines.torch.snapshot import TorchSnapshot, rounded_for
 from rftd.workers.training.engines.verl import platform, saving
-from rftd.workers.training.engines.verl.arguments import DEVICE, VerlTrainerArgs, parse
+from rftd.workers.training.engines.verl.arguments import DEVICE, LACKS, VerlTrainerArgs, parse
 from rftd.workers.training.engines.verl.group import Shares, join_group
 from rftd.workers.training.engines.verl.shards import digest, whole
 from rftd.workers.training.engines.verl.snapshot import GatheredWeights
@@ -216,7 +216,7 @@ def _check(arguments: VerlTrainerArgs, stage: StageSpec, device: torch.device) -
         )
     if stage.model.lora is not None:
         raise ConfigError(
-            "the verl engine trains whole models, and model.lora_configs names an adapter",
+            f"a LoRA needs an adapter, and verl has none: {LACKS['adapter']}",
             field="model.lora_configs",
             fix="leave it out, or write trainer.trainer_type: torch",
         )
