@@ -1,0 +1,280 @@
+"""kill -9 at random moments of a trainer of several ranks: of one rank, of the controller, of the daemon, in turn.
+
+Real engines train a tiny model, the torch engine on ranks or verl's (in an environment with verl). Kills are collected
+in runs of a few each, over as many calls as it takes: a run that ended and was verified is a line of the record, and a
+later call goes on from there. After a kill of a rank or of the controller all ranks of that trainer must be gone within
+seconds, with what they had mapped of shared memory; at the end of each run nothing of it may be left running, and
+`verify` must find nothing lost, trained twice or skipped.
+
+    python -P tests/bench/rank_kills.py [--engine torch] [--kills 20] [--parts rank controller daemon]
+        [--each-run 6] [--record kills.jsonl] [--seconds 7200]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent.parent))
+
+from figures import tell
+from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.daemon.torch_world import TORCH, torch_files
+
+from rftd.streams.events.step import StepCompleted
+
+PARTS = ("rank", "controller", "daemon")
+RANKS = 2
+GONE_S = 5.0
+"""The longest that a rank may stay after one of its trainer was killed; on a machine that does nothing else."""
+WAIT_S = 600.0
+STEPS_A_KILL = 24
+RANK = "rftd.workers.training.ranks.rank_process"
+SHARED = Path("/dev/shm")
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True):
+    """One kill, and what came of it."""
+
+    part: str
+    at_step: int
+    gone_after_s: float
+    """The time until all ranks of that trainer had ended; 0 for the daemon, whose workers go on."""
+    shared_left: tuple[str, ...]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One experiment with its kills, as a line of the record."""
+
+    engine: str
+    kills: tuple[Kill, ...]
+    state: str
+    wall_s: float
+    findings: tuple[str, ...]
+    steps: int
+    executions: int
+    wanted_steps: int
+    balance: int
+    left: tuple[str, ...]
+    """Processes of it that were there after its daemon had gone for good."""
+    load: float
+
+    @property
+    def broken(self) -> str:
+        """The bars that it broke; empty if none."""
+        told = list(self.findings)
+        told += [f"{each.part} gone after {each.gone_after_s} s" for each in self.kills if each.gone_after_s > GONE_S]
+        told += [f"{each.part} left {each.shared_left}" for each in self.kills if each.shared_left]
+        if self.state != "completed" or self.steps != self.wanted_steps or self.balance:
+            told.append(f"{self.state} after {self.steps} of {self.wanted_steps} steps, balance {self.balance}")
+        return "; ".join([*told, *(f"left running: {each}" for each in self.left)])
+
+
+class Trainer:
+    """A controller with its ranks."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises psutil.Error if it is gone."""
+        self.controller = psutil.Process(pid)
+        self.ranks = [each for each in self.controller.children() if RANK in each.cmdline()]
+
+    def shared(self) -> set[Path]:
+        """The shared memory that any of them has mapped."""
+        processes = [self.controller, *self.ranks]
+        paths = {Path(mapped.path) for each in processes if alive(each) for mapped in each.memory_maps()}
+        return {path for path in paths if path.parent == SHARED}
+
+    def gone_after_s(self) -> float:
+        """The time until all ranks have ended."""
+        began_s = time.monotonic()
+        while any(map(alive, self.ranks)) and time.monotonic() - began_s < 20 * GONE_S:
+            time.sleep(0.01)
+        return time.monotonic() - began_s
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def trainer_of(scene: Scene, name: str) -> Trainer | None:
+    """The trainer with all of its ranks; None while there is none."""
+    page = scene.page(name)
+    for worker in page.workers if page is not None else ():
+        if worker.role == "trainer" and worker.state == "live":
+            try:
+                found = Trainer(worker.pid)
+            except psutil.Error:
+                return None
+            return found if len(found.ranks) == RANKS else None
+    return None
+
+
+def struck(scene: Scene, name: str, part: str, chance: random.Random, *, after_step: int) -> Kill | None:
+    """One kill soon after its ranks were there or, three times of four, after `after_step`; None if missed.
+
+    So it comes while they start, open and restore, or while they train, publish and save.
+    """
+    if trainer_of(scene, name) is None:
+        return None
+    if chance.random() < 0.75:
+        while (step := _step(scene, name)) is not None and step <= after_step:
+            time.sleep(0.1)
+        time.sleep(chance.uniform(0.0, 2.0))
+    else:
+        time.sleep(chance.uniform(0.0, 10.0))
+    page = scene.page(name)
+    trainer = trainer_of(scene, name)
+    if page is None or trainer is None or page.experiment.summary.state != "running":
+        return None
+    step = page.experiment.summary.step
+    if part == "daemon":
+        os.kill(scene.host.pid, signal.SIGKILL)
+        return Kill(part=part, at_step=step, gone_after_s=0.0, shared_left=())
+    try:
+        shared = trainer.shared()
+        victim = chance.choice(trainer.ranks) if part == "rank" else trainer.controller
+        os.kill(victim.pid, signal.SIGKILL)
+    except (psutil.Error, ProcessLookupError):
+        return None
+    gone_after_s = round(trainer.gone_after_s(), 2)
+    left = tuple(sorted(path.name for path in shared if path.exists()))
+    return Kill(part=part, at_step=step, gone_after_s=gone_after_s, shared_left=left)
+
+
+def _step(scene: Scene, name: str) -> int | None:
+    """The steps so far; None once it has ended."""
+    page = scene.page(name)
+    if page is None:
+        return -1
+    return page.experiment.summary.step if page.experiment.summary.state == "running" else None
+
+
+def of_folder(folder: Path) -> Iterator[str]:
+    """The processes that work for a data folder, by their environment."""
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and str(folder) in "\0".join(process.environ().values()) and alive(process):
+                yield " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+
+
+def killed_run(engine: str, parts: list[str], folder: Path, *, seed: int) -> Run:
+    """One experiment, during which these parts are killed one after another, or fewer if it ends before."""
+    chance = random.Random(seed)
+    began_s = time.monotonic()
+    folder.mkdir()
+    torch_files(folder)
+    scene = Scene(folder)
+    steps = STEPS_A_KILL * len(parts)
+    done: list[Kill] = []
+    with scene.host:
+        name = scene.submit(
+            EXPERIMENT,
+            *TORCH,
+            "stages=[]",
+            f"buffer.total_steps={steps}",
+            "explorer.rollout_model={engine_type: torch, engine_num: 1}",
+            f"trainer={{trainer_type: {engine}, save_interval: 3, engine_args: {{device: cpu, ranks: {RANKS}}}}}",
+        )
+        # Where it begins counts too: the first kill may come while the first ranks open the model.
+        while len(done) < len(parts):
+            page = scene.page(name)
+            if page is not None and page.experiment.summary.state in ("completed", "failed", "rejected"):
+                break
+            time.sleep(0.1)
+            after_step = done[-1].at_step if done else 0
+            kill = struck(scene, name, parts[len(done)], chance, after_step=after_step)
+            if kill is not None:
+                done.append(kill)
+                print(msgspec.json.encode(kill).decode(), file=sys.stderr, flush=True)
+        page = scene.until_ended(name, timeout_s=WAIT_S)
+        completed = len(scene.events(StepCompleted))
+    began_end_s = time.monotonic()
+    while (left := list(of_folder(folder))) and time.monotonic() - began_end_s < GONE_S:
+        time.sleep(0.1)
+    report = scene.verified()
+    return Run(
+        engine=engine,
+        kills=tuple(done),
+        state=page.experiment.summary.state,
+        wall_s=round(time.monotonic() - began_s, 1),
+        findings=tuple(map(str, report.findings)),
+        steps=report.experiments[0].steps,
+        executions=completed,
+        wanted_steps=steps,
+        balance=page.experiment.books.balance,
+        left=tuple(left),
+        load=os.getloadavg()[2],
+    )
+
+
+def runs_of(record: Path, engine: str) -> list[Run]:
+    """The engine's runs of earlier calls."""
+    lines = record.read_bytes().splitlines() if record.exists() else []
+    return [run for run in (msgspec.json.decode(line, type=Run) for line in lines) if run.engine == engine]
+
+
+def missing(parts: list[str], kills: int, runs: list[Run]) -> list[str]:
+    """The parts to kill yet, in turn."""
+    done = Counter(kill.part for run in runs for kill in run.kills)
+    return [part for number in range(kills) for part in parts if done[part] <= number]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--engine", choices=["torch", "verl"], default="torch")
+    parser.add_argument("--kills", type=int, default=20, help="Of each part, over all calls.")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--each-run", type=int, default=6, help="Kills of one experiment.")
+    parser.add_argument("--record", type=Path, help="The file of the runs so far; without it a call starts anew.")
+    parser.add_argument("--seconds", type=float, default=7200.0, help="After so long no new run is begun.")
+    options = parser.parse_args()
+    began_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rank-kills-") as folder:
+        record = options.record or Path(folder) / "record.jsonl"
+        while (left := missing(options.parts, options.kills, runs_of(record, options.engine))) and (
+            time.monotonic() - began_s < options.seconds
+        ):
+            number = len(runs_of(record, options.engine)) + 1
+            run = killed_run(options.engine, left[: options.each_run], Path(folder) / f"run-{number}", seed=number)
+            with record.open("ab") as file:
+                file.write(msgspec.json.encode(run) + b"\n")
+        runs = runs_of(record, options.engine)
+    done = [kill for run in runs for kill in run.kills]
+    tell(
+        {
+            "kills": Counter(kill.part for kill in done),
+            "longest_gone_s": {
+                part: max((kill.gone_after_s for kill in done if kill.part == part), default=None)
+                for part in options.parts
+                if part != "daemon"
+            },
+            "steps": sum(run.steps for run in runs),
+            "findings": sum(len(run.findings) for run in runs),
+            "left": sum(len(run.left) for run in runs) + sum(len(kill.shared_left) for kill in done),
+            "runs": msgspec.to_builtins(runs),
+        },
+        may_be_zero=("gone_after_s",),
+    )
+    if broken := [run.broken for run in runs if run.broken]:
+        sys.exit(f"a bar is broken: {broken}")
+
+
+if __name__ == "__main__":
+    main()
