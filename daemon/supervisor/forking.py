@@ -74,7 +74,7 @@ def forked_spec(
         for old, new in zip(history.stages[: event.stage], spec.stages, strict=False)
     )
     # Only what will be read again is looked at: the datasets of finished stages may have changed or gone since.
-    rest = preflight(msgspec.structs.replace(spec, stages=spec.stages[event.stage :])).stages
+    rest = preflight(msgspec.structs.replace(spec, stages=spec.stages[event.stage :]), host).stages
     ignored = tuple(_ignored(spec, parent, stages, host))
     # Whoever has its parent's halves has those of the fork.
     forked = msgspec.structs.replace(spec, stages=(*stages, *rest), half="both", warnings=(*spec.warnings, *ignored))

@@ -24,6 +24,7 @@ from rftd.workers.control.obstacle import PART_MISSING, Obstacle
 from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.devices.device_memory import number_in, settings_of
+from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.models.model_type import check_model_type, check_rotation
 from rftd.workers.rollout.engines import registry as rollout_engines
 from rftd.workers.rollout.rewards.registry import REWARDS
@@ -140,14 +141,17 @@ LOOK_S: Final = 2.0
 """The pause between two looks for a part that is missing: somebody is installing it."""
 
 
-def preflight(spec: ExperimentSpec) -> ExperimentSpec:
-    """The specification with rows, digests and step counts filled in. Raises ConfigError, DataError. Blocks."""
-    stages = tuple(_stage(stage) for stage in spec.stages)
+def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
+    """The specification with rows, digests and step counts filled in, for workers on `host`.
+
+    Raises ConfigError, DataError. Blocks.
+    """
+    stages = tuple(_stage(stage, host) for stage in spec.stages)
     check_tasksets(spec)
     return msgspec.structs.replace(spec, stages=stages)
 
 
-def _stage(stage: StageSpec) -> StageSpec:
+def _stage(stage: StageSpec, host: Host) -> StageSpec:
     rollout_engines.check_engine(stage.rollout)
     trainer_engines.check_engine(stage.trainer)
     trainer_engines.check_objective(stage)
@@ -165,6 +169,7 @@ def _stage(stage: StageSpec) -> StageSpec:
         ):
             if path:
                 _model(path, field, trusted=trusted)
+        trainer_engines.check_room(stage, host)
     for number, auxiliary in enumerate(stage.auxiliary):
         if not auxiliary.served and auxiliary.engine != "fake":
             field = f"explorer.auxiliary_models[{number}].model_path"

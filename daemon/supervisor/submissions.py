@@ -16,6 +16,7 @@ from rftd.ops import faults
 from rftd.streams.envelope import Position
 from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.spine import Status
+from rftd.streams.spec import ExperimentSpec
 from rftd.workers.devices.host import Host
 
 
@@ -48,10 +49,14 @@ class Submissions:
 
         made: dict[UUID, Accepted] = {}
 
+        def checked() -> ExperimentSpec:
+            host = self._host()
+            return preflight(check_config(config, host=host), host)
+
         async def write(id: UUID) -> Position:
             # Before the lock: digesting a dataset may take minutes, and nobody else's submission, archive or removal
             # should wait for that.
-            spec = await asyncio.to_thread(lambda: preflight(check_config(config, host=self._host())))
+            spec = await asyncio.to_thread(checked)
             async with self._folders:
                 await self._refresh()
                 made[id] = await self._intake.submit(spec, key=key, id=id)

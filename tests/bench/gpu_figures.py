@@ -50,7 +50,7 @@ from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEn
 from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.engines.torch.opening import training_needs
+from rftd.workers.training.memory_needs import training_needs
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import Channels
 

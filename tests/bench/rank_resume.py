@@ -30,7 +30,10 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="resume-") as name:
         bench = ResumeBench(options.engine, make_models(Path(name)), Path(name))
-        found = list(bench.apart(options.steps))
+        found = []
+        for apart in bench.apart(options.steps):
+            found.append(apart)
+            print(apart, file=sys.stderr, flush=True)
         bench.close()
     farthest = {
         f"{before} ranks, then {after}": {

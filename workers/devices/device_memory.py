@@ -34,12 +34,16 @@ def check_memory(needs: Sequence[Need], device: str, *, where: str, fix: str) ->
     total_bytes = sum(need.size_bytes for need in needs)
     if total_bytes <= free_bytes:
         return
-    terms = " + ".join(f"{need.what} {shown(need.size_bytes)}" for need in needs if need.size_bytes)
     raise DeviceMemoryError(
-        f"{shown(total_bytes)} are needed at least ({terms}), and {device} has {shown(free_bytes)} free",
+        f"{shown(total_bytes)} are needed at least ({terms_of(needs)}), and {device} has {shown(free_bytes)} free",
         where=where,
         fix=fix,
     )
+
+
+def terms_of(needs: Sequence[Need]) -> str:
+    """The needs as a sum in words."""
+    return " + ".join(f"{need.what} {shown(need.size_bytes)}" for need in needs if need.size_bytes)
 
 
 def free_on(device: str) -> int:

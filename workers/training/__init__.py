@@ -15,6 +15,7 @@ execution   planned batches on an engine, whoever asks
 saving      checkpoints: files first, then their event
 publishing  weights for explorers: files first, then their event; old ones retired
 extensions  third parties' parts that an experiment trains with: whence, and whether they are here
+memory_needs  the memory that training takes at least on a device, known before anything is loaded
 environment what the bits of the weights may depend on beside the log
 inheritance the weights that a fork begins with
 loop        the loop under the lease: history taken up, plans trained, weights published, checkpoints saved

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
-from rftd.streams.spec import TrainerSpec
+from rftd.streams.spec import StageSpec, TrainerSpec
+from rftd.workers.devices.device_memory import Need
 from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.losses.demands import Part
 
@@ -46,3 +48,5 @@ class TrainerEngineDefinition(Generic[A]):
     """The arguments that are taken when the engine is opened, for every stage; the others are each stage's own."""
     lacks: Mapping[Part, str] = field(default_factory=dict)
     """The parts that it cannot give, each with the reason in words: an objective that needs one is refused."""
+    needs: Callable[[StageSpec, Path, int], list[Need]] | None = None
+    """The least that each of so many devices holds while a stage trains from a model's folder; None: nobody knows."""

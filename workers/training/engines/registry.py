@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -11,9 +12,12 @@ from rftd.ops.plugin_arguments import parsed
 from rftd.ops.plugins import Plugins
 from rftd.ops.processors import threads_of
 from rftd.streams.spec import StageSpec, TrainerSpec
+from rftd.workers.devices.device_memory import shown, terms_of
+from rftd.workers.devices.host import Host
 from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.losses.demands import Demand, demands_of
+from rftd.workers.training.memory_needs import FIX
 
 _HERE: Final = "rftd.workers.training.engines"
 _FIELD: Final = "trainer.engine_args"
@@ -64,7 +68,7 @@ def unmet(stage: StageSpec) -> list[tuple[Demand, str]]:
     Raises ConfigError for parts that are not here.
     """
     lacks = lookup(stage.trainer.engine).lacks
-    return [(demand, lacks[demand.part]) for demand in demands_of(stage) if demand.part in lacks] if lacks else []
+    return [(demand, lacks[demand.part]) for demand in demands_of(stage, lacks) if demand.part in lacks]
 
 
 def check_objective(stage: StageSpec) -> None:
@@ -75,6 +79,37 @@ def check_objective(stage: StageSpec) -> None:
             field=".".join(demand.field),
             fix=demand.fix,
         )
+
+
+def check_room(stage: StageSpec, host: Host) -> None:
+    """Raises ConfigError, with the arithmetic, if a stage needs more memory than its trainer's devices have at all.
+
+    What others take of it meanwhile is the engine's to see, when it opens. On a host that nobody has looked at, or a
+    cluster, nothing is known.
+    """
+    needs_of = lookup(stage.trainer.engine).needs
+    gpus = stage.trainer.devices
+    if needs_of is None or stage.kind == "explore" or not host.seen or host.clustered or (host.gpus and not gpus):
+        return
+    ranks = gpus or max(1, stage.trainer.engine_args.get("ranks", 0))
+    device = max(host.gpus if gpus else host.devices, key=lambda each: each.memory_bytes, default=None)
+    try:
+        needs = needs_of(stage, Path(stage.model.path), ranks)
+    except ConfigError:  # a part that is not here: its worker may have it, and says so if not
+        return
+    each_bytes = sum(need.size_bytes for need in needs)
+    held_bytes = each_bytes if gpus else each_bytes * ranks
+    if device is None or not device.memory_bytes or held_bytes <= device.memory_bytes:
+        return
+    each = ""
+    if ranks > 1:
+        each = f" on each of {gpus} GPUs" if gpus else f", {shown(each_bytes)} by each of {ranks} ranks"
+    raise ConfigError(
+        f"{shown(held_bytes)} are needed at least{each} ({terms_of(needs)}), and {device.name} has "
+        f"{shown(device.memory_bytes)}",
+        field="model.model_path",
+        fix=FIX.removeprefix("free memory there, or "),
+    )
 
 
 def make_engine(spec: TrainerSpec) -> TrainerEngine:

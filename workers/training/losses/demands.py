@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from rftd.streams.spec import AlgorithmSpec, StageSpec
@@ -31,6 +31,9 @@ _OF_FIELDS: Final[dict[PassField, Part]] = {
 }
 
 
+_OF_OBJECTIVE: Final[frozenset[Part]] = frozenset({"entropies", "reference", "critic", "teacher"})
+
+
 class Demand(NamedTuple):
     """One part that is asked for."""
 
@@ -47,9 +50,13 @@ class Demand(NamedTuple):
         return f"{self.by} needs {_WORDS[self.part]}"
 
 
-def demands_of(stage: StageSpec) -> tuple[Demand, ...]:
-    """The demands of the stage, each part once for each argument. Raises ConfigError as `Objective.of`."""
-    return tuple(dict.fromkeys((*_of_objective(stage.algorithm), *_of_rollouts(stage), *_of_model(stage))))
+def demands_of(stage: StageSpec, parts: Collection[Part] = PARTS) -> tuple[Demand, ...]:
+    """The demands of the stage, each part once for each argument. Raises ConfigError as `Objective.of`.
+
+    Where none of `parts` is the objective's to ask for, it is not made: a third party's may be elsewhere.
+    """
+    of_objective = _of_objective(stage.algorithm) if _OF_OBJECTIVE & set(parts) else ()
+    return tuple(dict.fromkeys((*of_objective, *_of_rollouts(stage), *_of_model(stage))))
 
 
 def _of_model(stage: StageSpec) -> Iterator[Demand]:

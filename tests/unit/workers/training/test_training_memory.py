@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 
-from rftd.ops.errors import DeviceMemoryError
+from rftd.ops.errors import ConfigError, DeviceMemoryError
 from rftd.streams.spec import ExperimentSpec, LoraSpec, OptimizerSpec, StageSpec
 from rftd.workers.devices import device_memory
 from rftd.workers.devices.device_memory import Need, check_memory, elements_of, free_on, shown
+from rftd.workers.devices.host import ANY_HOST, Device, Host
 from rftd.workers.training.engine import TrainBatch
+from rftd.workers.training.engines.registry import check_room
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.engines.torch.opening import training_needs
+from rftd.workers.training.memory_needs import training_needs
 
 MakeStage = Callable[..., StageSpec]
 MakeBatch = Callable[..., TrainBatch]
@@ -107,3 +110,42 @@ def test_a_control_group_is_a_limit_and_cached_files_are_free(tmp_path: Path, mo
     assert free_on("cpu") > 1_000_000
     with pytest.raises(DeviceMemoryError, match=r"1 TiB are needed at least \(weights 1 TiB\)"):
         check_memory([Need("weights", 1 << 40)], "cpu", where="m", fix="f")
+
+
+def on_ranks(stage: StageSpec, folder: Path, engine: str, gpus: int, **arguments: Any) -> StageSpec:
+    trainer = msgspec.structs.replace(stage.trainer, engine=engine, devices=gpus, engine_args=arguments)
+    model = msgspec.structs.replace(stage.model, path=str(folder))
+    return msgspec.structs.replace(stage, trainer=trainer, model=model)
+
+
+def host_of(gpus: int, memory_bytes: int) -> Host:
+    gpu = Device(kind="cuda", index=0, name="NVIDIA H100", memory_bytes=memory_bytes, visible="0")
+    cpu = Device(kind="cpu", index=0, name="8 processors", memory_bytes=memory_bytes)
+    return Host(devices=(cpu, *(msgspec.structs.replace(gpu, index=each) for each in range(gpus))))
+
+
+def test_what_no_device_can_hold_is_refused_at_submission(tiny_model: Path, make_stage: MakeStage) -> None:
+    """torch's ranks hold everything each, verl's a part of it; what waits on the host is not counted."""
+    stage = make_stage(kl_coef=0.1)
+    whole = sum(need.size_bytes for need in training_needs(stage, tiny_model))
+    halves = sum(need.size_bytes for need in training_needs(stage, tiny_model, spread=2))
+    assert halves < whole
+    torch_stage = on_ranks(stage, tiny_model, "torch", 2, device="cuda", ranks=2)
+    check_room(torch_stage, host_of(2, whole))
+    with pytest.raises(ConfigError) as refused:
+        check_room(torch_stage, host_of(2, whole - 1))
+    said = str(refused.value)
+    assert f"{shown(whole)} are needed at least on each of 2 GPUs (weights " in said
+    assert f"and NVIDIA H100 has {shown(whole - 1)}" in said
+    assert refused.value.field == "model.model_path"
+    verl = on_ranks(stage, tiny_model, "verl", 2)
+    check_room(verl, host_of(2, halves))
+    with pytest.raises(ConfigError, match="on each of 2 GPUs"):
+        check_room(verl, host_of(2, halves - 1))
+    check_room(on_ranks(stage, tiny_model, "verl", 2, param_offload=True), host_of(2, halves - 1))
+    on_cpu = on_ranks(stage, tiny_model, "torch", 0, ranks=3)
+    check_room(on_cpu, host_of(0, 3 * whole))
+    with pytest.raises(ConfigError, match=r"by each of 3 ranks .* 8 processors has"):
+        check_room(on_cpu, host_of(0, 3 * whole - 1))
+    check_room(on_cpu, ANY_HOST)
+    check_room(msgspec.structs.replace(on_cpu, kind="explore"), host_of(0, 1))

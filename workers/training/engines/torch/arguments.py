@@ -11,6 +11,7 @@ from rftd.ops.plugin_arguments import parsed
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
+from rftd.workers.training.memory_needs import training_needs
 from rftd.workers.training.ranks.controller import TIMEOUT_S, RankedEngine, RankPlan
 from rftd.workers.training.ranks.messages import RankPlace
 
@@ -81,4 +82,10 @@ def _make(opening: TrainerOpening[TorchTrainerArgs]) -> TrainerEngine:
     return TorchTrainerEngine(threads=opening.threads)
 
 
-ENGINE: Final = TrainerEngineDefinition(arguments=TorchTrainerArgs, make=_make, opened_with=OPENED_WITH)
+ENGINE: Final = TrainerEngineDefinition(
+    arguments=TorchTrainerArgs,
+    make=_make,
+    opened_with=OPENED_WITH,
+    # Each rank has everything.
+    needs=lambda stage, base, _devices: training_needs(stage, base),
+)

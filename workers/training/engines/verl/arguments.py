@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugin_arguments import parsed
+from rftd.streams.spec import StageSpec
 from rftd.workers.devices.compute_device import DeviceName
+from rftd.workers.devices.device_memory import Need
 from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.losses.demands import Part
+from rftd.workers.training.memory_needs import training_needs
 from rftd.workers.training.ranks.controller import TIMEOUT_S, RankedEngine, RankPlan
 from rftd.workers.training.ranks.messages import RankPlace
 
@@ -93,6 +97,17 @@ def parse(arguments: Mapping[str, Any]) -> VerlTrainerArgs:
     return parsed(arguments, VerlTrainerArgs, taker="the verl engine", field="trainer.engine_args")
 
 
+def _needs(stage: StageSpec, base: Path, devices: int) -> list[Need]:
+    """Shards over `fsdp_size` devices or all; where anything waits on the host, the policy alone is counted."""
+    arguments = parse(stage.trainer.engine_args)
+    size = arguments.fsdp_size
+    needs = training_needs(stage, base, spread=size if 0 < size < devices else devices)
+    if arguments.param_offload or arguments.optimizer_offload or arguments.ref_param_offload:
+        # Weights and gradients are there together in its backward pass, whatever else comes and goes.
+        return [needs[0], needs[1], needs[-1]]
+    return needs
+
+
 def make_rank(place: RankPlace) -> TrainerEngine:
     """The engine of one rank, in a process of its own; the group of all ranks is there already."""
     from rftd.workers.training.engines.verl.engine import VerlTrainerEngine
@@ -126,4 +141,6 @@ def _make(opening: TrainerOpening[VerlTrainerArgs]) -> TrainerEngine:
     return VerlTrainerEngine(threads=opening.threads)
 
 
-ENGINE: Final = TrainerEngineDefinition(arguments=VerlTrainerArgs, make=_make, opened_with=OPENED_WITH, lacks=LACKS)
+ENGINE: Final = TrainerEngineDefinition(
+    arguments=VerlTrainerArgs, make=_make, opened_with=OPENED_WITH, lacks=LACKS, needs=_needs
+)
