@@ -8,6 +8,7 @@ from typing import Any, Final
 
 _INT: Final = re.compile(r"[-+]?(?:0|[1-9][\d_]{0,18})")
 _FLOAT: Final = re.compile(r"[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][-+]?\d{1,4})?")
+_FLOAT_LOOKS: Final = re.compile(r"[.eE]")
 _FUNCTION: Final = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag|extend_list)\(")
 _DEPTH: Final = 16
 
@@ -44,7 +45,8 @@ def read_word(text: str) -> Any:
         return lowered == "true"
     if _INT.fullmatch(text):
         return int(text.replace("_", ""))
-    if len(text) <= 40 and _FLOAT.fullmatch(text):
+    # Without a point or an exponent it is no number: `010` stays text.
+    if len(text) <= 40 and _FLOAT_LOOKS.search(text) and _FLOAT.fullmatch(text):
         number = float(text.replace("_", ""))
         return number if math.isfinite(number) else text
     return text

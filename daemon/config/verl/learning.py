@@ -33,7 +33,7 @@ _ESTIMATORS: Final[Mapping[str, tuple[str, str]]] = {
 """veRL's estimators: the type and the advantage function here."""
 _LOSSES: Final[Mapping[str, str]] = {
     **{"vanilla": "ppo", "gspo": "gspo", "sapo": "sapo", "geo_mean": "gmpo"},
-    **{"clip_cov": "clip_cov", "kl_cov": "kl_cov", "cispo": "cispo"},
+    **{"clip_cov": "clip_cov", "kl_cov": "kl_cov", "cispo": "cispo", "gpg": "opmd"},
 }
 _PENALTIES: Final[Mapping[str, str]] = {
     **{"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "low_var_kl", "k3": "k3"},
@@ -112,6 +112,8 @@ def _put_losses(draft: ExperimentDraft) -> None:
     mode = f"{_ACTOR}.policy_loss.loss_mode"
     loss = _word(draft, mode, _LOSSES)
     kind = draft.fields.get(("algorithm", "algorithm_type"), (None, ""))[0]
+    if loss == "opmd":
+        draft.put("algorithm.policy_loss_fn_args.tau", 0.0, mode, note="so opmd is veRL's gpg")
     if loss is not None and (draft.given(mode) or (kind and registry.lookup(kind).policy_loss != loss)):
         draft.put("algorithm.policy_loss_fn", loss, mode)
     for key, argument in _LOSS_ARGS.items():

@@ -12,9 +12,11 @@ _ACTOR: Final = "actor_rollout_ref.actor"
 _INPUT: Final = "buffer.explorer_input"
 _ENGINE: Final = "explorer.rollout_model"
 _BESIDE: Final = "explorer.auxiliary_models[0]"
+_PARALLEL: Final = f"{_ROLLOUT}.tensor_model_parallel_size"
 _MINI: Final = f"{_ACTOR}.ppo_mini_batch_size"
 _BATCH: Final = "data.train_batch_size"
 _N: Final = f"{_ROLLOUT}.n"
+_SPLITS: Final = ("train", "test", "val", "validation")
 _MONITORS: Final = ("wandb", "tensorboard", "mlflow", "swanlab")
 _TIMEOUT_S: Final = 1200
 """The guide's examples wait so long for weights; veRL has no such wait."""
@@ -105,22 +107,18 @@ def _put_tasksets(draft: ExperimentDraft) -> None:
         for index, file in enumerate(_files(draft, name)):
             here = f"{_INPUT}.{kind}[{index}]"
             path = PurePosixPath(file)
-            folder = path.parent.name if not path.parent.name.startswith("${") else ""
-            whole = path.suffix in (".parquet", ".json", ".jsonl") and path.stem in (
-                "train",
-                "test",
-                "val",
-                "validation",
-            )
-            whole = whole or path.suffix == ".parquet"
-            words = (folder or path.stem) if whole else path.stem
-            title = words + ("_eval" if kind == "eval_tasksets" else "")
+            folder = path.parent.name if "$" not in path.parent.name else ""
+            whole = path.suffix == ".parquet" or (path.suffix in (".json", ".jsonl") and path.stem in _SPLITS)
+            word = folder if whole and folder else path.stem
+            # A name is a folder's, or that of a file: not of a variable.
+            word = word if "$" not in path.name else f"taskset_{index}"
+            title = word + ("_eval" if kind == "eval_tasksets" else "")
             while title in taken:
                 title += f"_{index}"
             taken.add(title)
             draft.put(f"{here}.name", title)
             draft.put(f"{here}.storage_type", "file")
-            draft.put(f"{here}.path", str(path.parent) if whole else file, name, brief=True)
+            draft.put(f"{here}.path", _local(str(path.parent) if whole else file), name, brief=True)
             if whole:
                 draft.put(f"{here}.split", path.stem)
             for key, default in (("prompt_key", "prompt"), ("response_key", "answer")):
@@ -143,6 +141,11 @@ def _put_tasksets(draft: ExperimentDraft) -> None:
             draft.drop(name, "so it is here")
         else:
             draft.ask(name, "choose a reward as default_reward_fn_type")
+
+
+def _local(path: str) -> str:
+    """The path so that no reader takes it for a name on a hub: veRL reads files alone."""
+    return path if path.startswith(("/", "~", "$", ".")) or "://" in path else f"./{path}"
 
 
 def _put_order(draft: ExperimentDraft, count: int) -> None:
@@ -233,17 +236,15 @@ def _put_engines(draft: ExperimentDraft) -> None:
     per_node = draft.number("trainer.n_gpus_per_node")
     draft.put("cluster.node_num", nodes, "trainer.nnodes")
     draft.put("cluster.gpu_per_node", per_node, "trainer.n_gpus_per_node")
-    each = 1
+    parallel = draft.number(_PARALLEL)
+    each = parallel
     for key, target in (
-        ("tensor_model_parallel_size", "tensor_parallel_size"),
         ("data_parallel_size", "data_parallel_size"),
         ("pipeline_model_parallel_size", "pipeline_parallel_size"),
     ):
         name = f"{_ROLLOUT}.{key}"
-        size = draft.number(name)
-        each *= size
-        if draft.given(name) or (key == "tensor_model_parallel_size" and size > 1):
-            draft.put(f"{_ENGINE}.{target}", size, name)
+        each *= draft.number(name)
+        draft.put_given(f"{_ENGINE}.{target}", name)
     engine = f"{_ROLLOUT}.name"
     if draft.value(engine) in (None, "vllm"):
         draft.drop(engine, "explorers generate with vllm unless another engine is written")
@@ -252,16 +253,28 @@ def _put_engines(draft: ExperimentDraft) -> None:
     beside = _put_reward_model(draft)
     if nodes * per_node == 1 and not beside:
         draft.put("mode", "colocate", note="explorer and trainer take turns on the one GPU")
+        draft.put_given(f"{_ENGINE}.tensor_parallel_size", _PARALLEL)
         draft.put(f"{_ENGINE}.engine_num", 1)
         return
     split = split_gpus(nodes, per_node, each=each, beside=beside)
+    asked = parallel
+    while split is None and parallel % 2 == 0:
+        parallel //= 2
+        each //= 2
+        split = split_gpus(nodes, per_node, each=each, beside=beside)
     if split is None:
         what = f"{nodes} x {per_node} GPUs are too few for explorers of {each} each"
         what += f", a reward model of {beside}" if beside else ""
-        name = f"{_ROLLOUT}.tensor_model_parallel_size"
-        name = name if draft.given(name) else "trainer.n_gpus_per_node"
+        name = _PARALLEL if draft.given(_PARALLEL) else "trainer.n_gpus_per_node"
         draft.contradict(name, f"{what} and a trainer with GPUs of its own", "give more GPUs, or smaller engines")
         return
+    if parallel != asked:
+        text = (
+            f"({asked} would leave the trainer no GPU of its own: {parallel} is written. Give more GPUs if that is few)"
+        )
+        draft.remark("needs a person", _PARALLEL, text)
+    if draft.given(_PARALLEL) or parallel > 1:
+        draft.put(f"{_ENGINE}.tensor_parallel_size", parallel, _PARALLEL)
     note = f"GPUs: explorers {split.engines * each}, "
     note += f"the reward model {split.beside * beside}, " if beside else ""
     draft.put(f"{_ENGINE}.engine_num", split.engines, note=f"{note}the trainer {split.left}")

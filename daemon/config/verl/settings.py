@@ -120,7 +120,7 @@ class VerlSettings:
             self.wrong(place, "", what, "take the FSDP script of the same model", Unsupported)
         elif choice not in _GROUPS:
             near = difflib.get_close_matches(choice, _GROUPS, 1, 0.8)
-            fix = f"did you mean {near[0]!r}?" if near else "write its keys into this file"
+            fix = f"did you mean {near[0]!r}?" if near else "give its file, and these keys after `--`"
             shown = f"{name} {choice}".strip()
             self.wrong(place, "", f"the default {shown!r} is unknown: its values are in no file here", fix, Unsupported)
 
@@ -195,7 +195,10 @@ def command_settings(words: Sequence[ShellWord], source: SourceMap) -> VerlSetti
     rest = words if program is None else words[program + 1 :]
     named = False
     for word in rest:
-        if named:
+        if word.unknown and (named or word.text.startswith(("--config-name", "-cn"))):
+            settings.wrong(word.place, "", f"an option is not known: {word.unknown}", "write it out", SyntaxIssue)
+            named = False
+        elif named:
             settings.group("--config-name", word.text, word.place)
             named = False
         elif word.text in ("--config-name", "-cn"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from rftd.daemon.config.issue import Issue, SyntaxIssue
 from rftd.daemon.config.source import SourceMap, SourcePlace
@@ -14,12 +14,15 @@ from rftd.daemon.config.verl.arithmetic import whole_number
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _BRACED: Final = re.compile(r"([A-Za-z_]\w*)(\[[@*]\])?(?:(:?[-=])(.*))?\Z", re.DOTALL)
+_ARGUMENT: Final = re.compile(r"\d+:?-(.*)\Z", re.DOTALL)
 _BLANKS: Final = " \t\r"
 _ENDS: Final = "\n;&|()"
 _OPENERS: Final = frozenset({"if", "for", "while", "until", "case", "select", "{"})
 _CLOSERS: Final = frozenset({"fi", "done", "esac", "}"})
 _PARTS: Final = frozenset({"then", "do", "else", "elif", "!", "time", "function"})
 _DECLARING: Final = frozenset({"export", "local", "readonly", "declare", "typeset"})
+_Piece: TypeAlias = tuple[str, str, "list[ShellWord] | None"]
+"""A text, the reason why it is not known, and the words in its place if it is a whole list, which may be empty."""
 _MOST_CHARS: Final = 1 << 20
 """What all words together may expand to: variables may double one another."""
 
@@ -179,7 +182,7 @@ class _ShellReader:
             self._word()
 
     def _word(self, *, split: bool = True) -> list[ShellWord]:
-        """The words that stand here: several if a list of words is expanded, or text with blanks."""
+        """The words that stand here: of an expanded list, or of text with blanks, several or none."""
         start = self.at
         texts: list[str | None] = [None]
         unknown = ""
@@ -191,24 +194,23 @@ class _ShellReader:
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
                 break
-            begun = self.at
-            pieces, why, elements = self._piece()
-            if elements and texts == [None] and split:
+            text, why, elements = self._piece()
+            unknown = unknown or why
+            if elements is not None and texts == [None] and split:
                 listed = elements
                 continue
-            unknown = unknown or why
-            quoted = self.text[begun] in "'\"\\"
-            blanks = split and not quoted and self.text[begun] == "$"
-            for number, part in enumerate(pieces.split() if blanks and pieces.strip() else [pieces]):
+            # What an expansion without quotes holds is taken apart at its blanks.
+            parts = text.split() if split and char == "$" else [text]
+            for number, part in enumerate(parts):
                 if number:
                     texts.append(None)
                 texts[-1] = (texts[-1] or "") + part
-        if listed and texts == [None]:
+        if texts == [None] and not unknown:
             return listed
         here = self.place(start, self.at)
         return [ShellWord(text or "", here, unknown) for text in texts]
 
-    def _piece(self) -> tuple[str, str, list[ShellWord]]:
+    def _piece(self) -> _Piece:
         """The text of the next piece of a word, the reason why it is not known, and the words of a whole list."""
         char = self.text[self.at]
         if char == "'":
@@ -217,20 +219,20 @@ class _ShellReader:
                 raise self.fail(self.at, "the quote that opens here is never closed", "close it with '")
             inside = self.text[self.at + 1 : end]
             self.at = end + 1
-            return self._spend(inside), "", []
+            return self._spend(inside), "", None
         if char == '"':
             return self._double_quoted()
         if char == "\\":
             self.at += 2
-            return self.text[self.at - 1 : self.at], "", []
+            return self.text[self.at - 1 : self.at], "", None
         if char == "`":
             return self._not_run("`")
         if char == "$":
             return self._expansion()
         self.at += 1
-        return self._spend(char), "", []
+        return self._spend(char), "", None
 
-    def _double_quoted(self) -> tuple[str, str, list[ShellWord]]:
+    def _double_quoted(self) -> _Piece:
         opened = self.at
         self.at += 1
         parts: list[str] = []
@@ -239,14 +241,14 @@ class _ShellReader:
             char = self.text[self.at]
             if char == '"':
                 self.at += 1
-                return "".join(parts), unknown, []
+                return "".join(parts), unknown, None
             if char == "\\" and self.text[self.at + 1 : self.at + 2] in ("\\", '"', "$", "`", "\n"):
                 parts.append("" if self.text[self.at + 1] == "\n" else self.text[self.at + 1])
                 self.at += 2
             elif char in "$`":
                 text, why, listed = self._expansion() if char == "$" else self._not_run("`")
                 unknown = unknown or why
-                if listed and not parts and self.text.startswith('"', self.at):
+                if listed is not None and not parts and self.text.startswith('"', self.at):
                     self.at += 1
                     return "", "", listed
                 parts.append(" ".join(word.text for word in listed) if listed else text)
@@ -255,7 +257,7 @@ class _ShellReader:
                 self.at += 1
         raise self.fail(opened, "the quote that opens here is never closed", 'close it with "')
 
-    def _expansion(self) -> tuple[str, str, list[ShellWord]]:
+    def _expansion(self) -> _Piece:
         start = self.at
         if self.text.startswith("$((", start):
             end = self.text.find("))", start)
@@ -281,20 +283,23 @@ class _ShellReader:
         # `$@` and its like are what the script is called with: nothing, for it is not called.
         return ("", "", []) if self.text[start + 1 : start + 2] in ("@", "*", "#", "?") else self._argument(start)
 
-    def _argument(self, start: int) -> tuple[str, str, list[ShellWord]]:
+    def _argument(self, start: int) -> _Piece:
         char = self.text[start + 1 : start + 2]
         if char.isdigit():
-            return "", f"${char} is what the script is called with", []
+            return "", f"${char} is what the script is called with", None
         self.at = start + 1
-        return "$", "", []
+        return "$", "", None
 
-    def _braced(self, inside: str) -> tuple[str, str, list[ShellWord]]:
+    def _braced(self, inside: str) -> _Piece:
         found = _BRACED.match(inside)
+        argument = _ARGUMENT.match(inside)
+        if argument:
+            return self._default(argument[1])
         if found is None:
             # `${a.b}` in double quotes cannot be a variable: it is Hydra's, and the shell would refuse it.
             if re.fullmatch(r"[\w.]*\.[\w.]+|[\w.]+:[^}]*", inside) and ":-" not in inside:
-                return "${" + inside + "}", "", []
-            return "", f"`${{{inside[:40]}}}` is not worked out", []
+                return "${" + inside + "}", "", None
+            return "", f"`${{{inside[:40]}}}` is not worked out", None
         name, listed, operator, default = found.groups()
         if name not in self.variables and operator:
             return self._default(default)
@@ -303,36 +308,36 @@ class _ShellReader:
             return self._default(default)
         return text, why, words
 
-    def _default(self, text: str) -> tuple[str, str, list[ShellWord]]:
+    def _default(self, text: str) -> _Piece:
         # In shell a default may hold variables of its own.
         if "$" not in text and "`" not in text and "'" not in text and '"' not in text:
-            return self._spend(text), "", []
+            return self._spend(text), "", None
         inner = _ShellReader(text, SourceMap(self.origin))
         inner.variables = self.variables
         inner._spent = self._spent + len(text)
         words = inner._word(split=False)
-        return " ".join(word.text for word in words), next((word.unknown for word in words if word.unknown), ""), []
+        return " ".join(word.text for word in words), next((word.unknown for word in words if word.unknown), ""), None
 
-    def _variable(self, name: str, *, whole: bool) -> tuple[str, str, list[ShellWord]]:
+    def _variable(self, name: str, *, whole: bool) -> _Piece:
         words = self.variables.get(name)
         if words is None:
-            return ("", "", []) if whole else ("${oc.env:" + name + "}", "", [])
+            return ("", "", []) if whole else ("${oc.env:" + name + "}", "", None)
         self._spend("".join(word.text for word in words))
         if whole:
             return "", "", words
-        return (words[0].text, words[0].unknown, []) if words else ("", "", [])
+        return (words[0].text, words[0].unknown, None) if words else ("", "", None)
 
-    def _calculated(self, expression: str) -> tuple[str, str, list[ShellWord]]:
+    def _calculated(self, expression: str) -> _Piece:
         def known(name: str) -> str:
             words = self.variables.get(name)
             return words[0].text if words and not words[0].unknown else ""
 
         number = whole_number(expression, known)
         if number is None:
-            return "", f"`$(({expression.strip()[:40]}))` is not worked out", []
-        return str(number), "", []
+            return "", f"`$(({expression.strip()[:40]}))` is not worked out", None
+        return str(number), "", None
 
-    def _not_run(self, opening: str) -> tuple[str, str, list[ShellWord]]:
+    def _not_run(self, opening: str) -> _Piece:
         start = self.at
         depth = 0
         self.at += len(opening)
@@ -350,7 +355,7 @@ class _ShellReader:
         else:
             raise self.fail(start, f"the `{opening}` that opens here is never closed", "close it")
         shown = " ".join(self.text[start : self.at].split())
-        return "", f"{shown[:60]} is a command, and nothing is run", []
+        return "", f"{shown[:60]} is a command, and nothing is run", None
 
     def _spend(self, text: str) -> str:
         self._spent += len(text)

@@ -1,0 +1,119 @@
+"""Shell scripts are read and never run: variables, quotes, lists, conditions, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rftd.daemon.config.source import SourceMap
+from rftd.daemon.config.verl.shell import read_shell
+
+Refused = Callable[[str], str]
+RUN = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=d/train.jsonl"
+
+
+def words(text: str) -> list[str]:
+    """The texts of the last command's words."""
+    return [word.text for word in read_shell(text, SourceMap("run.sh"))[-1]]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("run a b", ["run", "a", "b"]),
+        ("run a \\\n  b # said\n", ["run", "a", "b"]),
+        ("run 'a b' \"c d\" e\\ f", ["run", "a b", "c d", "e f"]),
+        ("X=1\nrun a=$X b=${X} c='$X' d=\"$X\"", ["run", "a=1", "b=1", "c=$X", "d=1"]),
+        ('run $HOME/x "${HOME}"', ["run", "${oc.env:HOME}/x", "${oc.env:HOME}"]),
+        ("run a=${X:-8} b=${Y-9} c=${Z:=7}", ["run", "a=8", "b=9", "c=7"]),
+        ("X=\nrun a=${X:-8} b=${X-9}", ["run", "a=8", "b="]),
+        ("X=2\nrun a=${Y:-$X/b}", ["run", "a=2/b"]),
+        ("export A=1 B=x\nrun $A$B", ["run", "1x"]),
+        ("A=x\nA+=y\nrun $A", ["run", "xy"]),
+        ('A=(a "b c"\n  # said\n  d)\nA+=(e)\nrun "${A[@]}" z', ["run", "a", "b c", "d", "e", "z"]),
+        ("A='x=1 y=2'\nrun $A \"$A\"", ["run", "x=1", "y=2", "x=1 y=2"]),
+        ("N=3\nrun $((N * (2 + 1))) $(( $N/2 )) $((-7 / 2)) $((-7 % 2))", ["run", "9", "1", "-3", "-1"]),
+        ('run a $@ "$@" $*', ["run", "a"]),
+        ("run a=1 2>&1 | tee log.txt > x", ["tee", "log.txt"]),
+        ("A=1 run b", ["run", "b"]),
+        ("set -x\nrun 'é ü' # ✓", ["run", "é ü"]),
+        ('run "a\\"b\\$c"', ["run", 'a"b$c']),
+        ("run '${data.x}' \"${data.x}\"", ["run", "${data.x}", "${data.x}"]),
+    ],
+)
+def test_words(script: str, expected: list[str]) -> None:
+    assert words(script) == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("run $(date +%s)", "$(date +%s) is a command, and nothing is run"),
+        ("run `whoami`", "`whoami` is a command, and nothing is run"),
+        ("if [ -d x ]; then\n  A=1\nfi\nrun $A", "A is set on line 2 under a condition"),
+        ("test -d x && A=1\nrun $A", "A is set on line 1 under a condition"),
+        ("for N in 1 2; do\n  run $N\ndone", "the script sets N while it runs"),
+        ("read A\nrun $A", "the script sets A while it runs"),
+        ("run ${A##*/}", "`${A##*/}` is not worked out"),
+        ("run $1", "$1 is what the script is called with"),
+        ("run $((2 ** 70))", "`$((2 ** 70))` is not worked out"),
+        ("run $((1 / 0))", "`$((1 / 0))` is not worked out"),
+    ],
+)
+def test_what_is_not_known_says_why(script: str, reason: str) -> None:
+    (command,) = [words for words in read_shell(script, SourceMap("run.sh")) if words[0].text == "run"]
+    assert command[1].unknown == reason
+
+
+@pytest.mark.parametrize(
+    ("script", "place", "what"),
+    [
+        ("set -x\nrun a='b\nrun c\n", "run.sh:2:7", "the quote that opens here is never closed"),
+        ('run a\nrun b="$X\n', "run.sh:2:7", "the quote that opens here is never closed"),
+        ("run ${X\n", "run.sh:1:5", "the `${` that opens here is never closed"),
+        ("run $((1 + \n", "run.sh:1:5", "the `$((` that opens here is never closed"),
+        ("run $(date", "run.sh:1:5", "the `$(` that opens here is never closed"),
+        ("A=(a b\n", "run.sh:1:3", "the array that begins here is never closed"),
+        ("cat <<EOF > x\na\nEOF\n", "run.sh:1:5", "a here-document begins here, which is not read"),
+    ],
+)
+def test_what_cannot_be_read_is_shown_where_it_begins(refused: Refused, script: str, place: str, what: str) -> None:
+    text = refused(f"{script}{RUN}")
+    assert f"--> {place}" in text
+    assert what in text
+
+
+def test_variables_that_double_one_another_end_in_an_error(refused: Refused) -> None:
+    doubling = "A=xxxxxxxxxx\n" + "A=$A$A\n" * 40
+    assert "variables expand to more than" in refused(f"{doubling}{RUN} trainer.project_name=$A")
+
+
+@pytest.mark.parametrize(
+    ("script", "what"),
+    [
+        ("", "no command runs verl.trainer.main_ppo"),
+        ("echo hello", "no command runs verl.trainer.main_ppo"),
+        ("torchrun -m verl.trainer.fsdp_sft_trainer a.b=1", "verl.trainer.fsdp_sft_trainer is another program of veRL"),
+        (f"{RUN}\n{RUN}", "a second command runs veRL here"),
+        (f"{RUN} --config-name=ppo_megatron_trainer", "this release trains FSDP2 alone"),
+        (f"{RUN} --config-name my_trainer", "the default '--config-name my_trainer' is unknown"),
+        (f"{RUN} loose", "'loose' is no override"),
+    ],
+)
+def test_what_is_no_run_of_verls_is_refused(refused: Refused, script: str, what: str) -> None:
+    assert what in refused(script)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "python3 -m verl.trainer.main_ppo",
+        "ray job submit --no-wait -- python -m verl.trainer.main_ppo",
+        "nohup python /a/main_ppo.py",
+    ],
+)
+def test_the_program_is_found_behind_others(script: str) -> None:
+    from rftd.daemon.config.verl.importing import import_script
+
+    assert "algorithm_type: grpo" in import_script(f"{script} algorithm.adv_estimator=grpo &> log &", "run.sh").text

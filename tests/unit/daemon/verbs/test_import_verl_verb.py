@@ -1,0 +1,57 @@
+"""`rftd import-verl`, as a user runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rftd.daemon.config.loading import load_file
+from rftd.daemon.verbs.import_verl import command
+from rftd.workers.devices.host import ANY_HOST
+
+GRPO = str(Path(__file__).parents[3] / "golden" / "verl" / "grpo.sh")
+
+
+def test_a_script_becomes_a_file_and_a_report(tmp_path: Path) -> None:
+    out = tmp_path / "grpo.yaml"
+    report = tmp_path / "report.txt"
+    result = CliRunner().invoke(command, [GRPO, "-o", str(out), "--report", str(report), "--", "trainer.save_freq=50"])
+    assert result.exit_code == 0, result.output
+    assert result.output == ""
+    spec = load_file(out, environ={"HOME": "/home/me"}, host=ANY_HOST).spec
+    assert spec.stages[0].trainer.save_interval == 50
+    lines = report.read_text().splitlines()
+    assert any("mapped: trainer.save_freq=50 -> trainer.save_interval" in line for line in lines)
+    assert any(line.startswith(f"{GRPO}:10:1: dropped: data.truncation=error (") for line in lines)
+    assert "mapped" in lines[-1]
+    assert "needs a person" in lines[-1]
+
+
+def test_a_command_line_is_printed_and_its_report_is_apart() -> None:
+    words = ["python3", "-m", "verl.trainer.main_ppo", "algorithm.adv_estimator=grpo", "data.train_files=d/train.jsonl"]
+    result = CliRunner().invoke(command, ["--", *words])
+    assert result.exit_code == 0
+    assert "algorithm_type: grpo  # algorithm.adv_estimator\n" in result.stdout
+    assert "<command line>, word 4: mapped: algorithm.adv_estimator=grpo" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--", "algorithm.adv_estimater=grpo"], "<command line>, word 1"),
+        (["--", "algorithm.adv_estimater=grpo"], "did you mean 'algorithm.adv_estimator'?"),
+        (["missing.sh"], "no such file"),
+        ([], "give a FILE, or a command line after `--`"),
+        ([GRPO, "-o", "/nowhere/at/all.yaml"], "cannot be written"),
+        ([GRPO, "--", "data.shufle=True"], "did you mean 'data.shuffle'?"),
+        (["--"], "give a FILE, or a command line after `--`"),
+    ],
+)
+def test_bad_input_ends_with_two(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
