@@ -5,9 +5,11 @@ It is a lower bound, so that nothing that fits is refused.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from pathlib import Path
 from typing import Final
 
+from rftd.streams.schedule import eval_due, kept_versions, publish_due, trainer_interval
 from rftd.streams.spec import StageSpec
 from rftd.workers.devices.device_memory import Need, elements_of, number_in, settings_of
 from rftd.workers.training.losses.objective import Objective
@@ -18,6 +20,7 @@ FIX: Final = (
 )
 _FLOAT32_BYTES: Final = 4
 _HALF_BYTES: Final = 2
+_DEVICE_CHANNEL: Final = "nccl"
 
 
 def training_needs(stage: StageSpec, base: Path, *, spread: int = 1) -> list[Need]:
@@ -50,3 +53,30 @@ def _activations(stage: StageSpec, base: Path) -> Need:
     tokens = min(stage.trainer.max_tokens_per_micro_batch, stage.train_batch_size * stage.model.max_model_len)
     size = _HALF_BYTES if stage.trainer.dtype == "bfloat16" else _FLOAT32_BYTES
     return Need(f"activations of {tokens} tokens", tokens * layers * width * size)
+
+
+def held_need(stage: StageSpec, base: Path) -> Need:
+    """The versions that the torch engine's one process keeps on its device for explorers, in the dtype of rollouts.
+
+    Ranks give theirs to the host. Adapters alone are not counted.
+    """
+    arguments = stage.trainer.engine_args
+    adapter_alone = stage.model.lora is not None and arguments.get("lora_publish") == "adapter"
+    on_device = stage.sync.method == _DEVICE_CHANNEL and not arguments.get("ranks") and not adapter_alone
+    count = _held_versions(stage) if on_device else 0
+    size = _HALF_BYTES if stage.rollout.dtype == "bfloat16" else _FLOAT32_BYTES
+    return Need(f"{count} published versions", count * elements_of(base) * size)
+
+
+def _held_versions(stage: StageSpec) -> int:
+    """The most versions that a channel without files is sure to keep at a time.
+
+    Those that are evaluated and the last one are files whatever the channel.
+    """
+    if stage.kind != "train" and not trainer_interval(stage.sync):
+        return 1  # it publishes when it is asked, and nobody knows how often
+    kept = kept_versions(stage)
+    # A long stage is as its beginning.
+    steps = range(min(stage.total_steps, 4 * (kept + 1)))
+    due = [step for step in steps if publish_due(stage, step) and not eval_due(stage, step)]
+    return max((index + 1 - bisect_left(due, newest - kept) for index, newest in enumerate(due)), default=0)

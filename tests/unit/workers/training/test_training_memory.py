@@ -11,12 +11,22 @@ import pytest
 import torch
 
 from rftd.ops.errors import ConfigError, DeviceMemoryError
-from rftd.streams.spec import ExperimentSpec, LoraSpec, OptimizerSpec, StageSpec
+from rftd.streams.spec import (
+    ExperimentSpec,
+    LoraSpec,
+    OptimizerSpec,
+    RolloutSpec,
+    StageSpec,
+    SyncSpec,
+    TasksetSpec,
+    TrainerSpec,
+)
 from rftd.workers.devices import device_memory
 from rftd.workers.devices.device_memory import Need, check_memory, elements_of, free_on, shown
 from rftd.workers.devices.host import ANY_HOST, Device, Host
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.registry import check_room
+from rftd.workers.training.engines.torch.arguments import ENGINE
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.memory_needs import training_needs
 
@@ -97,6 +107,29 @@ def test_an_adapter_and_half_precision_take_less(tiny_model: Path, make_stage: M
     assert adapted["gradients"] == 0 == adapted["the reference"]
     half = {need.what: need.size_bytes for need in training_needs(make_stage(dtype="bfloat16"), tiny_model)}
     assert 2 * half["activations of 1024 tokens"] == whole["activations of 1024 tokens"] > 0
+
+
+def test_versions_that_stay_on_the_device_until_they_are_retired_are_counted(
+    tiny_model: Path, make_stage: MakeStage
+) -> None:
+    assert ENGINE.needs is not None
+    needs_of = ENGINE.needs
+
+    def held(**fields: object) -> tuple[str, int]:
+        stage = msgspec.structs.replace(make_stage(), **{"sync": SyncSpec(method="nccl"), **fields})
+        return needs_of(stage, tiny_model, 1)[-1]
+
+    one = 4 * elements_of(tiny_model)
+    # The newest, and those that explorers may be told to begin on.
+    assert held() == ("5 published versions", 5 * one)
+    assert held(total_steps=3) == ("3 published versions", 3 * one)
+    assert held(sync=SyncSpec(method="nccl", interval=3)) == ("7 published versions", 7 * one)
+    evals = (TasksetSpec(name="held-out", path="held-out"),)
+    assert held(evals=evals, eval_interval=2) == ("3 published versions", 3 * one), "the others are files"
+    assert held(sync=SyncSpec(method="nccl", style="explorer_driven")) == ("1 published versions", one)
+    assert held(rollout=RolloutSpec(dtype="bfloat16")) == ("5 published versions", 5 * one // 2)
+    assert held(sync=SyncSpec(method="memory"))[1] == 0
+    assert held(trainer=TrainerSpec(engine_args={"ranks": 2}))[1] == 0
 
 
 def test_a_control_group_is_a_limit_and_cached_files_are_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

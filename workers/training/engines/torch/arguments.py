@@ -11,7 +11,7 @@ from rftd.ops.plugin_arguments import parsed
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
-from rftd.workers.training.memory_needs import training_needs
+from rftd.workers.training.memory_needs import held_need, training_needs
 from rftd.workers.training.ranks.controller import TIMEOUT_S, RankedEngine, RankPlan
 from rftd.workers.training.ranks.messages import RankPlace
 
@@ -87,5 +87,5 @@ ENGINE: Final = TrainerEngineDefinition(
     make=_make,
     opened_with=OPENED_WITH,
     # Each rank has everything.
-    needs=lambda stage, base, _devices: training_needs(stage, base),
+    needs=lambda stage, base, _devices: [*training_needs(stage, base), held_need(stage, base)],
 )

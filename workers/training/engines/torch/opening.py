@@ -12,7 +12,7 @@ import torch
 from rftd.ops.releases import release_of
 from rftd.streams.spec import StageSpec
 from rftd.workers.devices.device_memory import check_memory
-from rftd.workers.training.memory_needs import FIX, training_needs
+from rftd.workers.training.memory_needs import FIX, held_need, training_needs
 
 
 class Determinism:
@@ -69,4 +69,5 @@ def _processor() -> str:
 def check_training(stages: Iterable[StageSpec], base: Path, device: str) -> None:
     """Returns if the device has room for each stage, one after the other. Raises DeviceMemoryError."""
     for stage in (each for each in stages if each.kind != "explore"):
-        check_memory(training_needs(stage, base), device, where=str(base), fix=FIX)
+        needs = [*training_needs(stage, base), held_need(stage, base)]
+        check_memory(needs, device, where=str(base), fix=FIX)
