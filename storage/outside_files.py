@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from rftd.storage.artifacts import ArtifactStore, size_and_sha256
 from rftd.storage.checkpoint_witness import read_witness
+from rftd.storage.service_state import PATH as STATE
 from rftd.streams.chain import Mark
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.topics import Partition
@@ -46,6 +48,19 @@ def memories(outside: Outside) -> list[Memory]:
             heads = {Partition(ref.stream, ref.partition): Mark(ref.next_offset, ref.chain) for ref in witness.heads}
             found.append(Memory(str(path), witness.step, witness.generation, heads, witness.spine))
     return sorted(found, key=lambda each: (each.step, each.generation))
+
+
+def not_looked_at(outside: Outside) -> dict[str, int]:
+    """The number of checkpoints and weights whose bytes are in no file, by what and where they are."""
+    found: Counter[str] = Counter()
+    for event in outside.checkpoints:
+        # The files here only name weights and optimizer; whether the service still has them, it alone knows.
+        if any(file.path == STATE for file in event.files):
+            found["checkpoints at a service"] += 1
+    for weights in outside.weights:
+        if weights.method != "checkpoint":
+            found["weights at a service" if weights.method == "service" else "weights in memory"] += 1
+    return dict(sorted(found.items()))
 
 
 def missing_artifacts(outside: Outside) -> Iterator[Missing]:

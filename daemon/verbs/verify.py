@@ -84,11 +84,17 @@ def _unheard(error: UnreachableError) -> None:
 
 def files_of(outside: Outside) -> SeenOutside:
     """The missing and damaged files of an experiment, with the heads that its files remember of the log. Blocks."""
-    from rftd.storage.outside_files import memories, missing_artifacts, missing_checkpoints, nameless_checkpoints
+    from rftd.storage.outside_files import (
+        memories,
+        missing_artifacts,
+        missing_checkpoints,
+        nameless_checkpoints,
+        not_looked_at,
+    )
     from rftd.streams.verify.outside import SeenOutside
 
     missing = [*missing_checkpoints(outside), *nameless_checkpoints(outside), *missing_artifacts(outside)]
-    return SeenOutside([*missing, *_missing_weights(outside)], memories(outside))
+    return SeenOutside([*missing, *_missing_weights(outside)], memories(outside), not_looked_at(outside))
 
 
 def _missing_weights(outside: Outside) -> list[Missing]:
@@ -142,6 +148,9 @@ def _text(report: VerifyReport) -> str:
             f"  experiences {each.produced} = {each.planned} planned + {retired} retired + {each.waiting} waiting",
             f"  groups {each.groups}, late experiences {each.late}, fenced records {each.void}",
         ]
+        if each.not_looked_at:
+            parts = ", ".join(f"{count} {what}" for what, count in each.not_looked_at.items())
+            lines.append(f"  not looked at: {parts}")
     for letter in report.dead_letters:
         state = "" if letter.state == "open" else f" ({letter.state})"
         lines.append(f"left out: {letter.place}{state}: {letter.reason}")

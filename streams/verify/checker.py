@@ -360,4 +360,5 @@ def summary(evidence: Evidence) -> VerifiedExperiment:
         generations=len(evidence.generations),
         groups=evidence.groups_closed,
         void=evidence.void,
+        not_looked_at=evidence.not_looked_at,
     )

@@ -94,6 +94,8 @@ class Evidence:
     """Steps after which a trainer went on, and of which a checkpoint is due."""
     files_here: bool = True
     """False once its files are in an archive, or removed."""
+    not_looked_at: dict[str, int] = field(default_factory=dict)
+    """What a look at its files could not see, by what and where it is."""
     trail: SpineTrail = field(default_factory=SpineTrail)
     """The digest of its spine."""
     marks: dict[tuple[int, int], step.SpineMark] = field(default_factory=dict)

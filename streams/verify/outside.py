@@ -63,6 +63,8 @@ class SeenOutside(NamedTuple):
     missing: list[Missing]
     memories: list[Memory]
     """The memories of its checkpoints, the newest last."""
+    not_looked_at: dict[str, int] = {}
+    """The number of things whose bytes are in no file, by what and where they are."""
 
 
 Look = Callable[[Outside], SeenOutside]
@@ -101,6 +103,7 @@ async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -
     # The look may take minutes, in which a run that goes on retires weights and replaces checkpoints: those are asked
     # for afterwards, and are no findings.
     seen = await asyncio.to_thread(look, outside_of(facts, evidence))
+    evidence.not_looked_at = seen.not_looked_at
     if seen.missing:
         gone = await _given_up_since(log, evidence.id, facts.ends)
         for each in seen.missing:

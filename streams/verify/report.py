@@ -40,6 +40,8 @@ class VerifiedExperiment(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     void: int
     """Records that a fence made void."""
+    not_looked_at: dict[str, int] = {}
+    """The checkpoints and weights whose bytes are in no file, by what and where they are; known of a look at files."""
 
 
 class LeftOutRecord(msgspec.Struct, frozen=True):

@@ -16,11 +16,12 @@ import pytest
 
 from rftd.daemon.cli import main
 from rftd.daemon.supervisor.run import Run
-from rftd.daemon.verbs.verify import files_of
+from rftd.daemon.verbs.verify import _text, files_of
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
+from rftd.storage.service_state import PATH as STATE
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.backends.sqlite.log import SqliteLog
@@ -30,7 +31,7 @@ from rftd.streams.codec import Decoded, Writer, decode, encode_value
 from rftd.streams.envelope import Draft, Record
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import BatchPlanned
-from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.checkpoint import CheckpointCommitted, FileRef
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.experiment import ExperimentSubmitted, Fence
 from rftd.streams.events.step import EvalCompleted, GenerationStarted, StepCompleted
@@ -39,6 +40,7 @@ from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.folds.spine import Status
 from rftd.streams.topics import TRUTH, Partition
 from rftd.streams.verify.checker import verify
+from rftd.workers.weights.service import SERVICE
 
 Change = Callable[[Decoded], Any]
 """What an event becomes; None: its record is gone."""
@@ -377,3 +379,23 @@ def test_a_log_that_was_copied_as_it_is_has_nothing_to_be_found(made: Path) -> N
     log = rewritten(records_in(made), lambda decoded: decoded.event, chained=False)
     report = asyncio.run(verify(log, chained=False))
     assert [each for each in report.findings if each.rule != "heads-remembered"] == []
+
+
+def test_what_lies_at_a_service_is_counted_and_not_looked_at(made: Path) -> None:
+    """No file here has these bytes; to say nothing of them would look like a check."""
+
+    def change(decoded: Decoded) -> Any:
+        event = decoded.event
+        if isinstance(event, WeightsPublished):
+            return _replace(event, method=SERVICE, path="tinker://run/sampler_weights/v1")
+        if isinstance(event, CheckpointCommitted):
+            return _replace(event, files=(*event.files, FileRef(STATE, 1, "0")))
+        return event
+
+    log = rewritten(records_in(made), change, chained=False)
+    report = asyncio.run(verify(log, chained=False, look=files_of))
+    (one,) = report.experiments
+    assert set(one.not_looked_at) == {"checkpoints at a service", "weights at a service"}
+    assert f"  not looked at: {one.not_looked_at['checkpoints at a service']} checkpoints at a service" in _text(report)
+    without = asyncio.run(verify(log, chained=False))
+    assert "not looked at" not in _text(without)
