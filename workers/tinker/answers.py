@@ -30,7 +30,7 @@ def logprobs_of(answer: PassAnswer, rows: Sequence[TokenRow]) -> list[NDArray[np
     if not isinstance(found, Sequence) or len(found) != len(rows):
         raise _other("loss_fn_outputs", f"has {_length(found)} entries for {len(rows)} sequences")
     return [
-        _numbers(each.get("logprobs") if isinstance(each, Mapping) else None, len(row.targets), number)
+        _numbers(each.get("logprobs") if isinstance(each, Mapping) else None, number, "logprobs", len(row.targets))
         for number, (each, row) in enumerate(zip(found, rows, strict=True))
     ]
 
@@ -38,6 +38,10 @@ def logprobs_of(answer: PassAnswer, rows: Sequence[TokenRow]) -> list[NDArray[np
 def loss_sum_of(answer: PassAnswer) -> float:
     """The loss that the service computed. Raises WorkError if it says none."""
     found = answer.metrics.get("loss:sum") if isinstance(answer.metrics, Mapping) else None
+    losses = [each.get("elementwise_loss") for each in answer.rows if isinstance(each, Mapping)]
+    if found is None and losses and None not in losses:
+        # A service that sums nothing says each token's.
+        return sum(float(np.sum(_numbers(each, number, "elementwise_loss"))) for number, each in enumerate(losses))
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise _other("metrics['loss:sum']", f"is {_shown(found)}, and not a number")
     return float(found)
@@ -71,14 +75,15 @@ def drawn_of(answer: SampleAnswer, *, max_tokens: int) -> DrawnResponse:
     return DrawnResponse(tuple(tokens), tuple(min(0.0, float(each)) for each in logprobs), str(answer.stop_reason))
 
 
-def _numbers(found: Any, count: int, row: int) -> NDArray[np.float32]:
-    field = f"loss_fn_outputs[{row}].logprobs"
+def _numbers(found: Any, row: int, name: str, count: int | None = None) -> NDArray[np.float32]:
+    field = f"loss_fn_outputs[{row}].{name}"
     try:
         array = np.asarray(found, np.float32)
     except (TypeError, ValueError):
         raise _other(field, f"is {_shown(found)}, and not a list of numbers") from None
-    if array.shape != (count,):
-        raise _other(field, f"has the shape {list(array.shape)}, and {count} targets were sent")
+    if array.ndim != 1 or count not in (None, len(array)):
+        due = "a row of numbers is due" if count is None else f"{count} targets were sent"
+        raise _other(field, f"has the shape {list(array.shape)}, and {due}")
     return array
 
 

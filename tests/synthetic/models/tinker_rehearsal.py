@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -134,7 +134,8 @@ class Rehearsal:
     def save(self, name: str, run: str, kind: str) -> str:
         path = f"tinker://{run}/{kind}/{name}"
         assert path not in self.saved, "a name was given twice"
-        self.saved[path] = copy.deepcopy(self.runs[run]), kind == "weights"
+        # A state is weights and optimizer: a gradient that waits for its step is in none.
+        self.saved[path] = replace(copy.deepcopy(self.runs[run]), gradient=None, last=""), kind == "weights"
         return path
 
     def sample(self, path: str, prompt: Sequence[int], draw: ServiceSampling) -> dict[str, Any]:

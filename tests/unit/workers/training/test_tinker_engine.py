@@ -231,6 +231,29 @@ def test_an_answer_of_another_shape_is_refused_with_its_field(
     assert error.value.field == field
 
 
+def test_a_service_that_sums_nothing_is_held_to_the_loss_of_each_token(
+    bench: TrainerBench, way: RehearsalService
+) -> None:
+    factor = 1.0
+
+    def strike(asked: str, work: Callable[[], Any]) -> Any:
+        found = work()
+        if asked != "gradient":
+            return found
+        share = factor * found["metrics"]["loss:sum"] / sum(len(each["logprobs"]) for each in found["rows"])
+        rows = [each | {"elementwise_loss": [share] * len(each["logprobs"])} for each in found["rows"]]
+        return {"rows": rows, "metrics": {}}
+
+    way.strike = strike
+    stage = bench.stage("sft")
+    engine = opened(bench, stage)
+    engine.begin_stage(stage)
+    assert not engine.train(make_batch(1)).skipped
+    factor = 2.0
+    with pytest.raises(WorkError, match="computed the loss"):
+        engine.train(make_batch(2))
+
+
 def test_a_service_that_computes_another_loss_is_refused(bench: TrainerBench, way: RehearsalService) -> None:
     def strike(asked: str, work: Callable[[], Any]) -> Any:
         found = work()
@@ -259,6 +282,51 @@ def test_a_gradient_that_is_not_finite_never_leaves(bench: TrainerBench, way: Re
     assert way.service.log == ["new_run", "forward"]
     way.strike = lambda _what, work: work()
     assert not engine.train(make_batch(2)).skipped
+
+
+@pytest.mark.parametrize("spoilt", ["rows", "loss"])
+def test_a_gradient_of_the_services_own_that_is_not_finite_is_left_behind(
+    bench: TrainerBench, way: RehearsalService, spoilt: str
+) -> None:
+    """The service has it already, so another run goes on without it: the weights are those without this step."""
+    stage = bench.stage("sft")
+    whole = opened(bench, stage)
+    trained(whole, stage, range(1, 4, 2))
+    engine = opened(bench, stage)
+    trained(engine, stage, range(1, 2))
+
+    def strike(asked: str, work: Callable[[], Any]) -> Any:
+        found = work()
+        if asked != "gradient":
+            return found
+        if spoilt == "loss":
+            return found | {"metrics": {"loss:sum": float("nan")}}
+        return found | {"rows": [{"logprobs": [float("nan")] * len(each["logprobs"])} for each in found["rows"]]}
+
+    way.strike = strike
+    before = engine.checksum()
+    result = engine.train(make_batch(2))
+    assert "loss is nan" in result.skipped
+    assert result.tokens == 0
+    assert engine.checksum() == before
+    way.strike = lambda _what, work: work()
+    assert not engine.train(make_batch(3)).skipped
+    first, _, second = way.service.runs.values()
+    np.testing.assert_array_equal(first.table, second.table)
+    np.testing.assert_array_equal(first.square, second.square)
+    assert not way.service.saved, "what carried them over is deleted"
+
+
+def test_a_step_that_is_not_finite_gives_the_run_up(bench: TrainerBench, way: RehearsalService) -> None:
+    stage = bench.stage()
+    engine = opened(bench, stage)
+    engine.begin_stage(stage)
+    way.strike = lambda asked, work: {"grad_norm": float("inf")} if asked == "step" and not work() else work()
+    before = engine.checksum()
+    with pytest.raises(WorkError, match="took a step that is not finite: grad_norm is inf") as error:
+        engine.train(make_batch(1))
+    assert error.value.field == "metrics['grad_norm']"
+    assert engine.checksum() == before
 
 
 def test_what_the_service_lacks_is_refused_before_anything_is_asked(bench: TrainerBench) -> None:

@@ -139,6 +139,7 @@ class TinkerTrainerEngine:
             service_loss(objective),
             vocabulary_tokens=self._vocabulary_tokens,
             stepped=self._stepped,
+            cleared=self._cleared,
         )
         state = TrainerState(stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.kind)
         self._training = StageTraining(stage, objective, learner, state, seed=self._seed)
@@ -235,6 +236,14 @@ class TinkerTrainerEngine:
         self._run = None
         self._training = None
         self._fresh = True
+
+    def _cleared(self) -> TrainingRun:
+        """A run that goes on from weights and optimizer as they are, without the gradient that was added to them."""
+        assert self._run is not None and self._service is not None
+        path = self._kept(self._run, "cleared")
+        self._run = self._service.run_from(path, self._args.base_model, optimizer=True)
+        self._delete(path)
+        return self._run
 
     def _kept(self, run: TrainingRun, what: str) -> str:
         """The path of weights and optimizer as they are, which the service keeps."""

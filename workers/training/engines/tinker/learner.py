@@ -83,13 +83,18 @@ class TinkerLearner:
         *,
         vocabulary_tokens: int,
         stepped: Callable[[], None],
+        cleared: Callable[[], TrainingRun],
     ) -> None:
-        """`own`: the objective as the service computes it; `stepped` is told of each optimizer step."""
+        """`own`: the objective as the service computes it; `stepped` is told of each optimizer step.
+
+        `cleared` begins a run with the same weights and optimizer, and without a gradient.
+        """
         self.vocabulary_tokens = vocabulary_tokens
         self._run = run
         self._optimizer = optimizer
         self._own = own
         self._stepped = stepped
+        self._cleared = cleared
         self._clip = 0.0
         self._ready: list[TokenRow] = []
         """The gradient of the next step, which the service does not know yet."""
@@ -129,7 +134,11 @@ class TinkerLearner:
             leaf = torch.from_numpy(logprobs).requires_grad_(True)
             value, terms = loss(number, PolicyValues(logprobs=leaf, entropies=None, ref_logprobs=None))
             if theirs is not None:
-                _check_agrees(theirs, float(value.detach()))
+                if not math.isfinite(theirs):
+                    # Its gradient may be anything: the step is left out by this figure, with the reason.
+                    terms = terms | {"actor/final_loss": torch.tensor(theirs)}
+                else:
+                    _check_agrees(theirs, float(value.detach()))
             else:
                 (gradient,) = torch.autograd.grad(value, leaf)
                 self._ready += micro.rows(weights=-gradient.numpy())
@@ -144,7 +153,7 @@ class TinkerLearner:
         return None
 
     def step(self, rate: float) -> None:
-        """One step of AdamW at the service."""
+        """One step of AdamW at the service. Raises WorkError if a figure of it is not finite: the run is given up."""
         optimizer = self._optimizer
         adam = AdamStep(
             rate=rate,
@@ -154,17 +163,22 @@ class TinkerLearner:
             clip=self._clip,
         )
         self._sent = False
-        self._run.step(adam, self._ready or None)
+        figures = self._run.step(adam, self._ready or None)
+        for name, value in figures.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise WorkError(
+                    f"the Tinker service took a step that is not finite: {name} is {value}",
+                    field=f"metrics[{name!r}]",
+                    fix="nothing: training goes on from the newest checkpoint; if it comes again, lower the rate",
+                )
         self._stepped()
 
     def forget(self) -> None:
-        """Drops the gradient. Raises WorkError if the service has it already, for nothing takes it back there."""
+        """Drops the gradient. If the service has it already, nothing takes it back there: another run goes on."""
         self._ready = []
         if self._sent:
-            raise WorkError(
-                "a gradient that must not be taken lies at the Tinker service",
-                fix="nothing: training goes on from the newest checkpoint, in a run of its own",
-            )
+            self._sent = False
+            self._run = self._cleared()
 
     def _forward(self, micro: ServiceRows) -> NDArray[np.float32]:
         rows = micro.rows(weights=np.zeros(len(micro.targets), np.float32))
