@@ -74,7 +74,9 @@ class Server(ThreadingHTTPServer):
             if verb == "DELETE":
                 self.service.saved.pop(f"tinker://{run}/{'/'.join(rest)}", None)
                 return None
-            raise Unknown(404, "not listed")
+            if run not in self.service.runs:
+                raise Unknown(404, f"no training run {run}")
+            return {"checkpoints": [_listed(path) for path in self.service.saved if f"//{run}/" in path]}
         if work := getattr(self, f"_{what}", None):
             number = str(len(self.answers))
             self.answers[number] = work(body if proto else asked)
@@ -169,6 +171,13 @@ class Server(ThreadingHTTPServer):
         return self.service.execute(run, seq_id - 1, work)
 
 
+def _listed(path: str) -> dict[str, str]:
+    _, _, kind_and_name = path.removeprefix("tinker://").partition("/")
+    kind = "training" if kind_and_name.startswith("weights/") else "sampler"
+    when = "2026-01-01T00:00:00Z"
+    return {"checkpoint_id": kind_and_name, "checkpoint_type": kind, "time": when, "tinker_path": path}
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Server
@@ -261,6 +270,26 @@ async def test_it_draws_with_named_weights(bench: TrainerBench, server: Server) 
     assert 1 <= len(found.tokens) <= 4
     assert len(found.logprobs) == len(found.tokens)
     await engine.close()
+
+
+def test_a_name_is_held_until_the_service_says_otherwise(bench: TrainerBench, server: Server) -> None:
+    """The service is asked for the run's list, which has states and weights; one that fails has the name still."""
+    stage = bench.stage()
+    trainer = bench.opened(stage)
+    trained(trainer, stage, range(1, 3))
+    snapshot = trainer.snapshot()
+    assert isinstance(trainer, TinkerTrainerEngine)
+    assert isinstance(snapshot, NamedSnapshot)
+    path = snapshot.name()
+    folder = bench.new_folder() / "global_step_2"
+    trainer.save(folder, hf=False)
+    state = ServiceState.read(folder).path
+    assert [trainer.holds_name(each) for each in (path, state, f"{path}0")] == [True, True, False]
+    assert not trainer.holds_name("tinker://nothing/sampler_weights/v1")
+    trainer.forget_name(path)
+    assert [trainer.holds_name(each) for each in (path, state)] == [False, True]
+    server.service.keys = set()
+    assert trainer.holds_name(path), "who is refused was told nothing of the name"
 
 
 def test_a_wrong_key_and_an_unknown_model_are_named(bench: TrainerBench, server: Server, tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ from rftd.ops.redaction import MASK, Secret
 KEYS: Final = ("TINKER_API_KEY", "TRINITY_API_KEY")
 """The variables that may hold the key; the first that is set counts."""
 FIELD: Final = "model.tinker"
+UNREADABLE: Final = -1
+"""In place of a status: an answer came, and the package cannot read it."""
 _SAID_CHARS: Final = 300
+_FITTING: Final = "install a release of tinker that fits the service"
 
 
 class Access:
@@ -41,7 +44,7 @@ class Access:
         return f"the Tinker service at {self.base_url}" if self.base_url else "the Tinker service"
 
     def error(self, status: int, said: str, doing: str) -> RftdError:
-        """The error for an answer that is none; status 0: nothing came.
+        """The error for an answer that is none; status 0: nothing came; `UNREADABLE`: nothing that the package knows.
 
         `said` may quote what was sent: the key is masked in it.
         """
@@ -56,6 +59,10 @@ class Access:
             return ConfigError(
                 f"{self.place} wants to be paid ({status}): {text}", field=FIELD, fix="settle the account"
             )
+        if status == UNREADABLE:
+            return WorkError(f"{self.place} was to {doing}, and what it answered cannot be read: {text}", fix=_FITTING)
+        if status == 422:
+            return WorkError(f"{self.place} cannot read what it was sent to {doing} ({status}): {text}", fix=_FITTING)
         if status == 0:
             return UnreachableError(
                 f"{self.place} did not answer while it was to {doing}: {text}",

@@ -6,8 +6,10 @@ broken its client's sequence, so a run that raised is never asked again.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, Final, TypeVar
@@ -15,7 +17,7 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from rftd.ops.errors import ConfigError, RftdError, RolloutError
-from rftd.workers.tinker.access import FIELD, Access
+from rftd.workers.tinker.access import FIELD, UNREADABLE, Access
 from rftd.workers.tinker.service import (
     AdamStep,
     AdapterShape,
@@ -30,8 +32,10 @@ T = TypeVar("T")
 
 _PROBE_S: Final = 5.0
 _CLOSE_S: Final = 10.0
-_UNKNOWN: Final = (400, 404, 410, 422)
+_GONE: Final = (404, 410)
 """Answers to a name that the service does not have."""
+_REFUSED: Final = (400, *_GONE)
+"""Answers to a request that is made of such a name."""
 _TELEMETRY: Final = "TINKER_TELEMETRY"
 
 
@@ -70,35 +74,39 @@ class SdkService:
                 train_attn=shape.train_attn,
                 train_unembed=shape.train_unembed,
             )
-            return SdkRun(self, made.result())
+            return SdkRun(self, _made(made))
 
     def run_from(self, path: str, base_model: str, *, optimizer: bool) -> SdkRun:
         """A run that begins with saved weights. Raises DataError if the service has forgotten them."""
         with self._said(f"load {path}", lambda said: self._access.forgotten(path, said)):
             client = self._opened()
             if optimizer:
-                return SdkRun(self, client.create_training_client_from_state_with_optimizer(path).result())
-            return SdkRun(self, client.create_training_client_from_state(path).result())
+                return SdkRun(self, _made(client.create_training_client_from_state_with_optimizer(path)))
+            return SdkRun(self, _made(client.create_training_client_from_state(path)))
 
     def sampler(self, path: str) -> SdkSampler:
         """A sampler of saved weights. Raises RolloutError if the service has none under this path."""
         with self._said(f"load {path}", lambda said: RolloutError(self._access.forgotten(path, said).what)):
-            return SdkSampler(self, self._opened().create_sampling_client(model_path=path).result())
+            return SdkSampler(self, _made(self._opened().create_sampling_client(model_path=path)))
 
     def has(self, path: str) -> bool:
         """False if the service says so; one that does not answer has them still."""
+        run, name = _parts(path)
         try:
-            with self._said(f"look for {path}"):
-                run = path.removeprefix("tinker://").partition("/")[0]
+            # The list has a run's states and its weights for samplers; nothing tells of one path of the latter.
+            with self._said(f"look for {path}", lambda said: _NothingThere(said), _GONE):
                 found = self._asked().list_checkpoints(run).result()
-                return any(each.tinker_path == path for each in found.checkpoints)
-        except RftdError as error:
-            return "(404)" not in error.what
+                return any(_parts(each.tinker_path)[1] == name for each in found.checkpoints)
+        except _NothingThere:
+            return False
+        except RftdError:
+            return True
 
     def delete(self, path: str) -> None:
         """Deletes what lies there, if anything does."""
-        with suppress(_NothingThere), self._said(f"delete {path}", lambda said: _NothingThere(said)):
-            self._asked().delete_checkpoint_from_tinker_path(path).result()
+        with suppress(_NothingThere), self._said(f"delete {path}", lambda said: _NothingThere(said), _GONE):
+            run, name = _parts(path)
+            self._asked().delete_checkpoint(run, name).result()
 
     def answers(self) -> bool:
         """True if the service answers at all, whatever it says."""
@@ -129,21 +137,29 @@ class SdkService:
     def _asked(self) -> Any:
         """The client of requests that belong to no session."""
         if self._rest is None:
-            self._rest = self._package.RestClient(
-                api_key=self._access.key.reveal(), base_url=self._access.base_url or None
-            )
+            if hasattr(self._package, "RestClient"):
+                self._rest = self._package.RestClient(
+                    api_key=self._access.key.reveal(), base_url=self._access.base_url or None
+                )
+            else:  # an early release has one for each session
+                self._rest = self._opened().create_rest_client()
         return self._rest
 
     @contextmanager
-    def _said(self, doing: str, unknown: Callable[[str], Exception] | None = None) -> Iterator[None]:
-        """Turns the package's errors into ours; `unknown` makes that of a name which the service does not have."""
+    def _said(
+        self, doing: str, unknown: Callable[[str], Exception] | None = None, by: Container[int] = _REFUSED
+    ) -> Iterator[None]:
+        """Turns the package's errors into ours; `unknown` makes that of a name which the service does not have.
+
+        The answers `by` which it says so are statuses.
+        """
         try:
             yield
         except RftdError:
             raise
         except Exception as error:
             status = _status(error)
-            if status in _UNKNOWN and unknown is not None:
+            if status in by and unknown is not None:
                 raise unknown(str(error)) from None
             # Without the cause: a library's error quotes requests, and those have the key.
             raise self._access.error(status, f"{type(error).__name__}: {error}", doing) from None
@@ -153,10 +169,11 @@ class SdkService:
         with self._said(doing):
             return future.result()
 
-    async def awaited(self, doing: str, future: Awaitable[T]) -> T:
+    async def awaited(self, doing: str, future: Awaitable[T] | Future[T]) -> T:
         """The answer once it is there, likewise, without a thread of its own."""
         with self._said(doing):
-            return await future
+            # Early releases give one that only threads can wait for.
+            return await (future if isinstance(future, Awaitable) else asyncio.wrap_future(future))
 
     def datum(self, row: TokenRow) -> Any:
         """A row in the package's words."""
@@ -260,18 +277,34 @@ def _passed(output: Any) -> PassAnswer:
     return PassAnswer(rows=rows, metrics=dict(output.metrics))
 
 
+def _parts(path: str) -> tuple[str, str]:
+    """The run of a path, and the name of what it saved there, with its kind."""
+    run, _, name = path.removeprefix("tinker://").partition("/")
+    # Open servers leave the kind of weights for samplers out.
+    return run, name if "/" in name else f"sampler_weights/{name}"
+
+
+def _made(client: Any) -> Any:
+    """A client of the package, which early releases give at once, and later ones as a future."""
+    return client.result() if hasattr(client, "result") else client
+
+
 def _status(error: BaseException) -> int:
-    """The HTTP status that an error of the package came from, 400 if it does not say; 0: nothing came."""
+    """The HTTP status that an error of the package came from; 0: nothing came; `UNREADABLE`: not what it can read."""
     seen: BaseException | None = error
     while seen is not None:
         status = getattr(seen, "status_code", None)
-        if isinstance(status, int):
+        # The status of an answer of another shape is that of success.
+        if isinstance(status, int) and status >= 400:
             return status
+        # What was begun and failed later comes with the party whose fault it is.
+        category = getattr(seen, "category", None)
+        if category is not None:
+            return 400 if str(getattr(category, "value", category)).lower() == "user" else 500
         seen = seen.__cause__
     if any(each.__name__ in ("APIConnectionError", "TimeoutException", "TimeoutError") for each in type(error).__mro__):
         return 0
-    # The service answered: with a reason of its own, or with what the package cannot read.
-    return 400
+    return UNREADABLE
 
 
 def _default_base_url() -> str:
