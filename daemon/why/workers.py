@@ -32,7 +32,7 @@ _WAITS: Final = {
     "wait_weights": ("first weights that it can load", "trainer", "weights.published"),
     "wait_version": ("the weight version on which its rollouts must begin", "trainer", "it is published and loaded"),
     "wait_turn": ("its turn on the device", "the other side", "the rollouts, or the step, end"),
-    "wait_service": ("the service that trains: it does not answer", "the service", "it answers; it is asked again"),
+    "wait_service": ("the model's service: it does not answer", "the service", "it answers; it is asked again"),
     "wait_log": ("the log to take its events", "the log", "it has space, and answers"),
     "load_failed": (
         "weights that can be read: loading them failed, its log says why",

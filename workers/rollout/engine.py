@@ -95,6 +95,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     error: str = ""
     """Why the engine will answer nothing more; empty while it works."""
+    waits_for: str = ""
+    """The service, in words, that it asks and that does not answer; else empty."""
 
 
 class RolloutEngine(Protocol):

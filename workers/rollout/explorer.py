@@ -326,6 +326,8 @@ class Explorer:
         """The state of a heartbeat; of a worker that does several things the one that makes progress."""
         if self._leaving:
             return "drain"
+        if self._engine is not None and self._engine.stats().waits_for:
+            return "wait_service"
         if any(each.running for each in self._rollouts.values()) or (self._evaluator and self._evaluator.running):
             return "busy"
         if self._turn is not None and self._turn.waiting:

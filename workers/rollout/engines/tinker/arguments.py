@@ -47,8 +47,8 @@ async def _open(opening: EngineOpening[TinkerArgs]) -> RolloutEngine:
     from rftd.workers.rollout.engines.tinker.engine import TinkerRolloutEngine
     from rftd.workers.tinker.sdk import connect
 
-    service = connect(Access.of(opening.arguments.base_url, os.environ))
-    return TinkerRolloutEngine(service, opening.model)
+    access = Access.of(opening.arguments.base_url, os.environ)
+    return TinkerRolloutEngine(connect(access), opening.model, access.place)
 
 
 ENGINE: Final = RolloutEngineDefinition(arguments=TinkerArgs, open=_open)

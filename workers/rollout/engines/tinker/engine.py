@@ -14,6 +14,7 @@ from rftd.workers.rollout.engine import EngineStats, Generation, GenerationReque
 from rftd.workers.rollout.engines.tinker.arguments import undrawable
 from rftd.workers.tinker.answers import drawn_of
 from rftd.workers.tinker.service import Sampler, ServiceSampling, TinkerService
+from rftd.workers.tinker.watch import ServiceWatch
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.service import SERVICE
 
@@ -23,9 +24,10 @@ _SEEDS: Final = 1 << 31
 class TinkerRolloutEngine:
     """Implements `RolloutEngine`. A response is drawn whole by the weights that were in use when it was asked for."""
 
-    def __init__(self, service: TinkerService, model: ModelSpec) -> None:
-        """An engine without weights; the service is asked when some are loaded."""
+    def __init__(self, service: TinkerService, model: ModelSpec, place: str = "the Tinker service") -> None:
+        """An engine without weights; the service is asked when some are loaded. `place` is the service, in words."""
         self._service = service
+        self._watch = ServiceWatch(service.answers, place)
         self._model = model
         self._end = _end_text(Path(model.path))
         self._sampler: Sampler | None = None
@@ -46,7 +48,8 @@ class TinkerRolloutEngine:
             raise RolloutError("the engine was closed" if self._closed.is_set() else "the engine has no weights")
         self._running += 1
         try:
-            drawn = await self._or_closed(sampler, request)
+            with self._watch.call():
+                drawn = await self._or_closed(sampler, request)
         finally:
             self._running -= 1
         self._tokens += len(drawn.tokens)
@@ -84,16 +87,24 @@ class TinkerRolloutEngine:
                 where=weights.path,
                 fix="train with trainer_type: tinker",
             )
-        self._sampler = await asyncio.to_thread(self._service.sampler, weights.path)
+        with self._watch.call():
+            self._sampler = await asyncio.to_thread(self._service.sampler, weights.path)
         self._version = (weights.version, weights.generation)
         # Nothing of them can be digested here: what was announced is what the name stands for.
         return weights.checksum
 
     def stats(self) -> EngineStats:
-        return EngineStats(tokens_total=self._tokens, requests_total=self._requests, running=self._running, waiting=0)
+        return EngineStats(
+            tokens_total=self._tokens,
+            requests_total=self._requests,
+            running=self._running,
+            waiting=0,
+            waits_for=self._watch.waits_for,
+        )
 
     async def close(self) -> None:
         self._closed.set()
+        self._watch.close()
         await asyncio.to_thread(self._service.close)
 
     def _check(self, request: GenerationRequest) -> None:
