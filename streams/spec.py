@@ -125,6 +125,8 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     max_response_tokens: Index
     min_response_tokens: Index = 0
     chat_template: str | None = None
+    enable_thinking: bool | None = None
+    """A variable of the chat template; None: it is not given."""
     enable_prompt_truncation: bool = True
     trust_remote_code: bool = False
     lora: LoraSpec | None = None

@@ -29,6 +29,7 @@ from rftd.daemon.cli import VERBS, rftd
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import POLICY_KINDS
+from rftd.daemon.config.schema.section import ACTS, mark_of
 from rftd.daemon.daemon_file import take_daemon_file
 from rftd.daemon.verbs.serve import command as serve
 from rftd.streams.spec import PolicySpec, PrioritySpec
@@ -221,8 +222,7 @@ def acting(section: Any) -> set[str]:
         return {name for kind in POLICY_KINDS.values() for name in acting(kind)}
     found = set()
     for name, field in section.model_fields.items():
-        extra = field.json_schema_extra
-        if not (isinstance(extra, dict) and extra.get("inert")):
+        if mark_of(field) == ACTS:
             found.add(name)
     return found
 

@@ -11,19 +11,24 @@ from rftd.workers.tasksets.tokenizer import Tokenizer
 
 def stage_tokenizer(stage: StageSpec) -> Tokenizer:
     """The tokenizer of the stage's model folder; bytes for the fake engines. Blocks. Raises DataError."""
-    return _tokenizer(stage, stage.model.chat_template, {})
+    return _tokenizer(stage, stage.model.chat_template, _variables(stage.model.enable_thinking))
 
 
 def dataset_tokenizer(stage: StageSpec) -> Tokenizer:
     """The stage's tokenizer, with the chat template that the dataset's format names. Blocks. Raises DataError."""
     form = stage.dataset.format if stage.dataset is not None else FormatSpec()
-    thinking = {} if form.enable_thinking is None else {"enable_thinking": form.enable_thinking}
-    return _tokenizer(stage, form.chat_template or stage.model.chat_template, thinking)
+    thinks = stage.model.enable_thinking if form.enable_thinking is None else form.enable_thinking
+    return _tokenizer(stage, form.chat_template or stage.model.chat_template, _variables(thinks))
 
 
 def external_tokenizer(model: ModelSpec) -> Tokenizer:
     """The tokenizer that counts the tokens of a service: that of the folder, if one is named, else bytes. Blocks."""
-    return _of_folder(model, model.chat_template, {}) if model.path else _bytes()
+    return _of_folder(model, model.chat_template, _variables(model.enable_thinking)) if model.path else _bytes()
+
+
+def _variables(enable_thinking: bool | None) -> dict[str, Any]:
+    """Variables of the chat template, as far as the file says them."""
+    return {} if enable_thinking is None else {"enable_thinking": enable_thinking}
 
 
 def _tokenizer(stage: StageSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
 from rftd.daemon.config.resolve.gpu_shares import gpus_beside
@@ -27,6 +27,13 @@ from rftd.workers.rollout.engines.vllm.arguments import START_S
 
 _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 """Other engines of the guide."""
+_IDLE: Final = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel"),
+    *("enable_prefix_caching", "enable_chunked_prefill", "max_num_batched_tokens", "start_timeout"),
+)
+"""Fields that no auxiliary model's engine looks at."""
+_OF_VLLM: Final = ("gpu_memory_utilization", "enforce_eager")
+_OF_ENGINES: Final = ("engine_num", "dtype", "chat_template")
 _CONCURRENCY: Final = 16
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UNNAMED: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -41,6 +48,7 @@ def resolve_auxiliary(
         path: FieldPath = ("explorer", "auxiliary_models", place)
         spec = _spec(experiment, given, lengths, path, notes)
         spec = _at_service(given, spec, path, notes) if spec.served else _with_engine(given, spec, host, path, notes)
+        _warn_idle(given, spec, path, notes)
         explorers = experiment.explorer.rollout_model.engine_num
         if not spec.served and "engine_num" in given.model_fields_set and given.engine_num != explorers:
             notes.warn(
@@ -116,6 +124,16 @@ def _at_service(given: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, not
         base_url_env=_variable(address),
         api_key_env=_variable(given.api_key),
     )
+
+
+def _warn_idle(given: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, notes: Notes) -> None:
+    """Warns of fields of an engine that another one, or a service, does not look at."""
+    names = (*_IDLE, *(() if spec.engine == "vllm" else _OF_VLLM), *(_OF_ENGINES if spec.served else ()))
+    fields = type(given).model_fields
+    idle = [each for each in names if each in given.model_fields_set and getattr(given, each) != fields[each].default]
+    if idle:
+        taker = "a service answers" if spec.served else f"{spec.engine} answers, on one device"
+        notes.warn(f"{show(path)}: {', '.join(idle)} without effect, for {taker}")
 
 
 def _variable(value: Any) -> str:

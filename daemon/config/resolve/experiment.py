@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rftd.daemon.config.field_path import FieldPath, child, show
-from rftd.daemon.config.issue import Issue, Notes
+from rftd.daemon.config.issue import Issue, Notes, Unsupported
 from rftd.daemon.config.resolve.stage import resolve_stage
-from rftd.daemon.config.resolve.stages import check_against_first, stage_configs, with_one_trainer
+from rftd.daemon.config.resolve.stages import check_against_first, stage_configs, unheeded, with_one_trainer
 from rftd.daemon.config.resolve.verl import acts_in_verl
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import without_effect
@@ -33,7 +33,8 @@ def resolve_experiment(
     job_dir = _job_dir(experiment)
     stages: list[StageSpec] = []
     modes: set[str] = set()
-    for stage in stage_configs(config):
+    configs = stage_configs(config)
+    for stage in configs:
         notes = Notes()
         spec = resolve_stage(stage, job_dir, host, notes)
         if spec is not None:
@@ -46,8 +47,10 @@ def resolve_experiment(
         if spec is not None and spec.kind == "both":
             modes.add(mode if (mode := stage.experiment.mode) in (EXPLORE, TRAIN) else "both")
     in_verl = any(stage.trainer.engine == "verl" for stage in stages)
-    inert = [(path, why) for path, why in without_effect(experiment) if not (in_verl and acts_in_verl(path))]
-    warnings = [*(_sentence(path, why) for path, why in inert), *warnings]
+    issues += _refused(experiment)
+    if len(stages) == len(configs):
+        warnings += unheeded(config, [stage.kind for stage in stages])
+    warnings = [*_harmless(experiment, in_verl), *warnings]
     if len(modes) > 1:
         what = f"stages that explore have the modes {', '.join(sorted(modes))}: one submission brings one half"
         issues.append(Issue(("mode",), what, "give all of them the same mode"))
@@ -136,8 +139,24 @@ def _check_trainer_config(experiment: Experiment) -> list[Issue]:
     ]
 
 
-def _sentence(path: FieldPath, why: str) -> str:
-    return f"{show(path)} is read but has no effect yet" + (f": {why}" if why else "")
+def _harmless(experiment: Experiment, in_verl: bool) -> Iterator[str]:
+    """A warning for each field without effect that changes nothing that is trained or sampled."""
+    for path, _, mark in without_effect(experiment):
+        if mark.effect == "harmless" and not (in_verl and acts_in_verl(path)):
+            yield f"{show(path)} has no effect" + (f": {mark.why}" if mark.why else "")
+
+
+def _refused(experiment: Experiment) -> Iterator[Issue]:
+    """An issue for each field that would change what is trained or sampled, and cannot yet."""
+    for path, value, mark in without_effect(experiment):
+        if mark.effect != "refused":
+            continue
+        same: Any = experiment
+        for part in mark.same_as.split(".") if mark.same_as else ():
+            same = getattr(same, part)
+        if not mark.same_as or value != same:
+            asked = f"is {value!r}" if isinstance(value, str | int | float) else "is given"
+            yield Issue(path, f"{asked}, and cannot act yet: {mark.why}", mark.fix, Unsupported)
 
 
 def placed(issue: Issue, prefix: FieldPath, config: Any) -> Issue:

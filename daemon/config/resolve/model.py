@@ -17,7 +17,7 @@ from rftd.workers.rollout.endpoint.answer_form import THOUGHT_FORMS, TOOL_FORMS
 _AT: Final = ("model", "lora_configs")
 
 OF_ROLLOUTS: Final = {
-    **{name: name for name in ("temperature", "top_p", "top_k", "repetition_penalty")},
+    **{name: name for name in ("temperature", "top_p", "top_k", "repetition_penalty", "enable_thinking")},
     "chat_template": "custom_chat_template",
 }
 """Fields of `explorer.rollout_model` that stand in the place of fields of `model` where there are rollouts."""

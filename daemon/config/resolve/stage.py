@@ -212,6 +212,7 @@ def _model(experiment: Experiment, lengths: LengthLimits, notes: Notes) -> Model
         max_response_tokens=lengths.response,
         min_response_tokens=lengths.min_response,
         chat_template=given.custom_chat_template,
+        enable_thinking=given.enable_thinking,
         enable_prompt_truncation=given.enable_prompt_truncation,
         trust_remote_code=given.trust_remote_code,
         lora=resolve_lora(given, notes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,7 +34,10 @@ _ROLLOUT: Final[Mapping[str, FieldPath]] = {
     "engine": ("explorer", "rollout_model", "engine_type"),
     "dtype": ("explorer", "rollout_model", "dtype"),
     "threads": (*ROLLOUT_ARGS, "threads"),
+    "eval_engine": ("explorer", "eval_engine"),
 }
+_TEMPLATE: Final = ("chat_template", "enable_thinking")
+"""Fields of the model and of `explorer.rollout_model` that the tokenizer of the explorers is opened with."""
 
 
 # What is chosen for a stage follows from these and from the host, which is the same for all of them.
@@ -125,6 +128,19 @@ def _overlay(below: Any, above: Any) -> Any:
     return above
 
 
+_OF_EXPLORERS: Final = ("explorer", "synchronizer", "policy", "cluster")
+
+
+def unheeded(config: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
+    """A warning for each section that is written where no stage has a use for it; `kinds` are those of the stages."""
+    why = "rows are trained without explorers"
+    for index, stage in enumerate(config.get("stages") or []):
+        if kinds[index] == "train":
+            yield from (f"stages[{index}].{name} has no effect: {why}" for name in _OF_EXPLORERS if stage.get(name))
+    if all(kind == "train" for kind in kinds):
+        yield from (f"{name} has no effect: {why}" for name in _OF_EXPLORERS if config.get(name))
+
+
 def check_against_first(stage: StageSpec, before: Sequence[StageSpec], notes: Notes) -> None:
     """Refuses settings of `stage` that an earlier stage has decided otherwise."""
     if before:
@@ -144,6 +160,9 @@ def check_against_first(stage: StageSpec, before: Sequence[StageSpec], notes: No
         theirs = getattr(exploring.rollout, name)
         if mine != theirs:
             _refuse(path, mine, theirs, exploring, notes)
+    for name in _TEMPLATE:
+        if (mine := getattr(stage.model, name)) != (theirs := getattr(exploring.model, name)):
+            _refuse(("explorer", "rollout_model", name), mine, theirs, exploring, notes)
     for name in _NEEDS:
         mine = getattr(stage.rollout.needs, name)
         theirs = getattr(exploring.rollout.needs, name)

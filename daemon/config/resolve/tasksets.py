@@ -239,6 +239,6 @@ def _sampling(
         presence_penalty=args.presence_penalty,
         # Sorted: the specification is hashed and compared, and a mapping in another order asks for the same.
         logit_bias=tuple(sorted(args.logit_bias.items())),
-        ignore_eos=args.ignore_eos,
+        ignore_eos=args.ignore_eos or experiment.explorer.rollout_model.ignore_eos,
         processed_logprobs=args.logprobs == "processed",
     )

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cas
 
 from pydantic import Field, create_model
 
-from rftd.daemon.config.schema.section import Args, Count, Section, Share, any_of, argument_field, inert, section, word
+from rftd.daemon.config.schema.section import (
+    Args,
+    Count,
+    Section,
+    Share,
+    any_of,
+    argument_field,
+    refused,
+    section,
+    word,
+)
 from rftd.workers.training.corrections.registry import CORRECTIONS
 
 
@@ -116,6 +126,6 @@ class Algorithm(Section):
     ) = None
     loss_scale_factor: Annotated[float | None, Field(gt=0)] = None
     """The divisor of `seq-mean-token-sum-norm`."""
-    enable_router_replay: bool = inert(False)
+    enable_router_replay: bool = refused(False, why="the experts that a token took are not recorded")
     bypass_old_logprobs: bool = True
     rollout_correction: RolloutCorrection | None = None

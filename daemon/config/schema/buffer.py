@@ -15,11 +15,15 @@ from rftd.daemon.config.schema.section import (
     Section,
     Seed,
     Url,
-    inert,
+    harmless,
+    refused,
     section,
     word,
 )
 from rftd.workers.rollout.sampling import HIGHEST_BIAS, HIGHEST_PENALTY
+
+_TEXT = "models are asked with text alone"
+_PLACES = "sequential and shuffle go by the places of rows"
 
 
 class Format(Section):
@@ -32,8 +36,8 @@ class Format(Section):
     system_prompt: str | None = None
     messages_key: str = "message"
     tools_key: str = "tools"
-    image_key: str | None = inert(None)
-    video_key: str | None = inert(None)
+    image_key: str | None = refused(None, why=_TEXT)
+    video_key: str | None = refused(None, why=_TEXT)
     reply_prefix: str | None = None
     workflow_key: str = ""
     reward_fn_key: str = ""
@@ -75,7 +79,7 @@ class RolloutArgs(Section):
     presence_penalty: Annotated[float, Field(ge=-HIGHEST_PENALTY, le=HIGHEST_PENALTY)] = 0.0
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-HIGHEST_BIAS, le=HIGHEST_BIAS)]] = {}
     ignore_eos: bool = False
-    n: Count = inert(1, why="repeat_times says how often a task is tried")
+    n: Count = harmless(1, why="repeat_times says how often a task is tried")
 
 
 class DataSelector(Section):
@@ -85,8 +89,8 @@ class DataSelector(Section):
         Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"], word()
     ] = "sequential"
     seed: Seed = 42
-    feature_keys: list[str] = inert([])
-    kwargs: Args = inert({})
+    feature_keys: list[str] = harmless([], why=_PLACES)
+    kwargs: Args = harmless({}, why=_PLACES)
 
 
 class Taskset(Section):
@@ -107,8 +111,8 @@ class Taskset(Section):
     data_selector: DataSelector = section(DataSelector)
     repeat_times: Count | None = None
     max_retry_times: Natural = 3
-    max_retry_interval: Seconds = inert(1.0)
-    enable_progress_bar: bool = inert(False)
+    max_retry_interval: Seconds = harmless(1.0)
+    enable_progress_bar: bool = harmless(False, why="rftd watch shows the progress")
     limit_rows: Count | None = None
     """rftd's own: only the first rows."""
 
@@ -137,8 +141,9 @@ class ExperienceBuffer(Section):
     format: Format = section(Format)
     schema_type: Annotated[Literal["auto", "experience", "sft", "dpo", "kto", "cpt"], word()] = "auto"
     """The kind of a dataset's rows. The algorithm says it, so it is checked only; kto alone takes two kinds."""
-    max_retry_times: Natural = inert(3)
-    max_retry_interval: Seconds = inert(1.0)
+    max_retry_times: Natural = harmless(3)
+    max_retry_interval: Seconds = harmless(1.0)
+    enable_progress_bar: bool = harmless(False, why="rftd watch shows the progress")
     limit_rows: Count | None = None
     """rftd's own: only the first rows of a dataset."""
 

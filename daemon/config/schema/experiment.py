@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -12,7 +12,20 @@ from rftd.daemon.config.schema.buffer import Buffer
 from rftd.daemon.config.schema.explorer import Explorer
 from rftd.daemon.config.schema.model import Model
 from rftd.daemon.config.schema.policy import Policy
-from rftd.daemon.config.schema.section import Args, Count, Natural, Seconds, Section, Seed, Url, inert, section, word
+from rftd.daemon.config.schema.section import (
+    Args,
+    Count,
+    FieldEffect,
+    Natural,
+    Seconds,
+    Section,
+    Seed,
+    Url,
+    harmless,
+    refused,
+    section,
+    word,
+)
 from rftd.daemon.config.schema.trainer import Trainer
 
 # A file name has 255 bytes on common file systems: room for what is put before and behind it.
@@ -61,16 +74,18 @@ Level = Annotated[
 class Log(Section):
     """`log`."""
 
-    level: Level = inert("INFO")
+    level: Level = harmless("INFO", why="workers log what the daemon's own level says")
     group_by_node: bool = False
 
 
 class Monitor(Section):
     """`monitor`."""
 
-    monitor_type: Annotated[Literal["tensorboard", "wandb", "mlflow", "swanlab"], word()] = inert("tensorboard")
-    monitor_args: Args | None = inert(None)
-    detailed_stats: bool = inert(False)
+    monitor_type: Annotated[Literal["tensorboard", "wandb", "mlflow", "swanlab"], word()] = harmless(
+        "tensorboard", why="metrics are in the log, in `rftd get` and at /metrics", promises=True
+    )
+    monitor_args: Args | None = harmless(None, why="nothing is sent to a monitor")
+    detailed_stats: bool = harmless(False)
     enable_ray_timeline: bool = False
 
 
@@ -107,8 +122,12 @@ class Synchronizer(Section):
     sync_offset: Natural = 0
     sync_timeout: Seconds = 3600.0
     memory_dir: str = ""
-    group_name: str = inert("rollout_weight_sync")
-    wait_for_checkpoint: bool = inert(False)
+    group_name: str = harmless("rollout_weight_sync")
+    wait_for_checkpoint: bool = harmless(False, why="Trinity-RFT reads it as little")
+
+
+_OPERATORS: Final = "there are no operators on data yet"
+_BEFORE: Final = "leave it out, and prepare the dataset before it is submitted"
 
 
 class Operator(Section):
@@ -121,24 +140,24 @@ class Operator(Section):
 class ExperiencePipeline(Section):
     """`data_processor.experience_pipeline`."""
 
-    operators: list[Operator] = []
-    save_input: bool = True
-    input_save_path: Url = None
-    inputs: dict[str, Any] = {}
-    output: Any = None
+    operators: list[Operator] = refused([], why=_OPERATORS, fix=_BEFORE)
+    save_input: bool = harmless(True, why="the log keeps every experience")
+    input_save_path: Url = harmless(None, why="the log keeps every experience")
+    inputs: dict[str, Any] = refused({}, why=_OPERATORS, fix=_BEFORE)
+    output: Any = refused(None, why=_OPERATORS, fix=_BEFORE)
 
 
 class TaskPipeline(Section):
     """`data_processor.task_pipeline`."""
 
-    operators: list[Operator] = []
-    num_process: Count = 4
-    config_path: str | None = None
-    inputs: list[str] = []
-    output: Any = None
-    target_fields: list[str] = []
-    priority_weights: dict[str, float] = {}
-    top_k: Annotated[int, Field(ge=-1)] = -1
+    operators: list[Operator] = refused([], why=_OPERATORS, fix=_BEFORE)
+    num_process: Count = harmless(4, why=_OPERATORS)
+    config_path: str | None = refused(None, why=_OPERATORS, fix=_BEFORE)
+    inputs: list[str] = harmless([], why=_OPERATORS)
+    output: Any = refused(None, why=_OPERATORS, fix=_BEFORE)
+    target_fields: list[str] = harmless([], why=_OPERATORS)
+    priority_weights: dict[str, float] = refused({}, why=_OPERATORS, fix=_BEFORE)
+    top_k: Annotated[int, Field(ge=-1)] = refused(-1, why=_OPERATORS, fix=_BEFORE)
 
 
 class DataProcessor(Section):
@@ -172,15 +191,14 @@ class Experiment(Section):
     """Absolute by the time the daemon reads it."""
     ray_namespace: str = ""
     continue_from_checkpoint: bool = True
-    ignore_validator_suggestions: bool = inert(False)
+    ignore_validator_suggestions: bool = harmless(False, why="no advice on memory is given")
     deterministic: bool = False
     seed: Seed = 42
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     """The experiment's turn among those that wait; the highest goes first."""
     labels: dict[str, str] = {}
     algorithm: Algorithm = section(Algorithm)
-    # Read and checked so that files of the guide load; nothing acts on it yet.
-    data_processor: DataProcessor = section(DataProcessor, is_inert=True)
+    data_processor: DataProcessor = section(DataProcessor)
     model: Model = section(Model)
     cluster: Cluster = section(Cluster)
     buffer: Buffer = section(Buffer)
@@ -189,6 +207,6 @@ class Experiment(Section):
     monitor: Monitor = section(Monitor)
     synchronizer: Synchronizer = section(Synchronizer)
     policy: Policy | None = None
-    service: Service = section(Service, is_inert=True)
+    service: Service = section(Service, mark=FieldEffect("harmless", "no operator asks for it"))
     log: Log = section(Log)
     stages: list[Stage] = []

@@ -15,7 +15,8 @@ from rftd.daemon.config.schema.section import (
     Section,
     Seed,
     Url,
-    inert,
+    harmless,
+    refused,
     section,
     word,
 )
@@ -23,8 +24,8 @@ from rftd.workers.rollout.sampling import HIGHEST_PENALTY
 
 Engine = Annotated[str, word(vllm_async="vllm")]
 """A rollout engine that is registered, or one of the guide's."""
-_LENGTHS = "explorers and trainer share one set of lengths: write it in model"
-_ASKED = "whoever asks the model may say so"
+_LENGTHS = "explorers and trainer share one set of lengths"
+_ASKED = "whoever asks the model says so"
 _FORMS = "programs are told its answers as text, and calls of tools in the form of Hermes"
 _ALWAYS = "the log-probability of each sampled token is always kept"
 
@@ -32,8 +33,13 @@ _ALWAYS = "the log-probability of each sampled token is always kept"
 class RolloutModel(Section):
     """An inference engine and how often it runs."""
 
-    model_path: str | None = inert(None, why="explorers generate with the model that is trained")
-    name: str | None = inert(None)
+    model_path: Annotated[str | None, LocalPath()] = refused(
+        None,
+        why="explorers generate with the model that is trained",
+        fix="write it in model.model_path",
+        same_as="model.model_path",
+    )
+    name: str | None = harmless(None)
     engine_type: Engine = "vllm"
     engine_num: Count = 1
     tensor_parallel_size: Count = 1
@@ -41,7 +47,7 @@ class RolloutModel(Section):
     pipeline_parallel_size: Count = 1
     enable_expert_parallel: bool = False
     extra_engine_args: Args = {}
-    use_v1: bool = inert(True)
+    use_v1: bool = harmless(True, why="vLLM has no other engine any more")
     enforce_eager: bool = False
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
@@ -53,36 +59,46 @@ class RolloutModel(Section):
     start_timeout: Seconds | None = None
     """rftd's own: the longest start of an explorer with its engine; None: the engine's usual one."""
     dtype: Annotated[Literal["bfloat16", "float16", "float32", "auto"], word()] = "bfloat16"
-    seed: Seed = inert(42, why="rollouts are drawn by the experiment's seed")
+    seed: Seed = harmless(42, why="rollouts are drawn by the experiment's seed")
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     """This and the settings of the same names below stand in the place of those of `model`; None: as there."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
-    logprobs: Natural | None = inert(None, why=_ALWAYS)
-    max_model_len: Count | None = inert(None, why=_LENGTHS)
-    max_prompt_tokens: Count | None = inert(None, why=_LENGTHS)
-    max_response_tokens: Count | None = inert(None, why=_LENGTHS)
-    min_response_tokens: Natural | None = inert(None, why=_LENGTHS)
-    enable_prompt_truncation: bool | None = inert(None, why="write model.enable_prompt_truncation")
+    logprobs: Natural | None = harmless(None, why=_ALWAYS)
+    max_model_len: Count | None = refused(None, why=_LENGTHS, fix="write it in model", same_as="model.max_model_len")
+    max_prompt_tokens: Count | None = refused(
+        None, why=_LENGTHS, fix="write it in model", same_as="model.max_prompt_tokens"
+    )
+    max_response_tokens: Count | None = refused(
+        None, why=_LENGTHS, fix="write it in model", same_as="model.max_response_tokens"
+    )
+    min_response_tokens: Natural | None = refused(
+        None, why=_LENGTHS, fix="write it in model", same_as="model.min_response_tokens"
+    )
+    enable_prompt_truncation: bool | None = refused(
+        None, why=_LENGTHS, fix="write it in model", same_as="model.enable_prompt_truncation"
+    )
     repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] | None = None
-    ignore_eos: bool = inert(False, why="write it in a taskset's rollout_args")
-    enable_multimodal: bool = inert(False)
+    ignore_eos: bool = False
+    """True: of every taskset, as if its `rollout_args` said so."""
+    enable_multimodal: bool = refused(False, why="models are asked with text alone")
     chat_template: str | None = None
     """In the place of `model.custom_chat_template`."""
-    enable_thinking: bool | None = inert(None)
-    enable_history: bool = inert(False)
-    enable_openai_api: bool = inert(False)
-    enable_log_requests: bool = inert(False)
-    base_port: Natural | None = inert(None)
-    api_key: Url = inert("EMPTY")
+    enable_thinking: bool | None = None
+    """In the place of `model.enable_thinking`."""
+    enable_history: bool = refused(False, why="every answer is part of its rollout, and no workflow reads a history")
+    enable_openai_api: bool = harmless(False, why="agent programs and mode serve have it without")
+    enable_log_requests: bool = harmless(False, why="the log keeps every request")
+    base_port: Natural | None = harmless(None, why="ports are chosen")
+    api_key: Url = harmless("EMPTY", why="an engine of ours has no address")
     enable_auto_tool_choice: bool | None = None
     """True or None: calls are looked for wherever tools are offered. The guide's default is False."""
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
-    nnodes: Count = inert(1)
-    node_rank: Natural = inert(0)
-    enable_return_routed_experts: bool = inert(False)
-    weight_sync_buffer_size: Natural = inert(1024)
+    nnodes: Count = refused(1, why="an engine is on one machine")
+    node_rank: Natural = harmless(0, why="an engine is on one machine")
+    enable_return_routed_experts: bool = refused(False, why="the experts that a token took are not recorded")
+    weight_sync_buffer_size: Natural = harmless(1024)
 
 
 class AuxiliaryModel(RolloutModel):
@@ -100,10 +116,14 @@ class AuxiliaryModel(RolloutModel):
     """rftd's own: the service's address up to `/v1`, or `{env: NAME}`."""
     api_key: Url = "EMPTY"
     """`{env: NAME}`, or `EMPTY` for a service that wants none."""
-    repetition_penalty: float | None = inert(None, why=_ASKED)
-    enable_auto_tool_choice: bool | None = inert(None, why=_FORMS)
-    tool_call_parser: str | None = inert(None, why=_FORMS)
-    reasoning_parser: str | None = inert(None, why=_FORMS)
+    repetition_penalty: float | None = refused(None, why=_ASKED)
+    min_response_tokens: Natural | None = refused(None, why=_ASKED)
+    enable_prompt_truncation: bool | None = refused(None, why="a prompt that is too long is refused")
+    ignore_eos: bool = refused(False, why=_ASKED)
+    enable_thinking: bool | None = refused(None, why="its chat template is asked without it")
+    enable_auto_tool_choice: bool | None = refused(None, why=_FORMS)
+    tool_call_parser: str | None = refused(None, why=_FORMS)
+    reasoning_parser: str | None = refused(None, why=_FORMS)
     max_model_len: Count | None = None
     max_prompt_tokens: Count | None = None
     max_response_tokens: Count | None = None
@@ -136,10 +156,10 @@ class StragglerReissue(Section):
 class Explorer(Section):
     """`explorer`."""
 
-    name: str = inert("explorer")
+    name: str = harmless("explorer")
     runner_per_model: Count = 8
-    runner_prepare_concurrency: Count = inert(8)
-    runner_prepare_max_retries: Natural = inert(2)
+    runner_prepare_concurrency: Count = harmless(8, why="runners need no preparation")
+    runner_prepare_max_retries: Natural = harmless(2, why="runners need no preparation")
     max_timeout: Seconds = 1800.0
     max_retry_times: Natural = 2
     env_vars: dict[str, Any] = {}
@@ -150,20 +170,22 @@ class Explorer(Section):
     auxiliary_models: list[AuxiliaryModel] = []
     eval_interval: Natural = 100
     eval_on_startup: bool = True
-    bench_on_latest_checkpoint: bool = inert(False)
+    bench_on_latest_checkpoint: bool = refused(
+        False, why="mode bench answers with model.model_path", fix="leave it out, and write a checkpoint's folder there"
+    )
     proxy_port: Natural = 8010
     """The port that clients find with `mode: serve`; 0 takes any that is free."""
     listen_address: str = "127.0.0.1"
     """The address that clients find with `mode: serve`. The guide's is every interface; one beyond this machine needs a
     key."""
-    service_status_check_interval: Seconds = inert(60.0, why="an engine that dies is noticed at once")
+    service_status_check_interval: Seconds = harmless(60.0, why="an engine that dies is noticed at once")
     min_running_model_num: Count = 1
     """Engines that go on answering with `mode: serve`: all of them do, for weights change between two tokens."""
-    db_url: Url = inert(None)
+    db_url: Url = harmless(None, why="the log keeps what was served")
     over_rollout: OverRollout = section(OverRollout)
     dynamic_timeout: DynamicTimeout = section(DynamicTimeout)
     straggler_reissue: StragglerReissue = section(StragglerReissue)
-    runner_state_report_interval: Annotated[float, Field(ge=0)] = inert(0.0)
+    runner_state_report_interval: Annotated[float, Field(ge=0)] = harmless(0.0)
     eval_engine: Annotated[Literal["shared", "own"], word()] | None = None
     """rftd's own: evaluations on the engine of the rollouts, or on another one beside it. None: as the engine needs."""
     collect_only: bool = False

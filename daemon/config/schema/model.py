@@ -6,8 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rftd.daemon.config.schema.section import Count, LocalPath, Natural, Section, Seed, inert, section
+from rftd.daemon.config.schema.section import Count, LocalPath, Natural, Section, Seed, harmless, refused, section
 from rftd.workers.rollout.sampling import HIGHEST_PENALTY
+
+_ROTATION = "a model is opened with the rotation that its config.json says"
+_IN_FOLDER = "write it into config.json of the model's folder"
 
 
 class Lora(Section):
@@ -53,22 +56,25 @@ class Model(Section):
     critic_model_path: Annotated[str, LocalPath()] = ""
     trust_remote_code: bool = False
     custom_chat_template: str | None = None
-    chat_template_path: Annotated[str | None, LocalPath()] = inert(None)
+    chat_template_path: Annotated[str | None, LocalPath()] = refused(
+        None, why="the client reads no template", fix="write the text into model.custom_chat_template"
+    )
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=-1)] = -1
-    logprobs: Natural = inert(0, why="the log-probability of each sampled token is always kept")
+    logprobs: Natural = harmless(0, why="the log-probability of each sampled token is always kept")
     max_model_len: Count | None = None
     max_prompt_tokens: Count | None = None
     max_response_tokens: Count | None = None
     min_response_tokens: Natural = 0
     enable_prompt_truncation: bool = True
     repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] = 1.0
-    enable_thinking: bool | None = inert(None)
+    enable_thinking: bool | None = None
+    """A variable of the chat template; None: as the template does without it."""
     lora_configs: list[Lora] | None = None
-    fully_sharded_loras: bool = inert(False, why="the adapter is not sharded")
-    max_cpu_loras: Natural | None = inert(None)
-    rope_scaling: dict[str, Any] | None = inert(None)
-    rope_theta: float | None = inert(None)
+    fully_sharded_loras: bool = harmless(False, why="the adapter is not sharded")
+    max_cpu_loras: Natural | None = harmless(None)
+    rope_scaling: dict[str, Any] | None = refused(None, why=_ROTATION, fix=_IN_FOLDER)
+    rope_theta: float | None = refused(None, why=_ROTATION, fix=_IN_FOLDER)
     tinker: Tinker = section(Tinker)
     external_model: ExternalModel = section(ExternalModel)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
-from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union, cast, get_args, get_origin
 
 import msgspec
 from pydantic import (
@@ -20,6 +21,7 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from rftd.daemon.config.field_path import FieldPath
@@ -77,17 +79,48 @@ def _members(annotation: Any) -> Iterator[Any]:
         yield from _members(part) if not isinstance(part, str) else iter((part,))
 
 
-def inert(default: Any, *, why: str = "") -> Any:
-    """A field that is read and checked, and that rftd does not act on yet; set to something else, it is a warning."""
-    extra: dict[str, Any] = {"inert": True, "why": why}
+@dataclass(frozen=True, slots=True)
+class FieldEffect:
+    """The way in which a field acts, as its schema says it."""
+
+    effect: Literal["acts", "harmless", "refused"] = "acts"
+    why: str = ""
+    fix: str = ""
+    same_as: str = ""
+    """A refused field may say what this field says."""
+    promises: bool = False
+    """True of a harmless field whose default, too, is spoken of where it is written: it asks for something."""
+
+
+ACTS: Final = FieldEffect()
+
+
+def harmless(default: Any, *, why: str = "", promises: bool = False) -> Any:
+    """A field without effect on what is trained or sampled; set to something else, it is a warning."""
+    return _marked(default, FieldEffect("harmless", why, promises=promises))
+
+
+def refused(default: Any, *, why: str, fix: str = "leave it out", same_as: str = "") -> Any:
+    """A field that would change what is trained or sampled, and cannot yet; set to something else, it is an error."""
+    return _marked(default, FieldEffect("refused", why, fix, same_as))
+
+
+def _marked(default: Any, mark: FieldEffect) -> Any:
+    extra: dict[str, Any] = {"mark": asdict(mark)}
     if isinstance(default, dict | list):
         return Field(default_factory=default.copy, json_schema_extra=extra)
     return Field(default=default, json_schema_extra=extra)
 
 
-def section(kind: Callable[[], Any], *, is_inert: bool = False) -> Any:
-    """A section whose fields all have defaults."""
-    return Field(default_factory=kind, json_schema_extra={"inert": is_inert})
+def section(kind: Callable[[], Any], *, mark: FieldEffect = ACTS) -> Any:
+    """A section whose fields all have defaults; a mark holds for each of them."""
+    return Field(default_factory=kind, json_schema_extra={"mark": asdict(mark)})
+
+
+def mark_of(field: FieldInfo) -> FieldEffect:
+    """The mark of a field of a section."""
+    extra = field.json_schema_extra
+    return FieldEffect(**cast(dict[str, Any], extra["mark"])) if isinstance(extra, dict) and "mark" in extra else ACTS
 
 
 def word(**older: str) -> BeforeValidator:
@@ -143,20 +176,24 @@ Url: TypeAlias = Annotated[Any, PlainValidator(_url)]
 """Text, or `{env: NAME}` where it holds a password; also for an `api_key`."""
 
 
-def without_effect(model: Section, path: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
-    """Every field that the user set to something else than its default and that has no effect yet, with a reason."""
+def without_effect(model: Section, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any, FieldEffect]]:
+    """Every field without effect that the user wrote and that asks for something, with its value and mark."""
     for name in sorted(model.model_fields_set, key=list(type(model).model_fields).index):
         field = type(model).model_fields[name]
-        extra = field.json_schema_extra
-        is_inert = isinstance(extra, dict) and bool(extra.get("inert"))
+        mark = mark_of(field)
         value = getattr(model, name)
-        if is_inert:
-            # A file that spells out a default asks for nothing that rftd fails to do.
-            if value != field.get_default(call_default_factory=True):
-                yield (*path, name), str(extra.get("why") or "") if isinstance(extra, dict) else ""
-        elif isinstance(value, Section):
+        if mark != ACTS:
+            # A file that spells out a default asks, as a rule, for nothing that rftd fails to do.
+            if mark.promises or value != field.get_default(call_default_factory=True):
+                yield (*path, name), value, mark
+            continue
+        held: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, Section):
             yield from without_effect(value, (*path, name))
         elif isinstance(value, list):
-            for index, item in enumerate(value):
-                if isinstance(item, Section):
-                    yield from without_effect(item, (*path, name, index))
+            held = enumerate(value)
+        elif isinstance(value, dict):
+            held = value.items()
+        for key, item in held:
+            if isinstance(item, Section):
+                yield from without_effect(item, (*path, name, key))

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rftd.daemon.config.schema.section import Args, Count, Natural, Section, inert, section, word
+from rftd.daemon.config.schema.section import Args, Count, FieldEffect, Natural, Section, harmless, section, word
 
 
 class Megatron(Section):
@@ -24,19 +24,19 @@ class Megatron(Section):
 class Trainer(Section):
     """`trainer`."""
 
-    name: str = inert("trainer")
+    name: str = harmless("trainer")
     trainer_type: Annotated[str, word()] = "verl"
     """A trainer engine that is registered, or one of the guide's."""
-    trainer_strategy: Annotated[Literal["fsdp2", "fsdp", "megatron"], word()] = inert("fsdp2")
+    trainer_strategy: Annotated[Literal["fsdp2", "fsdp", "megatron"], word()] = harmless("fsdp2")
     save_interval: Natural = 0
     """0 = only at the end of a stage."""
-    enable_preview: bool = inert(True)
+    enable_preview: bool = harmless(True)
     total_steps: Count | None = None
     save_hf_checkpoint: Annotated[Literal["last", "always", "never"], word()] = "last"
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
-    use_dynamic_bsz: bool = inert(True)
-    use_remove_padding: bool = inert(True)
-    balance_batch: bool = inert(True)
+    use_dynamic_bsz: bool = harmless(True)
+    use_remove_padding: bool = harmless(True)
+    balance_batch: bool = harmless(True)
     max_nonfinite_steps: Count = 3
     """rftd's own: so many steps in a row that are skipped, for they are not finite, end the experiment."""
     ppo_epochs: Count = 1
@@ -48,18 +48,20 @@ class Trainer(Section):
     critic_warmup: Natural = 0
     max_token_len_per_gpu: Count | None = None
     ulysses_sequence_parallel_size: Annotated[int, Field(le=10**6)] = 1
-    fix_actor_microbatch_loss_scale: bool = inert(False)
-    param_offload: bool = inert(False)
-    optimizer_offload: bool = inert(False)
-    grad_offload: bool = inert(False)
-    offload_policy: bool = inert(False)
-    save_strategy: Annotated[Literal["unrestricted", "single_thread", "single_process", "single_node"], word()] = inert(
-        "unrestricted"
+    fix_actor_microbatch_loss_scale: bool = harmless(
+        False, why="the loss of a batch is divided as a whole, whatever the micro-batches"
+    )
+    param_offload: bool = harmless(False)
+    optimizer_offload: bool = harmless(False)
+    grad_offload: bool = harmless(False)
+    offload_policy: bool = harmless(False)
+    save_strategy: Annotated[Literal["unrestricted", "single_thread", "single_process", "single_node"], word()] = (
+        harmless("unrestricted")
     )
     max_checkpoints_to_keep: Natural = 0
     """0 = all."""
-    megatron: Megatron = section(Megatron, is_inert=True)
-    trainer_config: Args | None = inert(
+    megatron: Megatron = section(Megatron, mark=FieldEffect("harmless", "no engine of rftd trains with Megatron"))
+    trainer_config: Args | None = harmless(
         None,
         why="but for actor_rollout_ref.actor.ppo_epochs, ppo_mini_batch_size and shuffle, and of an algorithm with a "
         "critic the same of critic, critic.optim.lr, critic.cliprange_value and critic.grad_clip",

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import Submission, check_config, load_file
 from rftd.streams.events.experiment import ExperimentSubmitted
 from rftd.streams.spec import ExperimentSpec
@@ -98,7 +99,15 @@ def test_the_whole_guide_in_its_own_spelling() -> None:
         "TRINITY_DATASET_PATH": "/data/sft",
         "WANDB_API_KEY": "canary",
     }
-    submission = load_file(GOLDEN / "guide.yaml", environ=environ, cwd=Path("/home/user"))
+    with pytest.raises(ConfigErrors) as caught:
+        load_file(GOLDEN / "guide.yaml", environ=environ, cwd=Path("/home/user"))
+    # What the guide has and rftd has not yet, by name: everything else in it loads.
+    assert [error.field for error in caught.value.errors] == [
+        "data_processor.task_pipeline.operators",
+        "data_processor.experience_pipeline.operators",
+    ]
+    rest = ["data_processor={}"]
+    submission = load_file(GOLDEN / "guide.yaml", environ=environ, cwd=Path("/home/user"), overrides=rest)
     warm, rft = submission.spec.stages
     assert warm.dataset is not None
     assert warm.dataset.path == "/data/sft"
@@ -106,9 +115,10 @@ def test_the_whole_guide_in_its_own_spelling() -> None:
     assert (rft.policy.max_staleness_versions, rft.policy.max_inflight_batches) == (9, 10)
     assert submission.config["model"]["critic_model_path"] == "/models/m"
     assert submission.config["monitor"]["monitor_args"]["api_key"] == {"env": "WANDB_API_KEY"}
-    without = sorted(text.split(" ")[0] for text in submission.spec.warnings if "no effect yet" in text)
+    without = sorted(text.split(" ")[0] for text in submission.spec.warnings if "has no effect" in text)
     assert without == [
-        "data_processor",
+        "auxiliary_buffers.sft_dataset",
+        "buffer.trainer_input.experience_buffer.path",
         "monitor.monitor_args",
         "monitor.monitor_type",
         "service",

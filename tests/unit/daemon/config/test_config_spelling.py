@@ -96,10 +96,12 @@ def test_the_trainer_config_file_is_read_by_the_client(load: Load, small: str, t
 
 def test_what_has_no_effect_yet_is_said_once_and_only_if_set(load: Load) -> None:
     def said(*overrides: str) -> list[str]:
-        return [w for w in load(overrides=overrides).spec.warnings if "no effect yet" in w]
+        return [w for w in load(overrides=overrides).spec.warnings if "has no effect" in w]
 
     assert said() == []
     assert said("explorer.concurrent_mode=sequential", "algorithm.kl_penalty_fn=none", "log.level=info") == []
     assert said(f"{BUFFER}.replay_buffer.enable=true") == []
-    assert said("explorer.db_url=sqlite:///x") == ["explorer.db_url is read but has no effect yet"]
+    assert said("explorer.db_url=sqlite:///x") == ["explorer.db_url has no effect: the log keeps what was served"]
     assert len(said("monitor.monitor_type=wandb", "model.fully_sharded_loras=true")) == 2
+    # Unlike other defaults this one asks for something: a folder that TensorBoard would read.
+    assert "monitor.monitor_type has no effect" in said("monitor.monitor_type=tensorboard")[0]
