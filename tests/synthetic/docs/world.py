@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import httpx
-from synthetic.docs.pages import ROOT, block_named
+from synthetic.docs.pages import ROOT, block_named, blocks_of
 from synthetic.until import PATIENCE_S
 
 from rftd.daemon.cli import VERBS, main, rftd
@@ -47,6 +47,9 @@ class World:
             lines = (json.dumps({"question": f"{a}+{a % 10}=", "answer": str(a + a % 10)}) for a in range(rows))
             (folder / "data" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
         (folder / "mine.yaml").write_text(block_named("mine.yaml").text)
+        for block in blocks_of(ROOT / "docs" / "from-verl.md", "sh", "yml"):
+            assert block.file is not None
+            (folder / block.file).write_text(block.text)
 
     def run(self, line: str) -> str:
         """Runs one command line as a reader would type it; what it printed. Fails if it fails."""
