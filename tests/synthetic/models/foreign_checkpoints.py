@@ -107,5 +107,38 @@ def write_distributed(folder: Path, state: Mapping[str, Any]) -> None:
     dcp.save({**state, **extra}, checkpoint_id=folder, no_dist=True)
 
 
+def save_as_verl(rank: int, ranks: int, port: int, run: str, tied: bool) -> None:
+    """One rank: the model under FSDP2, saved by verl's own checkpoint manager and by torch's, with Megatron's names."""
+    import torch.distributed.checkpoint as dcp
+    from omegaconf import OmegaConf
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
+
+    dist.init_process_group("gloo", rank=rank, world_size=ranks, init_method=f"tcp://127.0.0.1:{port}")
+    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("fsdp",))
+    model = small_model(tied=tied)
+    fused = None if tied else megatron_state(model, stacked=True)
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    contents = OmegaConf.create({"save_contents": ["model", "optimizer", "extra"], "load_contents": ["model"]})
+    manager = FSDPCheckpointManager(model, optimizer, checkpoint_config=contents)
+    manager.save_checkpoint(local_path=f"{run}/global_step_1/actor", global_step=1)
+    if fused is not None:
+        # As tensor parallelism cuts them: some by rows, some by columns, within a stack of layers.
+        cut = {"self_attention.linear_proj.weight": 2, "mlp.linear_fc2.weight": 2, "mlp.linear_fc1.weight": 1}
+        spread = {
+            name: distribute_tensor(value, mesh, [Shard(cut[name.removeprefix("decoder.layers.")])])
+            if name.removeprefix("decoder.layers.") in cut
+            else distribute_tensor(value, mesh, [Shard(0)])
+            for name, value in fused.items()
+        }
+        dcp.save(spread, checkpoint_id=f"{run}/global_step_2/actor/dist_ckpt")
+    dist.destroy_process_group()
+
+
 def _padded(tensor: Tensor, rows: int) -> Tensor:
     return torch.cat([tensor, torch.zeros(rows, tensor.shape[1])])
