@@ -29,7 +29,7 @@ from rftd.daemon.cli import VERBS, rftd
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import POLICY_KINDS
-from rftd.daemon.config.schema.section import ACTS, mark_of
+from rftd.daemon.config.schema.section import mark_of
 from rftd.daemon.daemon_file import take_daemon_file
 from rftd.daemon.verbs.serve import command as serve
 from rftd.streams.spec import PolicySpec, PrioritySpec
@@ -222,7 +222,7 @@ def acting(section: Any) -> set[str]:
         return {name for kind in POLICY_KINDS.values() for name in acting(kind)}
     found = set()
     for name, field in section.model_fields.items():
-        if mark_of(field) == ACTS:
+        if mark_of(field).effect == "acts":
             found.add(name)
     return found
 

@@ -15,9 +15,10 @@
                 for losses, `algorithm_batches` for every algorithm, `plain_loops` that train as the papers write it.
                 `scripted_engine` only says what it is told to; its endpoint is there too. `foreign_checkpoints` are
                 those that other trainers write.
-    daemon/     the daemon in parts and whole. `experiment_files`; `log_operations` and `house` (log, tables and API, no
-                workers), `command_line`, `http_probe`, `fork_desk` (a supervisor on fake engines); `scene` is the real
-                daemon with real worker processes, `torch_world` puts it on torch; `third_party` installs plug-ins.
+    daemon/     the daemon in parts and whole. `experiment_files`; `config_fields` are those of the schema;
+                `log_operations` and `house` (log, tables and API, no workers), `command_line`, `http_probe`,
+                `fork_desk` (a supervisor on fake engines); `scene` is the real daemon with real worker processes,
+                `torch_world` puts it on torch; `third_party` installs plug-ins.
     faults/     what breaks below a log. `shaky_disk`, `power_loss`, `nth_failure` and `nth_call` strike the n-th
                 operation, `log_workload` is written meanwhile, `damage` flips bytes, `tcp_proxy` breaks networks.
     deaths/     processes that end at any moment: `armed` fault points, `killing` with a `witness` of what was

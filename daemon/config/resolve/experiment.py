@@ -133,7 +133,7 @@ def _check_trainer_config(experiment: Experiment) -> list[Issue]:
         (("stages", index, "trainer"), stage.trainer) for index, stage in enumerate(experiment.stages) if stage.trainer
     ]
     return [
-        Issue((*path, "trainer_config_path"), "is not read here", "write trainer_config inline")
+        Issue((*path, "trainer_config_path"), "is not read here", "write trainer_config inline", Unsupported)
         for path, trainer in sections
         if trainer.trainer_config_path
     ]

@@ -13,6 +13,7 @@ from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.training.losses.registry import compares_pairs
 
 _ARGS: FieldPath = ("algorithm", "sample_strategy_args")
+_OF_EXPERIENCES = ("capacity", "max_read_timeout", "replay_buffer")
 _BUFFERS: FieldPath = ("buffer", "trainer_input", "auxiliary_buffers")
 
 
@@ -76,11 +77,15 @@ def rows_of(
         return None
     if "://" in buffer.path or buffer.storage_type == "sql":
         what = "rows to train on are read from files"
-        notes.wrong((*path, "path"), what, "set it to a folder or .jsonl file", Unsupported)
+        field = "storage_type" if buffer.storage_type == "sql" else "path"
+        notes.wrong((*path, field), what, "set it to file, and path to a folder or .jsonl file", Unsupported)
         return None
     if buffer.schema_type not in ("auto", schema):
         what = f"is {buffer.schema_type}, but what trains on these rows takes {' or '.join(known)}"
         notes.wrong((*path, "schema_type"), what, "leave it out, or change algorithm.algorithm_type")
+    for field in _OF_EXPERIENCES:
+        if field in buffer.model_fields_set:
+            notes.warn(f"{show(path)}.{field} has no effect: it is for experiences, not for rows")
     if buffer.format.enable_concatenated_multi_turn and (schema, buffer.format.prompt_type) != ("sft", "messages"):
         notes.warn(f"{show(path)}.format.enable_concatenated_multi_turn has no effect: it is for sft and messages")
     return TasksetSpec(

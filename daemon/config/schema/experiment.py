@@ -21,6 +21,7 @@ from rftd.daemon.config.schema.section import (
     Section,
     Seed,
     Url,
+    acts_later,
     harmless,
     refused,
     section,
@@ -190,7 +191,7 @@ class Experiment(Section):
     checkpoint_root_dir: str = ""
     """Absolute by the time the daemon reads it."""
     ray_namespace: str = ""
-    continue_from_checkpoint: bool = True
+    continue_from_checkpoint: bool = acts_later(True, why="the daemon looks at the folder as it takes the experiment")
     ignore_validator_suggestions: bool = harmless(False, why="no advice on memory is given")
     deterministic: bool = False
     seed: Seed = 42

@@ -105,6 +105,11 @@ def refused(default: Any, *, why: str, fix: str = "leave it out", same_as: str =
     return _marked(default, FieldEffect("refused", why, fix, same_as))
 
 
+def acts_later(default: Any, *, why: str) -> Any:
+    """A field that acts where the specification does not say it: `why` says where."""
+    return _marked(default, FieldEffect(why=why))
+
+
 def _marked(default: Any, mark: FieldEffect) -> Any:
     extra: dict[str, Any] = {"mark": asdict(mark)}
     if isinstance(default, dict | list):
@@ -182,7 +187,7 @@ def without_effect(model: Section, path: FieldPath = ()) -> Iterator[tuple[Field
         field = type(model).model_fields[name]
         mark = mark_of(field)
         value = getattr(model, name)
-        if mark != ACTS:
+        if mark.effect != ACTS.effect:
             # A file that spells out a default asks, as a rule, for nothing that rftd fails to do.
             if mark.promises or value != field.get_default(call_default_factory=True):
                 yield (*path, name), value, mark

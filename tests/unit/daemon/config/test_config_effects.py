@@ -1,0 +1,255 @@
+"""Every field of the schema acts, is refused, or is harmless and says so; nothing is read and silently dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin
+
+import msgspec
+import pytest
+from synthetic.daemon.config_fields import SchemaField, schema_fields
+from synthetic.daemon.third_party import install
+
+from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.config.issue import ConfigErrors, Contradiction, Unsupported
+from rftd.daemon.config.loading import check_config
+from rftd.daemon.config.schema.section import ACTS
+from rftd.streams.spec import ExperimentSpec
+from rftd.workers.devices.host import Device, Host
+
+_GPUS: Final = Host(
+    name="node",
+    devices=tuple(Device(kind="cuda", index=each, name="G", memory_bytes=8 * 10**10) for each in range(8)),
+    packages={"vllm": "0.31", "verl": "0.9", "flash-attn": "2", "ray": "2"},
+    clustered=True,
+)
+_TASKS: Final = {
+    **{"path": "/t.jsonl", "default_workflow_type": "simple_workflow"},
+    "default_reward_fn_type": "math_reward",
+}
+_ROWS: Final = {"experience_buffer": {"path": "/rows.jsonl"}}
+_MIXED: Final = {"auxiliary_buffers": {"sft_dataset": {"path": "/rows.jsonl"}}}
+_KTO: Final = {"train_batch_size": 4, "trainer_input": _ROWS}
+_SERVICE: Final = {"enable": True, "model_name": "m"}
+_SERVED: Final = {"engine_type": "external", "model_name": "m", "base_url": "http://a/v1"}
+_BASE: Final[dict[str, Any]] = {
+    "checkpoint_root_dir": "/c",
+    "algorithm": {"algorithm_type": "grpo", "repeat_times": 4},
+    "model": {"model_path": "/m", "max_model_len": 64},
+    "buffer": {"batch_size": 2, "total_steps": 6, "explorer_input": {"taskset": _TASKS, "eval_tasksets": [_TASKS]}},
+    "explorer": {"auxiliary_models": [{"model_path": "/aux", "name": "aux"}]},
+    "synchronizer": {"sync_method": "checkpoint", "sync_style": "fully_async"},
+}
+_NO_GPU: Final = Host(name="laptop", no_gpu="there is no nvidia-smi")
+_CRITERIA: Final = {"rollout_is": "token", "rollout_rs": "token_k1", "rollout_rs_threshold": 2.0}
+_BOXED: Final = {"default_workflow_type": "math_boxed_workflow", "default_reward_fn_type": "math_boxed_reward"}
+_BY_DEFAULT: Final = {
+    **{"taskset": None, "tasksets": [{"path": "/t.jsonl"}], "eval_tasksets": [{"path": "/t.jsonl"}]},
+    **{"default_workflow_type": "simple_workflow", "default_reward_fn_type": "math_reward"},
+}
+_WAITING: Final = {
+    "over_rollout": {"ratio": 0.5},
+    "concurrent_mode": "asynchronous",
+    "dynamic_timeout": {"enable": True},
+    "straggler_reissue": {"enable": True},
+    "rollout_model": {"engine_num": 2},
+}
+_OVER: Final[tuple[tuple[dict[str, Any], Host], ...]] = (
+    ({}, _NO_GPU),
+    ({"explorer": _WAITING, "synchronizer": {"sync_style": "trainer_driven", "sync_interval": 4}}, _NO_GPU),
+    (
+        {
+            "buffer": {"trainer_input": {"experience_buffer": {"replay_buffer": {"enable": True}}}},
+            "policy": {"kind": "hard_bound", "max_staleness": 4},
+        },
+        _NO_GPU,
+    ),
+    ({"algorithm": {"algorithm_type": "ppo"}, "buffer": {"total_steps": None, "total_epochs": 2}}, _NO_GPU),
+    ({"synchronizer": {"sync_style": "fixed", "sync_interval": 2, "sync_offset": 1, "sync_method": "memory"}}, _NO_GPU),
+    ({"buffer": {"explorer_input": {"taskset": _BOXED, "eval_tasksets": [_TASKS | _BOXED]}}}, _NO_GPU),
+    ({"buffer": {"explorer_input": {"taskset": None, "tasksets": [_TASKS | _BOXED]}}}, _NO_GPU),
+    ({"buffer": {"explorer_input": _BY_DEFAULT}}, _NO_GPU),
+    ({"algorithm": {"algorithm_type": "mix"}, "buffer": {"train_batch_size": 16, "trainer_input": _MIXED}}, _NO_GPU),
+    ({"mode": "train", "algorithm": {"algorithm_type": "kto"}, "buffer": _KTO}, _NO_GPU),
+    ({"algorithm": {"rollout_correction": _CRITERIA, "kl_penalty_fn": "k1"}}, _NO_GPU),
+    ({"algorithm": {"sample_strategy": "staleness_control", "entropy_loss_fn": "default"}}, _NO_GPU),
+    ({"model": {"lora_configs": [{"name": "a"}]}}, _NO_GPU),
+    ({"model": {"tinker": {"enable": True}}, "algorithm": {"kl_loss_fn": "none"}}, _NO_GPU),
+    ({"mode": "bench", "model": {"external_model": _SERVICE, "max_response_tokens": 8}}, _NO_GPU),
+    ({"mode": "serve"}, _NO_GPU),
+    ({"explorer": {"rollout_model": {"engine_type": "vllm"}}, "cluster": {"node_num": 1, "gpu_per_node": 8}}, _GPUS),
+    ({"trainer": {"trainer_type": "verl"}, "cluster": {"node_num": 1, "gpu_per_node": 4}}, _GPUS),
+    ({"explorer": {"auxiliary_models": [_SERVED]}}, _NO_GPU),
+)
+"""Experiments in one of which each field acts: what is laid over `_BASE`, and the machine."""
+_VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
+    "advantage_fn": ("rloo",),
+    "advantage_fn_args": ({"epsilon": 0.5},),
+    "algorithm_type": ("rloo",),
+    "args": ({"a": 1},),
+    "betas": ([0.5, 0.9],),
+    "capacity": (64,),
+    "corrections": ([{"kind": "tis"}],),
+    "default_eval_workflow_type": ("math_workflow",),
+    "default_reward_fn_type": ("format_reward",),
+    "default_workflow_type": ("math_workflow",),
+    "engine_args": ({"device": "cpu"},),
+    "engine_type": ("fake",),
+    "entropy_loss_fn": ("none",),
+    "entropy_loss_fn_args": ({"entropy_coef": 0.5},),
+    "env_vars": ({"TOKEN": {"env": "TOKEN"}},),
+    "extra_engine_args": ({"device": "cpu"},),
+    "kl_loss_fn": ("k1",),
+    "kl_loss_fn_args": ({"kl_coef": 0.5},),
+    "kl_penalty_fn": ("k1",),
+    "kl_penalty_fn_args": ({"kl_coef": 0.5},),
+    "kwargs": ({"tau": 0.5},),
+    "name": ("x", "others"),
+    "policy": ({"kind": "in_order"},),
+    "policy_loss_fn": ("gspo",),
+    "policy_loss_fn_args": ({"clip_range": 0.5},),
+    "priority_fn": ("tag",),
+    "priority_fn_args": ({"decay": 0.5},),
+    "reasoning_parser": ("deepseek_r1",),
+    "reward_fn_args": ({"with_think": True},),
+    "rollout_rs": ("seq_sum_k3",),
+    "sample_strategy": ("staleness_control",),
+    "sample_strategy_args": ({"max_staleness": 9},),
+    "sync_method": ("memory",),
+    "tool_call_parser": ("hermes",),
+    "trainer_type": ("fake",),
+    "workflow_args": ({"with_think": True},),
+}
+"""Values of fields that take names or arguments: others are made of the field's type."""
+
+
+def _laid(below: Any, above: Any) -> Any:
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {**below, **{key: _laid(below.get(key), value) for key, value in above.items()}}
+    return above
+
+
+def _set(tree: Any, path: FieldPath, value: Any) -> Any:
+    """The tree with one field set, and what is missing on the way to it."""
+    if not path:
+        return value
+    head, *rest = path
+    if isinstance(head, int):
+        items = list(tree) if tree else [{}]
+        items[head] = _set(items[head], tuple(rest), value)
+        return items
+    tree = dict(tree or {})
+    tree[head] = _set(tree.get(head), tuple(rest), value)
+    return tree
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    """What came of a file."""
+
+    spec: ExperimentSpec | None
+    warnings: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    """Fields that contradict others, or that cannot act; none whose value has the wrong type."""
+
+
+def _outcome(tree: dict[str, Any], host: Host) -> _Outcome:
+    try:
+        spec = check_config(tree, host=host)
+    except ConfigErrors as errors:
+        found = (each for each in errors.errors if isinstance(each, Contradiction | Unsupported))
+        return _Outcome(None, (), tuple(each.field or "" for each in found))
+    return _Outcome(msgspec.structs.replace(spec, config={}, warnings=()), spec.warnings)
+
+
+def _differs(field: SchemaField, path: FieldPath, was: _Outcome, now: _Outcome) -> bool:
+    """True if the field changed what runs, or is spoken of."""
+    if now.spec is not None and now.spec != was.spec:
+        return True
+    spoken = set(now.warnings) - set(was.warnings)
+    names = [field.name, *(f"{show(path[:length])} has no effect" for length in range(3, len(path)))]
+    return show(path) in now.refused or any(name in text for text in spoken for name in names)
+
+
+def _values(field: SchemaField) -> tuple[Any, ...]:
+    return _VALUES.get(field.name) or tuple(_of_type(field.info.annotation))
+
+
+def _of_type(annotation: Any) -> Iterator[Any]:
+    origin = get_origin(annotation)
+    if origin is Literal:
+        yield from get_args(annotation)
+    elif origin is list:
+        yield from ([value] for value in _of_type(get_args(annotation)[0]))
+    elif origin is dict:
+        yield from ({"1": value} for value in _of_type(get_args(annotation)[1]))
+    elif annotation in _EXAMPLES:
+        yield from _EXAMPLES[annotation]
+    else:
+        for part in get_args(annotation):
+            yield from _of_type(part)
+
+
+_EXAMPLES: Final[Mapping[Any, tuple[Any, ...]]] = {
+    bool: (True, False),
+    int: (2, 3, 1, 0, 9),
+    float: (0.5, 3.0, 1.5, 0.25),
+    str: ("/x.jsonl", "x", "127.0.0.2"),
+    Any: ("/x.jsonl", "http://x", ["x"], {"env": "A"}),
+}
+
+
+def _required(field: SchemaField) -> dict[str, Any]:
+    """The fields that must stand beside this one."""
+    names = (name for name, info in field.section.model_fields.items() if info.is_required())
+    return {name: "theirs" if name == "name" else 1.0 for name in names}
+
+
+def _acts(field: SchemaField, bases: list[tuple[dict[str, Any], Host, _Outcome]]) -> bool:
+    path = tuple("sft_dataset" if part == "NAME" else part for part in field.path)
+    for tree, host, was in bases:
+        if field.kind:
+            tree = _set(tree, path[:-1], {**_required(field), "kind": field.kind})
+            was = _outcome(tree, host)
+        if any(_differs(field, path, was, _outcome(_set(tree, path, value), host)) for value in _values(field)):
+            return True
+    return False
+
+
+@pytest.mark.slow
+def test_every_field_acts_or_is_spoken_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fields are the schema's, and so are the marks: nothing is listed here."""
+    parts = {
+        group: dict.fromkeys(("theirs", "others"), "their_parts:PART")
+        for group in ("rftd.policies", "rftd.corrections")
+    }
+    install(tmp_path, "their_parts", None, parts)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    trees = [(_laid(_BASE, over), host) for over, host in _OVER]
+    bases = [(tree, host, _outcome(tree, host)) for tree, host in trees]
+    assert [over for (over, _), (_, _, was) in zip(_OVER, bases, strict=True) if was.spec is None] == []
+    fields = list(schema_fields())
+    assert len(fields) > 400
+    idle = [f"{show(each.path)} {each.kind}" for each in fields if each.mark == ACTS and not _acts(each, bases)]
+    assert idle == []
+
+
+def test_marks_do_what_they_say() -> None:
+    """A harmless field that is set is a warning which names it; a refused one is an error at its place."""
+    for field in schema_fields():
+        if field.mark.effect == "acts":
+            continue
+        path = tuple("sft_dataset" if part == "NAME" else part for part in field.path)
+        default = field.info.get_default(call_default_factory=True)
+        tree = _laid(_BASE, {"buffer": {"trainer_input": _MIXED}})
+        for name, value in _required(field).items():
+            tree = _set(tree, (*path[:-1], name), value)
+        if "tasksets" in path:
+            tree = _set(_set(tree, ("buffer", "explorer_input", "taskset"), None), path[:4], _TASKS)
+        around = [show(path[:length]) for length in range(1, len(path) + 1)]
+        done = [_outcome(_set(tree, path, value), _NO_GPU) for value in _values(field) if value != default]
+        if field.mark.effect == "refused":
+            assert any(name in each.refused for each in done for name in around), show(path)
+        else:
+            texts = [text for each in done for text in each.warnings]
+            assert any(text.startswith(f"{name} has no effect") for text in texts for name in around), show(path)
