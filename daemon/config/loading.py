@@ -75,6 +75,10 @@ def load_text(
     issues += spelling
     issues += apply_overrides(tree, overrides, source)
     issues += inline_trainer_config(tree, cwd, environ)
+    # Again, for whole sections: of an override, and of the trainer's own file.
+    tree, spelling, more = normalise(tree, source)
+    issues += spelling
+    notes += more
     tree, unresolved, failed = resolve_interpolations(tree, source, environ)
     issues += unresolved
     issues += withhold_secrets(tree, source)

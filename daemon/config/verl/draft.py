@@ -70,6 +70,14 @@ class ExperimentDraft:
         self.wrong(name, f"must be known, and {why}", "write a number, or assign the variable in the script")
         return 1
 
+    def flag(self, name: str) -> bool:
+        """True or false; an issue and False if it is a variable that is not known here."""
+        value = self.value(name)
+        if isinstance(value, str):
+            self.wrong(name, f"must be known, and it is {value}", "write True or False")
+            return False
+        return bool(value)
+
     def wrong(self, name: str, what: str, fix: str | None, kind: type[FieldError] = WrongValue) -> None:
         """Notes a key that cannot be imported."""
         setting = self.settings.given.get(name)
@@ -139,7 +147,10 @@ class ExperimentDraft:
             self.remark("dropped", f"{setting.written}=null", "(null: the default holds)", setting.place)
         elif row.fate in ("field", "tree"):
             self.put(row.target, setting.value, name, note=row.note if row.fate == "tree" else "")
-            text = f"-> {row.target}" + (f" ({row.note})" if row.note else "")
+            # What the guide keeps there is kept, and nobody shall think that it does more than that.
+            idle = row.fate == "tree" and not (row.argument or row.read)
+            note = row.note or ("kept; no engine acts on it yet" if idle else "")
+            text = f"-> {row.target}" + (f" ({note})" if note else "")
             self.remark("mapped", setting.shown, text, setting.place)
         else:
             outcome: Outcome = "dropped" if row.fate == "dropped" else "needs a person"

@@ -98,7 +98,7 @@ def _put_advantage(draft: ExperimentDraft) -> str | None:
         else:
             draft.drop(f"algorithm.{key}", f"{advantage} has no {key}")
     by_std = "algorithm.norm_adv_by_std_in_grpo"
-    if draft.value(by_std):
+    if draft.flag(by_std):
         draft.drop(by_std, "so it is here")
     elif _takes(ADVANTAGES, advantage, "std_cal_level"):
         draft.put("algorithm.advantage_fn_args.std_cal_level", "none", by_std)
@@ -135,7 +135,7 @@ def _put_penalties(draft: ExperimentDraft, advantage: str | None) -> None:
     use = "algorithm.use_kl_in_reward"
     coef = "algorithm.kl_ctrl.kl_coef"
     adaptive = ("type", "horizon", "target_kl")
-    if not draft.value(use):
+    if not draft.flag(use):
         draft.put("algorithm.kl_penalty_fn", "none", use)
         for name in ("algorithm.kl_penalty", coef, *(f"algorithm.kl_ctrl.{key}" for key in adaptive)):
             draft.drop(name, f"{use} is false")
@@ -154,7 +154,7 @@ def _put_penalties(draft: ExperimentDraft, advantage: str | None) -> None:
     use = f"{_ACTOR}.use_kl_loss"
     kind = f"{_ACTOR}.kl_loss_type"
     coef = f"{_ACTOR}.kl_loss_coef"
-    if draft.value(use):
+    if draft.flag(use):
         draft.put("algorithm.kl_loss_fn", _word(draft, kind, _PENALTIES), use, kind)
         draft.put("algorithm.kl_loss_fn_args.kl_coef", draft.value(coef), coef)
     else:
@@ -203,7 +203,7 @@ def _put_trainer(draft: ExperimentDraft, interval: int) -> None:
     if draft.value(epochs) != 1 and interval > 1:
         text = f"veRL goes over all {interval} mini-batches and then again; here each is gone over in its turn"
         draft.remark("needs a person", epochs, f"({text})")
-    if draft.value(f"{_ACTOR}.shuffle"):
+    if draft.flag(f"{_ACTOR}.shuffle"):
         draft.ask(
             f"{_ACTOR}.shuffle", "a batch here is one mini-batch of veRL's: it is not shuffled with the next ones"
         )
@@ -233,7 +233,7 @@ def _put_adapter(draft: ExperimentDraft) -> None:
     keys = {"lora_alpha": "lora_alpha", "target_modules": "target_modules", "exclude_modules": "exclude_modules"}
     keys["lora_adapter_path"] = "path"
     rank = f"{_MODEL}.lora_rank"
-    if not draft.value(rank):
+    if not draft.number(rank):
         for key in ("lora_rank", *keys):
             draft.drop(f"{_MODEL}.{key}", f"{rank} is 0: the model itself is trained")
         return

@@ -70,7 +70,7 @@ def _put_names(draft: ExperimentDraft) -> None:
     elif draft.given(mode):
         draft.put("continue_from_checkpoint", draft.value(mode) != "disable", mode)
     draft.ask("trainer.resume_from_path", "an experiment goes on from its own folder; see `rftd fork`")
-    if draft.value("trainer.val_only"):
+    if draft.flag("trainer.val_only"):
         draft.put("mode", "bench", "trainer.val_only")
     else:
         draft.drop("trainer.val_only", "so it is here")
@@ -154,12 +154,12 @@ def _put_order(draft: ExperimentDraft, count: int) -> None:
     for index in range(count):
         here = f"{_INPUT}.tasksets[{index}]"
         if draft.given(shuffle):
-            word = "shuffle" if draft.value(shuffle) else "sequential"
+            word = "shuffle" if draft.flag(shuffle) else "sequential"
             draft.put(f"{here}.data_selector.selector_type", word, shuffle)
         draft.put_given(f"{here}.data_selector.seed", "data.seed")
         if draft.given(rows) and draft.number(rows) > 0 and count == 1:
             draft.put(f"{here}.limit_rows", draft.number(rows), rows)
-        if draft.value(f"{_ROLLOUT}.ignore_eos"):
+        if draft.flag(f"{_ROLLOUT}.ignore_eos"):
             draft.put(f"{here}.rollout_args.ignore_eos", True, f"{_ROLLOUT}.ignore_eos")
     if not draft.given(shuffle):
         text = "is true; here rows are taken in turn unless data_selector.selector_type is shuffle"
@@ -181,7 +181,7 @@ def _put_evaluations(draft: ExperimentDraft) -> None:
             draft.ask(frequency, "there is an evaluation at the end in any case: leave eval_tasksets out for none")
     values = f"{_ROLLOUT}.val_kwargs"
     count = len(_files(draft, "data.val_files")) if draft.given("data.val_files") else 0
-    greedy = draft.given(f"{values}.do_sample") is not None and not draft.value(f"{values}.do_sample")
+    greedy = draft.given(f"{values}.do_sample") is not None and not draft.flag(f"{values}.do_sample")
     for index in range(count):
         here = f"{_INPUT}.eval_tasksets[{index}]"
         draft.put_given(f"{here}.repeat_times", f"{values}.n")
@@ -197,7 +197,7 @@ def _put_evaluations(draft: ExperimentDraft) -> None:
         text = "is 0, greedy; here evaluations are drawn as rollouts are unless rollout_args.temperature is written"
         draft.remark("veRL's default", f"{values}.temperature", text)
     sampled = f"{_ROLLOUT}.do_sample"
-    if draft.value(sampled):
+    if draft.flag(sampled):
         draft.drop(sampled, "so it is here")
     else:
         draft.ask(sampled, "greedy answers of one group are all the same: nothing is learnt from them")
@@ -289,7 +289,7 @@ def _put_reward_model(draft: ExperimentDraft) -> int:
     use = "reward_model.enable"
     path = "reward_model.model.path"
     parallel = "reward_model.rollout.tensor_model_parallel_size"
-    if not draft.value(use):
+    if not draft.flag(use):
         for name in (use, path, parallel):
             draft.drop(name, "there is no reward model")
         return 0

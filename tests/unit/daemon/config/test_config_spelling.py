@@ -89,6 +89,9 @@ def test_the_trainer_config_file_is_read_by_the_client(load: Load, small: str, t
     assert config["trainer"] == {
         "trainer_config": {"actor": {"optim": {"lr": 1e-6}}, "critic": {"optim": {"lr": 1e-6}}}
     }
+    (tmp_path / "verl.yaml").write_text("trainer: {critic_warmup: 3}\n")
+    for override in ("trainer_config_path=verl.yaml", "trainer_config={trainer: {critic_warmup: 3}}"):
+        assert load(small, [f"trainer.{override}"]).config["trainer"]["critic_warmup"] == 3
     (text,) = errors(small, ["trainer.trainer_config_path=none.yaml"])
     assert "trainer.trainer_config_path" in text
     assert "cannot be read" in text
