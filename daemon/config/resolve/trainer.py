@@ -13,6 +13,7 @@ from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
 from rftd.daemon.config.resolve.verl import check_tree, verl_arguments
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.verl.table import critic_arguments
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec, StageSpec, TrainerSpec, UpdatesSpec
@@ -32,11 +33,7 @@ _TRAINED_IN: Final = (TORCH_DTYPE, "bfloat16")
 
 MIN_MICRO_BATCH_TOKENS: Final = 4096
 """The guide's default is twice the model's length; for a tiny one that would make many tiny micro-batches."""
-_CRITIC_ARGS: Final = {
-    ("optim", "lr"): "critic_lr",
-    ("cliprange_value",): "critic_clip",
-    ("grad_clip",): "critic_grad_clip",
-}
+_CRITIC_ARGS: Final = critic_arguments()
 """Fields of `trainer.trainer_config.critic`, and the names that the engine has for them."""
 
 _FIELDS: Final = {"ppo_epochs": "epochs", "ppo_mini_batch_size": "mini_batch_items", "shuffle": "shuffle"}

@@ -91,7 +91,7 @@ ROLLOUT: Final = (
 )
 CRITIC: Final = (
     rule("critic.model.path", "text", "~/models/deepseek-llm-7b-chat", "model.critic_model_path"),
-    tree("critic.optim.lr", "number", 1e-5, "", read=True),
+    tree("critic.optim.lr", "number", 1e-5, "", "critic_lr"),
     tree("critic.optim.lr_warmup_steps_ratio", "number", 0.0, "the critic's learning rate is constant here"),
     tree("critic.model.use_remove_padding", "bool", True),
     tree("critic.model.enable_gradient_checkpointing", "bool", True),

@@ -37,7 +37,7 @@ class VerlKey:
     target: str = ""
     note: str = ""
     argument: str = ""
-    """The argument of the trainer engine `verl` that it is below `trainer.trainer_config`."""
+    """The argument of the trainer engine that it is below `trainer.trainer_config`."""
     read: bool = False
     """True if it acts below `trainer.trainer_config` without being an argument."""
 

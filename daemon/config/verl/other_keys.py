@@ -224,8 +224,8 @@ ROLLOUT: Final = (
     ),
 )
 CRITIC: Final = (
-    tree("critic.cliprange_value", "number", 0.5, "", read=True),
-    tree("critic.grad_clip", "number", 1.0, "", read=True),
+    tree("critic.cliprange_value", "number", 0.5, "", "critic_clip"),
+    tree("critic.grad_clip", "number", 1.0, "", "critic_grad_clip"),
     rule("critic.ppo_mini_batch_size", "count", None, "trainer.trainer_config.critic.ppo_mini_batch_size", read=True),
     rule("critic.ppo_epochs", "count", None, "trainer.trainer_config.critic.ppo_epochs", read=True),
     rule("critic.shuffle", "bool", None, "trainer.trainer_config.critic.shuffle", read=True),

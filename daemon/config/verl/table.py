@@ -74,9 +74,19 @@ def meant(name: str) -> str | None:
 
 def engine_arguments() -> Mapping[FieldPath, str]:
     """Keys below `trainer.trainer_config` that are arguments of the trainer engine `verl`, with their names there."""
-    return {tuple(key.name.split(".")): key.argument for key in TABLE if key.argument}
+    return {tuple(key.name.split(".")): key.argument for key in TABLE if key.argument and not _of_critic(key)}
+
+
+def critic_arguments() -> Mapping[FieldPath, str]:
+    """Keys below `trainer.trainer_config.critic` that are arguments of every engine with a critic, likewise."""
+    return {tuple(key.name.split("."))[1:]: key.argument for key in TABLE if key.argument and _of_critic(key)}
 
 
 def read_elsewhere() -> frozenset[FieldPath]:
-    """Keys below `trainer.trainer_config` that act without being arguments of the engine."""
-    return frozenset(tuple(key.name.split(".")) for key in TABLE if key.read)
+    """Keys below `trainer.trainer_config` that act without being arguments of the engine `verl`."""
+    acting = [key for key in TABLE if key.read or (key.argument and _of_critic(key))]
+    return frozenset(tuple(key.name.split(".")) for key in acting)
+
+
+def _of_critic(key: VerlKey) -> bool:
+    return key.name.startswith("critic.")
