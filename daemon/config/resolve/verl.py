@@ -8,6 +8,7 @@ from typing import Any, Final
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Issue, Notes, UnknownField, Unsupported, WrongValue
 from rftd.daemon.config.schema.trainer import Trainer
+from rftd.daemon.config.verl.key import VerlKey
 from rftd.daemon.config.verl.table import engine_arguments, find, meant, read_elsewhere
 from rftd.workers.devices.host import Host
 
@@ -28,6 +29,7 @@ OWN_FIELDS: Final = {
 _TREE: Final = engine_arguments()
 """Fields below `trainer_config`, likewise."""
 _ELSEWHERE: Final = read_elsewhere()
+_LEARNING: Final = ("algorithm.", "actor_rollout_ref.actor.", "actor_rollout_ref.model.", "critic.")
 _COUNTS: Final = ("max_token_len_per_gpu", "micro_batch_size_per_gpu", "ulysses_sequence_parallel_size")
 _ON_GPUS: Final = ("param_offload", "optimizer_offload", "ref_param_offload", "activation_offload")
 
@@ -38,7 +40,10 @@ def acts_in_verl(path: FieldPath) -> bool:
 
 
 def check_tree(config: Mapping[str, Any], notes: Notes) -> None:
-    """Refuses misspelled keys of veRL below `trainer_config`, and values of another type than veRL's, on any engine."""
+    """Refuses, on any engine, keys that veRL does not have, and those that would change what is learned and do not act.
+
+    The latter have a place of their own here, or none; a value that is veRL's default changes nothing.
+    """
     for path, value in _leaves(config):
         name = ".".join(map(str, path))
         where = (*_CONFIG, *path)
@@ -52,6 +57,15 @@ def check_tree(config: Mapping[str, Any], notes: Notes) -> None:
             wants = key.wrong(value)
             if wants:
                 notes.wrong(where, f"is {value!r}", f"write {wants}", WrongValue)
+            elif _elsewhere(key) and value not in (None, key.default):
+                fix = f"write {key.target}" if key.target else key.note
+                notes.wrong(where, f"is {value!r}, and nothing reads it here", fix, Unsupported)
+
+
+def _elsewhere(key: VerlKey) -> bool:
+    """True for a key that says what is learned, and that says it in another place here, or cannot."""
+    learned = key.name.startswith(_LEARNING) and ".checkpoint." not in key.name
+    return learned and key.fate in ("field", "rule", "person")
 
 
 def verl_arguments(trainer: Trainer, host: Host, notes: Notes) -> dict[str, Any]:

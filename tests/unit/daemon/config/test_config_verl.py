@@ -131,3 +131,21 @@ def test_every_stage_has_the_gpus_that_explorers_leave(load: Load, small: str) -
     assert load(alone, host=four).spec.stages[0].trainer.devices == 4
     (on_cpu,) = load(alone, overrides=["trainer.engine_args={device: cpu}"], host=four).spec.stages
     assert on_cpu.trainer.devices == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "fix"),
+    [
+        ("actor_rollout_ref.actor.clip_ratio=0.3", "write algorithm.policy_loss_fn_args.clip_range"),
+        ("actor_rollout_ref.actor.optim.lr=0.001", "write algorithm.optimizer.lr"),
+        ("actor_rollout_ref.actor.policy_loss.dro_beta=0.1", "the loss dro is not here"),
+        ("algorithm.gamma=0.9", "write algorithm.advantage_fn_args.gamma"),
+    ],
+)
+def test_what_would_change_what_is_learned_is_refused_below_trainer_config(
+    load: Load, errors: Errors, key: str, fix: str
+) -> None:
+    override = f"trainer.trainer_config.{key}"
+    (text,) = errors(overrides=[override])
+    assert f"fix: {fix}" in text
+    assert load(overrides=["trainer.trainer_config.actor_rollout_ref.actor.clip_ratio=0.2"]).spec.stages
