@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -21,6 +22,7 @@ T = TypeVar("T")
 
 GRACE_S: Final = 10.0
 """The time that processes have to end by themselves."""
+_LOOK_S: Final = 0.02
 _ENVIRONMENT: Final = {
     # Nothing leaves the machine.
     "VLLM_NO_USAGE_STATS": "1",
@@ -100,12 +102,15 @@ class EngineProcesses:
         self._signal(psutil.Process.kill)
 
     def _signal(self, send: Callable[[psutil.Process], None]) -> None:
-        living = [process for process in self._seen.values() if _lives(process)]
-        for process in living:
-            with suppress(psutil.Error):
-                send(process)
-        if living:
-            psutil.wait_procs(living, timeout=GRACE_S)
+        for process in self._seen.values():
+            if _lives(process):
+                with suppress(psutil.Error):
+                    send(process)
+        # Not until their status is collected: that is up to the parent of each, and in a container whose first process
+        # collects nothing it never happens.
+        patient_until_s = time.monotonic() + GRACE_S
+        while any(map(_lives, self._seen.values())) and time.monotonic() < patient_until_s:
+            time.sleep(_LOOK_S)
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -1,0 +1,44 @@
+"""The end of vLLM's processes, which need no vLLM for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+EXPLORER = """
+import multiprocessing, subprocess, time
+from rftd.workers.rollout.engines.vllm import processes
+
+processes.GRACE_S = 1e6
+
+def core(ready):
+    subprocess.Popen(["sleep", "600"])
+    ready.set()
+    time.sleep(600)
+
+context = multiprocessing.get_context("fork")
+ready = context.Event()
+seen = processes.EngineProcesses()
+context.Process(target=core, args=(ready,), name="EngineCore").start()
+ready.wait()
+seen.look()
+assert len(seen.pids) == 2 and not seen.ended()
+seen.end()
+assert len(seen.ended()) == 2
+print("ended")
+"""
+FIRST = f"""
+import ctypes, subprocess, sys
+# Whose parent dies is a child of this one from then on.
+assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0
+sys.exit(subprocess.Popen([sys.executable, "-P", "-c", {EXPLORER!r}]).wait())
+"""
+"""The first process of a container, which collects the status of its own child and of no other."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process have others' children")
+def test_processes_whose_status_nobody_collects_are_not_waited_for() -> None:
+    done = subprocess.run([sys.executable, "-P", "-c", FIRST], capture_output=True, timeout=120, text=True)
+    assert done.stdout == "ended\n", done.stderr
