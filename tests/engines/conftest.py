@@ -8,10 +8,12 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from synthetic.daemon.ray_cluster import ask_for_a_token
 
 LONGEST_S = 1800.0
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+ask_for_a_token()  # here: vLLM and verl import ray, too, and it reads this once
 
 
 @cache  # a reading of every package's metadata takes a tenth of a second, and there is a test for each engine

@@ -9,12 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from synthetic.daemon.ray_cluster import RayNodes, ray_nodes
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from synthetic.until import poll
-
-pytest.importorskip("ray", reason="ray is not installed here: make test-engines")
-
-from synthetic.daemon.ray_cluster import RayNodes, ray_nodes
 
 
 @pytest.fixture(scope="module")

@@ -24,13 +24,18 @@ for each in ray.util.placement_group_table().values():
 """
 
 
+def ask_for_a_token() -> None:
+    """Clusters that this process makes ask for a token from now on. To be called before ray is imported."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
 class RayNodes:
     """A head without room for workers, and nodes that come and go. It asks for a token, which this process knows."""
 
     def __init__(self) -> None:
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray reads it once in a process
+        ask_for_a_token()
         from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_SIZE_BYTES}

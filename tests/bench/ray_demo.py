@@ -1,0 +1,70 @@
+"""The demo with workers as actors of a Ray cluster and as processes, in turn: seconds from first to last GRPO step.
+
+Both on the torch engines and the embedded log; the cluster is of this machine. What starting takes is not in it.
+Run in an environment with ray: python -P tests/bench/ray_demo.py [--seeds 1 2 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent.parent))
+
+from figures import tell
+from synthetic.daemon.ray_cluster import ray_nodes
+
+from rftd.daemon.demo.outcome import DemoOutcome
+
+
+def run(workers: str, seed: int, folder: Path, environ: Mapping[str, str]) -> dict[str, float | str]:
+    """One demo; its figures."""
+    command = [sys.executable, "-P", "-m", "rftd.daemon", "demo", "--seed", str(seed), "--folder", str(folder)]
+    status = subprocess.run(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "RFTD_WORKERS": workers, **environ},
+        timeout=3600,
+    ).returncode
+    outcome = msgspec.json.decode((folder / "outcome.json").read_bytes(), type=DemoOutcome)
+    return {
+        "workers": workers,
+        "seed": seed,
+        "exit_status": status,
+        "grpo_s": round(outcome.grpo_s, 1),
+        "after_grpo": round(outcome.after_grpo, 3),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    options = parser.parse_args()
+    runs = []
+    with ray_nodes() as nodes:
+        for number, seed in enumerate(options.seeds):
+            turn = ("local", "ray") if number % 2 == 0 else ("ray", "local")
+            for workers in turn:
+                environ = {"RFTD_RAY_ADDRESS": nodes.address} if workers == "ray" else {}
+                with tempfile.TemporaryDirectory() as folder:
+                    runs.append(run(workers, seed, Path(folder) / "demo", environ))
+                print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+    seconds = {(each["workers"], each["seed"]): float(each["grpo_s"]) for each in runs}
+    ratios = [round(seconds["ray", seed] / seconds["local", seed], 2) for seed in options.seeds]
+    tell({"runs": runs, "ratios": ratios, "median_ratio": statistics.median(ratios)})
+
+
+if __name__ == "__main__":
+    main()
