@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -53,6 +54,12 @@ class Run:
         return found
 
 
+def _set() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
 @dataclass
 class Rehearsal:
     """The service. Everything happens at once; `log` has the requests in their order."""
@@ -66,7 +73,19 @@ class Rehearsal:
     """The answers that were given, by run and sequence number."""
     log: list[str] = field(default_factory=list)
     keys: set[str] = field(default_factory=lambda: {KEY})
-    away: bool = False
+    there: threading.Event = field(default_factory=_set)
+
+    @property
+    def away(self) -> bool:
+        """True while nothing is answered: requests wait."""
+        return not self.there.is_set()
+
+    @away.setter
+    def away(self, value: bool) -> None:
+        if value:
+            self.there.clear()
+        else:
+            self.there.set()
 
     def new_run(self, base_model: str) -> str:
         if base_model not in self.models:
@@ -210,6 +229,7 @@ class RehearsalService:
         return RehearsalRun(self, made)
 
     def sampler(self, path: str) -> RehearsalSampler:
+        self.service.there.wait()
         if path not in self.service.saved:
             raise RolloutError(self.access.forgotten(path, "no weights").what)
         return RehearsalSampler(self, path)
@@ -230,6 +250,7 @@ class RehearsalService:
         """What the service answers, if the key is good and nothing strikes."""
         if self._key not in self.service.keys:
             raise self.access.error(401, f"invalid key {self._key}", what)
+        self.service.there.wait()
         self.service.log.append(what)
         return self.strike(what, work)
 
@@ -283,6 +304,6 @@ class RehearsalSampler:
         self._path = path
 
     async def sample(self, prompt: Sequence[int], draw: ServiceSampling) -> SampleAnswer:
-        await asyncio.sleep(0)
+        await asyncio.to_thread(self._service.service.there.wait)
         found = self._service.ask("sample", lambda: self._service.service.sample(self._path, prompt, draw))
         return SampleAnswer(tokens=found["tokens"], logprobs=found["logprobs"], stop_reason=found["stop_reason"])
