@@ -140,6 +140,7 @@ ACTOR: Final = (
     dropped(f"{_ACTOR}.optim.total_training_steps", "follows the length of the stage", "int", -1),
     dropped(f"{_ACTOR}.optim.optimizer_impl", "see actor.optim.optimizer", "text", "torch.optim"),
     dropped(f"{_ACTOR}.optim.zero_indexed_step", _PLUMBING, "bool", True),
+    person(f"{_ACTOR}.optim.lr_warmup_init", "warm-up begins at 0", "number"),
     person(f"{_ACTOR}.optim.num_cycles", "the cosine schedule here has half a cycle", "number", 0.5),
     person(f"{_ACTOR}.optim.override_optimizer_config", "write algorithm.optimizer"),
     person(f"{_ACTOR}.optim.override_optimizer_config.*", "write algorithm.optimizer"),

@@ -24,7 +24,7 @@ from rftd.daemon.config.verl.hydra import HydraProblem, read_value, read_word
 from rftd.daemon.config.verl.shell import ShellWord
 from rftd.daemon.config.verl.table import canonical, find, meant
 
-_PROGRAM: Final = re.compile(r"(?:^|[./])main_ppo(?:\.py)?$")
+_PROGRAM: Final = re.compile(r"(?:^|[./])main_(?:ppo|dapo)(?:\.py)?$")
 _OTHER_PROGRAM: Final = re.compile(r"^verl\.|(?:^|[./])(?:main_\w+|\w*sft_trainer\w*)(?:\.py)?$")
 _OVERRIDE: Final = re.compile(r"(\+\+|\+|~)?([\w./@-]+)(?:=(.*))?\Z", re.DOTALL)
 _GROUPS: Final = frozenset(

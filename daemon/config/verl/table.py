@@ -24,13 +24,16 @@ _SPELLINGS: Final[Mapping[str, str]] = {
 _EXACT: Final = {key.name: key for key in TABLE if not key.name.endswith(".*")}
 _SECTIONS: Final = {key.name.removesuffix("*"): key for key in reversed(TABLE) if key.name.endswith(".*")}
 _WORDS: Final = frozenset(
-    {name.rpartition(".")[2] for name in _EXACT}
+    {word for key in TABLE for word in key.name.split(".")}
     | {"offload_policy", "full_determinism", "free_cache_engine", "total_training_steps", "wrap_policy", "rollout_n"}
-    | {"model_dtype", "use_orig_params", "forward_micro_batch_size", "pad_to_length_bucket", "load_contents"}
+    | {"model_dtype", "use_orig_params", "entropy_from_logits_chunk_size", "pad_to_length_bucket", "load_contents"}
+    | {"forward_micro_batch_size", "adapter_path", "module", "lr_warmup_init"}
 )
-_SURE: Final = 0.85
 _LIKELY: Final = 0.75
 """A word nearer than this to the name of a key in the same section is taken for a misspelling of it."""
+_SURE: Final = 0.85
+_ALL_BUT: Final = 0.96
+"""The same for whole names; the latter where every word of the name is one of veRL's."""
 
 
 def canonical(name: str) -> str:
@@ -58,14 +61,14 @@ def meant(name: str) -> str | None:
     if name in _EXACT:
         return None
     section, _, last = name.rpartition(".")
+    if find(name) is not None and _WORDS.issuperset(name.split(".")):
+        # In a section that is known as a whole: made of words that veRL has, it is one of its own, or all but another.
+        near = difflib.get_close_matches(name, [known for known in _EXACT if known.endswith(f".{last}")], 1, _ALL_BUT)
+        return near[0] if near else None
     beside = {known.rpartition(".")[2]: known for known in _EXACT if known.rpartition(".")[0] == section}
-    whole = find(name) is not None
-    # In a section that is known as a whole a real key must not be taken for its neighbour: most of their words recur.
-    if whole and last in _WORDS:
-        return None
-    found = difflib.get_close_matches(last, beside, 1, _SURE if whole else _LIKELY)
-    if found or whole:
-        return beside[found[0]] if found else None
+    found = difflib.get_close_matches(last, beside, 1, _LIKELY)
+    if found:
+        return beside[found[0]]
     # Long names of one section are alike by their beginning alone: the word itself must be near as well.
     alike = [known for known in _EXACT if difflib.get_close_matches(last, [known.rpartition(".")[2]], 1, _LIKELY)]
     near = difflib.get_close_matches(name, alike, 1, _SURE)

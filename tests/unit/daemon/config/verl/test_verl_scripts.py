@@ -111,6 +111,7 @@ def test_what_is_no_run_of_verls_is_refused(refused: Refused, script: str, what:
         "python3 -m verl.trainer.main_ppo",
         "ray job submit --no-wait -- python -m verl.trainer.main_ppo",
         "nohup python /a/main_ppo.py",
+        "python3 -m recipe.dapo.main_dapo",
     ],
 )
 def test_the_program_is_found_behind_others(script: str) -> None:

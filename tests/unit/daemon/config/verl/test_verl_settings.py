@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rftd.daemon.config.issue import ConfigErrors
+from rftd.daemon.config.verl.guide_keys import GUIDE
 from rftd.daemon.config.verl.hydra import HydraProblem, read_value
 from rftd.daemon.config.verl.importing import import_command, import_file, import_tree
+from rftd.daemon.config.verl.table import find, meant
 
 Fields = Callable[..., dict[str, Any]]
 Refused = Callable[[str], str]
@@ -71,6 +73,28 @@ def test_a_wrong_key_is_shown_at_its_line(refused: Refused, override: str, said:
     text = refused(RUN + override)
     assert "--> run.sh:4:3" in text
     assert said in text
+
+
+def misspelled(name: str) -> Iterator[str]:
+    """Names with a letter too few, too many, or two exchanged, in the word or in its section."""
+    section, _, word = name.rpartition(".")
+    middle = len(word) // 2
+    if len(word) > 2:
+        yield f"{section}.{word[:middle]}{word[middle + 1 :]}"
+        yield f"{section}.{word[:middle]}{word[middle + 1 : middle + 2]}{word[middle]}{word[middle + 2 :]}"
+        yield f"{section}.{word[:middle]}{word[middle]}{word[middle:]}"
+        yield f"{section}.{word[:-1]}"
+    yield f"{section[:-1]}.{word}"
+
+
+def test_misspelled_keys_of_the_guide_are_told_by_their_right_names() -> None:
+    names = {key.name for key in GUIDE if not key.name.endswith("*")}
+    cases = [(name, wrong) for name in names for wrong in misspelled(name) if wrong not in names]
+    right = [name for name, wrong in cases if meant(wrong) == name]
+    assert len(cases) > 300
+    assert len(right) >= 0.98 * len(cases)
+    # Whoever is told no name is told that the key is unknown: none is taken for another key without a word.
+    assert [wrong for _, wrong in cases if meant(wrong) is None and find(wrong) is not None] == []
 
 
 def test_all_errors_come_at_once(refused: Refused) -> None:
