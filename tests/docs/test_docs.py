@@ -168,7 +168,7 @@ def generator(name: str) -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", ["errors", "algorithms"])
+@pytest.mark.parametrize("name", ["errors", "algorithms", "configuration"])
 def test_a_generated_page_is_up_to_date(name: str) -> None:
     page = generator(f"make_{name}_page")
     assert (ROOT / "docs" / f"{name}.md").read_text() == page.text(), f"run tests/golden/make_{name}_page.py"

@@ -14,6 +14,7 @@ from pydantic import Field, create_model
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
+    InUnit,
     Section,
     Share,
     any_of,
@@ -85,7 +86,7 @@ class Optimizer(Section):
     """`algorithm.optimizer`; it reaches the actor only."""
 
     lr: Annotated[float, Field(ge=0, le=1)] = 1e-6
-    lr_warmup_steps: Annotated[int, Field(ge=-1, le=10**9)] = -1
+    lr_warmup_steps: Annotated[int, Field(ge=-1, le=10**9), InUnit("steps")] = -1
     """-1: the ratio counts."""
     lr_warmup_steps_ratio: Share = 0.0
     min_lr_ratio: Share = 0.01
@@ -105,11 +106,13 @@ class Algorithm(Section):
 
     algorithm_type: Annotated[str, word()] = "ppo"
     repeat_times: Count | None = None
+    """None: the type's; Trinity-RFT's is always 1."""
     optimizer: Optimizer = section(Optimizer)
     sample_strategy: Annotated[str | None, word(warmup="default")] = None
     sample_strategy_args: Args | None = None
     advantage_fn: Annotated[str | None, word()] = None
     advantage_fn_args: Args | None = None
+    """Laid over the function's own, as those of the other functions are; Trinity-RFT puts them in their place."""
     kl_penalty_fn: Annotated[str | None, word()] = None
     kl_penalty_fn_args: Args | None = None
     kl_penalty_place: Annotated[Literal["after", "before"], word()] = "after"

@@ -9,11 +9,14 @@ from pydantic import BeforeValidator, Field
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
+    InUnit,
     LocalPath,
     Natural,
     Seconds,
     Section,
     Seed,
+    Steps,
+    Tokens,
     Url,
     harmless,
     refused,
@@ -71,8 +74,8 @@ class RolloutArgs(Section):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     logprobs: Logprobs = "raw"
-    max_tokens: Count | None = None
-    min_tokens: Natural | None = None
+    max_tokens: Tokens | None = None
+    min_tokens: Annotated[Natural, InUnit("tokens")] | None = None
     stop: list[Annotated[str, Field(min_length=1)]] = []
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] | None = None
@@ -110,6 +113,7 @@ class Taskset(Section):
     default_reward_fn_type: str | None = None
     data_selector: DataSelector = section(DataSelector)
     repeat_times: Count | None = None
+    """For held-out tasksets; how often a training task is tried is `algorithm.repeat_times`."""
     max_retry_times: Natural = 3
     max_retry_interval: Seconds = harmless(1.0)
     enable_progress_bar: bool = harmless(False, why="rftd watch shows the progress")
@@ -122,7 +126,7 @@ class ReplayBuffer(Section):
 
     enable: bool = False
     priority_fn: str = "linear_decay"
-    reuse_cooldown_time: Annotated[float, Field(ge=0)] | None = None
+    reuse_cooldown_time: Annotated[float, Field(ge=0), InUnit("s")] | None = None
     priority_fn_args: Args = {"decay": 2.0}
 
 
@@ -135,6 +139,7 @@ class ExperienceBuffer(Section):
     capacity: Count = 10000
     """Experiences that wait or rest at once: beyond it no more are explored, or the least are retired (replay)."""
     max_read_timeout: Seconds = 1800.0
+    """After it an incomplete batch is trained, as the guide says; Trinity-RFT 0.6 drops it."""
     replay_buffer: ReplayBuffer = section(ReplayBuffer)
     split: str = "train"
     subset_name: str | None = None
@@ -175,7 +180,7 @@ class Buffer(Section):
     train_batch_size: Natural = 0
     """Experiences of one training step; 0 = batch_size * repeat_times."""
     total_epochs: Count = 1
-    total_steps: Count | None = None
+    total_steps: Steps | None = None
     """The number of steps, which wins over total_epochs."""
     explorer_input: ExplorerInput = section(ExplorerInput)
     trainer_input: TrainerInput = section(TrainerInput)

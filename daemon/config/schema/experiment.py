@@ -16,10 +16,12 @@ from rftd.daemon.config.schema.section import (
     Args,
     Count,
     FieldEffect,
+    InUnit,
     Natural,
     Seconds,
     Section,
     Seed,
+    Steps,
     Url,
     acts_later,
     harmless,
@@ -117,10 +119,10 @@ class Synchronizer(Section):
 
     sync_method: Method = "nccl"
     sync_style: Style = "fixed"
-    sync_interval: Count = 1
-    explorer_sync_interval: Count | None = None
-    trainer_sync_interval: Count | None = None
-    sync_offset: Natural = 0
+    sync_interval: Steps = 1
+    explorer_sync_interval: Steps | None = None
+    trainer_sync_interval: Steps | None = None
+    sync_offset: Annotated[Natural, InUnit("steps")] = 0
     sync_timeout: Seconds = 3600.0
     memory_dir: str = ""
     group_name: str = harmless("rollout_weight_sync")

@@ -9,11 +9,13 @@ from pydantic import Field
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
+    InUnit,
     LocalPath,
     Natural,
     Seconds,
     Section,
     Seed,
+    Tokens,
     Url,
     harmless,
     refused,
@@ -41,6 +43,7 @@ class RolloutModel(Section):
     )
     name: str | None = harmless(None)
     engine_type: Engine = "vllm"
+    """Not written: vLLM on a GPU, else torch."""
     engine_num: Count = 1
     tensor_parallel_size: Count = 1
     data_parallel_size: Count = 1
@@ -54,7 +57,7 @@ class RolloutModel(Section):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     max_num_seqs: Count | None = None
     """vLLM's: the most requests in one pass; None: as many as an explorer runs at once."""
-    max_num_batched_tokens: Count | None = None
+    max_num_batched_tokens: Tokens | None = None
     """vLLM's: the most tokens in one pass."""
     start_timeout: Seconds | None = None
     """rftd's own: the longest start of an explorer with its engine; None: the engine's usual one."""
@@ -65,14 +68,14 @@ class RolloutModel(Section):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     logprobs: Natural | None = harmless(None, why=_ALWAYS)
-    max_model_len: Count | None = refused(None, why=_LENGTHS, fix="write it in model", same_as="model.max_model_len")
-    max_prompt_tokens: Count | None = refused(
+    max_model_len: Tokens | None = refused(None, why=_LENGTHS, fix="write it in model", same_as="model.max_model_len")
+    max_prompt_tokens: Tokens | None = refused(
         None, why=_LENGTHS, fix="write it in model", same_as="model.max_prompt_tokens"
     )
-    max_response_tokens: Count | None = refused(
+    max_response_tokens: Tokens | None = refused(
         None, why=_LENGTHS, fix="write it in model", same_as="model.max_response_tokens"
     )
-    min_response_tokens: Natural | None = refused(
+    min_response_tokens: Annotated[Natural, InUnit("tokens")] | None = refused(
         None, why=_LENGTHS, fix="write it in model", same_as="model.min_response_tokens"
     )
     enable_prompt_truncation: bool | None = refused(
@@ -98,7 +101,7 @@ class RolloutModel(Section):
     nnodes: Count = refused(1, why="an engine is on one machine")
     node_rank: Natural = harmless(0, why="an engine is on one machine")
     enable_return_routed_experts: bool = refused(False, why="the experts that a token took are not recorded")
-    weight_sync_buffer_size: Natural = harmless(1024)
+    weight_sync_buffer_size: Annotated[Natural, InUnit("MB")] = harmless(1024)
 
 
 class AuxiliaryModel(RolloutModel):
@@ -110,6 +113,7 @@ class AuxiliaryModel(RolloutModel):
     model_path: Annotated[str | None, LocalPath()] = None
     name: str | None = None
     engine_type: Engine = "torch"
+    """The guide's default is vllm."""
     model_name: str | None = None
     """rftd's own, with `engine_type: external`: what the service calls the model."""
     base_url: Url = None
@@ -117,23 +121,23 @@ class AuxiliaryModel(RolloutModel):
     api_key: Url = "EMPTY"
     """`{env: NAME}`, or `EMPTY` for a service that wants none."""
     repetition_penalty: float | None = refused(None, why=_ASKED)
-    min_response_tokens: Natural | None = refused(None, why=_ASKED)
+    min_response_tokens: Annotated[Natural, InUnit("tokens")] | None = refused(None, why=_ASKED)
     enable_prompt_truncation: bool | None = refused(None, why="a prompt that is too long is refused")
     ignore_eos: bool = refused(False, why=_ASKED)
     enable_thinking: bool | None = refused(None, why="its chat template is asked without it")
     enable_auto_tool_choice: bool | None = refused(None, why=_FORMS)
     tool_call_parser: str | None = refused(None, why=_FORMS)
     reasoning_parser: str | None = refused(None, why=_FORMS)
-    max_model_len: Count | None = None
-    max_prompt_tokens: Count | None = None
-    max_response_tokens: Count | None = None
+    max_model_len: Tokens | None = None
+    max_prompt_tokens: Tokens | None = None
+    max_response_tokens: Tokens | None = None
 
 
 class OverRollout(Section):
     """`explorer.over_rollout`: go on before the slowest tasks are done."""
 
     ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    wait_after_min: Annotated[float, Field(ge=0)] = 30.0
+    wait_after_min: Annotated[float, Field(ge=0), InUnit("s")] = 30.0
     return_partial_tasks: bool = False
 
 
@@ -141,7 +145,7 @@ class DynamicTimeout(Section):
     """`explorer.dynamic_timeout`: a time-out that follows recent durations."""
 
     enable: bool = False
-    warmup_min_steps: Natural = 1
+    warmup_min_steps: Annotated[Natural, InUnit("steps")] = 1
     ratio: Annotated[float, Field(gt=0)] = 3.0
 
 
@@ -168,7 +172,7 @@ class Explorer(Section):
     max_repeat_times_per_runner: Count | None = None
     rollout_model: RolloutModel = section(RolloutModel)
     auxiliary_models: list[AuxiliaryModel] = []
-    eval_interval: Natural = 100
+    eval_interval: Annotated[Natural, InUnit("steps")] = 100
     eval_on_startup: bool = True
     bench_on_latest_checkpoint: bool = refused(
         False, why="mode bench answers with model.model_path", fix="leave it out, and write a checkpoint's folder there"
@@ -185,7 +189,7 @@ class Explorer(Section):
     over_rollout: OverRollout = section(OverRollout)
     dynamic_timeout: DynamicTimeout = section(DynamicTimeout)
     straggler_reissue: StragglerReissue = section(StragglerReissue)
-    runner_state_report_interval: Annotated[float, Field(ge=0)] = harmless(0.0)
+    runner_state_report_interval: Annotated[float, Field(ge=0), InUnit("s")] = harmless(0.0)
     eval_engine: Annotated[Literal["shared", "own"], word()] | None = None
     """rftd's own: evaluations on the engine of the rollouts, or on another one beside it. None: as the engine needs."""
     collect_only: bool = False

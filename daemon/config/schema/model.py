@@ -6,7 +6,18 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rftd.daemon.config.schema.section import Count, LocalPath, Natural, Section, Seed, harmless, refused, section
+from rftd.daemon.config.schema.section import (
+    Count,
+    InUnit,
+    LocalPath,
+    Natural,
+    Section,
+    Seed,
+    Tokens,
+    harmless,
+    refused,
+    section,
+)
 from rftd.workers.rollout.sampling import HIGHEST_PENALTY
 
 _ROTATION = "a model is opened with the rotation that its config.json says"
@@ -33,6 +44,7 @@ class Tinker(Section):
     enable: bool = False
     base_model: str | None = None
     rank: Annotated[int, Field(ge=1, le=4096)] = 32
+    """As in the guide; Trinity-RFT 0.6 has 16."""
     seed: Seed | None = None
     train_mlp: bool = True
     train_attn: bool = True
@@ -63,10 +75,12 @@ class Model(Section):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=-1)] = -1
     logprobs: Natural = harmless(0, why="the log-probability of each sampled token is always kept")
-    max_model_len: Count | None = None
-    max_prompt_tokens: Count | None = None
-    max_response_tokens: Count | None = None
-    min_response_tokens: Natural = 0
+    max_model_len: Tokens | None = None
+    """None: prompt and response together. One of the three lengths follows from the others."""
+    max_prompt_tokens: Tokens | None = None
+    max_response_tokens: Tokens | None = None
+    min_response_tokens: Annotated[Natural, InUnit("tokens")] = 0
+    """The guide's default is 1."""
     enable_prompt_truncation: bool = True
     repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] = 1.0
     enable_thinking: bool | None = None

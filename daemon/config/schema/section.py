@@ -27,9 +27,19 @@ from pydantic_core import PydanticCustomError
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.grammar import EnvText, read_scalar
 
+
+@dataclass(frozen=True, slots=True)
+class InUnit:
+    """Marks a number with its unit."""
+
+    name: str
+
+
 Count: TypeAlias = Annotated[int, Field(ge=1, le=10**9)]
 Natural: TypeAlias = Annotated[int, Field(ge=0, le=10**9)]
-Seconds: TypeAlias = Annotated[float, Field(gt=0, le=10**9)]
+Tokens: TypeAlias = Annotated[int, Field(ge=1, le=10**9), InUnit("tokens")]
+Steps: TypeAlias = Annotated[int, Field(ge=1, le=10**9), InUnit("steps")]
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=10**9), InUnit("s")]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 Args: TypeAlias = dict[str, Any]
@@ -142,7 +152,8 @@ def word(**older: str) -> BeforeValidator:
 
 def argument_field(hint: Any, default: Any) -> tuple[Any, Any]:
     """Type and default of the field for an argument that an extension of ours declares; `...`: it must be given."""
-    return _readable(hint), Field(default=default)
+    said = [each.description for each in get_args(hint) if isinstance(each, msgspec.Meta) and each.description]
+    return _readable(hint), Field(default=default, description=said[0] if said else None)
 
 
 def _readable(hint: Any) -> Any:

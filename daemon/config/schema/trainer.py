@@ -6,7 +6,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rftd.daemon.config.schema.section import Args, Count, FieldEffect, Natural, Section, harmless, section, word
+from rftd.daemon.config.schema.section import (
+    Args,
+    Count,
+    FieldEffect,
+    InUnit,
+    Natural,
+    Section,
+    Steps,
+    Tokens,
+    harmless,
+    section,
+    word,
+)
 
 
 class Megatron(Section):
@@ -26,18 +38,18 @@ class Trainer(Section):
 
     name: str = harmless("trainer")
     trainer_type: Annotated[str, word()] = "verl"
-    """A trainer engine that is registered, or one of the guide's."""
+    """A trainer engine that is registered, or one of the guide's. Not written: torch trains where verl cannot."""
     trainer_strategy: Annotated[Literal["fsdp2", "fsdp", "megatron"], word()] = harmless("fsdp2")
-    save_interval: Natural = 0
+    save_interval: Annotated[Natural, InUnit("steps")] = 0
     """0 = only at the end of a stage."""
     enable_preview: bool = harmless(True)
-    total_steps: Count | None = None
+    total_steps: Steps | None = None
     save_hf_checkpoint: Annotated[Literal["last", "always", "never"], word()] = "last"
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
     use_dynamic_bsz: bool = harmless(True)
     use_remove_padding: bool = harmless(True)
     balance_batch: bool = harmless(True)
-    max_nonfinite_steps: Count = 3
+    max_nonfinite_steps: Steps = 3
     """rftd's own: so many steps in a row that are skipped, for they are not finite, end the experiment."""
     ppo_epochs: Count = 1
     """The number of epochs over a batch; verl's name, as the guide has it below `trainer_config`."""
@@ -45,8 +57,8 @@ class Trainer(Section):
     """Items of `train_batch_size` in one optimizer step; None: all."""
     shuffle: bool = False
     """Each epoch goes over the batch in an order of its own."""
-    critic_warmup: Natural = 0
-    max_token_len_per_gpu: Count | None = None
+    critic_warmup: Annotated[Natural, InUnit("steps")] = 0
+    max_token_len_per_gpu: Tokens | None = None
     ulysses_sequence_parallel_size: Annotated[int, Field(le=10**6)] = 1
     fix_actor_microbatch_loss_scale: bool = harmless(
         False, why="the loss of a batch is divided as a whole, whatever the micro-batches"

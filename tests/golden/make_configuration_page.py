@@ -1,0 +1,167 @@
+"""Writes docs/configuration.md from the schema of the experiment file.
+
+`.venv/bin/python -P tests/golden/make_configuration_page.py`, after adding or changing a field; a test says when the
+page is out of date.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+_TESTS: Final = Path(__file__).parents[1]
+if str(_TESTS) not in sys.path:
+    sys.path.append(str(_TESTS))
+
+from synthetic.daemon.config_fields import SchemaField, schema_fields  # noqa: E402
+
+from rftd.daemon.config.field_path import show  # noqa: E402
+from rftd.daemon.config.normalise import RENAMES  # noqa: E402
+from rftd.daemon.config.schema.section import InUnit, Section  # noqa: E402
+
+PAGE: Final = _TESTS.parent / "docs" / "configuration.md"
+
+HEAD: Final = """\
+# Every field
+
+Written by `tests/golden/make_configuration_page.py` from the schema; do not edit. [The experiment
+file](experiment_file.md) explains how fields work together.
+
+A field **acts**; or it is **refused** if it is set, because it would change what is trained or sampled and cannot yet;
+or it is **harmless**: it changes nothing that is trained or sampled, and a warning says so. `[]` stands for an item of
+a list, `NAME` for a name of your own. A stage has sections of its own with the same fields: `stages[].algorithm` and so
+on. Arguments of functions (`*_args`) are in [algorithms](algorithms.md), those of engines in [engines](engines.md).
+"""
+_TYPES: Final = {bool: "true or false", int: "int", float: "number", str: "text", Any: "any"}
+_NO_BOUND: Final = 10**9
+"""A number so large says no more than that there is a bound."""
+
+
+def text() -> str:
+    """The page as it should be."""
+    places: dict[tuple[type[Section], str], list[str]] = {}
+    rows: dict[tuple[type[Section], str], dict[str, SchemaField]] = {}
+    for field in schema_fields():
+        key = (field.section, field.kind)
+        place = _shown(field.path[:-1])
+        if place not in places.setdefault(key, []):
+            places[key].append(place)
+        rows.setdefault(key, {}).setdefault(field.name, field)
+    parts = [HEAD]
+    for (section, kind), fields in rows.items():
+        titles = ", ".join(f"`{place}`" for place in places[section, kind] if place) or "Top level"
+        said = " ".join((inspect.getdoc(section) or "").split("\n\n")[0].split())
+        parts.append(f"\n## {titles}{f', kind `{kind}`' if kind else ''}\n\n{said}\n\n")
+        parts.append("| field | type | default | unit | effect | |\n|---|---|---|---|---|---|\n")
+        parts += [_row(field) for field in fields.values()]
+    return "".join(parts)
+
+
+def _shown(path: tuple[str | int, ...]) -> str:
+    return ".".join("[]" if part == 0 else str(part) for part in path).replace(".[]", "[]")
+
+
+def _row(field: SchemaField) -> str:
+    notes = [_documented(field.section).get(field.name) or field.info.description or ""]
+    if field.mark.why:
+        notes.append(f"{field.mark.why}.")
+    if field.mark.effect == "refused" and field.mark.fix != "leave it out":
+        notes.append(f"{field.mark.fix}.")
+    if older := _older(field):
+        notes.append(f"the guide's place is {', '.join(f'`{name}`' for name in older)}.")
+    said = " ".join(" ".join(_sentence(note) for note in notes if note).split()).replace("|", "\\|")
+    effect = field.mark.effect if field.mark.effect == "acts" else f"**{field.mark.effect}**"
+    kind = _type(field.info.annotation, field.info.metadata)
+    return f"| `{field.name}` | {kind} | {_default(field.info)} | {_unit(field.info)} | {effect} | {said} |\n"
+
+
+def _sentence(note: str) -> str:
+    return note if note.startswith("rftd") else note[:1].upper() + note[1:]
+
+
+def _older(field: SchemaField) -> list[str]:
+    """The field's older places."""
+    here = tuple("*" if part in (0, "NAME") else part for part in field.path)
+    return [show(old) for old, new in RENAMES if new == here]
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    value = info.get_default(call_default_factory=True)
+    return "none" if value in (None, "") or value in ({}, []) else f"`{json.dumps(value)}`"
+
+
+def _unit(info: FieldInfo) -> str:
+    return next((each.name for each in _marks(info.annotation, info.metadata) if isinstance(each, InUnit)), "")
+
+
+def _marks(annotation: Any, metadata: Iterable[Any]) -> Iterator[Any]:
+    """Everything that is said of a type beside what it is, of each type of a choice too."""
+    yield from metadata
+    if get_origin(annotation) is Annotated:
+        kind, *marks = get_args(annotation)
+        yield from _marks(kind, marks)
+    elif get_origin(annotation) in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from _marks(part, ())
+
+
+def _type(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    """The type in words, with its bounds."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        kind, *marks = get_args(annotation)
+        return _type(kind, marks)
+    if origin in (Union, UnionType):
+        parts = [_type(part, metadata) for part in get_args(annotation) if part is not type(None)]
+        return " or ".join(dict.fromkeys(parts))
+    if origin is Literal:
+        return ", ".join(f"`{word}`" for word in get_args(annotation))
+    if origin is list:
+        return f"list of {_type(get_args(annotation)[0])}"
+    if origin is dict:
+        return "mapping"
+    return " ".join([_TYPES.get(annotation, "section"), *_bounds(metadata)])
+
+
+def _bounds(metadata: Iterable[Any]) -> Iterator[str]:
+    flat = (part for each in metadata for part in (each.metadata if isinstance(each, FieldInfo) else (each,)))
+    for mark in flat:
+        for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
+            value = getattr(mark, name, None)
+            if value is not None and abs(value) < _NO_BOUND:
+                yield f"{sign} {value}"
+
+
+@cache
+def _documented(section: type[Section]) -> dict[str, str]:
+    """The texts that stand below the fields in the source, of the section and of those that it extends."""
+    found: dict[str, str] = {}
+    for each in reversed(section.__mro__):
+        if not issubclass(each, Section) or each is Section:
+            continue
+        try:
+            source = textwrap.dedent(inspect.getsource(each))
+        except (OSError, TypeError):  # a section that is made of the arguments of a part has none
+            continue
+        body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+        for statement, after in pairwise(body):
+            if isinstance(statement, ast.AnnAssign) and isinstance(after, ast.Expr):
+                found[statement.target.id] = after.value.value  # type: ignore[union-attr,attr-defined]
+    return found
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text())
