@@ -63,6 +63,11 @@ def resolve_pacing(
     return sync, resolve_policy(experiment, sync, needed_staleness(sync), algorithm, batch, notes)
 
 
+def sync_of_training(experiment: Experiment) -> SyncSpec:
+    """The schedule of a stage that only trains: it publishes too, and weights at a service have no other channel."""
+    return SyncSpec(method=SERVICE) if experiment.model.tinker.enable else SyncSpec()
+
+
 def _without_effect(sync: SyncSpec, notes: Notes) -> None:
     """Warns of fields that the style does not look at."""
     if sync.style == "fully_async" and sync.explorer_interval:

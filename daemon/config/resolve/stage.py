@@ -16,6 +16,7 @@ from rftd.daemon.config.resolve.pacing import (
     eval_interval_steps,
     in_turns,
     resolve_pacing,
+    sync_of_training,
     with_turns,
 )
 from rftd.daemon.config.resolve.placement import with_devices, with_trainer_devices
@@ -28,7 +29,7 @@ from rftd.daemon.config.resolve.trainer import check_objective, resolve_trainer,
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.schedule import explorer_interval
-from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec, TasksetSpec
+from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, TasksetSpec
 from rftd.streams.split_submission import BOTH
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.devices.host import ANY_HOST, Host
@@ -69,7 +70,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     expert, expert_rows = resolve_mix(experiment, algorithm, train_batch, notes) if explores else (None, 0)
     explored = train_batch - expert_rows
     _fits_a_record(experiment, algorithm, explored if explores else 0, expert_rows if explores else train_batch, notes)
-    sync = SyncSpec()
+    sync = sync_of_training(experiment)
     policy = PolicySpec()
     if explores:
         sync, policy = resolve_pacing(experiment, algorithm, explored, host, notes)

@@ -57,6 +57,27 @@ def test_the_guides_file_is_trained_by_the_service(load: Load) -> None:
     assert not [each for each in found.spec.warnings if "tinker" in each or "checkpoint" in each]
 
 
+def test_a_stage_that_only_trains_publishes_at_the_service_too(load: Load) -> None:
+    """Its weights are those that the next stage begins with; no other channel can carry a name."""
+    warmup = """
+stages:
+- stage_name: warmup
+  mode: train
+  algorithm: {algorithm_type: sft}
+  buffer:
+    train_batch_size: 4
+    total_steps: 3
+    trainer_input:
+      experience_buffer: {name: warmup, path: /w.jsonl}
+- stage_name: rft
+"""
+    found = load(GUIDE + warmup)
+    assert [(stage.kind, stage.sync.method) for stage in found.spec.stages] == [
+        ("train", "service"),
+        ("both", "service"),
+    ]
+
+
 def test_what_the_file_says_of_the_service(load: Load) -> None:
     text = GUIDE.replace(
         "    base_model: org/Other\n", "    rank: 8\n    seed: 3\n    train_mlp: false\n    base_url: http://here:1\n"
