@@ -60,6 +60,8 @@ def _issue(detail: ErrorDetails) -> Issue:
         kinds = CORRECTION_KINDS if "corrections" in tagged else POLICY_KINDS
         return _unknown(path, next((kinds[str(part)] for part in tagged if part in kinds), None))
     if kind in ("union_tag_invalid", "union_tag_not_found"):
+        if not isinstance(detail["input"], dict):
+            return Issue(path, f"expected a mapping, got {_given(detail['input'], path)}", None, WrongValue)
         return _kindless((*path, "kind"), context.get("tag"))
     given = _given(detail["input"], path)
     if kind == "missing":

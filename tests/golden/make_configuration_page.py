@@ -28,7 +28,7 @@ from synthetic.daemon.config_fields import SchemaField, schema_fields  # noqa: E
 
 from rftd.daemon.config.field_path import show  # noqa: E402
 from rftd.daemon.config.normalise import RENAMES  # noqa: E402
-from rftd.daemon.config.schema.section import InUnit, Section  # noqa: E402
+from rftd.daemon.config.schema.section import InUnit, NumberOrText, Section, Url  # noqa: E402
 
 PAGE: Final = _TESTS.parent / "docs" / "configuration.md"
 
@@ -44,6 +44,8 @@ a list, `NAME` for a name of your own. A stage has sections of its own with the 
 on. Arguments of functions (`*_args`) are in [algorithms](algorithms.md), those of engines in [engines](engines.md).
 """
 _TYPES: Final = {bool: "true or false", int: "int", float: "number", str: "text", Any: "any"}
+_READ: Final = ((get_args(Url)[1], "text or `{env: NAME}`"), (get_args(NumberOrText)[1], "number or text"))
+"""Types that are told by what reads them."""
 _NO_BOUND: Final = 10**9
 """A number so large says no more than that there is a bound."""
 
@@ -133,6 +135,9 @@ def _type(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         return f"list of {_type(get_args(annotation)[0])}"
     if origin is dict:
         return "mapping"
+    said = [words for each in metadata for mark, words in _READ if each == mark]
+    if said:
+        return said[0]
     return " ".join([_TYPES.get(annotation, "section"), *_bounds(metadata)])
 
 

@@ -15,6 +15,7 @@ from rftd.daemon.config.schema.section import (
     Args,
     Count,
     InUnit,
+    NumberOrText,
     Section,
     Share,
     any_of,
@@ -69,12 +70,12 @@ class RolloutCorrection(Section):
     """verl's fields act as there; `old_logprobs` and `corrections` are rftd's own. w = proximal / rollout."""
 
     rollout_is: Annotated[Literal["token", "sequence"] | None, word()] = None
-    rollout_is_threshold: float | str = 2.0
+    rollout_is_threshold: NumberOrText = 2.0
     """A number: truncated there (tis). `low_high`: nothing outside (icepop)."""
     rollout_is_batch_normalize: bool = False
     rollout_rs: str | None = None
     """Criteria by commas: token_k1..k3, seq_sum_k1..k3, seq_mean_k1..k3, seq_max_k2..k3."""
-    rollout_rs_threshold: float | str | None = None
+    rollout_rs_threshold: NumberOrText | None = None
     """A threshold for all criteria, or one for each, by commas; for k1 `low_high`, or high alone."""
     bypass_mode: bool | None = None
     loss_type: Annotated[Literal["ppo_clip", "reinforce"], word()] = "ppo_clip"

@@ -188,6 +188,14 @@ def _url(value: Any) -> Any:
     raise PydanticCustomError("url_type", "expected text, or {{env: NAME}}")
 
 
+def _number_or_text(value: Any) -> Any:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return value
+    raise PydanticCustomError("number_or_text", "expected a number or text")
+
+
+NumberOrText: TypeAlias = Annotated[Any, PlainValidator(_number_or_text)]
+"""Either of the two: of a union of types each would be an error of its own, under a name that is no field."""
 Url: TypeAlias = Annotated[Any, PlainValidator(_url)]
 """Text, or `{env: NAME}` where it holds a password; also for an `api_key`."""
 

@@ -113,6 +113,8 @@ _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "priority_fn_args": ({"decay": 0.5},),
     "reasoning_parser": ("deepseek_r1",),
     "reward_fn_args": ({"with_think": True},),
+    "rollout_is_threshold": (3.0,),
+    "rollout_rs_threshold": (3.0,),
     "rollout_rs": ("seq_sum_k3",),
     "sample_strategy": ("staleness_control",),
     "sample_strategy_args": ({"max_staleness": 9},),

@@ -1,0 +1,248 @@
+"""Every name misspelt, every value of a wrong type or size: the error has the field, its line and the right name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin
+
+import msgspec
+import yaml
+from pydantic.fields import FieldInfo
+from synthetic.daemon.config_fields import schema_fields
+
+from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.config.issue import ConfigErrors
+from rftd.daemon.config.loading import load_text
+from rftd.daemon.config.resolve.algorithm import STRATEGIES
+from rftd.ops import limits
+from rftd.ops.errors import ConfigError
+from rftd.ops.plugins import Plugins
+from rftd.workers.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.control.policies.priorities import PRIORITIES
+from rftd.workers.rollout.engines import registry as rollout_engines
+from rftd.workers.rollout.rewards.registry import REWARDS
+from rftd.workers.rollout.workflows.registry import WORKFLOWS
+from rftd.workers.training.engines import registry as trainer_engines
+from rftd.workers.training.losses.entropy_losses import ENTROPY_LOSSES
+from rftd.workers.training.losses.kl_losses import KL_LOSSES
+from rftd.workers.training.losses.registry import POLICY_LOSSES
+
+_TASKSET: Final[FieldPath] = ("buffer", "explorer_input", "taskset")
+_REPLAY: Final[FieldPath] = ("buffer", "trainer_input", "experience_buffer", "replay_buffer")
+_BASE: Final[dict[str, Any]] = {
+    "checkpoint_root_dir": "/c",
+    "algorithm": {"algorithm_type": "grpo", "repeat_times": 4},
+    "model": {"model_path": "/m", "max_model_len": 64},
+    "buffer": {
+        "batch_size": 2,
+        "total_steps": 6,
+        "explorer_input": {"taskset": {"path": "/t.jsonl", "default_workflow_type": "math_workflow"}},
+    },
+}
+_PARTS: Final[tuple[tuple[FieldPath, str, Plugins[Any]], ...]] = (
+    (("algorithm", "advantage_fn"), "advantage_fn_args", ADVANTAGES),
+    (("algorithm", "policy_loss_fn"), "policy_loss_fn_args", POLICY_LOSSES),
+    (("algorithm", "kl_loss_fn"), "kl_loss_fn_args", KL_LOSSES),
+    (("algorithm", "kl_penalty_fn"), "kl_penalty_fn_args", KL_LOSSES),
+    (("algorithm", "entropy_loss_fn"), "entropy_loss_fn_args", ENTROPY_LOSSES),
+    ((*_REPLAY, "priority_fn"), "priority_fn_args", PRIORITIES),
+    ((*_TASKSET, "default_workflow_type"), "workflow_args", WORKFLOWS),
+    ((*_TASKSET, "default_reward_fn_type"), "reward_fn_args", REWARDS),
+)
+"""Fields that name one of ours, the fields of its arguments, and its registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mutation:
+    """One thing that is wrong with a file."""
+
+    path: FieldPath
+    value: Any
+    meant: str = ""
+    """The right name, of a misspelt one."""
+
+
+def _misspelt(name: str) -> str:
+    """The name without a letter of its middle."""
+    return name[: len(name) // 2] + name[len(name) // 2 + 1 :]
+
+
+def _set(tree: Any, path: FieldPath, value: Any) -> Any:
+    if not path:
+        return value
+    head, *rest = path
+    if isinstance(head, int):
+        items = list(tree) if tree else [{}]
+        items[head] = _set(items[head], tuple(rest), value)
+        return items
+    tree = dict(tree or {})
+    tree[head] = _set(tree.get(head), tuple(rest), value)
+    return tree
+
+
+def _place(text: str, path: FieldPath, *, at_key: bool) -> str:
+    """Line and column of a field, as PyYAML itself reads the text."""
+    node = yaml.compose(text, Loader=yaml.CSafeLoader)
+    mark = node.start_mark
+    for part in path:
+        if isinstance(part, int):
+            node = node.value[part]
+            mark = node.start_mark
+        else:
+            key, node = next(pair for pair in node.value if pair[0].value == part)
+            mark = key.start_mark if at_key else node.start_mark
+    return f"{mark.line + 1}:{mark.column + 1}"
+
+
+@dataclass(slots=True)
+class _Score:
+    """What came of all mutations."""
+
+    made: int = 0
+    names: int = 0
+    accepted: list[str] = field(default_factory=list)
+    unplaced: list[str] = field(default_factory=list)
+    unsuggested: list[str] = field(default_factory=list)
+
+    def add(self, base: dict[str, Any], mutations: Iterable[_Mutation]) -> None:
+        """Loads one file with all of these mutations, for errors come at once."""
+        mutations = list(mutations)
+        if not mutations:
+            return
+        tree = base
+        for each in mutations:
+            tree = _set(tree, each.path, each.value)
+        text = yaml.safe_dump(tree, sort_keys=False)
+        try:
+            load_text(text, "exp.yaml", environ={}, cwd=Path("/w"))
+            errors: tuple[ConfigError, ...] = ()
+        except ConfigErrors as found:
+            errors = found.errors
+        for each in mutations:
+            self._judge(text, each, errors)
+
+    def _judge(self, text: str, mutation: _Mutation, errors: tuple[ConfigError, ...]) -> None:
+        self.made += 1
+        name = show(mutation.path)
+        mine = [error for error in errors if error.field == name]
+        if not mine:
+            self.accepted.append(f"{name}: {mutation.value!r}")
+            return
+        place = _place(text, mutation.path, at_key=bool(mutation.meant))
+        if not any(error.where == f"exp.yaml:{place}" for error in mine):
+            self.unplaced.append(f"{name} at {place}: {mine[0].where}")
+        if mutation.meant:
+            self.names += 1
+            if not any(mutation.meant in (error.fix or "") for error in mine):
+                self.unsuggested.append(f"{name}: {mine[0].fix}")
+
+    def check(self) -> None:
+        """Holds the score against what is promised."""
+        assert self.accepted == []
+        assert len(self.unplaced) <= 0.01 * self.made, self.unplaced
+        assert len(self.unsuggested) <= 0.05 * self.names, self.unsuggested
+
+
+def test_every_field_of_the_schema_misspelt_or_wrong_is_named_at_its_place() -> None:
+    score = _Score()
+    known = {each.name for each in schema_fields()}
+    names: list[_Mutation] = []
+    values: list[_Mutation] = []
+    for each in schema_fields():
+        if each.kind:
+            continue  # of policies and corrections, whose sections follow from their kind
+        path = tuple("sft" if part == "NAME" else part for part in each.path)
+        wrong = _misspelt(each.name)
+        if wrong not in known and len(wrong) > 1:
+            names.append(_Mutation((*path[:-1], wrong), 1, meant=each.name))
+        values += [_Mutation(path, value) for value in _wrong_values(each.info)]
+    for mutations in (names, values):
+        for chunk in _chunks(mutations):
+            score.add(_BASE, chunk)
+    assert score.made > 700
+    score.check()
+
+
+def test_a_field_of_two_types_has_one_error(errors: Callable[..., list[str]]) -> None:
+    (text,) = errors(overrides=["algorithm.rollout_correction.rollout_is_threshold=[1]"])
+    assert "rollout_correction.rollout_is_threshold: expected a number or text, got a list" in text
+
+
+def _chunks(mutations: list[_Mutation]) -> Iterator[list[_Mutation]]:
+    """As many at a time as are reported, and none within the value of another."""
+    chunk: dict[FieldPath, _Mutation] = {}
+    for each in mutations:
+        if each.path in chunk or len(chunk) == limits.CONFIG_ERRORS // 2:
+            yield list(chunk.values())
+            chunk = {}
+        chunk[each.path] = each
+    yield list(chunk.values())
+
+
+def _wrong_values(info: FieldInfo) -> Iterator[Any]:
+    """A value of another type, and one beyond each bound."""
+    kinds = list(_kinds(info.annotation))
+    if Any in kinds:
+        return
+    if not any(get_origin(kind) is list for kind in kinds):
+        yield ["wrong"]
+    else:
+        yield {"wrong": 1}
+    bounds = [mark for each in info.metadata for mark in (each.metadata if isinstance(each, FieldInfo) else (each,))]
+    for mark in bounds if set(kinds) & {int, float} else ():
+        for name, beyond in (("ge", -1), ("gt", 0), ("le", 1), ("lt", 0)):
+            if getattr(mark, name, None) is not None:
+                yield getattr(mark, name) + beyond
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    if annotation in (int, float, str, bool, Any) or get_origin(annotation) in (list, dict, Literal):
+        yield annotation
+    else:
+        for part in get_args(annotation):
+            yield from _kinds(part)
+
+
+def test_every_argument_misspelt_or_of_another_type_is_named_at_its_place() -> None:
+    score = _Score()
+    for path, args, plugins in _PARTS:
+        for name in plugins.ours():
+            try:
+                declaration = plugins.declaration(name)
+            except ConfigError:  # without its extra
+                continue
+            if declaration is None or not declaration.kind.__struct_fields__:
+                continue
+            base = _set(_BASE, path, name)
+            required = {each: "x" for each in declaration.required}
+            taken = set(declaration.kind.__struct_fields__)
+            _all_wrong(score, _set(base, (*path[:-1], args), required), (*path[:-1], args), declaration.kind, taken)
+    engines = (("explorer", "rollout_model", "engine_type"), "extra_engine_args", rollout_engines)
+    trainers = (("trainer", "trainer_type"), "engine_args", trainer_engines)
+    for path, args, registry in (engines, trainers):
+        for name in ("torch", "fake"):
+            kind = registry.arguments_of(name)
+            assert kind is not None
+            at = (*path[:-1], args)
+            _all_wrong(score, _set(_BASE, path, name), at, kind, {*kind.__struct_fields__, "threads", "dtype"})
+    for name, kind in STRATEGIES.items():
+        base = _set(_BASE, ("algorithm", "sample_strategy"), name)
+        _all_wrong(score, base, ("algorithm", "sample_strategy_args"), kind, set(kind.__struct_fields__))
+    assert score.made > 300
+    score.check()
+
+
+def _all_wrong(
+    score: _Score, base: Mapping[str, Any], path: FieldPath, kind: type[msgspec.Struct], taken: set[str]
+) -> None:
+    wrong = {_misspelt(name): name for name in kind.__struct_fields__ if len(name) > 3}
+    names = [_Mutation((*path, each), 1, meant=name) for each, name in wrong.items() if each not in taken]
+    typed = [each.name for each in msgspec.structs.fields(kind) if not _takes_any(each.type)]
+    score.add(dict(base), names)
+    score.add(dict(base), [_Mutation((*path, name), [["wrong"]]) for name in typed])
+
+
+def _takes_any(annotation: Any) -> bool:
+    return annotation is Any or any(part is Any for part in get_args(annotation))
