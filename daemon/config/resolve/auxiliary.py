@@ -14,6 +14,7 @@ from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongVal
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
 from rftd.daemon.config.resolve.gpu_shares import gpus_beside
 from rftd.daemon.config.resolve.model import LengthLimits
+from rftd.daemon.config.resolve.rollout_engine import check_arguments
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import AuxiliaryModel
 from rftd.streams.auxiliary import SERVICE, AuxiliarySpec
@@ -155,10 +156,7 @@ def _with_engine(
     check_engine(rollout_engines.ENGINES, spec.engine, _GUIDES, where, notes)
     arguments = (*path, "extra_engine_args")
     args, lifted = lifted_counts(given.extra_engine_args, ("threads",), arguments, notes)
-    if rollout_engines.ENGINES.builtin(spec.engine):
-        taken = rollout_engines.arguments_of(spec.engine)
-        assert taken is not None
-        check_struct(args, taken, arguments, f"the {spec.engine} engine", notes, beside=("threads",))
+    check_arguments(spec.engine, args, arguments, notes)
     served_elsewhere = f"serve it by itself, and write engine_type: {SERVICE}"
     needs = EngineNeeds(gpu_memory_utilization=given.gpu_memory_utilization, enforce_eager=given.enforce_eager)
     if spec.engine == "vllm":

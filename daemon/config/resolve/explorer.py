@@ -8,15 +8,14 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Notes
-from rftd.daemon.config.resolve.arguments import check_struct, lifted_counts
+from rftd.daemon.config.resolve.arguments import lifted_counts
 from rftd.daemon.config.resolve.bench import with_service
-from rftd.daemon.config.resolve.rollout_engine import choose_engine, resolve_dtype, resolve_needs
+from rftd.daemon.config.resolve.rollout_engine import check_arguments, choose_engine, resolve_dtype, resolve_needs
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SyncSpec
 from rftd.workers.devices.host import Host
-from rftd.workers.rollout.engines import registry as rollout_engines
 
 _SMALL: Final = ("torch", "fake")
 """Engines of which a second one for evaluations is affordable, so that neither waits for the other's weights.
@@ -38,8 +37,7 @@ def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> Rollout
         fix = f"write at most {limits.WORKER_SLOTS}, and raise explorer.runner_per_model"
         notes.wrong(("explorer", "rollout_model", "engine_num"), what, fix)
     args, lifted = lifted_counts(model.extra_engine_args, ("threads",), ROLLOUT_ARGS, notes)
-    if (taken := rollout_engines.arguments_of(chosen.engine)) is not None:
-        check_struct(args, taken, ROLLOUT_ARGS, f"the {chosen.engine} engine", notes, beside=("threads",))
+    check_arguments(chosen.engine, args, ROLLOUT_ARGS, notes)
     if chosen.engine == SERVICE:
         args = with_service(experiment, args)
     return RolloutSpec(

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Notes, Unsupported
-from rftd.daemon.config.resolve.arguments import check_engine
+from rftd.daemon.config.resolve.arguments import check_engine, check_struct
 from rftd.daemon.config.resolve.bench import check_external
 from rftd.daemon.config.resolve.gpu_shares import parallel_of, shares_of
 from rftd.daemon.config.schema.experiment import Experiment
@@ -15,8 +15,8 @@ from rftd.streams.auxiliary import SERVICE
 from rftd.streams.engine_needs import EngineNeeds
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Host
-from rftd.workers.rollout.engines.registry import ENGINES
-from rftd.workers.rollout.engines.vllm.arguments import START_S
+from rftd.workers.rollout.engines.registry import ENGINES, arguments_of
+from rftd.workers.rollout.engines.vllm.arguments import START_S, not_given
 
 ON_CPU: Final = "float32"
 """The number format where no GPU computes and the file names none."""
@@ -36,6 +36,20 @@ _SERVED: Final = (
     "max_num_batched_tokens",
 )
 """Fields of the needs that have the same names in the file."""
+
+
+def check_arguments(engine: str, arguments: dict[str, Any], path: FieldPath, notes: Notes) -> None:
+    """Refuses arguments that the engine does not take, or would refuse when it is opened; not those of others' engines.
+
+    `threads`, which every engine takes, was taken out before.
+    """
+    kind = arguments_of(engine)
+    if kind is None:
+        return
+    check_struct(arguments, kind, path, f"the {engine} engine", notes, beside=("threads",))
+    nested = arguments.get("vllm") if engine == "vllm" else None
+    for name, why, fix in not_given(nested) if isinstance(nested, dict) else ():
+        notes.wrong((*path, "vllm", name), why, fix, Unsupported)
 
 
 class ChosenEngine(NamedTuple):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rftd.daemon.config.loading import Submission
+from rftd.workers.devices.host import ANY_HOST
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -39,6 +40,24 @@ def test_arguments_that_no_engine_takes_are_refused_at_submission(
 ) -> None:
     (text,) = errors(overrides=[override])
     assert field in text, text
+    assert says in text, text
+    assert fix in text, text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "says", "fix"),
+    [
+        ("{vllm: {model: /x}}", "vllm.model", "is said elsewhere", "write model.model_path"),
+        ("{vllm: {speculative_config: {}}}", "vllm.speculative_config", "cannot be given", "leave it out"),
+        ("{vlm: {seed: 1}}", "vlm", "takes no argument 'vlm'", "did you mean 'vllm'?"),
+    ],
+)
+def test_what_vllm_would_be_opened_with_in_vain_is_refused_at_submission(
+    errors: Errors, arguments: str, field: str, says: str, fix: str
+) -> None:
+    vllm = ["explorer.rollout_model.engine_type=vllm", f"explorer.rollout_model.extra_engine_args={arguments}"]
+    (text,) = errors(overrides=vllm, host=ANY_HOST)
+    assert f"explorer.rollout_model.extra_engine_args.{field}:" in text, text
     assert says in text, text
     assert fix in text, text
 

@@ -3,6 +3,7 @@ vLLM."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -65,6 +66,15 @@ class VllmArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """More arguments of vLLM's AsyncEngineArgs, by its names."""
 
 
+def not_given(arguments: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """(name, reason, fix) of each of these arguments of vLLM that cannot be given as one."""
+    for name in arguments:
+        if name in _ELSEWHERE:
+            yield name, "is said elsewhere", f"write {_ELSEWHERE[name]}"
+        elif name in _REFUSED:
+            yield name, f"cannot be given: {_REFUSED[name]}", "leave it out"
+
+
 def engine_arguments(opening: EngineOpening[VllmArgs]) -> dict[str, Any]:
     """The arguments of vLLM's AsyncEngineArgs. Raises ConfigError for what cannot be given."""
     needs = opening.rollout.needs
@@ -72,12 +82,8 @@ def engine_arguments(opening: EngineOpening[VllmArgs]) -> dict[str, Any]:
         if getattr(needs, name) > 1:
             field = f"explorer.rollout_model.{name}"
             raise ConfigError(f"is {getattr(needs, name)}: {_REFUSED[name]}", field=field, fix="write 1")
-    for name in opening.arguments.vllm:
-        field = f"{FIELD}.vllm.{name}"
-        if name in _ELSEWHERE:
-            raise ConfigError("is said elsewhere", field=field, fix=f"write {_ELSEWHERE[name]}")
-        if name in _REFUSED:
-            raise ConfigError(f"cannot be given: {_REFUSED[name]}", field=field, fix="leave it out")
+    for name, why, fix in not_given(opening.arguments.vllm):
+        raise ConfigError(why, field=f"{FIELD}.vllm.{name}", fix=fix)
     made: dict[str, Any] = {name: getattr(needs, name) for name in _NEEDS if getattr(needs, name)}
     if opening.arguments.kv_cache_memory_bytes:
         made["kv_cache_memory_bytes"] = opening.arguments.kv_cache_memory_bytes
