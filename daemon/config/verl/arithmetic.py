@@ -8,12 +8,15 @@ from collections.abc import Callable
 _TOKEN = re.compile(r"\s*(?:(\d{1,18})|\$?\{?([A-Za-z_]\w*)\}?|([-+*/%()]))")
 _MOST = 1 << 63
 _DEPTH = 20
+_LONGEST = 1000
 
 
 def whole_number(text: str, variable: Callable[[str], str]) -> int | None:
     """The number, or None if the text is no such expression, a variable is unknown, or it grows beyond 64 bits."""
     tokens: list[int | str] = []
     at = 0
+    if len(text) > _LONGEST:
+        return None
     while text[at:].strip():
         found = _TOKEN.match(text, at)
         if found is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from rftd.daemon.config.issue import Issue, SyntaxIssue, report
+from rftd.daemon.config.issue import Issue, LimitIssue, SyntaxIssue, report
 from rftd.daemon.config.loading import read_text
 from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.daemon.config.verl.draft import ExperimentDraft, ImportLine
@@ -16,7 +17,9 @@ from rftd.daemon.config.verl.settings import VerlSettings, command_settings, scr
 from rftd.daemon.config.verl.shell import ShellProblem, ShellWord, read_shell
 from rftd.daemon.config.yaml_source import parse_yaml
 
-_COMMAND = "<command line>"
+_COMMAND: Final = "<command line>"
+_SCRIPT_CHARS: Final = 1 << 17
+"""The longest script that is read: veRL's own have a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,14 @@ def import_file(path: Path | str, words: Sequence[str] = (), *, sync_offset: int
 
 def import_script(text: str, origin: str, words: Sequence[str] = (), *, sync_offset: int = 0) -> ImportedExperiment:
     """The experiment of a shell script, of which nothing is run. Raises ConfigErrors."""
+    # Lines as the shell counts them, also of a file that was written on Windows.
+    text = text.replace("\r\n", "\n").replace("\0", " ")
     source = SourceMap(origin, text.split("\n"))
+    if len(text) > _SCRIPT_CHARS:
+        what = f"longer than {_SCRIPT_CHARS:,} characters"
+        raise report([Issue((), what, "give the command line alone, after `--`", LimitIssue)], source)
     try:
-        settings = script_settings(read_shell(text.replace("\0", " "), source), source)
+        settings = script_settings(read_shell(text, source), source)
     except ShellProblem as problem:
         raise report([problem.issue], source) from None
     return _imported(settings, words, sync_offset)

@@ -35,6 +35,8 @@ _GROUPS: Final = frozenset(
 """Names in a `defaults` list whose values are those of the table."""
 _MEGATRON: Final = re.compile(r"megatron|torchtitan|veomni|automodel")
 _CHAIN: Final = 12
+_MOST_CHARS: Final = 1 << 17
+"""All texts with references together, as often as they are followed: a few could multiply one another without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class VerlSettings:
     issues: list[Issue] = field(default_factory=list)
     remarks: list[tuple[SourcePlace, str, str]] = field(default_factory=list)
     """What is no key of veRL's and was left out: place, text, why."""
+    _spent: int = 0
 
     def wrong(self, place: SourcePlace, name: str, what: str, fix: str | None, kind: type[FieldError]) -> None:
         """Notes what is wrong with a key."""
@@ -146,6 +149,9 @@ class VerlSettings:
             return [item for item, _ in items], next((why for _, why in items if why), "")
         if not isinstance(value, str) or not has_interpolation(value):
             return value, ""
+        self._spent += len(value)
+        if self._spent > _MOST_CHARS:
+            return None, "references expand to more than a file may hold"
         try:
             pieces = parse_interpolation(value)
         except GrammarError as error:

@@ -14,6 +14,8 @@ from rftd.daemon.config.verl.arithmetic import whole_number
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _BRACED: Final = re.compile(r"([A-Za-z_]\w*)(\[[@*]\])?(?:(:?[-=])(.*))?\Z", re.DOTALL)
+_ENDS_HERE: Final = re.compile(r"[ \t\r]*(?:\Z|[\n;&|()#]|[A-Za-z_]\w*\+?=)")
+_HERE_DOCUMENT: Final = re.compile(r"<<(?!<)")
 _ARGUMENT: Final = re.compile(r"\d+:?-(.*)\Z", re.DOTALL)
 _BLANKS: Final = " \t\r"
 _ENDS: Final = "\n;&|()"
@@ -23,6 +25,8 @@ _PARTS: Final = frozenset({"then", "do", "else", "elif", "!", "time", "function"
 _DECLARING: Final = frozenset({"export", "local", "readonly", "declare", "typeset"})
 _Piece: TypeAlias = tuple[str, str, "list[ShellWord] | None"]
 """A text, the reason why it is not known, and the words in its place if it is a whole list, which may be empty."""
+_MOST_NESTED: Final = 16
+"""Defaults within defaults: each takes a part of the interpreter's stack."""
 _MOST_CHARS: Final = 1 << 20
 """What all words together may expand to: variables may double one another."""
 
@@ -51,8 +55,9 @@ def read_shell(text: str, source: SourceMap) -> list[list[ShellWord]]:
 
 
 class _ShellReader:
-    def __init__(self, text: str, source: SourceMap) -> None:
+    def __init__(self, text: str, source: SourceMap, nested: int = 0) -> None:
         self.text = text
+        self.nested = nested
         self.origin = source.origin
         self.at = 0
         self.variables: dict[str, list[ShellWord]] = {}
@@ -135,6 +140,7 @@ class _ShellReader:
         name = found[1]
         self.at = found.end()
         before = self.variables.get(name, []) if found[2] else []
+        self._spend("".join(word.text or " " for word in before))
         if self.text.startswith("(", self.at):
             self._set(name, [*before, *self._array()])
             return
@@ -145,8 +151,7 @@ class _ShellReader:
         if before:
             value = replace(value, text=before[0].text + value.text, unknown=before[0].unknown or value.unknown)
         # Before a command, as in `A=1 python3 ...`, it is set for that command alone, whose words are expanded first.
-        rest = self.text[self.at :].partition("\n")[0].lstrip(_BLANKS)
-        if not rest or rest[0] in f"{_ENDS}#" or _ASSIGNMENT.match(rest):
+        if _ENDS_HERE.match(self.text, self.at):
             self._set(name, [value])
 
     def _array(self) -> list[ShellWord]:
@@ -170,7 +175,7 @@ class _ShellReader:
         raise self.fail(opened, "the array that begins here is never closed", "close it with )")
 
     def _redirection(self, words: list[ShellWord]) -> None:
-        if re.match(r"<<(?!<)", self.text[self.at :]):
+        if _HERE_DOCUMENT.match(self.text, self.at):
             fix = "give the command line alone, after `--`"
             raise self.fail(self.at, "a here-document begins here, which is not read", fix)
         # The number of a stream, as in `2>&1`, was taken for a word.
@@ -312,7 +317,9 @@ class _ShellReader:
         # In shell a default may hold variables of its own.
         if "$" not in text and "`" not in text and "'" not in text and '"' not in text:
             return self._spend(text), "", None
-        inner = _ShellReader(text, SourceMap(self.origin))
+        if self.nested >= _MOST_NESTED:
+            raise self.fail(self.at - 1, f"defaults are nested deeper than {_MOST_NESTED} levels", "assign a variable")
+        inner = _ShellReader(text, SourceMap(self.origin), self.nested + 1)
         inner.variables = self.variables
         inner._spent = self._spent + len(text)
         words = inner._word(split=False)

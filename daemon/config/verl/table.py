@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Mapping
 from typing import Final
 
@@ -55,6 +56,7 @@ def find(name: str) -> VerlKey | None:
     return max(held, key=lambda pair: pair[0])[1]
 
 
+@functools.lru_cache(maxsize=4096)  # the nearest name is dear to find
 def meant(name: str) -> str | None:
     """The known key that `name` is a misspelling of; None if it is known, or near to none."""
     name = canonical(name)

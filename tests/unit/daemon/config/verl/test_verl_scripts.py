@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rftd.daemon.config.source import SourceMap
+from rftd.daemon.config.verl.importing import import_script
 from rftd.daemon.config.verl.shell import read_shell
 
 Refused = Callable[[str], str]
@@ -75,6 +76,7 @@ def test_what_is_not_known_says_why(script: str, reason: str) -> None:
         ("run $((1 + \n", "run.sh:1:5", "the `$((` that opens here is never closed"),
         ("run $(date", "run.sh:1:5", "the `$(` that opens here is never closed"),
         ("A=(a b\n", "run.sh:1:3", "the array that begins here is never closed"),
+        ("run " + "${A:-" * 40 + "}" * 40 + "\n", "run.sh:1:", "defaults are nested deeper than 16 levels"),
         ("cat <<EOF > x\na\nEOF\n", "run.sh:1:5", "a here-document begins here, which is not read"),
     ],
 )
@@ -82,6 +84,11 @@ def test_what_cannot_be_read_is_shown_where_it_begins(refused: Refused, script: 
     text = refused(f"{script}{RUN}")
     assert f"--> {place}" in text
     assert what in text
+
+
+def test_lines_may_end_as_on_windows() -> None:
+    text = import_script(RUN.replace(" data", " \\\r\n  data") + "\r\n", "run.sh").text
+    assert "path: ./d\n" in text.replace("  # data.train_files", "")
 
 
 def test_variables_that_double_one_another_end_in_an_error(refused: Refused) -> None:
@@ -93,6 +100,7 @@ def test_variables_that_double_one_another_end_in_an_error(refused: Refused) -> 
     ("script", "what"),
     [
         ("", "no command runs verl.trainer.main_ppo"),
+        ("# é\n" * 50_000, "longer than 131,072 characters"),
         ("echo hello", "no command runs verl.trainer.main_ppo"),
         ("torchrun -m verl.trainer.fsdp_sft_trainer a.b=1", "verl.trainer.fsdp_sft_trainer is another program of veRL"),
         (f"{RUN}\n{RUN}", "a second command runs veRL here"),
@@ -115,6 +123,4 @@ def test_what_is_no_run_of_verls_is_refused(refused: Refused, script: str, what:
     ],
 )
 def test_the_program_is_found_behind_others(script: str) -> None:
-    from rftd.daemon.config.verl.importing import import_script
-
     assert "algorithm_type: grpo" in import_script(f"{script} algorithm.adv_estimator=grpo &> log &", "run.sh").text

@@ -148,6 +148,11 @@ def test_a_reference_that_leads_nowhere_needs_a_person() -> None:
     assert outcome("data.seed='${data.nothing}'")["data.seed"] == "needs a person"
 
 
+def test_references_that_multiply_one_another_come_to_an_end() -> None:
+    keys = [f"+x.k{at}=" + f"'${{x.k{at + 1}}}" + f"${{x.k{at + 1}}}" * 9 + "'" for at in range(11)]
+    assert "unknown" not in outcome(*(key.replace("'", "") for key in keys), "+x.k11=y").get("x.k0", "")
+
+
 TREE = """\
 hydra:
   searchpath: [file://verl/trainer/config]
