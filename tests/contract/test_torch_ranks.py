@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from synthetic.models.algorithm_batches import make_algorithm, make_samples
 from torch import Tensor
 
 from rftd.ops.errors import DataError
 from rftd.storage.checkpoints import commit_folder, files_of, verify
-from rftd.streams.spec import StageSpec
-from rftd.workers.training.engine import TrainerEngine
+from rftd.streams.spec import LoraSpec, OptimizerSpec, StageSpec
+from rftd.workers.training.engine import TrainBatch, TrainerEngine
 from rftd.workers.training.engines.contract import TrainerBench, make_batch, trained
 from rftd.workers.training.engines.torch.saving import read_tensors
 from rftd.workers.weights import checkpoint
@@ -134,3 +135,40 @@ def test_ranks_train_as_one_process_does(benches: dict[int, TrainerBench]) -> No
     for name, value in read_tensors(folders[1] / "actor" / "huggingface" / "model.safetensors").items():
         torch.testing.assert_close(one[name], value, rtol=0, atol=1e-5)
     assert trained(two, benches[2].stage(), range(5, 6))
+
+
+def with_adapter_and_critic(bench: TrainerBench) -> StageSpec:
+    """PPO of an adapter, in micro-batches so small that every rank has several."""
+    stage = small_batches(bench)
+    algorithm = msgspec.structs.replace(make_algorithm("ppo"), optimizer=OptimizerSpec(lr=1e-2, grad_clip=1.0))
+    model = msgspec.structs.replace(stage.model, lora=LoraSpec(rank=4, alpha=8.0))
+    trainer = msgspec.structs.replace(stage.trainer, critic_path=str(bench.model))
+    return msgspec.structs.replace(stage, algorithm=algorithm, model=model, trainer=trainer)
+
+
+@pytest.mark.slow
+def test_an_adapter_and_a_critic_learn_on_ranks_as_in_one_process(benches: dict[int, TrainerBench]) -> None:
+    """The figures are those of one process, which takes up what ranks have saved."""
+    stages = {ranks: with_adapter_and_critic(benches[ranks]) for ranks in (0, 2)}
+    engines = {ranks: benches[ranks].opened(stage) for ranks, stage in stages.items()}
+    results = []
+    for ranks, engine in engines.items():
+        engine.begin_stage(stages[ranks])
+        results.append([engine.train(ppo_batch(step)) for step in (1, 2)])
+    for alone, two in zip(*results, strict=True):
+        assert two.metrics == pytest.approx(alone.metrics, rel=1e-4, abs=1e-6)
+        assert "critic/values/mean" in two.metrics
+    engines[0].load(saved(engines[2], benches[2].new_folder()), stages[0])
+    folders = []
+    for ranks, engine in engines.items():
+        engine.train(ppo_batch(3))
+        folders.append(saved(engine, benches[ranks].new_folder()))
+    for kind in ("actor/lora_adapter/adapter_model", "actor/optimizer", "critic/model", "critic/optimizer"):
+        alone, two = (read_tensors(folder / f"{kind}.safetensors") for folder in folders)
+        assert two.keys() == alone.keys()
+        for name, value in alone.items():
+            torch.testing.assert_close(two[name], value, rtol=0, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+
+
+def ppo_batch(step: int) -> TrainBatch:
+    return TrainBatch(step=step, stage_step=step, samples=make_samples("ppo", drift=0.1 * step))
