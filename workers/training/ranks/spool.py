@@ -87,6 +87,7 @@ def write_spread(descriptor: int, weights: SpreadWeights) -> None:
     _write_at(descriptor, header, 0)
     for shard in weights.shards():
         _write_shard(descriptor, shard, begins[shard.name])
+        del shard  # its tensor goes before the next one is made
 
 
 def write_whole(descriptor: int, weights: Weights) -> dict[str, str]:

@@ -50,7 +50,7 @@ class TorchSnapshot:
 
 
 class SpreadTensors:
-    """Implements `SpreadWeights` for tensors that every rank holds whole: each gives a share of their rows."""
+    """Implements `SpreadWeights`: a rank gives its part of a spread tensor, and a share of the rows of others."""
 
     def __init__(self, tensors: Mapping[str, Tensor], *, rounded: Collection[str]) -> None:
         """Those that are named in `rounded` are given in bfloat16."""
@@ -66,7 +66,7 @@ class SpreadTensors:
         }
 
     def shards(self) -> Iterator[Shard]:
-        """This rank's rows of each tensor."""
+        """The rows of each tensor that this rank gives, or its part."""
         rank, ranks = this_rank()
         return iter(shards_of(self._tensors, rank, ranks, dtypes=self._dtypes))
 

@@ -17,7 +17,6 @@ shards.py     tensors of which each rank has a part
 optimizer.py  the optimizer of a stage, of which each rank steps a part
 learner.py    what lasts as long as a stage: optimizer, reference, critic, teacher
 critic.py     what return is to be expected, learned beside
-snapshot.py   the weights of one version as explorers get them
 saving.py     what lies in a checkpoint
 
 Import nothing of verl before `platform.choose_platform`.

@@ -18,12 +18,11 @@ from rftd.streams.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.workers.devices.compute_device import compute_device
 from rftd.workers.training.engine import StepResult, TrainBatch, WeightsSnapshot
 from rftd.workers.training.engines.torch.opening import Determinism, environment
-from rftd.workers.training.engines.torch.snapshot import TorchSnapshot, rounded_for
+from rftd.workers.training.engines.torch.snapshot import SpreadTensors, TorchSnapshot, rounded_for
 from rftd.workers.training.engines.verl import platform, saving
 from rftd.workers.training.engines.verl.arguments import DEVICE, LACKS, VerlTrainerArgs, parse
 from rftd.workers.training.engines.verl.group import Shares, join_group
 from rftd.workers.training.engines.verl.shards import digest, whole
-from rftd.workers.training.engines.verl.snapshot import GatheredWeights
 from rftd.workers.training.losses.objective import Objective
 from rftd.workers.training.ranks.collectives import together
 from rftd.workers.training.stage.stage_training import StageTraining
@@ -139,10 +138,10 @@ class VerlTrainerEngine:
         rounded = rounded_for(self._experiment, self._policy.module, tensors)
         return TorchSnapshot.of({name: whole(each) for name, each in tensors.items()}, rounded=rounded)
 
-    def spread(self) -> GatheredWeights:
-        """The weights as the controller of several ranks takes them, without a copy here."""
+    def spread(self) -> SpreadTensors:
+        """The weights as the controller of several ranks takes them: each rank gives what it holds."""
         tensors: dict[str, Tensor] = self._policy.tensors()
-        return GatheredWeights(tensors, rounded=rounded_for(self._experiment, self._policy.module, tensors))
+        return SpreadTensors(tensors, rounded=rounded_for(self._experiment, self._policy.module, tensors))
 
     def save(self, folder: Path, *, hf: bool) -> None:
         """Writes `actor`: weights, each once, optimizer, reference, step; and `critic` where there is one."""

@@ -60,6 +60,7 @@ def digest(form: Form, tensors: Mapping[str, Tensor], digester: TensorDigests) -
     for name, tensor in one_by_one(tensors):
         if dist.get_rank() == 0:
             lines += digester.each(form, {name: tensor})
+        del tensor  # before the next one is gathered
     made = digest_of(form, lines) if lines else ""
     device = next(iter(tensors.values())).device
     return gathered(made.encode(), ranks, device)[0].decode()
