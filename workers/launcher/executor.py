@@ -73,7 +73,7 @@ class Handle(Protocol):
         ...
 
     def kill(self) -> None:
-        """Ends it at once, with what it started. Idempotent."""
+        """Ends it at once, and what it started when its end is noticed. Idempotent."""
         ...
 
 
