@@ -18,6 +18,7 @@ _BATCH: Final = "data.train_batch_size"
 _N: Final = f"{_ROLLOUT}.n"
 _SPLITS: Final = ("train", "test", "val", "validation")
 _MONITORS: Final = ("wandb", "tensorboard", "mlflow", "swanlab")
+_MOST_FILES: Final = 100
 _TIMEOUT_S: Final = 1200
 """The guide's examples wait so long for weights; veRL has no such wait."""
 
@@ -94,7 +95,10 @@ def _put_batches(draft: ExperimentDraft, interval: int, sync_offset: int) -> Non
 
 def _files(draft: ExperimentDraft, name: str) -> list[str]:
     value = draft.value(name)
-    return [str(each) for each in (value if isinstance(value, list) else [value])]
+    files = [str(each) for each in (value if isinstance(value, list) else [value])]
+    if len(files) > _MOST_FILES:
+        draft.contradict(name, f"names {len(files):,} files, and {_MOST_FILES} are read at most", "join them")
+    return files[:_MOST_FILES]
 
 
 def _put_tasksets(draft: ExperimentDraft) -> None:

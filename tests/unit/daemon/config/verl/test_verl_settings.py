@@ -55,6 +55,7 @@ def test_what_is_no_value_is_said(text: str) -> None:
         ("actor_rollout_ref.actor.use_kl_loss=1", "veRL takes true or false here"),
         ("data.train_files=[1,2]", "veRL takes text, or a list of texts here"),
         ("data.train_files=[a", "the list is not closed"),
+        ("data.val_files=[" + "a," * 101 + "]", "names 101 files, and 100 are read at most"),
         ("actor_rollout_ref.actor.optim.lr=1e-6,1e-5", "is a sweep over several values"),
         ("actor@actor_rollout_ref.actor=my_actor", "the default 'actor@actor_rollout_ref.actor my_actor' is unknown"),
         ("actor@actor_rollout_ref.actor=megatron_actor", "this release trains FSDP2 alone"),
