@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast test-engines engines-cpu check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock newer clean
+.PHONY: demo test test-fast test-engines test-tinker engines-cpu check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock newer clean
 
 STACK ?= embedded
 
@@ -26,6 +26,23 @@ engines-cpu: $(ENGINES)/.ready      ## an environment with rftd and the CPU buil
 
 test-engines: $(ENGINES)/.ready     ## their tests, which `make test` skips; minutes, for an engine starts slowly
 	$(ENGINES)/bin/python -P -m pytest -q tests/engines
+
+TINKER := build/tinker
+PYTHON312 ?= python3.12
+
+# The server needs later releases than any engine of ours allows, so it has an environment of its own, and the client's
+# has the release of `tinker` that the server speaks to.
+test-tinker: $(TINKER)/.ready       ## the open Tinker server of skyrl on a CPU: SFT, GRPO, kills, a minute away; 7 GB, PYTHON312=...
+	$(TINKER)/client/bin/python -P tests/bench/tinker_skyrl.py --server $(TINKER)/server/bin/python
+
+$(TINKER)/.ready: requirements/tinker-server.txt requirements/tinker-client.txt pyproject.toml $(READY)
+	$(BIN)/uv venv -q --clear --python $(PYTHON312) $(TINKER)/server
+	$(BIN)/uv pip install -q --python $(TINKER)/server/bin/python --no-deps --require-hashes -r requirements/tinker-server.txt
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(TINKER)/client
+	$(BIN)/uv pip install -q --python $(TINKER)/client/bin/python --no-deps --require-hashes -r requirements/lock.txt
+	$(BIN)/uv pip install -q --python $(TINKER)/client/bin/python --no-deps --require-hashes -r requirements/tinker-client.txt
+	$(BIN)/uv pip install -q --python $(TINKER)/client/bin/python --no-deps --no-build-isolation -e .
+	touch $(TINKER)/.ready
 
 # The CPU build of vLLM asks for a torch that PyPI does not have, so nothing but a lock can install it.
 $(ENGINES)/.ready: requirements/engines-cpu.txt pyproject.toml $(READY)
@@ -111,6 +128,10 @@ lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate --override requirements/engines-cpu.overrides \
 	  --group pyproject.toml:dev pyproject.toml requirements/engines-cpu.in -o requirements/engines-cpu.txt
+	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	  --no-header --no-annotate -c requirements/lock.txt requirements/tinker-client.in -o requirements/tinker-client.txt
+	uv pip compile -q --generate-hashes --python-version 3.12 --python-platform linux --no-emit-index-url \
+	  --no-emit-find-links --no-header --no-annotate requirements/tinker-server.in -o requirements/tinker-server.txt
 
 newer: $(READY)                     ## whether later releases of vLLM, verl, Ray and Tinker fit together (for a schedule)
 	$(BIN)/python -P requirements/newer.py
