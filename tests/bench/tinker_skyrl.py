@@ -27,6 +27,7 @@ import psutil
 
 sys.path.append(str(Path(__file__).parents[1]))
 
+from figures import tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from synthetic.daemon.served_chat import free_port
 from synthetic.until import poll
@@ -52,7 +53,7 @@ def serving(python: str, folder: Path, model: Path, port: int) -> Iterator[psuti
         "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_multi_thread_eigen=false",
         "JAX_COMPILATION_CACHE_DIR": str(Path(python).parents[1] / "jax-cache"),
     }
-    program = Path(__file__).with_name("tinker_server.py")
+    program = Path(__file__).parent / "tinker" / "server.py"
     command = [python, str(program), str(folder), str(model), str(port)]
     with (folder.parent / "server.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
@@ -175,4 +176,4 @@ if __name__ == "__main__":
         write_tasks(work)
         with made.host:
             found = run(made, started, base, address)
-    print(json.dumps(found, indent=1))
+    tell(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import Final
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported
@@ -13,8 +14,11 @@ from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.training.losses.registry import compares_pairs
 
 _ARGS: FieldPath = ("algorithm", "sample_strategy_args")
-_OF_EXPERIENCES = ("capacity", "max_read_timeout", "replay_buffer")
 _BUFFERS: FieldPath = ("buffer", "trainer_input", "auxiliary_buffers")
+
+OF_EXPERIENCES: Final = ("capacity", "max_read_timeout", "replay_buffer")
+"""Fields of a buffer that say how experiences are kept, and mean nothing where it holds rows."""
+NOT_OF_ROWS: Final = "it is for experiences, not for rows"
 
 
 def dataset(experiment: Experiment, definition: AlgorithmDefinition, loss: str, notes: Notes) -> TasksetSpec | None:
@@ -55,6 +59,9 @@ def resolve_mix(
         )
         notes.wrong(_BUFFERS, what, f"set buffer.trainer_input.auxiliary_buffers.{name}.path")
         return None, 0
+    for field in OF_EXPERIENCES:
+        if field in buffers[name].model_fields_set:
+            notes.warn(f"{show((*_BUFFERS, name, field))} has no effect: {NOT_OF_ROWS}")
     return rows_of(buffers[name], (*_BUFFERS, name), experiment.seed, notes, name=name), rows
 
 
@@ -83,9 +90,6 @@ def rows_of(
     if buffer.schema_type not in ("auto", schema):
         what = f"is {buffer.schema_type}, but what trains on these rows takes {' or '.join(known)}"
         notes.wrong((*path, "schema_type"), what, "leave it out, or change algorithm.algorithm_type")
-    for field in _OF_EXPERIENCES:
-        if field in buffer.model_fields_set:
-            notes.warn(f"{show(path)}.{field} has no effect: it is for experiences, not for rows")
     if buffer.format.enable_concatenated_multi_turn and (schema, buffer.format.prompt_type) != ("sft", "messages"):
         notes.warn(f"{show(path)}.format.enable_concatenated_multi_turn has no effect: it is for sft and messages")
     return TasksetSpec(

@@ -77,6 +77,20 @@ def test_sections_of_explorers_where_rows_are_trained_are_spoken_of(load: Load, 
     assert "cluster has no effect: rows are trained without explorers" in alone
 
 
+def test_settings_of_experiences_are_spoken_of_where_no_stage_that_reads_them_has_any(load: Load, small: str) -> None:
+    field = "buffer.trainer_input.experience_buffer"
+    rows = "{train_batch_size: 3, trainer_input: {experience_buffer: {path: /rows.jsonl}}}"
+    sft = f"{{stage_name: a, mode: train, algorithm: {{algorithm_type: sft}}, buffer: {rows}}}"
+    own = f"{{stage_name: c, mode: train, algorithm: {{algorithm_type: sft}}, buffer: {rows[:-3]}, capacity: 9}}}}}}}}"
+    stages = f"stages=[{sft}, {own}, {{stage_name: b}}]"
+    said = load(small, overrides=[f"{field}.max_read_timeout=9", stages]).spec.warnings
+    assert [text for text in said if "not for rows" in text] == [
+        f"stages[1].{field}.capacity has no effect: it is for experiences, not for rows"
+    ]
+    alone = load(small, overrides=[f"{field}.max_read_timeout=9", f"stages=[{sft}]"]).spec.warnings
+    assert f"{field}.max_read_timeout has no effect: it is for experiences, not for rows" in alone
+
+
 def test_thinking_and_the_end_of_texts_are_as_the_model_entry_says(load: Load) -> None:
     stage = load(overrides=["model.enable_thinking=true", f"{MODEL}.ignore_eos=true"]).spec.stages[0]
     assert stage.model.enable_thinking is True

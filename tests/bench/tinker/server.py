@@ -1,6 +1,6 @@
 """Starts the open Tinker server of skyrl on a CPU, in an environment of its own (requirements/tinker-server.txt).
 
-    python tinker_server.py FOLDER MODEL PORT
+    python server.py FOLDER MODEL PORT
 
 It serves the model of one folder, by that folder's path, and keeps its checkpoints and its table below FOLDER. Its
 engine would be started by `uv run` out of a project; here it is the same interpreter that runs this file.
