@@ -19,7 +19,8 @@ from rftd.ops.errors import DataError
 from rftd.workers.training.conversion.torch_file import FIX, StoredTensor
 from rftd.workers.weights.tensor_bytes import ITEM_BYTES, TensorLayout
 
-_BLOCK_BYTES: Final = 16 << 20
+_BLOCK_BYTES: Final = 1 << 20
+"""Of a block: it stays in the processor's cache while it is looked at and written."""
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """The offset and the size of a part, along each dimension."""
@@ -47,6 +48,8 @@ class WholeTensor:
         """Its numbers as flat blocks of words of the dtype's size. Raises DataError if a file is cut off."""
         item_bytes = ITEM_BYTES[self.layout.dtype]
         for offset, size in self.boxes:
+            if not math.prod(size):
+                continue
             dim = next((dim for dim, extent in enumerate(size) if extent > 1), 0)
             if not size:
                 yield self._box(offset, size)
@@ -63,9 +66,9 @@ class WholeTensor:
         return list(dict.fromkeys(part.stored.path for part in self.parts))
 
     def _box(self, offset: tuple[int, ...], size: tuple[int, ...]) -> NDArray[Any]:
-        made: NDArray[Any] = np.empty(size, np.dtype(f"u{ITEM_BYTES[self.layout.dtype]}"))
         if not size:
             return self.parts[0].stored.read((), ()).reshape(-1)
+        made: NDArray[Any] | None = None
         for part in self.parts:
             extent = part.stored.shape
             begin = [max(low, at) for low, at in zip(offset, part.offset, strict=True)]
@@ -79,8 +82,11 @@ class WholeTensor:
             found = part.stored.read(there, tuple(high - low for low, high in zip(begin, end, strict=True)))
             if found.shape == size:
                 return found.reshape(-1)
+            if made is None:
+                made = np.empty(size, found.dtype)
             outer = tuple(slice(low - at, high - at) for low, high, at in zip(begin, end, offset, strict=True))
             made[outer] = found
+        assert made is not None, "parts are checked to be the whole"
         return made.reshape(-1)
 
 

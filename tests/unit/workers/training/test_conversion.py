@@ -267,6 +267,7 @@ def test_tensors_are_read_as_torch_would_however_they_lie(tmp_path: Path) -> Non
         "transposed": whole.T,
         "number": torch.tensor(3),
         "none": torch.zeros(0, 4),
+        "nothing": torch.zeros(1, 0),
         "half": whole.to(torch.bfloat16),
         "eight": whole.to(torch.float8_e4m3fn),
         "parameter": torch.nn.Parameter(whole[1]),
