@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -58,6 +59,8 @@ def run(stack: str, seed: int, folder: Path, overrides: list[str], nodes: RayNod
     with (folder / "demo.txt").open("w") as output:
         status = subprocess.run(command, stdout=output, stderr=output, env=environ, timeout=LONGEST_S).returncode
     wall_s = time.monotonic() - began_s
+    if not (demo / "outcome.json").exists():
+        raise SystemExit(f"the demo ended with status {status}: {(folder / 'demo.txt').read_text()[-1000:]}")
     outcome = msgspec.json.decode((demo / "outcome.json").read_bytes(), type=DemoOutcome)
     with _served(demo) if nodes is not None else nullcontext([]) as where:
         verified = subprocess.run(
@@ -114,6 +117,7 @@ def main() -> None:
                 continue
             with tempfile.TemporaryDirectory() as name, ray_nodes() if stack == "real" else nullcontext() as nodes:
                 folder = (options.folder or Path(name)) / f"{stack}-{seed}"
+                shutil.rmtree(folder, ignore_errors=True)  # of a run that did not come to its end
                 folder.mkdir(parents=True)
                 runs.append(run(stack, seed, folder, options.overrides, nodes))
             with options.record.open("a") as record:

@@ -80,8 +80,9 @@ def test_a_cluster_that_refuses_the_token_says_so_and_is_waited_for(tmp_path: Pa
     scene = Scene(tmp_path, "--workers", "ray", "--ray-address", nodes.address, environ=stranger)
     with scene.host:
         name = scene.submit(EXPERIMENT, "buffer.total_steps=10")
-        poll(lambda: f"Ray at {nodes.address} refuses this daemon's token" in scene.rftd("why", name).out, 180.0)
-        said = scene.rftd("why", name).out + (tmp_path / "daemon.log").read_text()
+        refused = f"Ray at {nodes.address} refuses this daemon's token"
+        poll(lambda: refused in scene.rftd("why", name, "--json").out, 180.0)
+        said = scene.rftd("why", name, "--json").out + (tmp_path / "daemon.log").read_text()
         assert stranger["RAY_AUTH_TOKEN"] not in said
         scene.rftd("cancel", name)
         scene.until_ended(name)

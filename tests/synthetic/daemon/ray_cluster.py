@@ -6,13 +6,14 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psutil
 
 STORE_SIZE_BYTES = 80 * 2**20
+TRIES = 5
 _NAMES = """
 import sys, ray
 ray.init(sys.argv[1], log_to_driver=False, configure_logging=False)
@@ -39,7 +40,7 @@ class RayNodes:
         from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_SIZE_BYTES}
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._cluster = _made(lambda: Cluster(initialize_head=True, head_node_args=head))
         self._nodes: list[Any] = []
 
     @property
@@ -49,7 +50,8 @@ class RayNodes:
 
     def add(self, cpus: int = 2) -> None:
         """A node with so many places for workers."""
-        self._nodes.append(self._cluster.add_node(num_cpus=cpus, object_store_memory=STORE_SIZE_BYTES))
+        more = {"num_cpus": cpus, "object_store_memory": STORE_SIZE_BYTES}
+        self._nodes.append(_made(lambda: self._cluster.add_node(**more)))
 
     def newest_raylet(self) -> int:
         """The process of the newest node."""
@@ -72,6 +74,17 @@ class RayNodes:
         _, alive = psutil.wait_procs([each for each in mine if "ray" in _command(each)], timeout=10)
         for each in alive:
             each.kill()
+
+
+def _made(make: Callable[[], Any]) -> Any:
+    """The result of `make`, tried again: a raylet ends itself if its agents do not run within 15 s."""
+    for _ in range(TRIES - 1):
+        try:
+            return make()
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+    return make()
 
 
 def _command(process: psutil.Process) -> str:
