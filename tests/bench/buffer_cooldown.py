@@ -269,7 +269,7 @@ def figures_of(runs: list[Rates]) -> dict[str, object]:
 
 
 def size_bytes() -> int:
-    """Of one experience on the log, head and payload."""
+    """One experience's bytes on the log, head and payload."""
     clock = SystemClock()
     writer = Writer(source="explorer/x", clock=clock, ids=SystemIds(clock))
     group = derive(UUID(int=1), "group")

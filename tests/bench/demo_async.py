@@ -50,7 +50,7 @@ def demo(seed: int, folder: Path, *overrides: str) -> dict[str, float]:
 
 
 async def reached(log: Path) -> dict[str, float]:
-    """From the records of the run."""
+    """The figures of the run, from its records."""
     leased_ns: list[int] = []
     rollouts: list[tuple[int, float]] = []
     staleness: list[int] = []

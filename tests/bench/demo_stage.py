@@ -147,7 +147,7 @@ async def _until(host: DaemonHost, log: Path, experiment: UUID, target: float | 
 
 
 async def _reached(log: Path, target: float) -> Reached:
-    """From the records of the only experiment."""
+    """The figures of the GRPO stage, from the records of the only experiment."""
     leased_s: list[float] = []
     active_s: list[float] = []
     plans: dict[int, tuple[float, BatchPlanned]] = {}

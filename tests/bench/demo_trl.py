@@ -97,7 +97,7 @@ def _trl(
 
 
 def _changed(pairs: list[str]) -> dict[str, Any]:
-    """Of `a.b=value`, the value as JSON."""
+    """The settings with `a.b=value` applied; the value is JSON."""
     return {name: json.loads(value) for name, _, value in (pair.partition("=") for pair in pairs)}
 
 

@@ -190,7 +190,7 @@ class Latencies:
         self._apply(decoded)  # type: ignore[operator]
 
     def quantile(self, share: float) -> float:
-        """In milliseconds."""
+        """The quantile in milliseconds."""
         ordered = sorted(self.measured_ms)
         return round(ordered[int(share * (len(ordered) - 1))], 1) if ordered else 0.0
 

@@ -159,7 +159,7 @@ async def fill(engine: AsyncEngine, count: int) -> None:
 
 
 async def timed(connection: AsyncConnection, wanted: str, **options: Any) -> dict[str, float]:
-    """Of a thing in the middle of the run, asked again and again."""
+    """The seconds that one answer takes, about a thing in the middle of the run, asked again and again."""
     taken_s, graph = [], None
     for _ in range(TIMES):
         began = time.perf_counter()

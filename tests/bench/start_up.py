@@ -29,7 +29,7 @@ def cpu_ms(command: list[str]) -> float:
 
 
 def serve_ready_s() -> float:
-    """From the start of the process to its `ready` line."""
+    """Seconds from the start of the process to its `ready` line."""
     with tempfile.TemporaryDirectory() as folder:
         began_s = time.monotonic()
         process = subprocess.Popen(

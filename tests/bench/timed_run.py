@@ -58,7 +58,7 @@ LEFT_OUT_AT_THE_END = 4
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one run."""
+    """The sizes of one run."""
 
     slots: int
     """Rollouts at once, of all explorers."""
@@ -125,7 +125,7 @@ def timed_run(sizes: Sizes, *overrides: str) -> Figures:
 
 
 async def figures_of(log: Path, sizes: Sizes, *, run_ahead: bool) -> Figures:
-    """From the records of the only experiment."""
+    """The figures of the run, from the records of the only experiment."""
     done_s: dict[int, float] = {}
     trained: dict[int, BatchPlanned] = {}
     lengths_s: dict[UUID, float] = {}

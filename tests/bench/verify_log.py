@@ -120,7 +120,7 @@ def believable(decoded: Decoded, random: np.random.Generator, oldest: dict[Any, 
 
 
 def draft(place: Partition, event: Event, role: str, number: int) -> Draft:
-    """As the owner of its type writes it."""
+    """A draft as the owner of its type writes it."""
     definition = definition_of(type(event))
     id = event.experience if isinstance(event, ExperienceProduced) else derive(EXPERIMENT, "event", number)
     head = Head(

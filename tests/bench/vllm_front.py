@@ -83,7 +83,7 @@ async def bare(llm: Any, requests: Sequence[GenerationRequest], name: str) -> in
 
 
 async def processor_ms(ask_all: Callable[[], Awaitable[int]]) -> float:
-    """Of this process, for 1,000 tokens."""
+    """Processor milliseconds of this process for 1,000 tokens."""
     began_s = time.process_time()
     tokens = await ask_all()
     assert tokens == REQUESTS * TOKENS

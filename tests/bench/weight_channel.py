@@ -39,7 +39,7 @@ KEPT = 4
 
 
 def shapes(parameters: int) -> dict[str, tuple[int, ...]]:
-    """Of a transformer with grouped queries, as many layers as fit."""
+    """The shapes of a transformer with grouped queries, as many layers as fit."""
     hidden = 768 if parameters > 40_000_000 else 256
     found: dict[str, tuple[int, ...]] = {"embed_tokens": (40 * hidden, hidden), "norm": (hidden,)}
     layer: dict[str, tuple[int, ...]] = {

@@ -37,7 +37,7 @@ functions = pytest.mark.parametrize(("name", "arguments"), CASES)
 
 
 def make_group(seed: int, members: int, *, equal: bool = False, scale: float = 1.0) -> ClosedGroup:
-    """Of runs of one or two steps, in any order."""
+    """A group of runs of one or two steps, in any order."""
     rng = np.random.default_rng(seed)
     steps = [(run, step) for run in range(members) for step in range(1 + run % 2)]
     order = rng.permutation(len(steps))
@@ -152,7 +152,7 @@ def test_what_is_read_for_nothing_is_not_asked_for(name: str, arguments: dict[st
 
 
 def make_batch(seed: int, order: Sequence[int] | None = None) -> BatchTokens:
-    """Of responses of several lengths, one of them empty, taken in this order."""
+    """A batch of responses of several lengths, one of them empty, taken in this order."""
     rng = np.random.default_rng(seed)
     lengths = [4, 1, 0, 6, 3]
     columns = ("old_logprobs", "logprobs", "ref_logprobs", "teacher_logprobs", "advantages", "values", "penalties")

@@ -89,7 +89,7 @@ class Scene:
         tape.write(letter, None, role="controller", epoch=1, partition=HOME)
 
     def _strays(self) -> None:
-        """Of the present owner and under its epoch, where its type does not belong; and another experiment's."""
+        """Records without effect: one where its type does not belong, under its owner's epoch; another experiment's."""
         tape, id = self.tape, self.run.id
         saved = next(draft for draft in self.clean if b"checkpoint.committed" in draft.head)
         other = msgspec.msgpack.decode(saved.value) | {"path": "elsewhere", "step": 9}

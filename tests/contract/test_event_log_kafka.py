@@ -323,7 +323,7 @@ async def test_records_of_truth_that_somebody_deleted_are_known_at_start_and_to_
 
 
 async def test_records_that_were_compacted_away_are_known_to_whoever_reads_past_them(settings: KafkaSettings) -> None:
-    """As after somebody tried `cleanup.policy=compact` and set it back: every topic is as it must be again."""
+    """Somebody tried `cleanup.policy=compact` and set it back: every topic is as it must be again."""
     async with opened(settings) as log:
         await log.append([draft(number) for number in range(3)])
         before = await log.heads()

@@ -76,7 +76,7 @@ def test_zero_advantages_have_no_policy_gradient(name: str) -> None:
 
 @every_loss
 def test_a_better_token_becomes_likelier(name: str) -> None:
-    """On policy: the loss falls with the log-probability of a token of positive advantage."""
+    """The loss on policy falls with the log-probability of a token of positive advantage."""
     tokens = make_loss_tokens(scale=0.0)
     tokens = dataclasses.replace(tokens, advantages=torch.ones_like(tokens.advantages))
     made = POLICY_LOSSES.open(name).per_token(tokens)

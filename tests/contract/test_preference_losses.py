@@ -67,7 +67,7 @@ def orpo(beta: float = 0.1) -> Formula:
 
 
 def kto(beta: float = 0.1, desirable: float = 1.0, undesirable: float = 1.0) -> Formula:
-    """Where the policy has not moved at all."""
+    """KTO's loss where the policy has not moved at all."""
 
     def formula(policy: Pair, reference: Pair) -> float:
         gain, loss = (beta * sum(moved(p, r)) for p, r in zip(policy, reference, strict=True))

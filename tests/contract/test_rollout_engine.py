@@ -13,7 +13,7 @@ from rftd.workers.rollout.engines.contract.checks import CHECKS, MODEL_CHECKS, C
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
-    """Of the module, as the engines are."""
+    """The loop's kind, for the whole module, as the engines are."""
     return "asyncio"
 
 

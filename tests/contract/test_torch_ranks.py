@@ -26,7 +26,7 @@ KINDS = ("model", "optimizer", "reference")
 
 @pytest.fixture(scope="module")
 def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, TrainerBench]]:
-    """By the number of ranks; 0: the trainer process alone."""
+    """A bench for each number of ranks; 0: the trainer process alone."""
     folder = tmp_path_factory.mktemp("ranks")
     made: dict[int, TrainerBench] = {}
     for ranks in (0, 2, 3):

@@ -115,7 +115,7 @@ def test_what_is_published_is_what_another_process_opens(make: Make) -> None:
 
 @in_files
 def test_the_ref_alone_is_enough_for_a_process_without_torch(make: Make, method: str) -> None:
-    """As for a server that holds the model in a process of its own: it opens and verifies them by itself."""
+    """A server that holds the model in a process of its own opens and verifies the weights by itself."""
     weights = weights_of(1)
     ref = ref_of(method, make().publish(weights, version=1, generation=0), 1)
     for sent, answer in ((ref, ref.checksum), (msgspec.structs.replace(ref, checksum="0" * 32), "refused")):

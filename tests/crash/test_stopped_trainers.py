@@ -161,7 +161,7 @@ class Stop:
 def test_a_trainer_stopped_before_any_operation_leaves_its_successors_files_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For n = 1, 2, ...: one stands still before operation n, another takes over and saves, the first goes on."""
+    """A trainer stands still before its n-th operation (n = 1, 2, ...), another takes over and saves, it goes on."""
 
     class Clock:
         def now_ns(self) -> int:

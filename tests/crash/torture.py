@@ -61,7 +61,7 @@ def zombies(count: int, seed: int, *, kafka: bool = False) -> bool:
 
 
 def power_losses(count: int, seed: int) -> bool:
-    """As many logs, each with up to three power cuts. True if nothing acknowledged was lost and every log opened."""
+    """True if as many logs, each with up to three power cuts, lost nothing that was acknowledged, and opened."""
     from synthetic.faults.power_loss import cut_power
 
     began_s = time.monotonic()

@@ -137,7 +137,7 @@ def test_make_targets_exist(page: Path) -> None:
 
 @every_page
 def test_verbs_and_options_exist(page: Path) -> None:
-    """Of commands in the prose; those in blocks are run."""
+    """Verbs and options that the prose names exist; commands in blocks are run."""
     for code in code_of(page):
         words = code.split()
         if words[0] != "rftd" or len(words) == 1 or words[1].startswith("-"):
@@ -200,7 +200,7 @@ def test_the_policy_and_the_priority_of_the_extending_page_play_a_stage() -> Non
 
 @pytest.mark.slow
 def test_the_contract_of_the_extending_page_runs_as_it_stands(tmp_path: Path) -> None:
-    """In a folder of its own, with none of our fixtures: as a third party has it."""
+    """The example runs in a folder of its own with none of our fixtures, as a third party has it."""
     install_next_token(tmp_path)
     (tmp_path / "test_next_token.py").write_text(block_named("test_next_token.py").text)
     done = subprocess.run(

@@ -60,7 +60,7 @@ def test_a_workflow_that_never_returns(shared: Scene) -> None:
 
 
 def test_a_workflow_that_blocks_its_process(shared: Scene) -> None:
-    """On one row: the task is a dead letter, and the others go on."""
+    """The row that it blocks on becomes a dead letter, and the others go on."""
     overrides = (f"{TASKSET}.default_workflow_type=loops", f"{TASKSET}.max_retry_times=0")
     name = shared.submit(EXPERIMENT, "name=loops", *SHORT, *overrides)
     assert shared.until_ended(name).experiment.summary.state == "completed"

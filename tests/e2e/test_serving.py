@@ -67,7 +67,7 @@ def test_the_example_of_the_page_is_trained_and_the_collected_one_is_cancelled(t
 
 
 def test_what_strangers_say_changes_the_weights_that_answer_them(tmp_path: Path) -> None:
-    """On the torch engines; the daemon dies between a commit and the step that it leads to."""
+    """The torch engines answer and learn; the daemon dies between a commit and the step that it leads to."""
     scene = Scene(tmp_path)
     torch_files(tmp_path)
     steps = 3

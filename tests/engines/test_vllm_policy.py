@@ -146,7 +146,7 @@ async def test_log_probabilities_are_the_policys_whatever_the_sampling(bench: Be
 
 @pytest.mark.anyio
 async def test_processed_log_probabilities_are_of_what_was_drawn_from(bench: Bench) -> None:
-    """With one candidate the token is certain; without any filter both log-probabilities are one; greedy is certain."""
+    """The token is certain if it is the only candidate or greedy; without any filter both log-probabilities are one."""
     engine = bench.engine
     certain, plain, greedy = await drawn(
         engine,

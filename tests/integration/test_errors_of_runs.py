@@ -56,7 +56,7 @@ def desk(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> ForkDesk:
 
 @pytest.fixture
 def moods(tmp_path: Path, monkeypatch) -> Iterator[dict[str, BaseException]]:
-    """By method, what a third party's policy raises there."""
+    """The error that a third party's policy raises, by method."""
     install(tmp_path, "moody", CODE, {"rftd.policies": {"moody": "moody:Moody"}})
     monkeypatch.syspath_prepend(str(tmp_path))
     yield importlib.import_module("moody").MOODS
@@ -98,7 +98,7 @@ async def begun(supervisor: Supervisor, *experiments: UUID, more: int = 6) -> No
 async def test_a_policy_that_raises_pauses_its_run_until_it_does_not(
     desk: ForkDesk, moods: dict[str, BaseException], fake_world, ids, method: str, error: BaseException
 ) -> None:
-    """In the planner and in the dispatcher, whatever it raises. The other run goes on, on the same daemon."""
+    """The run pauses whether planner or dispatcher asked, whatever is raised; the other run of the daemon goes on."""
     async with desk.open(slots=2) as supervisor:
         bad, good = (
             await desk.hand_in(supervisor, "name=bad", *MOODY),
@@ -152,7 +152,7 @@ def broken(*_: object, **__: object) -> Any:
 
 
 async def test_a_run_that_nobody_can_decide_on_is_taken_up_anew(desk: ForkDesk, monkeypatch, fake_world, ids) -> None:
-    """Not even its controller: the pause is written for it all the same, and ends by itself."""
+    """Its controller cannot either: the pause is written for it all the same, and ends by itself."""
     async with desk.open(slots=2) as supervisor:
         bad, good = [await desk.hand_in(supervisor, f"name={name}", *LONG) for name in ("bad", "good")]
         await begun(supervisor, bad, good)

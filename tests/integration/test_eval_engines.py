@@ -55,7 +55,7 @@ def changed(spec: ExperimentSpec, eval_engine: str, **rollout: Any) -> Experimen
 
 
 async def scores_of(log: SqliteLog) -> Scores:
-    """By version and first row: the rewards and the lengths of the answers."""
+    """The rewards and the lengths of the answers, by version and first row."""
     found: Scores = {}
     for number in range(TOPICS[topics.EXPERIENCES].partitions):
         for record in await log.read(Partition(topics.EXPERIENCES, number), 0, max_records=10_000):

@@ -42,7 +42,7 @@ async def test_garbage_in_every_topic_stops_nothing(tmp_path: Path, log: EventLo
     await log.append([writer.draft(accepted, experiment=experiment)])
 
     async def project(times: int) -> None:
-        """As a daemon that is started anew each time."""
+        """Projects the log, as a daemon does that is started anew each time."""
         for _ in range(times):
             letters = DeadLetterBox(log, writer, clock=clock)
             await Projector(log, engine, clock=clock, max_records=64, report=letters.report).catch_up()

@@ -38,7 +38,7 @@ def desk(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> ForkDesk:
 
 @pytest.fixture
 def executors(log: EventLog, clock, ids, fake_world):
-    """Of the daemon that explores, and of the one that trains."""
+    """The executors of the daemon that explores, and of the one that trains."""
     return [Noted(fake_world.executor(log, clock, ids)) for _ in range(2)]
 
 

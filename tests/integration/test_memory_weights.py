@@ -153,7 +153,7 @@ async def test_a_memory_that_was_emptied_is_filled_again(
 async def test_a_worker_that_cannot_see_the_memory_ends_and_says_why(
     tmp_path: Path, log: EventLog, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on another machine, whose memory is another."""
+    """The worker sees another memory, as one on another machine does."""
 
     def not_here(path: Path) -> int:
         raise FileNotFoundError(2, "No such file or directory", str(path))

@@ -19,7 +19,7 @@ from rftd.streams.folds.spine import Status
 
 @pytest.mark.anyio
 async def test_the_run_decides_on_while_nothing_is_placed(tmp_path: Path, clock, ids, fake_world: Any) -> None:
-    """Where starting is awaited by the run itself, decisions stand still for as long as a cluster places."""
+    """The run does not wait for a start itself: decisions would stand still for as long as a cluster places."""
     log = MemoryLog()
     cluster = SlowCluster(ManualClock())
     run = await fake_world.run(log, fake_world.spec(tmp_path), clock, ids, cluster)

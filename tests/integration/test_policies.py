@@ -50,7 +50,7 @@ def limited(uses: int = 3, *, cooldown_s: float = 0.02, **changes: Any) -> Polic
 
 
 async def driven(log: EventLog, experiment: UUID, world: Any, clock: SystemClock, ids: SystemIds) -> RunState:
-    """To its end, which is a good one."""
+    """The run, played to its end, which is a good one."""
     run = Run(log, experiment, world.executor(log, clock, ids), owner=ids.new(), clock=clock, ids=ids, logger=logger())
     async with asyncio.timeout(60):
         await run.drive()

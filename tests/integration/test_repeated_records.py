@@ -42,7 +42,7 @@ class EchoingLog(MemoryLog):
         return positions
 
     async def heads(self) -> Heads:
-        """Likewise."""
+        """The heads, each with a digest of its last record alone, as on Kafka."""
         last = {p: self._records[p][mark.next_offset - 1] for p, mark in (await super().heads()).items()}
         return {p: Mark(r.offset + 1, link(GENESIS, r.head, r.value)) for p, r in last.items()}
 

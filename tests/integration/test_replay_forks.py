@@ -23,7 +23,7 @@ def desk(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> ForkDesk:
 
 
 async def replayed(log: EventLog, experiment: UUID, clock, **order) -> tuple[Beginning, list[int], ReplayOutcome]:
-    """Where it began, which steps were executed, and what came of it; nothing may be appended."""
+    """A replay's outcome: where it began, the steps that were executed, their weights; nothing may be appended."""
     begun: list[Beginning] = []
     steps: list[Compared] = []
     heads = await log.heads()

@@ -240,7 +240,7 @@ def test_an_experiment_that_never_trained(rftd: Rftd, play: Play, fake_world: An
 
 
 def test_steps_that_were_skipped_are_skipped_again(rftd: Rftd, play: Play, fake_world: Any, tmp_path: Path) -> None:
-    """By a trainer that took the history up, too: three in a row would have been one too many."""
+    """A trainer that took the history up skips them, too: three in a row would have been one too many."""
     spec = fake_world.spec(tmp_path)
     nan = TrainerSpec(engine="fake", engine_args={"nan_at_step": 2, "nan_steps": 2})
     stages = (spec.stages[0], msgspec.structs.replace(spec.stages[1], trainer=nan))

@@ -60,7 +60,7 @@ def done(step: int, generation: int, ids: SystemIds) -> StepCompleted:
 
 @pytest.mark.anyio
 async def test_the_last_good_checkpoint_stays(tmp_path: Path, clock, ids) -> None:
-    """Of 30 steps the last were damaged; the next generation, with other weights, keeps what it wrote itself."""
+    """The last of 30 steps were damaged; the next generation, with other weights, keeps what it wrote itself."""
     spec = spec_of("one", 60, str(tmp_path))
     stages = tuple(
         msgspec.structs.replace(stage, trainer=TrainerSpec(engine="fake", max_checkpoints_to_keep=2))

@@ -84,7 +84,7 @@ async def test_it_is_given_out_once_more(
 
 
 async def run_of_the_ended(run: Run, failed: FailedTask) -> None:
-    """As a client whose request comes while the run says goodbye."""
+    """The run of an ended experiment, for a client whose request comes while the run says goodbye."""
     asking = asyncio.ensure_future(run.retry(failed, Request(derive(failed.group, "late")), by="me", reason=""))
     await asyncio.sleep(0)
     run._inbox.close()

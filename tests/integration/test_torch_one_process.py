@@ -116,7 +116,7 @@ async def test_both_engines_in_one_process(tmp_path: Path, clock, ids, fake_worl
 async def test_a_trainer_whose_checksums_were_made_on_a_device_goes_on_without_one(
     tmp_path: Path, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And its steps are compared, and its weights counted, by the form that each was recorded in."""
+    """Its steps are compared, and its weights counted, by the form that each was recorded in."""
     spec = spec_of(tmp_path, fake_world, {})
     log = await SqliteLog.open(tmp_path / "log")
     experiment = await fake_world.submitted(log, spec, clock, ids)

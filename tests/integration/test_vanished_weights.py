@@ -23,7 +23,7 @@ from rftd.workers.weights.channel import Exported
 async def test_weights_that_are_gone_from_the_disk_are_published_again(
     tmp_path: Path, log: EventLog, clock, ids, fake_world, evaluated: bool
 ) -> None:
-    """Of each version, as soon as it is announced; evaluated ones are made again from the checkpoint before them."""
+    """A version's files vanish once it is announced; evaluated ones are made again from the checkpoint before them."""
     sync = SyncSpec(style="fixed", interval=2, offset=1)
     changes = {"eval_interval": 2, "eval_on_startup": True} if evaluated else {"evals": ()}
     spec = fake_world.spec(tmp_path, sync=sync, policy=fake_world.fixed(2, 1)["policy"], **changes)

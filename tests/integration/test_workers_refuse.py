@@ -48,7 +48,7 @@ def soon(monkeypatch) -> None:
 
 
 def other_rows(monkeypatch, hosts: Sequence[str]) -> None:
-    """On these hosts the dataset has one more line than was accepted."""
+    """Hosts on which the dataset has one more line than was accepted."""
     original = Explorer.__init__
 
     def made(self: Explorer, member: Any, *more: Any, **named: Any) -> None:
@@ -194,7 +194,7 @@ async def test_an_experience_that_is_gone_for_good_is_given_up_and_its_batch_mad
 async def test_a_worker_that_has_read_what_the_log_lacks_stops_the_run(
     desk: ForkDesk, monkeypatch, fake_world, clock, ids
 ) -> None:
-    """As on Kafka, where nobody stands between a worker and the log that would hear what it remembers."""
+    """The worker is alone with its log, as on Kafka, where nobody stands between that would hear what it remembers."""
     original = Explorer.run
     submitted: list[UUID] = []
     met: list[Partition] = []

@@ -151,7 +151,7 @@ async def test_the_first_step_is_on_policy_and_a_replay_gives_the_same_weights(
 async def test_processed_logprobs_are_those_of_the_kept_tokens(
     tmp_path: Path, log: EventLog, clock, ids, fake_world, arguments: dict[str, Any]
 ) -> None:
-    """In the stored experience, against float64 over the whole vocabulary; the step says how far the raw ones are."""
+    """The stored ones are compared with float64 over the whole vocabulary; the step says how far the raw ones are."""
     top_p = 0.7
     spec = spec_of(tmp_path, fake_world, top_p=top_p, **arguments)
     (stage,) = spec.stages

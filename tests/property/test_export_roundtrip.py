@@ -28,7 +28,7 @@ STAY = [("/jobs", "/jobs")]
 
 
 class Interrupted(Exception):
-    """As if the process had died."""
+    """The export ends here as if the process had died."""
 
 
 class Dying(MemoryLog):

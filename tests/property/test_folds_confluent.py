@@ -101,7 +101,7 @@ def test_an_index_that_follows_the_changes_holds_what_the_ledger_holds(seed: int
 def test_a_record_that_comes_again_later_changes_nothing(
     seed: int, steps: int, chance: int, ended: bool, forked: bool
 ) -> None:
-    """As Kafka may deliver it: the same event once more, at some later place of its partition."""
+    """The same event comes once more, as Kafka may deliver it, at some later place of its partition."""
     experiment, tape = written(seed, steps, ended=ended, forked=forked)
     random = np.random.default_rng(chance)
     repeated = list(tape.records)

@@ -129,7 +129,7 @@ class History:
         self._engine = self._new_engine()
 
     def run(self) -> None:
-        """Until every step was taken and the last one is saved."""
+        """Runs until every step was taken and the last one is saved."""
         done = -1
         while done < STEPS:
             try:

@@ -349,7 +349,7 @@ class EvalAwaitsExplorer(EvalHold, frozen=True):
     """Explorers that may be given rows."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """Where there is none, one has to join first."""
+        """The words of a wait for an idle explorer; where there is none, one has to join first."""
         if self.explorers:
             return super().told(state, now_ns, explorer="an idle explorer")
         words = super().told(state, now_ns, explorer="an explorer")

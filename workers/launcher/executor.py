@@ -96,7 +96,7 @@ class Executor(Protocol):
         ...
 
     def host(self) -> Host:
-        """What it can give to workers. Blocks the first time, while the driver of the devices answers."""
+        """The devices that it can give to workers. Blocks the first time, while the driver of the devices answers."""
         ...
 
     def clear(self, order: WorkerOrder) -> Handle | None:

@@ -68,7 +68,7 @@ class WeightsSnapshot(Protocol):
 
     @property
     def kind(self) -> WeightsKind:
-        """What they are; only `bytes` have `weights`. A channel that does not take the kind refuses them."""
+        """The kind of the weights; only `bytes` have `weights`. A channel that does not take the kind refuses them."""
         ...
 
     @property

@@ -128,11 +128,11 @@ class TensorChannel(Protocol):
     """A weight channel that also takes and gives tensors of torch, on whatever device they are."""
 
     def publish_tensors(self, tensors: Mapping[str, Tensor], *, version: int, generation: int) -> Exported:
-        """As `publish`; nobody changes the tensors any more."""
+        """Publishes tensors, as `publish` does bytes; nobody changes the tensors any more."""
         ...
 
     def open_tensors(self, weights: WeightsRef, device: torch_device) -> AbstractContextManager[Mapping[str, Tensor]]:
-        """As `open`, on the device; they belong to whoever opened them."""
+        """The tensors of a version on the device, as `open` gives bytes; they belong to whoever opened them."""
         ...
 
 

@@ -80,11 +80,11 @@ class LinkServer:
         atexit.register(self._stop)
 
     def show(self, name: str, layout: bytes) -> None:
-        """From now on the version can be asked for."""
+        """Lets the version be asked for from now on."""
         self._store.set(_SHOWN + name, layout)
 
     def hide(self, name: str) -> None:
-        """From now on it cannot."""
+        """Ends that it can be asked for."""
         self._store.delete_key(_SHOWN + name)
 
     def _serve(self) -> None:

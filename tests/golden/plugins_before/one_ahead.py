@@ -5,7 +5,7 @@ from rftd.workers.policies.paced import Paced
 
 
 class OneAhead(Paced):
-    """As many experiences as the trainer has asked for, and some batches more."""
+    """Leases as many experiences as the trainer has asked for, and some batches more."""
 
     def __init__(self, spec):
         super().__init__(spec)

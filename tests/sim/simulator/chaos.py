@@ -141,7 +141,7 @@ class Chaos:
 
 
 def _becomes(folder: Path) -> Path:
-    """Where a folder in a trainer's workplace goes: its digests were taken when it was staged."""
+    """The place of a folder in a trainer's workplace once it is moved: its digests were taken when it was staged."""
     outside = next(above for above in folder.parents if not epoch_of(above.name))
     return outside / original_of(folder.name)
 

@@ -86,7 +86,7 @@ class Street:
         self.doors: list[Door] = []
 
     def bind(self, _address: str, _port: int, *, shared: bool = False) -> Door:
-        """In place of `rftd.ops.http_server.bind`: workers that the daemon started are on one machine."""
+        """A socket of the simulated network, in place of `rftd.ops.http_server.bind`: workers are on one machine."""
         door = Door(PROCESS.get(), shared)
         taken = [each for each in self.doors if each.process.alive and not (shared and each.shared)]
         if taken and not self._world.scenario.external:
@@ -96,7 +96,7 @@ class Street:
 
     @asynccontextmanager
     async def serving(self, app: Any, door: Door, **_: Any) -> AsyncIterator[None]:
-        """In place of `rftd.ops.http_server.serving_http`."""
+        """Serves over the simulated network, in place of `rftd.ops.http_server.serving_http`."""
         door.app = app
         try:
             yield

@@ -77,7 +77,7 @@ class Owner:
         return sorted({entry.group.group for entry in entries})
 
     async def _fork(self, at_s: float) -> None:
-        """Until there is a fork, or nothing that could be forked."""
+        """Asks for a fork until there is one, or nothing that could be forked."""
         world = self._world
         await asyncio.sleep(at_s)
         total = sum(stage.total_steps for stage in world.spec.stages)

@@ -75,7 +75,7 @@ def _in_order(planned: Planned, replay_buffer: ReplayBuffer) -> Iterator[BufferE
 
 
 def patient(world: World) -> Iterator[str]:
-    """With `wait` no batch is formed while a group is under way that would be too old for the one after it."""
+    """No batch is formed under `wait` while a group is under way that would be too old for the one after it."""
     if not any(stage.policy.args.get("wait") for stage in world.spec.stages):
         return
     events = list(effective(world))

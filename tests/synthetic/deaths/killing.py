@@ -198,7 +198,7 @@ def trained(scene: Scene) -> list[str]:
 
 
 def weights_of(scene: Scene) -> dict[UUID | None, list[str]]:
-    """For each experiment, sha256 of the weights after each step of the surviving history."""
+    """The sha256 of each experiment's weights after each step of the surviving history."""
     steps: dict[UUID | None, dict[int, str]] = {}
     for experiment, event in scene.events_by_experiment(StepCompleted):
         steps.setdefault(experiment, {})[event.step] = event.sha256 or ""

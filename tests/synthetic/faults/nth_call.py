@@ -18,7 +18,7 @@ MOST_CALLS = 500
 
 
 def strike_each(prepare: Callable[[], None], work: Callable[[], None], check: Callable[[int], None], how: str) -> int:
-    """For n = 1, 2, ...: `prepare`, `work` in a child that is struck at call n, `check(n)`. The number of calls.
+    """The number of calls, each struck once: `prepare`, `work` in a child that is struck at call n, `check(n)`.
 
     `how` is `kill` (SIGKILL before the call) or `full` (the call says that the disk is full).
     """

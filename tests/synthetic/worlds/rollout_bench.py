@@ -238,7 +238,7 @@ class Bench:
         )
 
     def stage(self) -> StageSpec:
-        """As much of a stage as an evaluation reads."""
+        """A stage with as much as an evaluation reads."""
         return cast(StageSpec, SimpleNamespace(model=self.model, evals=(self.spec,), rollout=self.rollout))
 
     def ids(self, way: str) -> list[UUID]:

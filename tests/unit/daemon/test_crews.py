@@ -1,4 +1,4 @@
-"""Where workers go that nobody ordered: as long as there is one of each role, some experiment has both."""
+"""The choice of workers that nobody ordered: as long as there is one of each role, some experiment has both."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ async def log(run: SyntheticRun, anyio_backend: str) -> MemoryLog:
 
 @pytest.fixture
 def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on this is the next release."""
+    """Makes this the next release from now on."""
     folder = tmp_path / "later"
     shutil.copytree(migrations.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "versions" / "r9999_mood.py").write_text(NEXT.replace("HEAD", migrations.HEAD))

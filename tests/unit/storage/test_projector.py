@@ -43,7 +43,7 @@ async def log_of(drafts: list[Draft]) -> MemoryLog:
 
 
 async def digest_of(drafts: list[Draft]) -> str:
-    """Of a fresh database that saw the drafts in one go."""
+    """The digest of a fresh database that saw the drafts in one go."""
     engine = open_database("sqlite:///:memory:")
     await Projector(await log_of(drafts), engine, clock=ManualClock()).catch_up()
     total = (await digest(engine)).total

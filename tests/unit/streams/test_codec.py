@@ -79,7 +79,7 @@ def test_unreadable_bytes_are_codec_errors_with_the_place(writer: Writer, damage
 
 
 def test_a_payload_with_a_field_of_any_depth_is_a_codec_error(writer: Writer) -> None:
-    """Of a field that this release does not know, and which it would pass over."""
+    """The field is one that this release does not know and would pass over."""
     draft = writer.draft(FAILED, experiment=EXPERIMENT, key=FAILED.group)
     fields = msgspec.msgpack.decode(draft.value)
     longer = msgspec.msgpack.encode(fields | {"later": None})

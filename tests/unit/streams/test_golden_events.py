@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parents[2] / "golden" / "events"
 
 
 class Golden(msgspec.Struct):
-    """As tests/golden/make_golden.py writes it."""
+    """An entry of the golden file, as tests/golden/make_golden.py writes it."""
 
     type: str
     version: int

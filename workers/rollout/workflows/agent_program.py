@@ -54,7 +54,7 @@ class AgentProgramWorkflow:
         max_concurrent_calls: Most = limits.ENDPOINT_CONCURRENT_CALLS,
         max_tokens: Most = limits.ENDPOINT_TOKENS,
     ) -> None:
-        """With `sampling: taskset` the program's temperature and the like are passed over."""
+        """The program's temperature and the like are passed over with `sampling: taskset`."""
         self._name = agent
         self._agent: Callable[..., Any] = AGENTS.load(agent)
         self._bounds = CallBounds(calls=max_calls, concurrent=max_concurrent_calls, tokens=max_tokens)

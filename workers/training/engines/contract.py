@@ -143,7 +143,7 @@ def equal_batches_make_equal_weights(bench: TrainerBench) -> None:
 
 
 def an_engine_says_what_its_bits_depend_on(bench: TrainerBench) -> None:
-    """In plain text, the same each time: nothing else can be recorded and compared."""
+    """The answer is plain text, the same each time: nothing else can be recorded and compared."""
     stage = bench.stage()
     found = bench.opened(stage).environment()
     assert found
@@ -152,7 +152,7 @@ def an_engine_says_what_its_bits_depend_on(bench: TrainerBench) -> None:
 
 
 def a_continued_run_equals_an_uninterrupted_one(bench: TrainerBench) -> None:
-    """From a checkpoint in the middle of a stage, with and without the folder for transformers."""
+    """The run continues from a checkpoint in the middle of a stage, with and without the folder for transformers."""
     stage = bench.stage()
     whole = trained(bench.opened(stage), stage, range(1, 7))
     first = bench.opened(stage)
@@ -232,7 +232,7 @@ def closing_twice_changes_nothing(bench: TrainerBench) -> None:
 
 
 def sft_lowers_its_loss(bench: TrainerBench) -> None:
-    """To less than half within 24 steps."""
+    """The loss falls to less than half within 24 steps."""
     stage = bench.stage("sft")
     engine = bench.opened(stage)
     engine.begin_stage(stage)

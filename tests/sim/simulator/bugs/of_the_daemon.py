@@ -224,7 +224,7 @@ def _keep_a_changed_priority_to_oneself(prioritized: Any) -> Any:
 
 
 def _forget_a_changed_priority(closed: Any) -> Any:
-    """Where the change is read before the group closes."""
+    """The change of a priority is forgotten where it is read before the group closes."""
 
     def closing(self: ReplayBuffer, event: GroupClosed, decoded: Any) -> Any:
         kept, self._priorities = self._priorities, {}

@@ -69,7 +69,7 @@ def _take_everything_again(log: MemoryLog, draft: Draft, _records: list[Record])
 
 
 def _write_an_unknown_version(log: MemoryLog, draft: Draft, _records: list[Record]) -> None:
-    """Of an experiment in another partition, so that only who reads everything meets it."""
+    """A record of an unknown version is appended to another partition, so that only who reads everything meets it."""
     if _type(draft) == "experiment.completed":
         head = decode_head(Record(draft.partition, 0, b"", draft.head, draft.value))
         others = (derive(head.id, number) for number in range(1000))

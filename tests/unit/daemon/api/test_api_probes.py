@@ -80,7 +80,7 @@ async def test_version(client: httpx.AsyncClient) -> None:
 
 
 async def test_the_document_is_what_clients_were_promised(client: httpx.AsyncClient) -> None:
-    """If a change is meant: tests/golden/make_openapi.py, and a line in CHANGELOG."""
+    """A change that is meant is written by tests/golden/make_openapi.py, with a line in CHANGELOG."""
     promised = json.loads((GOLDEN / "openapi.json").read_text(encoding="utf-8"))
     assert (await client.get("/openapi.json")).json() == promised
 

@@ -54,7 +54,7 @@ def script() -> tuple[str, str]:
 def test_a_worker_ends_also_where_a_library_holds_it_up(
     tmp_path: Path, program: tuple[str, str], library: str, status: int
 ) -> None:
-    """As those of inference engines do of which a process was killed."""
+    """Libraries of inference engines do so once one of their processes was killed."""
     (tmp_path / "sitecustomize.py").write_text(library)
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     worker = [sys.executable, "-P", *program, "worker", "explorer", "--experiment", "x", "--log", "unix:/no"]

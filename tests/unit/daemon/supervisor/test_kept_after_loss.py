@@ -1,4 +1,4 @@
-"""Where the log has lost records of an experiment, no event names its files any more: they are all that is left."""
+"""The files of an experiment stay where the log has lost its records: they are all that is left of it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Scene:
         self.losses = LossesFile(folder / "losses.json")
 
     async def supervisor(self, *, lost: int) -> Supervisor:
-        """Of a log that has lost so many of the newest events of checkpoints."""
+        """The supervisor of a log that has lost so many of the newest events of checkpoints."""
         whole, log, clock = MemoryLog(), MemoryLog(), SystemClock()
         await whole.append(self.tape.drafts)
         place = partition_of(topics.CHECKPOINTS, self.run.id)

@@ -170,7 +170,7 @@ def test_opo_weighs_the_baseline_by_length() -> None:
 
 
 def test_gpg_makes_up_for_groups_without_a_gradient() -> None:
-    """Of 4 + 3 + 2 + 1 experiences 5 are in groups of equal rewards."""
+    """Groups of equal rewards hold 5 of the 4 + 3 + 2 + 1 experiences."""
     mean = statistics.mean(REWARDS)
     got = values("gpg", group(*REWARDS), group(0.1, 0.1, 0.1), group(0.0, 0.0), group(0.5))
     scale = 10 / 5
@@ -179,7 +179,7 @@ def test_gpg_makes_up_for_groups_without_a_gradient() -> None:
 
 
 def test_gdpo_normalises_each_part_in_its_group_and_their_sum_in_the_batch() -> None:
-    """As TRL's normalize_then_sum: what one has no part of is not in that part's mean."""
+    """The sum is TRL's normalize_then_sum: a response that lacks a part is not in that part's mean."""
     nan = math.nan
     batch = [
         {"accuracy": [1.0, 0.0, 0.0, 1.0], "format": [0.1, 0.1, nan, 0.2], "remark": [5.0, 1.0, 1.0, 1.0]},

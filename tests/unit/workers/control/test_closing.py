@@ -1,4 +1,4 @@
-"""When a group is over, what is still to be given out of it, and what its event says."""
+"""The end of a group: when it is over, what is still to be given out of it, and what its event says."""
 
 from __future__ import annotations
 

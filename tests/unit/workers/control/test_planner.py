@@ -261,7 +261,7 @@ class Counting(float):
 
 
 def test_planning_from_100_000_that_wait_looks_at_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 25,000 groups a plan takes two, puts one back and sees one more: it may sort none of the others again."""
+    """A plan takes two of 25,000 groups, puts one back and sees one more: it may sort none of the others again."""
     policy = PolicySpec(max_staleness_versions=0, bounded=False, max_uses=2, cooldown_s=1.0)
     desk = Desk(stage_of(policy=policy, total_steps=1000))
     desk.supply(1)

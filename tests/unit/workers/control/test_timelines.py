@@ -24,7 +24,7 @@ def model_of(sync: SyncSpec, steps: int, **changes: float | bool) -> SyncModel:
 
 
 def versions_of(model: SyncModel) -> list[int]:
-    """Of each explore step the weight version; all of its groups begin on one."""
+    """The weight version of each explore step; all of its groups begin on one."""
     size = model.stage.batch_size
     steps = [model.begun[at : at + size] for at in range(0, len(model.begun), size)]
     assert all(len({group.version for group in step}) == 1 for step in steps), steps

@@ -1,4 +1,4 @@
-"""Which GPUs a place gets: its own while there are enough, its former ones again, else those that fewest have."""
+"""The GPUs that a place gets: its own while there are enough, its former ones again, else those that fewest have."""
 
 from __future__ import annotations
 

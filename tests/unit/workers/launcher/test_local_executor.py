@@ -262,7 +262,7 @@ def test_what_is_waited_for_is_named(machine: Machine, monkeypatch: pytest.Monke
 
 
 def test_processes_of_others_are_left_alone(machine: Machine) -> None:
-    """Of another place, of another daemon's folder, and one that got the number of a worker of old as its session."""
+    """Processes of another place, of another daemon's folder, and one whose session has a former worker's number."""
     handle, engine = machine.started()
     others = [
         subprocess.Popen(["sleep", "600"], start_new_session=True, env={**os.environ, "RFTD_WORKER": mark})

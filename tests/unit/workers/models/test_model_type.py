@@ -145,7 +145,7 @@ def test_a_config_that_is_nested_without_an_end_is_refused_at_submission(folder:
 def test_a_rotation_that_depends_on_length_is_refused_at_submission(
     tmp_path: Path, turning: str, old_spelling: bool
 ) -> None:
-    """As at opening: only where texts may be longer than its own limit."""
+    """The refusal is that of opening: only where texts may be longer than its own limit."""
     for limit, refused in ((47, True), (48, False)):
         made = make_model(tmp_path / str(limit), MOVING[turning](limit), seed=4)
         path = made / "config.json"

@@ -175,7 +175,7 @@ def test_deterministic_bits_do_not_depend_on_neighbours(model_of: ModelOf) -> No
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_steps_that_begin_ahead_of_the_last_ones_tokens_draw_the_same(model_of: ModelOf, deterministic: bool) -> None:
-    """As a GPU is driven: responses that end, stop texts, newcomers, and requests that leave in between."""
+    """A GPU is driven so; responses end, stop texts come, and requests arrive and leave in between."""
     network = network_of(model_of("qwen2"))
     prompts = prompts_of(40, seed=11)
     stop = tuple(network.tokenizer.decode([token]) for token in (20, 31, 42))

@@ -1,4 +1,4 @@
-"""Where the engine computes: the device that is named, with every tensor of a step on it."""
+"""The device that is named is the one that the engine computes on, with every tensor of a step on it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CUDA = torch.device("cuda")
 def test_a_step_mixes_no_devices(
     monkeypatch: pytest.MonkeyPatch, model_of: ModelOf, architecture: str, deterministic: bool, recorded: bool
 ) -> None:
-    """On a GPU of tensors without numbers: an operation over two devices raises, as it would on a real one."""
+    """An operation over two devices raises on this GPU of tensors without numbers, as it would on a real one."""
     folder = model_of(architecture)
     read: list[torch.device] = []
 

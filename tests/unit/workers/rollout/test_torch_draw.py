@@ -22,7 +22,7 @@ def sampling(**settings: object) -> Sampling:
 
 
 def shares(count: int = 20_000, **settings: object) -> torch.Tensor:
-    """How often each token is drawn, one row a seed  # [V]"""
+    """The share of draws of each token, one row a seed  # [V]"""
     rows = [sampling(seed=seed, **settings) for seed in range(count)]
     draw = Draw(rows, [key_of(row.seed) for row in rows], [0] * count, eos=NO_END, device=CPU)
     tokens, _ = draw(LOGITS.expand(count, -1))

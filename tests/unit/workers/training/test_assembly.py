@@ -117,7 +117,7 @@ def planned(step: int, groups: Sequence[Closed], use: int, max_uses: int) -> Bat
 
 
 def assembly_on(log: MemoryLog, max_uses: int = 1, **algorithm: Any) -> Assembly:
-    """Of an experiment of one stage that uses experiences so often."""
+    """The assembly of an experiment of one stage that uses experiences so often."""
     objective = AlgorithmSpec(kind="grpo", repeat_times=MEMBERS, advantage="grpo", policy_loss="ppo")
     stage = StageSpec(
         name="rft",

@@ -81,7 +81,7 @@ def test_the_penalty_is_part_of_the_normalised_reward(
 
 
 def test_rows_of_an_expert_have_no_group(open_engine: Open, make_stage: Make, make_batch: Make) -> None:
-    """In a mixed batch they keep their advantage of zero."""
+    """They keep their advantage of zero in a mixed batch."""
     batch = make_batch()
     samples = [
         msgspec.structs.replace(each, expert=True, group=-1, reward=50.0 + number) if number >= 12 else each

@@ -83,7 +83,7 @@ def test_sft_learns_and_takes_one_pass_a_step(bench: TrainerBench, service: Rehe
 def test_the_services_loss_is_ours(
     bench: TrainerBench, service: Rehearsal, monkeypatch: pytest.MonkeyPatch, loss: str, arguments: Any, own: bool
 ) -> None:
-    """By whichever way the gradient goes, the weights come out alike."""
+    """The weights come out alike whichever way the gradient goes."""
     stage = with_loss(bench.stage("sft" if loss == "sft" else "rft"), loss, **arguments)
     trained(bench.opened(stage), stage, range(1, 4))
     assert ("forward" not in service.log) == own

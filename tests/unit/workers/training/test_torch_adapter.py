@@ -165,7 +165,7 @@ def test_modules_that_cannot_be_adapted_are_refused(
 
 
 def test_two_engines_of_one_seed_begin_alike(open_engine: Open, make_stage: Make, make_batch: Make) -> None:
-    """And whoever draws random numbers in this process goes on undisturbed."""
+    """Others that draw random numbers in this process go on undisturbed."""
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)

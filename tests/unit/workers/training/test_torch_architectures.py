@@ -69,7 +69,7 @@ def long_texts(stage: StageSpec) -> StageSpec:
 
 
 def sft_gradient(folder: Path, batch: TrainBatch) -> dict[str, torch.Tensor]:
-    """Of minus the mean log-probability of the trained tokens, one text at a time with the whole model."""
+    """The gradient of minus the mean log-probability of the trained tokens, one text at a time with the whole model."""
     policy: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     total, count = torch.zeros(()), sum(int(sample.loss_mask.sum()) for sample in batch.samples)
     for sample in batch.samples:

@@ -220,7 +220,7 @@ def test_settings_that_the_engine_does_not_have_are_refused(open_engine: Open, m
 def test_a_stage_goes_on_with_another_objective_and_rate(
     open_engine: Open, make_stage: Make, make_batch: Make, tmp_path: Path
 ) -> None:
-    """As in a fork: what the checkpoint has no state for begins here; the rest of the optimizer goes on."""
+    """A fork does so: parts that the checkpoint has no state for begin here; the rest of the optimizer goes on."""
     engine = open_engine(make_stage())
     engine.train(make_batch(1))
     engine.save(tmp_path, hf=False)
@@ -246,7 +246,7 @@ def test_a_stage_goes_on_with_another_objective_and_rate(
 def test_layers_computed_again_give_equal_weights(
     open_engine: Open, make_stage: Make, make_batch: Make, lora: LoraSpec | None
 ) -> None:
-    """And they are: each layer runs twice."""
+    """Each layer runs twice, so they were computed again."""
     stage = make_stage()
     stage = msgspec.structs.replace(stage, model=msgspec.structs.replace(stage.model, lora=lora))
     trainer = msgspec.structs.replace(stage.trainer, engine_args={"gradient_checkpointing": True})

@@ -133,7 +133,7 @@ def test_the_optimizer_of_a_checkpoint_goes_on_in_groups(
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_adam_is_fused_and_counts_its_steps_where_the_parameters_are(kind: str) -> None:
-    """On a GPU of tensors without numbers. torch.optim.Adam: "fused" wants its counters on the parameters' device."""
+    """The GPU is one of tensors without numbers. torch.optim.Adam: "fused" wants counters on the parameters' device."""
     spec = OptimizerSpec(lr=0.1)
     with FakeTensorMode(allow_non_fake_inputs=True):
         parameters = {"a": torch.nn.Parameter(torch.empty(3, 2, device=kind))}

@@ -31,7 +31,7 @@ def opened(folder: Path, stage: StageSpec, *, parks: bool) -> TorchTrainerEngine
 
 @pytest.fixture(autouse=True)
 def memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU a model is mapped from its file, and bytes are read in place: such memory cannot be given up."""
+    """Memory that can be given up: on a CPU a model is mapped from its file, bytes are read in place, and cannot."""
     load_model = engines.load_model
     memory = tensor_digests.memory
 

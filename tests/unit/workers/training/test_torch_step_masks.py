@@ -48,7 +48,7 @@ def m2po(responses: Sequence[Response]) -> Sequence[torch.Tensor]:
 
 
 def m2po_decoupled(responses: Sequence[Response]) -> Sequence[torch.Tensor]:
-    """As a correction of decoupled PPO: by the weights before the batch, within the mini-batch."""
+    """M2PO as a correction of decoupled PPO: by the weights before the batch, within the mini-batch."""
     now, rollout, advantages, lengths = joined(responses)
     start = torch.cat([each.start for each in responses])
     kept = trusted(start - rollout, advantages, 0.01)
@@ -64,7 +64,7 @@ def covariances(now: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
 
 
 def clip_cov(responses: Sequence[Response]) -> Sequence[torch.Tensor]:
-    """With a share of 1 each token between the bounds is left out, and nothing is drawn."""
+    """Clip-Cov with a share of 1: each token between the bounds is left out, and nothing is drawn."""
     now, rollout, advantages, lengths = joined(responses)
     ratio = (now - rollout).exp()
     plain = -advantages * ratio

@@ -207,7 +207,7 @@ def test_every_family_makes_the_steps_of_a_plain_loop(
 def test_clips_bind_from_the_second_step_on(
     tiny_model: Path, open_engine: Open, make_stage: Make, make_batch: Make, name: str
 ) -> None:
-    """On policy the first step's ratio is 1, so nothing is clipped; the second epoch meets other weights."""
+    """The first step's ratio is 1 on policy, so nothing is clipped; the second epoch meets other weights."""
     policy = plain_model(tiny_model)
     with torch.no_grad():
         samples = [
@@ -260,7 +260,7 @@ def test_a_shuffled_batch_keeps_what_was_computed_of_the_whole(
 
 
 def test_schedules_count_batches(open_engine: Open, make_stage: Make, make_batch: Make) -> None:
-    """As in verl: each step of a batch has the same learning rate, and an adaptive coefficient changes once."""
+    """Each step of a batch has the same learning rate, and an adaptive coefficient changes once, as in verl."""
     optimizer = OptimizerSpec(kind="sgd", lr=0.4, warmup_steps=4, weight_decay=0.0, grad_clip=0.0)
     adaptive = {"kl_coef": 0.1, "adaptive": True, "target_kl": 1e-9, "horizon": 160}
     stage = stage_of(

@@ -49,7 +49,7 @@ def test_the_sum_is_what_its_formula_says(dtype: torch.dtype) -> None:
     "cuts", [(1,), (ROW_WORDS,), (7, ROW_WORDS + 3, 5 * ROW_WORDS), (66 * ROW_WORDS - 1,)], ids=str
 )
 def test_sums_of_parts_add_up_to_that_of_the_whole(cuts: tuple[int, ...]) -> None:
-    """As ranks find it that hold a part each: whatever the order in which they are added."""
+    """Ranks that hold a part each add their sums in whatever order."""
     whole = drawn(66 * ROW_WORDS + 11)
     sums = BitSums(CPU)
     bounds = [0, *cuts, len(whole)]

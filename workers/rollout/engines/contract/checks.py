@@ -67,7 +67,7 @@ async def a_seed_gives_the_same_tokens(bench: EngineBench) -> None:
 
 
 async def what_is_watched_is_what_is_drawn(bench: EngineBench) -> None:
-    """In order, from the first token on; an engine that tells nothing is one that cannot."""
+    """The tokens are told in order, from the first one on; an engine that tells nothing is one that cannot."""
     engine = await bench.ready()
     told: dict[int, tuple[list[int], list[float]]] = {number: ([], []) for number in range(3)}
 
@@ -89,7 +89,7 @@ async def what_is_watched_is_what_is_drawn(bench: EngineBench) -> None:
 
 
 async def a_watch_is_told_before_the_response_is_complete(bench: EngineBench) -> None:
-    """Of an engine that runs a model: a token is told while the next ones are drawn, and none after a hang-up."""
+    """An engine that runs a model tells a token while the next ones are drawn, and none after a hang-up."""
     engine = await bench.ready()
     told: list[int] = []
 
@@ -157,7 +157,7 @@ async def cancelling_frees_the_slot(bench: EngineBench) -> None:
 
 
 async def closing_ends_what_runs(bench: EngineBench) -> None:
-    """With RolloutError, as all that is asked for afterwards; closing twice changes nothing."""
+    """RolloutError ends them, and all that is asked for afterwards; closing twice changes nothing."""
     engine = await bench.ready()
     asked = [ask(i, max_tokens=90, min_tokens=90) for i in range(SLOTS + 2)]
     tasks = [asyncio.ensure_future(engine.generate(request)) for request in asked]
@@ -170,7 +170,7 @@ async def closing_ends_what_runs(bench: EngineBench) -> None:
 
 
 async def a_response_is_as_long_as_asked_for(bench: EngineBench) -> None:
-    """Not shorter than `min_tokens`, and never longer than the model's length with its prompt."""
+    """A response is not shorter than `min_tokens`, and with its prompt never longer than the model's length."""
     engine = await bench.ready()
     exact = await engine.generate(ask(seed=5))
     assert len(exact.tokens) == 12
@@ -194,7 +194,7 @@ IMPOSSIBLE: Final[Mapping[str, GenerationRequest]] = {
 
 
 async def a_request_that_can_never_run_is_refused(bench: EngineBench) -> None:
-    """By itself, for those beside it may be of other tasks."""
+    """It is refused by itself, for those beside it may be of other tasks."""
     engine = await bench.ready()
     alone = [await engine.generate(ask(seed=seed)) for seed in (1, 2)]
     for request in IMPOSSIBLE.values():
@@ -219,7 +219,7 @@ async def _together(engine: RolloutEngine, asked: list[GenerationRequest]) -> di
 
 
 async def a_stop_text_ends_a_response_and_stays_in_it(bench: EngineBench) -> None:
-    """Not before `min_tokens`."""
+    """The text ends no response before `min_tokens`."""
     engine = await bench.ready()
     drawn = [await engine.generate(ask(seed=seed, max_tokens=30, min_tokens=0)) for seed in range(8)]
     whole = next(found.tokens for found in drawn if found.finish == "length")

@@ -108,7 +108,7 @@ def test_nothing_begins_that_would_be_too_old_for_any_batch(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["hard_bound", "weight_fifo"])
 def test_who_waits_says_for_which_weights(kind: str) -> None:
-    """Of step 6 the oldest is version 3 with a bound of 2: what began with it would be too old for step 7."""
+    """The oldest of step 6 is version 3 with a bound of 2: a rollout that began with it would be too old for step 7."""
     at_step_6 = view(version=4, planned_steps=5)
     assert made(kind, 2, args={"wait": True}).waits_for(at_step_6) == 3
     assert made(kind, 2).waits_for(at_step_6) is None
@@ -200,7 +200,7 @@ def test_a_full_buffer_drops_the_end_of_its_order(kind: str, dropped: list[int])
 
 
 def test_verls_queue_drops_the_oldest_whatever_is_first_in_order() -> None:
-    """As its deque does: with or without priorities."""
+    """Its deque does so with or without priorities."""
     policy = made("verl_window", 0, capacity=2, evict_when_full=True)
     for sign in (-1.0, 0.0, 1.0):
         entries = [entry(number, group=number, priority=sign * number) for number in (3, 0, 2, 1)]

@@ -152,7 +152,7 @@ def test_a_group_is_as_urgent_as_its_most_urgent_member_and_stays_together() -> 
 
 
 def test_a_priority_that_is_no_number_comes_last() -> None:
-    """As a third party's function may give one: no order is broken by it."""
+    """A third party's function may give one, and no order is broken by it."""
     strange = {1: math.nan, 3: math.inf, 5: -math.inf}
     buffer = BufferIndex(ORDERS["queue"], lambda each: strange.get(each.member.experience.int, 0.0))
     entries = [entry(number, group=number) for number in range(6)]

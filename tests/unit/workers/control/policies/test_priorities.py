@@ -171,7 +171,7 @@ def test_a_tag_comes_before_versions_and_may_be_changed() -> None:
     ],
 )
 def test_what_they_compute(kind: str, args: dict[str, Any], uses: int, expected: float) -> None:
-    """Of an experience whose rollout ended on version 9; where it began does not matter."""
+    """The experience's rollout ended on version 9; where it began does not matter."""
     made = make_priority(PrioritySpec(kind=kind, args=args))
     assert made(entry(3, version=4, newest=9, priority=7.0, uses=uses)) == expected
 

@@ -91,7 +91,7 @@ def trained(asker: Asker) -> list[list[int]]:
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
 async def test_what_is_drawn_is_told_before_the_answer_is_complete(path: str) -> None:
-    """In whole characters, though the euro sign is drawn in three tokens."""
+    """The client gets whole characters, though the euro sign is drawn in three tokens."""
     engine, steps = engine_of("4 \u20ac!")
     body = {**CHAT, "logprobs": True} if path.startswith("/chat") else {"prompt": "a", "stream": True, "logprobs": 0}
     body["stream_options"] = {"include_usage": True}
@@ -122,7 +122,7 @@ async def test_what_is_drawn_is_told_before_the_answer_is_complete(path: str) ->
 
 
 async def test_a_call_and_a_stop_text_are_held_back_until_they_are_certain() -> None:
-    """And what a client was shown is found again when it goes on from it."""
+    """The text that a client was shown is found again when it goes on from it."""
     engine, _ = engine_of(f"I <add> it. \n{CALL}", "3 EN END", steps=10_000)
     async with running_endpoint() as endpoint, asking(endpoint, engine) as asker:
         async with streaming(asker, {**CHAT, "tools": [ADD], "n": 1}) as told:

@@ -191,7 +191,7 @@ def asks(question: str, base_url: str, api_key: str) -> str:
 async def test_what_a_program_returns_is_the_reward(
     returned: object, reward: float, metrics: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a function that blocks: it is on a thread of its own, while the endpoint answers it."""
+    """The function blocks: it is on a thread of its own, while the endpoint answers it."""
 
     def program(task: Task, *, base_url: str, api_key: str) -> object:
         assert threading.current_thread() is not threading.main_thread()
@@ -204,7 +204,7 @@ async def test_what_a_program_returns_is_the_reward(
 
 
 async def test_a_program_may_run_on_a_loop_of_its_own_that_it_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `concurrent_mode: multi-threading` runs it."""
+    """The loop is the one of `concurrent_mode: multi-threading`."""
 
     async def program(task: Task, *, base_url: str, api_key: str) -> float:
         return float(asks(task.prompt, base_url, api_key))
@@ -248,7 +248,7 @@ async def test_what_is_wrong_with_a_program_fails_its_rollout(
 
 
 async def test_a_program_whose_conversation_outgrew_the_model_earns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for a workflow in the process; unless the program itself knows what to do then."""
+    """The rule is that of a workflow in the process, unless the program itself knows what to do then."""
 
     async def stubborn(task: Task, *, base_url: str, api_key: str) -> float:
         await three_turns(task, base_url=base_url, api_key=api_key)

@@ -41,7 +41,7 @@ class Token:
 
     @property
     def slope(self) -> float:
-        """Of r by lp: 0 where it is clamped."""
+        """The slope of r by lp: 0 where it is clamped."""
         return self.r if abs(self.lp - self.old) <= 20 else 0.0
 
 

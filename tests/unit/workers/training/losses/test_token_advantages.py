@@ -23,7 +23,7 @@ VERL = json.loads((Path(__file__).parents[4] / "golden" / "advantages" / "verl.j
 
 
 def make_batch(rows: dict[str, Rows], rewards: list[float], **more: Any) -> BatchTokens:
-    """Of responses whose tokens are all trained; one of no token takes no place."""
+    """A batch of responses whose tokens are all trained; one of no token takes no place."""
     some = next(iter(rows.values()))
     tokens = {name: torch.tensor([x for row in each for x in row], dtype=torch.float64) for name, each in rows.items()}
     count = len(tokens[next(iter(tokens))])
