@@ -17,7 +17,6 @@ import os
 import random
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parent.parent))
 
 from figures import tell
+from kill_record import SHARED, add_options, alive, collected
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from synthetic.daemon.torch_world import TORCH, torch_files
 
@@ -42,7 +42,6 @@ GONE_S = 5.0
 WAIT_S = 600.0
 STEPS_A_KILL = 24
 RANK = "rftd.workers.training.ranks.rank_process"
-SHARED = Path("/dev/shm")
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,13 +101,6 @@ class Trainer:
         while any(map(alive, self.ranks)) and time.monotonic() - began_s < 20 * GONE_S:
             time.sleep(0.01)
         return time.monotonic() - began_s
-
-
-def alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
 
 
 def trainer_of(scene: Scene, name: str) -> Trainer | None:
@@ -224,38 +216,17 @@ def killed_run(engine: str, parts: list[str], folder: Path, *, seed: int) -> Run
     )
 
 
-def runs_of(record: Path, engine: str) -> list[Run]:
-    """The engine's runs of earlier calls."""
-    lines = record.read_bytes().splitlines() if record.exists() else []
-    return [run for run in (msgspec.json.decode(line, type=Run) for line in lines) if run.engine == engine]
-
-
-def missing(parts: list[str], kills: int, runs: list[Run]) -> list[str]:
-    """The parts to kill yet, in turn."""
-    done = Counter(kill.part for run in runs for kill in run.kills)
-    return [part for number in range(kills) for part in parts if done[part] <= number]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--engine", choices=["torch", "verl"], default="torch")
-    parser.add_argument("--kills", type=int, default=20, help="Of each part, over all calls.")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--each-run", type=int, default=6, help="Kills of one experiment.")
-    parser.add_argument("--record", type=Path, help="The file of the runs so far; without it a call starts anew.")
-    parser.add_argument("--seconds", type=float, default=7200.0, help="After so long no new run is begun.")
+    add_options(parser, PARTS)
     options = parser.parse_args()
-    began_s = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="rank-kills-") as folder:
-        record = options.record or Path(folder) / "record.jsonl"
-        while (left := missing(options.parts, options.kills, runs_of(record, options.engine))) and (
-            time.monotonic() - began_s < options.seconds
-        ):
-            number = len(runs_of(record, options.engine)) + 1
-            run = killed_run(options.engine, left[: options.each_run], Path(folder) / f"run-{number}", seed=number)
-            with record.open("ab") as file:
-                file.write(msgspec.json.encode(run) + b"\n")
-        runs = runs_of(record, options.engine)
+    runs = collected(
+        options,
+        Run,
+        lambda parts, folder, seed: killed_run(options.engine, parts, folder, seed=seed),
+        ours=lambda run: run.engine == options.engine,
+    )
     done = [kill for run in runs for kill in run.kills]
     tell(
         {

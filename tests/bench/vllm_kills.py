@@ -18,7 +18,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -30,17 +29,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from demo_kills import checked, target
 from figures import tell
+from kill_record import SHARED, add_options, alive, collected
 
 from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.demo.outcome import DemoOutcome
 
+PARTS = ("core", "worker", "explorer")
 NAMES = {"core": "VLLM::EngineCore", "worker": "VLLM::Worker"}
 LEFT_S = 5.0
 """The longest that a process may stay after one of its explorer's was killed."""
 LONGEST_RUN_S = 3600.0
 STEPS_A_KILL = 25
 """GRPO steps for each kill: rollouts are under way when it comes, and steps are left when the next engine is up."""
-SHARED = Path("/dev/shm")
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,13 +111,6 @@ class Family:
         return time.monotonic() - began_s
 
 
-def alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
 def struck(folder: Path, part: str, chance: random.Random) -> Kill | None:
     """One kill at a random moment of a whole explorer's life; None if there was none to kill."""
     pid = target(folder, "explorer")
@@ -171,37 +164,11 @@ def killed_run(parts: list[str], folder: Path, *, seed: int) -> Run:
     )
 
 
-def runs_of(record: Path) -> list[Run]:
-    """The runs of earlier calls."""
-    lines = record.read_bytes().splitlines() if record.exists() else []
-    return [msgspec.json.decode(line, type=Run) for line in lines]
-
-
-def missing(parts: list[str], kills: int, runs: list[Run]) -> list[str]:
-    """The parts to kill yet, in turn."""
-    done = Counter(kill.part for run in runs for kill in run.kills)
-    return [part for number in range(kills) for part in parts if done[part] <= number]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--kills", type=int, default=20, help="Of each part, over all calls.")
-    parser.add_argument("--parts", nargs="+", default=["core", "worker", "explorer"])
-    parser.add_argument("--each-run", type=int, default=6, help="Kills of one demo.")
-    parser.add_argument("--record", type=Path, help="The file of the runs so far; without it a call starts anew.")
-    parser.add_argument("--seconds", type=float, default=7200.0, help="After so long no new run is begun.")
+    add_options(parser, PARTS)
     options = parser.parse_args()
-    began_s = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        record = options.record or Path(folder) / "record.jsonl"
-        while (left := missing(options.parts, options.kills, runs_of(record))) and (
-            time.monotonic() - began_s < options.seconds
-        ):
-            number = len(runs_of(record)) + 1
-            run = killed_run(left[: options.each_run], Path(folder) / f"demo-{number}", seed=number)
-            with record.open("ab") as file:
-                file.write(msgspec.json.encode(run) + b"\n")
-        runs = runs_of(record)
+    runs = collected(options, Run, lambda parts, folder, seed: killed_run(parts, folder, seed=seed))
     done = [kill for run in runs for kill in run.kills]
     tell(
         {

@@ -1,4 +1,4 @@
-"""`schema_fields` walks the schema of the experiment file: every field once, with its mark and where it stands."""
+"""The schema of the experiment file: every field once, with its mark and where it stands, and how one is set."""
 
 from __future__ import annotations
 
@@ -74,3 +74,17 @@ def _section_in(annotation: Any, step: FieldPath = ()) -> tuple[type[Section] | 
         if found[0] is not None:
             return found
     return None, ()
+
+
+def with_field(tree: Any, path: FieldPath, value: Any) -> Any:
+    """The tree with one field set, and what is missing on the way to it."""
+    if not path:
+        return value
+    head, *rest = path
+    if isinstance(head, int):
+        items = list(tree) if tree else [{}]
+        items[head] = with_field(items[head], tuple(rest), value)
+        return items
+    tree = dict(tree or {})
+    tree[head] = with_field(tree.get(head), tuple(rest), value)
+    return tree

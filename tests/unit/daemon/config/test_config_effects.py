@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 import pytest
-from synthetic.daemon.config_fields import SchemaField, schema_fields
+from synthetic.daemon.config_fields import SchemaField, schema_fields, with_field
 from synthetic.daemon.third_party import install
 
 from rftd.daemon.config.field_path import FieldPath, show
@@ -132,20 +132,6 @@ def _laid(below: Any, above: Any) -> Any:
     return above
 
 
-def _set(tree: Any, path: FieldPath, value: Any) -> Any:
-    """The tree with one field set, and what is missing on the way to it."""
-    if not path:
-        return value
-    head, *rest = path
-    if isinstance(head, int):
-        items = list(tree) if tree else [{}]
-        items[head] = _set(items[head], tuple(rest), value)
-        return items
-    tree = dict(tree or {})
-    tree[head] = _set(tree.get(head), tuple(rest), value)
-    return tree
-
-
 class _Outcome(msgspec.Struct, frozen=True):
     """What came of a file."""
 
@@ -211,9 +197,9 @@ def _acts(field: SchemaField, bases: list[tuple[dict[str, Any], Host, _Outcome]]
     path = tuple("sft_dataset" if part == "NAME" else part for part in field.path)
     for tree, host, was in bases:
         if field.kind:
-            tree = _set(tree, path[:-1], {**_required(field), "kind": field.kind})
+            tree = with_field(tree, path[:-1], {**_required(field), "kind": field.kind})
             was = _outcome(tree, host)
-        if any(_differs(field, path, was, _outcome(_set(tree, path, value), host)) for value in _values(field)):
+        if any(_differs(field, path, was, _outcome(with_field(tree, path, value), host)) for value in _values(field)):
             return True
     return False
 
@@ -245,11 +231,11 @@ def test_marks_do_what_they_say() -> None:
         default = field.info.get_default(call_default_factory=True)
         tree = _laid(_BASE, {"buffer": {"trainer_input": _MIXED}})
         for name, value in _required(field).items():
-            tree = _set(tree, (*path[:-1], name), value)
+            tree = with_field(tree, (*path[:-1], name), value)
         if "tasksets" in path:
-            tree = _set(_set(tree, ("buffer", "explorer_input", "taskset"), None), path[:4], _TASKS)
+            tree = with_field(with_field(tree, ("buffer", "explorer_input", "taskset"), None), path[:4], _TASKS)
         around = [show(path[:length]) for length in range(1, len(path) + 1)]
-        done = [_outcome(_set(tree, path, value), _NO_GPU) for value in _values(field) if value != default]
+        done = [_outcome(with_field(tree, path, value), _NO_GPU) for value in _values(field) if value != default]
         if field.mark.effect == "refused":
             assert any(name in each.refused for each in done for name in around), show(path)
         else:

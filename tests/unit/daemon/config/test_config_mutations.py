@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import msgspec
 import yaml
 from pydantic.fields import FieldInfo
-from synthetic.daemon.config_fields import schema_fields
+from synthetic.daemon.config_fields import schema_fields, with_field
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import ConfigErrors
@@ -69,19 +69,6 @@ def _misspelt(name: str) -> str:
     return name[: len(name) // 2] + name[len(name) // 2 + 1 :]
 
 
-def _set(tree: Any, path: FieldPath, value: Any) -> Any:
-    if not path:
-        return value
-    head, *rest = path
-    if isinstance(head, int):
-        items = list(tree) if tree else [{}]
-        items[head] = _set(items[head], tuple(rest), value)
-        return items
-    tree = dict(tree or {})
-    tree[head] = _set(tree.get(head), tuple(rest), value)
-    return tree
-
-
 def _place(text: str, path: FieldPath, *, at_key: bool) -> str:
     """Line and column of a field, as PyYAML itself reads the text."""
     node = yaml.compose(text, Loader=yaml.CSafeLoader)
@@ -113,7 +100,7 @@ class _Score:
             return
         tree = base
         for each in mutations:
-            tree = _set(tree, each.path, each.value)
+            tree = with_field(tree, each.path, each.value)
         text = yaml.safe_dump(tree, sort_keys=False)
         try:
             load_text(text, "exp.yaml", environ={}, cwd=Path("/w"))
@@ -215,10 +202,12 @@ def test_every_argument_misspelt_or_of_another_type_is_named_at_its_place() -> N
                 continue
             if declaration is None or not declaration.kind.__struct_fields__:
                 continue
-            base = _set(_BASE, path, name)
+            base = with_field(_BASE, path, name)
             required = {each: "x" for each in declaration.required}
             taken = set(declaration.kind.__struct_fields__)
-            _all_wrong(score, _set(base, (*path[:-1], args), required), (*path[:-1], args), declaration.kind, taken)
+            _all_wrong(
+                score, with_field(base, (*path[:-1], args), required), (*path[:-1], args), declaration.kind, taken
+            )
     engines = (("explorer", "rollout_model", "engine_type"), "extra_engine_args", rollout_engines)
     trainers = (("trainer", "trainer_type"), "engine_args", trainer_engines)
     for path, args, registry in (engines, trainers):
@@ -226,9 +215,9 @@ def test_every_argument_misspelt_or_of_another_type_is_named_at_its_place() -> N
             kind = registry.arguments_of(name)
             assert kind is not None
             at = (*path[:-1], args)
-            _all_wrong(score, _set(_BASE, path, name), at, kind, {*kind.__struct_fields__, "threads", "dtype"})
+            _all_wrong(score, with_field(_BASE, path, name), at, kind, {*kind.__struct_fields__, "threads", "dtype"})
     for name, kind in STRATEGIES.items():
-        base = _set(_BASE, ("algorithm", "sample_strategy"), name)
+        base = with_field(_BASE, ("algorithm", "sample_strategy"), name)
         _all_wrong(score, base, ("algorithm", "sample_strategy_args"), kind, set(kind.__struct_fields__))
     assert score.made > 300
     score.check()
