@@ -113,7 +113,7 @@ class ConflictError(RftdError):
 
 
 class WaitTimeoutError(RftdError):
-    """What was waited for did not happen in time; nothing was undone."""
+    """The thing waited for did not happen in time; nothing was undone."""
 
     code = "RFTD-TIM-001"
     exit_status = 6

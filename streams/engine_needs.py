@@ -10,7 +10,10 @@ from rftd.streams.bounds import Finite, Index
 
 
 class EngineNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rollout engine takes of its machine, and how it spends it. Names are those of the guide, and vLLM's."""
+    """The share of its machine that a rollout engine takes, and how it spends it.
+
+    Names are those of the guide, and vLLM's.
+    """
 
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: the engine sees for itself."""

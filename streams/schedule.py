@@ -1,4 +1,4 @@
-"""When things are due in a stage: pure functions of its spec, used by trainer and dispatcher alike.
+"""The steps at which things are due in a stage: pure functions of its spec, used by trainer and dispatcher alike.
 
 Steps count within the stage, from 1; step 0 is the weights with which it begins.
 

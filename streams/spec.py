@@ -220,7 +220,7 @@ class PolicySpec(Spec, frozen=True, kw_only=True):
 
 
 class SyncSpec(Spec, frozen=True, kw_only=True):
-    """When explorers take new weights."""
+    """The rule by which explorers take new weights."""
 
     method: str = "checkpoint"
     """The weight channel."""

@@ -1,4 +1,4 @@
-"""What is done on the client: secrets stay there, as `{env: NAME}`; paths become absolute; the daemon is elsewhere."""
+"""The client's part: secrets stay there, as `{env: NAME}`; paths become absolute; the daemon is elsewhere."""
 
 from __future__ import annotations
 

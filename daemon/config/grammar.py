@@ -1,4 +1,4 @@
-"""How texts are read: `${...}` by OmegaConf's grammar, as far as experiment files use it, and plain words by YAML's.
+"""The reading of texts: `${...}` by OmegaConf's grammar, as far as experiment files use it, and plain words by YAML's.
 
 YAML 1.1 as users of the guide know it (`yes` is true, `1_000` is a number), without its traps: `1e-5` is a number,
 `010` and `12:30:00` are text, and a number too large for 64 bits is text, which a numeric field then refuses.

@@ -1,4 +1,4 @@
-"""What the life of an experiment can be, as a wait: ended, in the queue, being taken up, paused, running."""
+"""The states of an experiment's life, as waits: ended, in the queue, being taken up, paused, running."""
 
 from __future__ import annotations
 

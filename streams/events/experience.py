@@ -53,7 +53,7 @@ class RunStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AuxiliaryTurn(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an auxiliary model answered in a rollout, so that nobody has to ask it again."""
+    """An auxiliary model's answer in a rollout, kept so that nobody has to ask it again."""
 
     model: str
     asked: str

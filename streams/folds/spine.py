@@ -18,7 +18,7 @@ from rftd.streams.split_submission import difference, halves_of
 
 
 class Status(StrEnum):
-    """Where an experiment stands."""
+    """The state of an experiment's life."""
 
     SUBMITTED = "submitted"
     QUEUED = "queued"
@@ -188,7 +188,7 @@ class Spine(msgspec.Struct):
 
     @property
     def waits_since_ns(self) -> int:
-        """When the trainer could have had its next batch: since the last decision, or since the stage started."""
+        """The moment since which the trainer could have had its next batch: the last decision, or the stage's start."""
         return max(self.decided_at_ns, self.stage_started_ns)
 
     def stage_spec(self) -> StageSpec:

@@ -32,7 +32,7 @@ _SHA256_DIGITS: Final = 64
 
 
 class TensorDigest(NamedTuple):
-    """What a digest of digests knows of a tensor."""
+    """A tensor as a digest of digests knows it."""
 
     name: str
     dtype: str

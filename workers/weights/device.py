@@ -35,7 +35,7 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 class WeightsLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """What a receiver makes room for, as its publisher says it."""
+    """The tensors that a receiver makes room for, as their publisher describes them."""
 
     version: int
     generation: int

@@ -186,7 +186,7 @@ def received(layout: WeightsLayout, weights: WeightsRef, device: torch.device) -
 
 @contextmanager
 def _as_work_error(weights: WeightsRef) -> Iterator[None]:
-    """What torch raises within is the end of the publisher, or of the connection to it."""
+    """Errors of torch within become the end of the publisher, or of the connection to it."""
     try:
         yield
     except RuntimeError as error:

@@ -23,7 +23,7 @@ _UNSAFE: Final = frozenset("#:{}[],&*!|>'\"%@`?-")
 
 @dataclass(frozen=True, slots=True)
 class ImportLine:
-    """What became of one key."""
+    """The fate of one key."""
 
     place: SourcePlace | None
     outcome: Outcome
@@ -50,7 +50,7 @@ class ExperimentDraft:
         return None if setting is None or setting.unknown or setting.value is None else setting
 
     def value(self, name: str) -> Any:
-        """What veRL would take: the given value, or its default."""
+        """The value that veRL would take: the given one, or its default."""
         setting = self.given(name)
         if setting is not None:
             return setting.value
