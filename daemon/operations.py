@@ -48,7 +48,7 @@ class Operations(Protocol):
     """Commands. Each is in effect when it returns, as the log says.
 
     `request_id` is the caller's key: repeated with it a command changes nothing and gets the same answer, on any daemon
-    of the log. All raise ConflictError if the key was used for something else, with what and when.
+    of the log. All raise ReusedKeyError if the key was used for something else, with what and when.
     """
 
     async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:

@@ -9,6 +9,7 @@
     ├── NotFoundError         exit 3, HTTP 404
     ├── UnreachableError      the daemon or its log cannot be reached: exit 4, HTTP 503
     ├── ConflictError         an illegal transition, a second daemon: exit 5, HTTP 409
+    │   └── ReusedKeyError    an idempotency key that was used for something else: HTTP 422
     ├── WaitTimeoutError      exit 6, HTTP 504
     ├── LogError              the event log: exit 70, HTTP 503
     │   ├── LogCorruptError   a record does not match its checksum or chain
@@ -110,6 +111,16 @@ class ConflictError(RftdError):
     code = "RFTD-CON-001"
     exit_status = 5
     http_status = 409
+
+
+class ReusedKeyError(ConflictError):
+    """A request id (`Idempotency-Key`) came again with another command or body; only the first one took effect.
+
+    422 and not 409 is what draft-ietf-httpapi-idempotency-key-header-06, section 2.7, says of another payload.
+    """
+
+    code = "RFTD-CON-002"
+    http_status = 422
 
 
 class WaitTimeoutError(RftdError):

@@ -3,7 +3,8 @@
 app              `make_app`: the parts together, behind a guard of hosts, origins, token and sizes
 services         the daemon as reads and commands see it: tables, log, its commands
 problem          every error as RFC 9457 problem+json
-routes           a route of each read and of each command, with its body within limits
+bodies           the body of a command, within limits: JSON, or an experiment file as YAML
+routes           a route of each read and of each command
 stream           a page for who watches it
 probes           routes: livez, readyz with its checks, metrics; and what answers until the parts are there
 schema           OpenAPI of all that

@@ -40,7 +40,7 @@ class TooLargeError(UsageError):
 
 
 class MethodError(UsageError):
-    """The path exists, but not with this HTTP method or media type."""
+    """The path exists, but not with this HTTP method."""
 
     code = "RFTD-API-004"
     http_status = 405
@@ -52,6 +52,13 @@ class BusyError(RftdError):
     code = "RFTD-API-005"
     exit_status = 4
     http_status = 503
+
+
+class MediaTypeError(UsageError):
+    """The request's body is of a media type that this path does not take."""
+
+    code = "RFTD-API-006"
+    http_status = 415
 
 
 def problem_of(error: RftdError) -> Problem:

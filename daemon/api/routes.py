@@ -1,4 +1,4 @@
-"""Routes of the reads and commands that `rftd.daemon.views` declares: parameters, bodies, keys, longest times."""
+"""Routes of the reads and commands that `rftd.daemon.views` declares: parameters, keys, longest times."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ import asyncio
 import importlib
 import inspect
 import pkgutil
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-import msgspec
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from msgspec import Meta
 
 from rftd.daemon import views
-from rftd.daemon.api.problem import TooLargeError
+from rftd.daemon.api.bodies import read_body
 from rftd.daemon.api.schema import answers, takes
 from rftd.daemon.api.services import Services
 from rftd.daemon.views.commands import SubmitReceipt
 from rftd.daemon.views.route import CommandRoute, ReadRoute, Route
 from rftd.daemon.views.wire import encode
-from rftd.ops import limits
-from rftd.ops.decoding import converted
 from rftd.ops.errors import UsageError, WaitTimeoutError
 from rftd.ops.ids import Ids, derive
 from rftd.streams.folds.spine import Status
@@ -72,7 +68,7 @@ def router(services: Services, declared: list[Route[Any]]) -> APIRouter:
                 # 202, not 200: the command is in the log, and what it asks for happens after that.
                 status_code=202,
                 responses=answers(each.answer, status=202),
-                openapi_extra=takes(each.body, required=not each.optional),
+                openapi_extra=takes(each.body, required=not each.optional, file=each.of_file is not None),
             )
         elif isinstance(each, ReadRoute):
             routes.add_api_route(
@@ -127,11 +123,13 @@ def _asked(services: Services, read: ReadRoute[Any]) -> Handler:
 
 def _commanded(services: Services, command: CommandRoute[Any, Any]) -> Handler:
     async def route(request: Request, key: str | None, **parameters: Any) -> Response:
-        body = await read_body(request, command.body, default=command.body() if command.optional else None)
+        _check_query(request, parameters)
+        body = await read_body(request, command)
         # Without a key each request gets a fresh one, so that two equal requests without a key are two commands.
         id = request_id(key, services.ids)
-        async with _within(command.timeout_s):
-            receipt = await command.work(services, body, id, **parameters)
+        with body.lines():
+            async with _within(command.timeout_s):
+                receipt = await command.work(services, body.value, id, **parameters)
         location = f"/v1/experiments/{receipt.id}" if isinstance(receipt, SubmitReceipt) else None
         return respond(receipt, status=202, headers={"Location": location} if location else None)
 
@@ -141,6 +139,13 @@ def _commanded(services: Services, command: CommandRoute[Any, Any]) -> Handler:
     ]
     route.__doc__ = command.text
     return with_parameters(route, [*parameters_of(command.work, command.path), *own])
+
+
+def _check_query(request: Request, known: Mapping[str, Any]) -> None:
+    """Refuses a parameter that a command does not know: it may be the one for which it should have done nothing."""
+    for name in request.query_params:
+        if name not in known:
+            raise UsageError("no such parameter", field=name[:200], fix="see GET /openapi.json")
 
 
 def _bounded_by(hint: Any, field: Callable[..., Any]) -> Any:
@@ -163,55 +168,3 @@ async def _within(timeout_s: float) -> AsyncIterator[None]:
         raise WaitTimeoutError(
             f"the command was not in the log after {timeout_s:g} s", fix="send it again with the same Idempotency-Key"
         ) from error
-
-
-T = TypeVar("T")
-
-_DEPTH: Final = limits.CONFIG_DEPTH + 2
-"""The most levels of a body: those of an experiment file, which is itself a field of it."""
-_MISSING: Final = re.compile(r"missing required field `(\w+)`")
-
-
-async def read_body(request: Request, kind: type[T], *, default: T | None = None) -> T:
-    """The request's body as `kind`. Raises UsageError, TooLargeError."""
-    body = await request.body()
-    if not body and default is not None:
-        return default
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media not in ("application/json", ""):
-        raise UsageError(f"a body of type {media!r}", field="Content-Type", fix="send application/json")
-    # On a thread: four megabytes of JSON would hold up the loop, and with it every append of the workers.
-    return await asyncio.to_thread(_decode, body, kind)
-
-
-def _decode(body: bytes, kind: type[T]) -> T:
-    try:
-        decoded = msgspec.json.decode(body)
-        _check_depth(decoded)
-        return converted(decoded, kind)
-    except RecursionError:
-        raise _too_deep() from None
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        what, _, path = str(error).partition(" - at `$")
-        missing = _MISSING.search(what)
-        field = path.rstrip("`").lstrip(".") or (missing[1] if missing else "body")
-        raise UsageError(what, field=field, fix="GET /openapi.json shows what the body must be") from None
-
-
-def _check_depth(value: Any) -> None:
-    # Level by level and not by recursion: the depth is what a stranger chose.
-    layer = _containers([value])
-    for _ in range(_DEPTH):
-        layer = [inner for outer in layer for inner in _containers(outer)]
-    if layer:
-        raise _too_deep()
-
-
-def _containers(outer: dict[str, Any] | list[Any]) -> list[Any]:
-    """The objects and lists directly within one."""
-    values = outer.values() if isinstance(outer, dict) else outer
-    return [value for value in values if isinstance(value, dict | list)]
-
-
-def _too_deep() -> TooLargeError:
-    return TooLargeError(f"JSON nested deeper than {_DEPTH} levels", fix="experiment files are flat")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from rftd.daemon.views.problem import MEDIA_TYPE, Problem
-from rftd.daemon.views.route import CommandRoute, Route
+from rftd.daemon.views.route import YAML, CommandRoute, Route
 from rftd.daemon.views.wire import wire_name
 from rftd.ops.health import Verdict
+
+_FILE: Final = "The experiment file itself, paths absolute, with no `${...}` and no secret as a value."
 
 
 def answers(
@@ -26,9 +28,12 @@ def answers(
     }
 
 
-def takes(kind: type[msgspec.Struct], *, required: bool) -> dict[str, Any]:
-    """The `openapi_extra` of a route that reads a body of `kind`."""
-    return {"requestBody": {"required": required, "content": _json(kind.__name__)}}
+def takes(kind: type[msgspec.Struct], *, required: bool, file: bool = False) -> dict[str, Any]:
+    """The `openapi_extra` of a route that reads a body of `kind`, or an experiment file as it is."""
+    content = _json(kind.__name__)
+    if file:
+        content[YAML] = {"schema": {"type": "object", "description": _FILE}}
+    return {"requestBody": {"required": required, "content": content}}
 
 
 def install(app: FastAPI, declared: list[Route[Any]]) -> None:

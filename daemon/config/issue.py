@@ -152,14 +152,21 @@ def report(issues: Sequence[Issue], source: SourceMap | None = None) -> ConfigEr
 
 
 def say_where(error: RftdError, source: SourceMap) -> None:
-    """Adds file, line and column to an error, or to each of several, that names a field which the file has."""
+    """Adds file, line and column to an error, or to each of several, that names a field which the file has.
+
+    The field gets the name that the file has for it.
+    """
     for each in getattr(error, "errors", None) or (error,):
         path = parse(each.field) if each.field else None
-        if path and not source.has(path):
-            path = (*path[:-1], str(path[-1]))  # a key of digits, such as a token id
+        if path and not source.has(path) and source.has(key := (*path[:-1], str(path[-1]))):
+            path = key  # a key of digits, such as a token id
+        if path and source.written(path) != path:
+            each.field = show(source.written(path))
         # A default that is wrong stands nowhere in the file: the section around it is shown instead.
         while path and not source.has(path):
             path = path[:-1]
-        place = source.locate(path) if path else None
+        place = source.locate(path, at_key=isinstance(each, UnknownField)) if path else None
         if place is not None:
             each.where = f"{place}, {each.where}" if each.where else str(place)
+            if isinstance(each, FieldError):
+                each.excerpt = source.excerpt(place)

@@ -16,7 +16,7 @@ from rftd.daemon.registry import Entry
 from rftd.daemon.supervisor.forking import check_parent, check_payloads, evaluated, forked_spec, lineage_note, moved
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock, iso
-from rftd.ops.errors import ConflictError, NotFoundError
+from rftd.ops.errors import ConflictError, NotFoundError, ReusedKeyError
 from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position
@@ -143,7 +143,9 @@ class Intake:
             else:
                 spec = known.spec
         elif known.spine.forked is None:
-            raise ConflictError("this request id is that of another command", fix="send a new one")
+            raise ReusedKeyError(
+                "this request id is that of another command", field="Idempotency-Key", fix="send a new one"
+            )
         else:
             spec = known.spec
             event = known.spine.forked

@@ -27,7 +27,7 @@ from rftd.daemon.dlq.verdicts import dropped_id
 from rftd.daemon.supervisor.inbox import Request
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import Clock, iso
-from rftd.ops.errors import ConflictError, FencedError, UnreachableError
+from rftd.ops.errors import FencedError, ReusedKeyError, UnreachableError
 from rftd.ops.ids import derive
 from rftd.streams.envelope import Position
 from rftd.streams.folds.commands import Commands, KeyUse
@@ -98,7 +98,7 @@ class Orders:
     ) -> KeyUse:
         """The record that is in effect: there already, and `whole`, or made by `write`, which is given its id.
 
-        Raises ConflictError if the key was used for something else, UnreachableError if nobody can decide on it now,
+        Raises ReusedKeyError if the key was used for something else, UnreachableError if nobody can decide on it now,
         and what `write` raises.
         """
         deadline_s = self._clock.monotonic_s() + PATIENCE_S
@@ -126,12 +126,12 @@ class Orders:
                     return use
 
     async def check(self, order: Order) -> None:
-        """Raises ConflictError if the key was used for something else."""
+        """Raises ReusedKeyError if the key was used for something else."""
         await self._refresh(None)
         self.standing(order)
 
     def standing(self, order: Order) -> KeyUse | None:
-        """The record of the order that is in effect. Raises ConflictError if the key was used for something else."""
+        """The record of the order that is in effect. Raises ReusedKeyError if the key was used for something else."""
         seen = self._at(self._next_id(order))
         uses = [use for fold in self._folds for use in fold.of(order.key) if use.effective]
         if not uses or (seen is not None and uses[0].event == seen.event):
@@ -153,11 +153,11 @@ class Orders:
 
     @asynccontextmanager
     async def _alone(self, order: Order) -> AsyncIterator[None]:
-        """Holds the key. Raises ConflictError if it is in use for something else."""
+        """Holds the key. Raises ReusedKeyError if it is in use for something else."""
         # No await between this line and the count: on one loop, nobody can remove the entry in between.
         holders = self._held.setdefault(order.key, _Holders(order))
         if holders.order != order:
-            raise ConflictError(
+            raise ReusedKeyError(
                 f"this key is in use to {holders.order.verb} something else",
                 field="Idempotency-Key",
                 fix="send a new key",
@@ -172,12 +172,12 @@ class Orders:
                 del self._held[order.key]
 
 
-def _used(order: Order, uses: Sequence[KeyUse]) -> ConflictError:
+def _used(order: Order, uses: Sequence[KeyUse]) -> ReusedKeyError:
     """The refusal of a key. A fork is submitted first."""
     first = next((use for use in uses if use.verb == "fork"), uses[0])
     what = first.verb if first.experiment is None else f"{first.verb} {first.experiment}"
     same = first.verb == order.verb and first.experiment == order.experiment
-    return ConflictError(
+    return ReusedKeyError(
         f"this key was used to {what} at {iso(first.time_ns)}" + (", with another body" if same else ""),
         field="Idempotency-Key",
         where=str(first.position),

@@ -119,7 +119,12 @@ def receipt_of(experiment: UUID, done: Done) -> Receipt:
     return Receipt(id=str(experiment), event=str(done.event), position=str(done.position))
 
 
-@command("/v1/experiments", Submit, SubmitReceipt, tag=_TAG)
+def of_file(content: dict[str, Any]) -> Submit:
+    """The submission that an experiment file alone is."""
+    return Submit(config=content)
+
+
+@command("/v1/experiments", Submit, SubmitReceipt, tag=_TAG, of_file=of_file)
 async def submit(daemon: Daemon, body: Submit, key: UUID) -> SubmitReceipt:
     """Submit an experiment. It is validated, and in the log when this answers."""
     accepted = await daemon.operations.submit(_with_labels(body), request_id=key)

@@ -36,6 +36,8 @@ NAME_CHARACTERS: Final = 500
 POSITION_CHARACTERS: Final = 100
 COMMAND_TIMEOUT_S: Final = 120.0
 """Longest time for a command: a submission reads its datasets whole, to count and digest them."""
+YAML: Final = "application/yaml"
+"""The media type of an experiment file (RFC 9512)."""
 STREAM: Final = "/v1/experiments/{name}/stream"
 """An experiment's page as server-sent events: no answer that ends, and so no `ReadRoute`."""
 
@@ -131,6 +133,8 @@ class CommandRoute(Route[R], Generic[B, R]):
     summary: str
     timeout_s: float
     """Longest time until it is in the log."""
+    of_file: Callable[[dict[str, Any]], B] | None = None
+    """Makes the body of an experiment file's content, if the file itself is taken as well."""
 
 
 def read(
@@ -154,6 +158,7 @@ def command(
     name: str | None = None,
     summary: str | None = None,
     timeout_s: float = COMMAND_TIMEOUT_S,
+    of_file: Callable[[dict[str, Any]], B] | None = None,
 ) -> Callable[[Callable[..., Awaitable[R]]], CommandRoute[B, R]]:
     """Declares a command: the function below carries it out, once for each key."""
 
@@ -168,6 +173,7 @@ def command(
             work=work,
             optional=optional,
             timeout_s=timeout_s,
+            of_file=of_file,
         )
 
     return declared

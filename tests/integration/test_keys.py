@@ -16,7 +16,7 @@ from rftd.daemon.operations import Done
 from rftd.daemon.supervisor.inbox import Request
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.supervisor import Supervisor
-from rftd.ops.errors import ConflictError, NotFoundError
+from rftd.ops.errors import ConflictError, NotFoundError, ReusedKeyError
 from rftd.ops.ids import derive
 from rftd.streams import topics
 from rftd.streams.codec import Writer, decode
@@ -61,11 +61,11 @@ async def test_a_key_that_paused_does_not_resume(desk: ForkDesk, ids, fake_world
         paused = await supervisor.pause(experiment, reason="a", request_id=key)
         assert run.state.spine.status is Status.PAUSED
         assert await supervisor.pause(experiment, reason="a", request_id=key) == paused
-        with pytest.raises(ConflictError, match=rf"this key was used to pause {experiment} at 20\d\d-") as refused:
+        with pytest.raises(ReusedKeyError, match=rf"this key was used to pause {experiment} at 20\d\d-") as refused:
             await supervisor.resume(experiment, reason="a", request_id=key)
         assert refused.value.field == "Idempotency-Key"
         assert run.state.spine.status is Status.PAUSED
-        with pytest.raises(ConflictError, match="with another body"):
+        with pytest.raises(ReusedKeyError, match="with another body"):
             await supervisor.pause(experiment, reason="b", request_id=key)
         await supervisor.resume(experiment, reason="a", request_id=ids.new())
         await until(lambda: run.state.spine.status is Status.RUNNING)
@@ -86,16 +86,16 @@ async def test_a_key_makes_one_experiment(desk: ForkDesk, ids, fake_world) -> No
     async with desk.open() as supervisor:
         first = await supervisor.submit(one, request_id=key)
         for wanted in (supervisor.submit(two, request_id=key), supervisor.submit(one | {"seed": 5}, request_id=key)):
-            with pytest.raises(ConflictError, match=f"this key was used to submit {first.experiment}"):
+            with pytest.raises(ReusedKeyError, match=f"this key was used to submit {first.experiment}"):
                 await wanted
-        with pytest.raises(ConflictError, match="used to submit"):
+        with pytest.raises(ReusedKeyError, match="used to submit"):
             await supervisor.cancel(first.experiment, reason="", request_id=key)
         (desk.folder / "train.jsonl").rename(desk.folder / "moved.jsonl")  # what was taken in is not looked at again
         assert await supervisor.submit(one, request_id=key) == first
         (desk.folder / "moved.jsonl").rename(desk.folder / "train.jsonl")
     async with desk.open() as another:
         assert await another.submit(one, request_id=key) == first
-        with pytest.raises(ConflictError, match="used to submit"):
+        with pytest.raises(ReusedKeyError, match="used to submit"):
             await another.submit(two, request_id=key)
         assert {entry.name for entry in another._registry.entries.values()} == {"one"}
         await end(another, ids, first.experiment)
@@ -107,7 +107,7 @@ async def test_a_key_makes_one_fork_and_keeps_one_set_of_files(desk: ForkDesk, i
     async with desk.open() as supervisor:
         parent = await desk.submit(supervisor)
         fork = await desk.fork(supervisor, parent, 9, request_id=key)
-        with pytest.raises(ConflictError, match=f"this key was used to fork {fork.experiment}"):
+        with pytest.raises(ReusedKeyError, match=f"this key was used to fork {fork.experiment}"):
             await desk.fork(supervisor, parent, 8, request_id=key)
         await desk.completed(fork.experiment)
         done = await supervisor.archive(parent, to="", request_id=archived)
@@ -117,7 +117,7 @@ async def test_a_key_makes_one_fork_and_keeps_one_set_of_files(desk: ForkDesk, i
             supervisor.remove(parent, reason="", archive=False, request_id=archived),
             supervisor.archive(fork.experiment, to="", request_id=archived),
         ):
-            with pytest.raises(ConflictError, match=f"this key was used to archive {parent}"):
+            with pytest.raises(ReusedKeyError, match=f"this key was used to archive {parent}"):
                 await wanted
         await supervisor.restore(parent, source="", request_id=ids.new())
         assert await supervisor.archive(parent, to="", request_id=archived) == done, "it was archived then"
@@ -160,7 +160,7 @@ async def test_callers_at_once_get_one_answer(desk: ForkDesk, ids) -> None:
         *answers, refused = await asyncio.gather(*same, other, return_exceptions=True)
         assert len(set(answers)) == 1
         assert isinstance(answers[0], Done)
-        assert isinstance(refused, ConflictError)
+        assert isinstance(refused, ReusedKeyError)
         assert "this key is in use to pause" in refused.what
         with pytest.raises(NotFoundError):
             await supervisor.pause(ids.new(), reason="", request_id=ids.new())
@@ -192,7 +192,7 @@ async def test_keys_of_an_older_release_are_known(desk: ForkDesk, ids, clock) ->
         [place] = await desk.log.append([old.draft(ExperimentPaused(), experiment=experiment, id=key)])
         await until(lambda: run.state.spine.status is Status.PAUSED)
         assert await supervisor.pause(experiment, reason="", request_id=key) == Done(key, place)
-        with pytest.raises(ConflictError, match="this key was used to pause"):
+        with pytest.raises(ReusedKeyError, match="this key was used to pause"):
             await supervisor.resume(experiment, reason="", request_id=key)
         assert await of_type(desk.log, experiment, ExperimentResumed) == []
         await end(supervisor, ids, experiment)

@@ -6,13 +6,14 @@ from uuid import UUID
 
 import httpx
 import pytest
-from synthetic.daemon.experiment_files import config
+from synthetic.daemon.experiment_files import TEXT, config
 
 from rftd.ops import limits
 
 pytestmark = pytest.mark.anyio
 
 JSON = {"Content-Type": "application/json"}
+YAML = {"Content-Type": "application/yaml; charset=utf-8"}
 
 
 def problem(answer: httpx.Response, status: int, code: str, field: str | None = None) -> dict:
@@ -117,6 +118,53 @@ async def test_bodies_that_are_none(client: httpx.AsyncClient) -> None:
         problem(await client.post("/v1/experiments", content=body, headers=JSON), 422, "RFTD-USE-001", field)
 
 
+async def test_an_experiment_file_is_taken_as_it_is(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/v1/experiments", content=TEXT.encode(), headers=YAML | {"Idempotency-Key": "file"})
+    assert answer.status_code == 202, answer.text
+    again = await client.post("/v1/experiments", json={"config": config()}, headers={"Idempotency-Key": "file"})
+    assert again.json() == answer.json(), "it says the same in JSON"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "where"),
+    [
+        ("repeat_times", "repeat_tims", "RFTD-CFG-004", "body:6:3"),
+        ("batch_size: 2", "batch_size: two", "RFTD-CFG-005", "body:11:15"),
+        ("batch_size: 2", "batch_size: 1\n  batch_size: 2", "RFTD-CFG-002", "body:12:3"),
+        ("name: mine", "name: ${oc.env:HOME}", "RFTD-CFG-006", "body:2:7"),
+        ("/c", "c", "RFTD-CFG-005", "body:3:22"),
+        ("name: mine", "name: !!python/object:os.system x", "RFTD-CFG-002", "body:2:7"),
+        ("name: mine", "name: 'mine", "RFTD-CFG-002", None),
+    ],
+)
+async def test_an_error_of_a_file_has_its_line(
+    client: httpx.AsyncClient, old: str, new: str, code: str, where: str | None
+) -> None:
+    answer = await client.post("/v1/experiments", content=TEXT.replace(old, new).encode(), headers=YAML)
+    body = problem(answer, 422, "RFTD-CFG-001")
+    [found] = body["errors"] or [body]
+    assert found["code"] == code
+    assert found["where"].startswith("body:")
+    assert where is None or found["where"] == where
+    assert where is None or "^" in found["excerpt"]
+
+
+async def test_files_that_are_none(client: httpx.AsyncClient) -> None:
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in ("ab", "bc", "cd", "de")
+    )
+    for text, status, code in (
+        (b"", 422, "RFTD-CFG-001"),
+        (b"- a\n", 422, "RFTD-CFG-001"),
+        (b"name: \xff", 422, "RFTD-USE-001"),
+        (b"a: " + b"[" * 10_000 + b"]" * 10_000, 413, "RFTD-API-003"),
+        (bomb.encode(), 413, "RFTD-API-003"),
+        (b"a: " + b"x" * limits.CONFIG_SIZE_BYTES, 413, "RFTD-API-003"),
+        (b"a: " + b"x" * limits.REQUEST_SIZE_BYTES, 413, "RFTD-API-003"),
+    ):
+        problem(await client.post("/v1/experiments", content=text, headers=YAML), status, code)
+
+
 async def test_deep_json_is_refused(client: httpx.AsyncClient) -> None:
     for depth in (40, 100_000):
         body = b'{"config": {"a": ' + b"[" * depth + b"]" * depth + b"}}"
@@ -136,7 +184,11 @@ async def test_large_bodies_are_refused_declared_or_not(client: httpx.AsyncClien
 
 async def test_media_type_method_path_and_parameters(client: httpx.AsyncClient) -> None:
     plain = await client.post("/v1/experiments", content=b"{}", headers={"Content-Type": "text/plain"})
-    problem(plain, 422, "RFTD-USE-001", "Content-Type")
+    problem(plain, 415, "RFTD-API-006", "Content-Type")
+    pausing = await client.post("/v1/experiments/small/pause", content=b"reason: a", headers=YAML)
+    problem(pausing, 415, "RFTD-API-006", "Content-Type")
+    asked = await client.post("/v1/experiments", params={"dry_run": "true"}, json={"config": config()})
+    problem(asked, 422, "RFTD-USE-001", "dry_run")
     problem(await client.delete("/v1/experiments"), 405, "RFTD-API-004")
     problem(await client.get("/v1/nothing"), 404, "RFTD-NOF-001")
     problem(await client.get("/v1/experiments/"), 404, "RFTD-NOF-001")
