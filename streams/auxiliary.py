@@ -30,6 +30,8 @@ class AuxiliarySpec(msgspec.Struct, frozen=True, kw_only=True):
     max_response_tokens: Index = 0
     """The longest answer, of a service too."""
     chat_template: str | None = None
+    enable_thinking: bool | None = None
+    """A variable of the chat template; None: it is not given."""
     trust_remote_code: bool = False
     temperature: Finite = 1.0
     """How it is asked where the caller does not say; `top_p` and `top_k` likewise."""

@@ -96,6 +96,7 @@ def _spec(
         max_prompt_tokens=prompt,
         max_response_tokens=response,
         chat_template=given.chat_template,
+        enable_thinking=given.enable_thinking,
         trust_remote_code=model.trust_remote_code,
         temperature=model.temperature if given.temperature is None else given.temperature,
         top_p=model.top_p if given.top_p is None else given.top_p,
@@ -117,6 +118,9 @@ def _at_service(given: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, not
         notes.wrong((*path, "base_url"), "is no http address", "begin it with http:// or https://", WrongValue)
     if given.model_path:
         notes.warn("explorer.auxiliary_models: model_path has no effect with engine_type external")
+    if given.enable_thinking is not None:
+        what = f"is {str(given.enable_thinking).lower()}, and a service fills its chat template in by itself"
+        notes.wrong((*path, "enable_thinking"), what, "start the service with it, and leave it out here", Unsupported)
     check_struct(given.extra_engine_args, ServiceArgs, (*path, "extra_engine_args"), "a service", notes)
     return msgspec.structs.replace(
         spec,

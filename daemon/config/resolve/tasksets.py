@@ -121,20 +121,21 @@ def _spec(
     if selector not in _SELECTORS:
         what = f"{selector} cannot be run yet"
         notes.wrong((*path, "data_selector", "selector_type"), what, f"write {' or '.join(_SELECTORS)}", Unsupported)
-    if workflow is None and taskset.format.workflow_key:
-        workflow = _FALLBACK_WORKFLOW  # for rows that do not name their own
     if workflow is None:
-        notes.wrong(
-            (*path, "default_workflow_type"), "no workflow is named", "write default_workflow_type: math_workflow"
-        )
-        return None
+        workflow = _FALLBACK_WORKFLOW
+        # A key names each row's own, and this one is for rows that name none.
+        if not taskset.format.workflow_key:
+            notes.warn(
+                f"{show((*path, 'default_workflow_type'))} names no workflow: {workflow} asks for a worked answer"
+            )
     for key in _OF_ROWS:
         if getattr(taskset.format, key) != Format.model_fields[key].default:
             notes.warn(f"{show(path)}.format.{key} has no effect: it is for rows to train on, not for tasks")
     given: ExplorerInput = experiment.buffer.explorer_input
     reward = taskset.default_reward_fn_type or given.default_reward_fn_type
     _known((*path, "default_workflow_type"), "workflow", workflow, notes)
-    _known((*path, "default_reward_fn_type"), "reward", reward, notes)
+    own: FieldPath = path if taskset.default_reward_fn_type else _INPUT
+    _known((*own, "default_reward_fn_type"), "reward", reward, notes)
     check_declared(REWARDS, reward or own_reward(workflow), taskset.reward_fn_args, (*path, "reward_fn_args"), notes)
     workflow_args, reward_args = _arguments(taskset, workflow, reward, path, notes)
     return TasksetSpec(

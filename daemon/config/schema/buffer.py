@@ -101,7 +101,7 @@ class Taskset(Section):
 
     name: str = ""
     storage_type: Annotated[Literal["file", "queue", "sql"], word()] = "file"
-    path: Annotated[str, LocalPath()] = ""
+    path: Annotated[str | None, LocalPath()] = None
     """Required; checked once stages are laid over the global sections."""
     subset_name: str | None = None
     split: str = "train"

@@ -124,7 +124,8 @@ class AuxiliaryModel(RolloutModel):
     min_response_tokens: Annotated[Natural, InUnit("tokens")] | None = refused(None, why=_ASKED)
     enable_prompt_truncation: bool | None = refused(None, why="a prompt that is too long is refused")
     ignore_eos: bool = refused(False, why=_ASKED)
-    enable_thinking: bool | None = refused(None, why="its chat template is asked without it")
+    enable_thinking: bool | None = None
+    """A variable of its chat template, with an engine of its own: a service fills its template in by itself."""
     enable_auto_tool_choice: bool | None = refused(None, why=_FORMS)
     tool_call_parser: str | None = refused(None, why=_FORMS)
     reasoning_parser: str | None = refused(None, why=_FORMS)

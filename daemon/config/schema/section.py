@@ -63,22 +63,37 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _read(cls, value: Any, info: ValidationInfo) -> Any:
-        text, section = _expects(cls, info.field_name or "")
+        text, empty = _expects(cls, info.field_name or "")
         # A variable of the environment is always text: in a numeric field it stands for the number that it
         # spells.
         if isinstance(value, EnvText):
             return str(value) if text else read_scalar(value)
-        return {} if value is None and section else value
+        # A key with nothing behind it, such as a section of comments alone, holds nothing.
+        if value is None:
+            return None if empty is None else empty()
+        if isinstance(value, dict) and None in value.values() and _holds_sections(cls, info.field_name or ""):
+            return {key: {} if held is None else held for key, held in value.items()}
+        return value
 
 
 @cache
-def _expects(cls: type[Section], name: str) -> tuple[bool, bool]:
-    """(True if the field takes text, True if it is a section that is always there)."""
+def _holds_sections(cls: type[Section], name: str) -> bool:
+    """True of a mapping of sections by names of the user's."""
+    held = get_args(cls.model_fields[name].annotation)[-1:]
+    return any(isinstance(each, type) and issubclass(each, Section) for each in held)
+
+
+@cache
+def _expects(cls: type[Section], name: str) -> tuple[bool, type[dict[str, Any]] | type[list[Any]] | None]:
+    """True if the field takes text, and the kind of what it holds if it is a section, a mapping or a list."""
     annotation = cls.model_fields[name].annotation
     # Cached by class and field: a file has thousands of values, and an annotation is walked slowly.
     members = set(_members(annotation))
-    is_section = isinstance(annotation, type) and issubclass(annotation, Section)
-    return bool(members & {str, Any}) or any(isinstance(member, str) for member in members), is_section
+    text = bool(members & {str, Any}) or any(isinstance(member, str) for member in members)
+    if get_origin(annotation) is list:
+        return text, list
+    holds = get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, Section))
+    return text, dict if holds else None
 
 
 def _members(annotation: Any) -> Iterator[Any]:

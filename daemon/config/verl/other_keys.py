@@ -133,7 +133,7 @@ ACTOR: Final = (
     field(f"{_ACTOR}.optim.betas", "any", [0.9, 0.999], f"{_OPTIM}.betas"),
     rule(f"{_ACTOR}.optim.lr_warmup_steps", "int", -1, f"{_OPTIM}.lr_warmup_steps", "times sync_interval"),
     rule(f"{_ACTOR}.optim.lr_scheduler_type", "text", "constant", f"{_OPTIM}.lr_scheduler_type"),
-    rule(f"{_ACTOR}.optim.warmup_style", "text", None, f"{_OPTIM}.lr_scheduler_type", "veRL's older name"),
+    rule(f"{_ACTOR}.optim.warmup_style", "text", "constant", f"{_OPTIM}.lr_scheduler_type", "veRL's older name"),
     rule(f"{_ACTOR}.optim.min_lr_ratio", "number", 0.0, f"{_OPTIM}.min_lr_ratio"),
     rule(f"{_ACTOR}.optim.optimizer", "text", "AdamW", f"{_OPTIM}.optimizer_type"),
     dropped(f"{_ACTOR}.optim.clip_grad", "actor.grad_clip is what veRL clips by", "number", 1.0),

@@ -56,6 +56,7 @@ class AuxiliaryEngine:
                 max_prompt_tokens=spec.max_prompt_tokens,
                 max_response_tokens=spec.max_response_tokens,
                 chat_template=spec.chat_template,
+                enable_thinking=spec.enable_thinking,
                 trust_remote_code=spec.trust_remote_code,
             ),
             rollout=RolloutSpec(

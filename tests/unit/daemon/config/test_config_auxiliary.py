@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +13,13 @@ from rftd.daemon.config.loading import Submission
 from rftd.daemon.config.resolve.gpu_shares import shares_of
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.supervisor.preflight import check_tasksets, preflight
+from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.auxiliary import AuxiliarySpec
+from rftd.streams.spec import ModelSpec
 from rftd.workers.devices.host import Host
 from rftd.workers.models.tiny_model import make_tiny_model
+from rftd.workers.rollout.auxiliary.own_engine import AuxiliaryEngine
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -40,6 +44,30 @@ def test_an_engine_of_its_own_and_a_service(load: Load, tmp_path: Path) -> None:
     assert (service.name, service.served, service.base_url) == ("m-1", True, "https://j.test/v1")
     assert (service.api_key_env, service.base_url_env, service.model_name) == ("JUDGE_KEY", "", "m-1")
     assert service.max_response_tokens == 32
+
+
+def test_thoughts_are_a_variable_of_its_own_template_and_a_service_has_its_own(
+    load: Load, errors: Errors, tmp_path: Path
+) -> None:
+    submission = load(
+        overrides=[
+            of("{engine_type: fake, enable_thinking: false}"),
+            "trainer.trainer_type=fake",
+            f"checkpoint_root_dir={tmp_path}",
+        ]
+    )
+    (stage,) = submission.spec.stages
+    auxiliary = AuxiliaryEngine(stage.auxiliary[0], submission.spec, stage, ManualClock())
+
+    async def opened() -> ModelSpec:
+        async with asyncio.TaskGroup() as tasks:
+            model = (await auxiliary.opened(tasks)).model
+        await auxiliary.close()
+        return model
+
+    assert asyncio.run(opened()).enable_thinking is False
+    (text,) = errors(overrides=[of(SERVICE.replace("model_name", "enable_thinking: true, model_name"))])
+    assert "auxiliary_models[0].enable_thinking: is true, and a service fills its chat template in by itself" in text
 
 
 def test_a_variable_that_is_not_set_here_is_named_once_and_no_value_is(load: Load) -> None:
