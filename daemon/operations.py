@@ -13,6 +13,7 @@ from rftd.daemon.why.wait import Why
 from rftd.ops.errors import LogLossError
 from rftd.streams.envelope import Position
 from rftd.streams.folds.failed_tasks import FailedTask
+from rftd.streams.spec import ExperimentSpec
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +57,13 @@ class Operations(Protocol):
 
         `config` is the client's normalised configuration (`rftd.daemon.config`). Raises ConfigError, DataError (nothing
         was appended), ConflictError (its folder is in use).
+        """
+        ...
+
+    async def check(self, config: dict[str, Any]) -> ExperimentSpec:
+        """The specification that `submit` would append now, after the same checks. Nothing is appended.
+
+        Raises as `submit`.
         """
         ...
 

@@ -65,9 +65,8 @@ def router(services: Services, declared: list[Route[Any]]) -> APIRouter:
                 name=each.name,
                 summary=each.summary,
                 tags=[each.tag],
-                # 202, not 200: the command is in the log, and what it asks for happens after that.
-                status_code=202,
-                responses=answers(each.answer, status=202),
+                status_code=_status_of(each),
+                responses=answers(each.answer, status=_status_of(each)),
                 openapi_extra=takes(each.body, required=not each.optional, file=each.of_file is not None),
             )
         elif isinstance(each, ReadRoute):
@@ -122,23 +121,27 @@ def _asked(services: Services, read: ReadRoute[Any]) -> Handler:
 
 
 def _commanded(services: Services, command: CommandRoute[Any, Any]) -> Handler:
-    async def route(request: Request, key: str | None, **parameters: Any) -> Response:
+    async def route(request: Request, key: str | None = None, **parameters: Any) -> Response:
         _check_query(request, parameters)
         body = await read_body(request, command)
         # Without a key each request gets a fresh one, so that two equal requests without a key are two commands.
-        id = request_id(key, services.ids)
+        keys = [] if command.dry else [request_id(key, services.ids)]
         with body.lines():
             async with _within(command.timeout_s):
-                receipt = await command.work(services, body.value, id, **parameters)
+                receipt = await command.work(services, body.value, *keys, **parameters)
         location = f"/v1/experiments/{receipt.id}" if isinstance(receipt, SubmitReceipt) else None
-        return respond(receipt, status=202, headers={"Location": location} if location else None)
+        return respond(receipt, status=_status_of(command), headers={"Location": location} if location else None)
 
-    own = [
-        inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request),
-        inspect.Parameter("key", inspect.Parameter.KEYWORD_ONLY, annotation=Key, default=None),
-    ]
+    own = [inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)]
+    if not command.dry:
+        own.append(inspect.Parameter("key", inspect.Parameter.KEYWORD_ONLY, annotation=Key, default=None))
     route.__doc__ = command.text
     return with_parameters(route, [*parameters_of(command.work, command.path), *own])
+
+
+def _status_of(command: CommandRoute[Any, Any]) -> int:
+    # 202, not 200: the command is in the log, and what it asks for happens after that.
+    return 200 if command.dry else 202
 
 
 def _check_query(request: Request, known: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from rftd.daemon.views.wire import from_wire, to_wire
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.decoding import UNREADABLE
-from rftd.ops.errors import NotFoundError, UnreachableError, UsageError, WaitTimeoutError
+from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, UsageError, WaitTimeoutError
 from rftd.ops.ids import SystemIds
 
 if TYPE_CHECKING:
@@ -162,6 +162,11 @@ class Client:
             where=self.url,
             fix="start one with `rftd serve`, or name its address with --server",
         )
+
+
+def nobody_listens(error: RftdError) -> bool:
+    """True if the error says that there is no daemon at all: nothing was sent."""
+    return isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
 
 
 def follow(

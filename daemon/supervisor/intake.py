@@ -79,6 +79,16 @@ class Intake:
         self._clock = clock
         self._roles = roles
 
+    async def check(self, spec: ExperimentSpec) -> ExperimentSpec:
+        """The specification as `submit` would append it for a new key. Raises ConflictError as it does."""
+        spec = within_reach(spec, self._roles)
+        if spec.half != "both" and self._half(spec, None) in self._entries:
+            return spec
+        # Nothing is tidied: what a crash left in the folder of a removed experiment goes when somebody submits.
+        spec = await self._housed(spec, tidy=False)
+        self._room()
+        return spec
+
     async def submit(self, spec: ExperimentSpec, *, key: UUID, id: UUID) -> Accepted:
         """See `Operations.submit`; `spec` has passed the preflight, and the event gets this id."""
         spec = within_reach(spec, self._roles)
@@ -100,13 +110,16 @@ class Intake:
             await self._check_half(experiment, spec)
         return Accepted(experiment=experiment, name=spec.name, event=id, position=position, warnings=spec.warnings)
 
-    def _half(self, spec: ExperimentSpec, event: UUID) -> UUID:
-        """The experiment that this is a half of: one that lives, else a new one.
+    def _half(self, spec: ExperimentSpec, event: UUID | None) -> UUID:
+        """The experiment that this is a half of: one that lives, else a new one; that of the event, if it is there.
 
         Its id follows from its folder, so that two daemons that take in a half each at once mean the same one. Raises
         ConflictError if the half is there already, or is one of something else.
         """
-        if (again := next((each for each in self._entries.values() if each.spine.holds(event)), None)) is not None:
+        if (
+            event
+            and (again := next((each for each in self._entries.values() if each.spine.holds(event)), None)) is not None
+        ):
             return again.id
         # By number as well as by folder: a folder may see several experiments of two halves, one after the other, and
         # each pair needs an id of its own.
@@ -200,7 +213,7 @@ class Intake:
         ]
         await append_when_space(self._log, drafts, clock=self._clock)
 
-    async def _housed(self, spec: ExperimentSpec) -> ExperimentSpec:
+    async def _housed(self, spec: ExperimentSpec, *, tidy: bool = True) -> ExperimentSpec:
         """The specification with a job folder of its own. Raises ConflictError if the folder is in use."""
         live = [entry for entry in self._entries.values() if entry.status and not entry.status.ended]
         if any(entry.job_dir == spec.job_dir for entry in live):
@@ -208,7 +221,8 @@ class Intake:
                 f"an experiment that has not ended uses {spec.job_dir}", field="name", fix="cancel it, or choose a name"
             )
         # Before looking into the folder: what a crash left of a removed experiment there would read as one in use.
-        await self._tidy()
+        if tidy:
+            await self._tidy()
         archived = [entry for entry in self._entries.values() if entry.spine.kept is Kept.ARCHIVED]
         if any(entry.job_dir == spec.job_dir for entry in archived):
             raise ConflictError(

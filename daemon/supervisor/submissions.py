@@ -45,18 +45,12 @@ class Submissions:
 
     async def submit(self, config: dict[str, Any], key: UUID) -> Accepted:
         """See `Operations.submit`."""
-        from rftd.daemon.config.loading import check_config
-
         made: dict[UUID, Accepted] = {}
-
-        def checked() -> ExperimentSpec:
-            host = self._host()
-            return preflight(check_config(config, host=host), host)
 
         async def write(id: UUID) -> Position:
             # Before the lock: digesting a dataset may take minutes, and nobody else's submission, archive or removal
             # should wait for that.
-            spec = await asyncio.to_thread(checked)
+            spec = await asyncio.to_thread(self._checked, config)
             async with self._folders:
                 await self._refresh()
                 made[id] = await self._intake.submit(spec, key=key, id=id)
@@ -65,6 +59,20 @@ class Submissions:
 
         use = await self._orders.carry_out(order_of(key, "submit", None, config), write, whole=self._whole)
         return made.get(use.event) or self._accepted(use)
+
+    async def check(self, config: dict[str, Any]) -> ExperimentSpec:
+        """See `Operations.check`."""
+        spec = await asyncio.to_thread(self._checked, config)
+        async with self._folders:
+            await self._refresh()
+            return await self._intake.check(spec)
+
+    def _checked(self, config: dict[str, Any]) -> ExperimentSpec:
+        """The specification as it could be taken in. Raises ConfigError, DataError. Blocks."""
+        from rftd.daemon.config.loading import check_config
+
+        host = self._host()
+        return preflight(check_config(config, host=host), host)
 
     async def fork(self, wanted: WantedFork, key: UUID) -> Forked:
         """See `Operations.fork`."""

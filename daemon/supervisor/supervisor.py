@@ -43,6 +43,7 @@ from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.log import EventLog
+from rftd.streams.spec import ExperimentSpec
 from rftd.streams.split_submission import EXPLORE, ROLES
 from rftd.workers.launcher.executor import Executor
 
@@ -214,6 +215,10 @@ class Supervisor:
         accepted = await self._submissions.submit(config, request_id)
         self.runs.look()
         return accepted
+
+    async def check(self, config: dict[str, Any]) -> ExperimentSpec:
+        """See `Operations.check`."""
+        return await self._submissions.check(config)
 
     async def fork(
         self,

@@ -1,6 +1,6 @@
-"""`rftd config`: an experiment file, printed as the daemon reads it or checked. Neither asks the daemon.
+"""`rftd config`: an experiment file, printed as the daemon reads it or checked.
 
-`check` hears of the devices and engines of this machine, as a daemon here would.
+`check` hears of the devices and engines of this machine, as a daemon here would; it asks a daemon if one is named.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from rftd.daemon.client.dry_run import DryRun
     from rftd.daemon.config.loading import Submission
+    from rftd.ops.errors import RftdError
     from rftd.workers.devices.host import Host
 
 _FILE = click.argument("file", type=click.Path(allow_dash=True))
@@ -47,20 +49,42 @@ def show(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
 @_FILE
 @_SET
 @_JSON
-def check(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
+@click.option("--server", metavar="URL", help="Ask the daemon at URL, too. Default: nobody is asked.")
+def check(file: str, overrides: tuple[str, ...], *, as_json: bool, server: str | None) -> None:
     """Check whether FILE can be submitted here: prints `ok` and warnings, or all errors at once (exit 2)."""
     from rftd.workers.devices.discovery import find_host
+    from rftd.workers.devices.host import ANY_HOST
 
-    submission = _load(file, overrides, find_host(), as_json=as_json)
+    # A daemon that is asked knows its own machine, which may be another one.
+    submission = _load(file, overrides, ANY_HOST if server else find_host(), as_json=as_json)
+    there = _ask(server, submission, as_json=as_json) if server else None
+    said = there.report.warnings if there and there.report else []
+    warnings = list(dict.fromkeys([*submission.warnings, *said]))
     if as_json:
         import json
 
-        click.echo(json.dumps({"ok": True, "warnings": list(submission.warnings), "errors": []}, indent=2))
+        result = {"ok": True, "warnings": warnings, "errors": []} | ({"said": there.said} if there else {})
+        click.echo(json.dumps(result, indent=2))
         return
     spec = submission.spec
     click.echo(f"ok: {spec.project}/{spec.name}, {_stages(submission)}")
-    for warning in submission.warnings:
+    if there:
+        click.echo(there.said)
+    for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
+
+
+def _ask(server: str, submission: Submission, *, as_json: bool) -> DryRun:
+    """The word of the daemon at `server`; what it refuses is shown as what is refused here."""
+    from rftd.daemon.client.dry_run import dry_run
+    from rftd.daemon.settings import Settings
+    from rftd.ops.errors import ConflictError, UsageError
+
+    try:
+        return dry_run(Settings(server=server), submission)
+    except (UsageError, ConflictError) as error:
+        _show_errors(error, as_json=as_json)
+        raise click.exceptions.Exit(error.exit_status) from None
 
 
 def _stages(submission: Submission) -> str:
@@ -80,14 +104,19 @@ def _load(file: str, overrides: tuple[str, ...], host: Host, *, as_json: bool = 
             return load_text(sys.stdin.read(), "<stdin>", overrides=overrides, host=host)
         return load_file(file, overrides=overrides, host=host)
     except ConfigErrors as errors:
-        if as_json:
-            import json
-
-            found = [
-                {"code": e.code, "field": e.field, "what": e.what, "where": e.where, "fix": e.fix}
-                for e in errors.errors
-            ]
-            click.echo(json.dumps({"ok": False, "warnings": [], "errors": found}, indent=2))
-        else:
-            click.echo(str(errors), err=True)
+        _show_errors(errors, as_json=as_json)
         raise click.exceptions.Exit(errors.exit_status) from None
+
+
+def _show_errors(error: RftdError, *, as_json: bool) -> None:
+    from rftd.daemon.output.failure import parts
+
+    if as_json:
+        import json
+
+        found = [
+            {"code": e.code, "field": e.field, "what": e.what, "where": e.where, "fix": e.fix} for e in parts(error)
+        ]
+        click.echo(json.dumps({"ok": False, "warnings": [], "errors": found}, indent=2))
+    else:
+        click.echo(str(error), err=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label the experiment; repeatable.")
 @click.option("--priority", type=int, metavar="N", help="Priority in the queue: the highest goes first. Default: 0.")
 @click.option("--wait", is_flag=True, help="Follow the experiment to its end; exit 1 if it does not complete.")
-@click.option("--dry-run", is_flag=True, help="Check the file and send nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the file as the daemon would, and submit nothing.")
 @click.option(
     "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a submission changes nothing."
 )
@@ -52,8 +52,7 @@ def command(
     named = dict(pair(label) for label in labels)
     submission = _load(file, overrides if priority is None else (*overrides, f"priority={priority}"))
     if dry_run:
-        _warn(submission.warnings, settings)
-        _show_dry(submission, settings)
+        _dry_run(submission, named, settings)
         return
     # The daemon warns of the rest by itself: it knows the devices and the engines.
     _warn((text for text in submission.warnings if text not in submission.spec.warnings), settings)
@@ -97,13 +96,27 @@ def _load(file: str, overrides: tuple[str, ...]) -> Submission:
     return load_file(file, overrides=overrides)
 
 
-def _show_dry(submission: Submission, settings: Settings) -> None:
+def _dry_run(submission: Submission, labels: dict[str, str], settings: Settings) -> None:
+    """Shows what a submission would come to, asked of the daemon if there is one."""
+    from rftd.daemon.client.dry_run import dry_run
+
+    there = dry_run(settings, submission, labels)
+    said = there.report.warnings if there.report else []
+    warnings = list(dict.fromkeys([*submission.warnings, *said]))
+    _warn(warnings, settings)
     if settings.machine_readable:
-        plan: dict[str, Any] = {"ok": True, "config": submission.config, "warnings": list(submission.warnings)}
+        plan: dict[str, Any] = {
+            "ok": True,
+            "daemon": there.url if there.report else None,
+            "said": there.said,
+            "config": submission.config,
+            "warnings": warnings,
+        }
         emit(plan, settings)
         return
     spec = submission.spec
-    click.echo(f"ok: {spec.project}/{spec.name}, {stages_of(submission)}; nothing was sent")
+    click.echo(f"ok: {spec.project}/{spec.name}, {stages_of(submission)}; nothing was submitted")
+    click.echo(there.said)
 
 
 def taken_in(

@@ -30,7 +30,7 @@ PathText = Annotated[str, Meta(max_length=_PATH_CHARACTERS)]
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of POST /v1/experiments."""
+    """The body of POST /v1/experiments and /v1/experiments/check."""
 
     config: dict[str, Any]
     """The experiment file, normalised by the client: no `${...}`, absolute paths, no secret as a value."""
@@ -97,6 +97,15 @@ class SubmitReceipt(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
 
 
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The experiment would be taken in; nothing was appended."""
+
+    name: str
+    """Its name; with a time stamp where its folder is in use and the file allows another."""
+    job_dir: str
+    warnings: list[str]
+
+
 class ForkReceipt(SubmitReceipt, frozen=True, kw_only=True):
     """The fork is in the log."""
 
@@ -129,6 +138,15 @@ async def submit(daemon: Daemon, body: Submit, key: UUID) -> SubmitReceipt:
     """Submit an experiment. It is validated, and in the log when this answers."""
     accepted = await daemon.operations.submit(_with_labels(body), request_id=key)
     return SubmitReceipt(**_taken_in(accepted))
+
+
+# A path of its own and no parameter of the submission's: a daemon of an older release ignored a parameter that it did
+# not know, and would have submitted what somebody wanted checked.
+@command("/v1/experiments/check", Submit, CheckReport, tag=_TAG, of_file=of_file, dry=True)
+async def check(daemon: Daemon, body: Submit) -> CheckReport:
+    """Check an experiment exactly as a submission of it would be checked, and append nothing."""
+    spec = await daemon.operations.check(_with_labels(body))
+    return CheckReport(name=spec.name, job_dir=spec.job_dir, warnings=list(spec.warnings))
 
 
 @command("/v1/experiments/{name}/fork", Fork, ForkReceipt, tag=_TAG)

@@ -125,7 +125,7 @@ class ReadRoute(Route[R]):
 
 @dataclass(frozen=True, kw_only=True)
 class CommandRoute(Route[R], Generic[B, R]):
-    """A POST: in effect, and in the log, when it is answered."""
+    """A POST: in effect, and in the log, when it is answered; or `dry`, and told what would be."""
 
     body: type[B]
     optional: bool
@@ -135,6 +135,8 @@ class CommandRoute(Route[R], Generic[B, R]):
     """Longest time until it is in the log."""
     of_file: Callable[[dict[str, Any]], B] | None = None
     """Makes the body of an experiment file's content, if the file itself is taken as well."""
+    dry: bool = False
+    """True: nothing is appended, so it has no key, and `work` is called without one."""
 
 
 def read(
@@ -159,6 +161,7 @@ def command(
     summary: str | None = None,
     timeout_s: float = COMMAND_TIMEOUT_S,
     of_file: Callable[[dict[str, Any]], B] | None = None,
+    dry: bool = False,
 ) -> Callable[[Callable[..., Awaitable[R]]], CommandRoute[B, R]]:
     """Declares a command: the function below carries it out, once for each key."""
 
@@ -174,6 +177,7 @@ def command(
             optional=optional,
             timeout_s=timeout_s,
             of_file=of_file,
+            dry=dry,
         )
 
     return declared

@@ -28,6 +28,7 @@ from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.log import EventLog
+from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
 
 
@@ -46,6 +47,9 @@ class LogOperations:
         position = await self._append(experiment.ExperimentSubmitted(spec=spec), id, request_id)
         await self._append(experiment.ExperimentAccepted(start=()), id, derive(request_id, "accepted"))
         return Accepted(experiment=id, name=spec.name, event=request_id, position=position, warnings=spec.warnings)
+
+    async def check(self, config: dict[str, Any]) -> ExperimentSpec:
+        return check_config(config)
 
     async def fork(
         self,

@@ -11,6 +11,7 @@ import pytest
 from synthetic.daemon import experiment_files
 from synthetic.daemon.command_line import Rftd, Said, Served
 from synthetic.daemon.house import open_house
+from synthetic.daemon.stranger import Stranger, stranger_at_work
 
 from rftd.daemon.cli import main
 from rftd.ops.http_server import bind, serving_http, url_of
@@ -58,6 +59,13 @@ def rftd(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         return Said(status, said.out, said.err)
 
     return run
+
+
+@pytest.fixture
+def stranger() -> Iterator[Stranger]:
+    """A server on a loopback port."""
+    with stranger_at_work() as at_work:
+        yield at_work
 
 
 @pytest.fixture

@@ -56,11 +56,12 @@ def test_each_warning_is_said_once(rftd: Rftd, experiment_file: Path) -> None:
     assert rftd("submit", str(experiment_file), *warned, "--quiet").err == ""
 
 
-def test_dry_run_sends_nothing(rftd: Rftd, experiment_file: Path) -> None:
+def test_dry_run_submits_nothing(rftd: Rftd, experiment_file: Path, served: Served) -> None:
     before = rftd("ls", "--json").out
     said = rftd("submit", str(experiment_file), "--dry-run")
     assert said.status == 0
-    assert "nothing was sent" in said.out
+    assert "nothing was submitted" in said.out
+    assert f"the daemon at {served.url} would take it in, into /c/p/mine" in said.out
     plan = json.loads(rftd("submit", str(experiment_file), "--dry-run", "--json").out)
     assert plan["ok"]
     assert plan["config"]["name"] == "mine"

@@ -1,0 +1,94 @@
+"""`rftd submit --dry-run` and `config check --server`: with a daemon, without one, and with what is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from synthetic.daemon.command_line import Rftd, Served
+from synthetic.daemon.stranger import STRANGE, Said, Stranger
+
+from rftd.daemon.views.problem import Problem, ProblemPart
+
+NOBODY = "http://127.0.0.1:1"
+CHECKS = (["submit", "--dry-run"], ["config", "check"])
+
+
+def problem(*parts: ProblemPart, status: int = 422, code: str = "RFTD-CFG-001") -> Said:
+    """The answer of a daemon that refuses."""
+    body = Problem(type="urn:x", title="t", status=status, detail="no", code=code, errors=parts)
+    return Said(status, msgspec.json.encode(body))
+
+
+@pytest.mark.parametrize("verb", CHECKS)
+def test_without_a_daemon_it_is_checked_here_only(rftd: Rftd, experiment_file: Path, verb: list[str]) -> None:
+    said = rftd(*verb, str(experiment_file), "--server", NOBODY)
+    assert said.status == 0, said.err
+    assert f"checked here only: no daemon answers at {NOBODY}" in said.out
+    as_json = json.loads(rftd(*verb, str(experiment_file), "--server", NOBODY, "--json").out)
+    assert as_json["ok"] is True
+    assert as_json["said"].startswith("checked here only")
+
+
+@pytest.mark.parametrize("verb", CHECKS)
+def test_a_daemon_without_checks_is_asked_for_nothing_else(
+    rftd: Rftd, stranger: Stranger, experiment_file: Path, verb: list[str]
+) -> None:
+    stranger.answers = [problem(status=405, code="RFTD-API-004")]
+    said = rftd(*verb, str(experiment_file), "--server", stranger.url)
+    assert said.status == 0, said.err
+    assert f"checked here only: the daemon at {stranger.url} is of a release that cannot check" in said.out
+    assert [path for _, path, _ in stranger.asked] == ["/v1/experiments/check"]
+
+
+@pytest.mark.parametrize("answer", STRANGE.values(), ids=STRANGE.keys())
+def test_a_broken_answer_is_no_check(rftd: Rftd, stranger: Stranger, experiment_file: Path, answer: Said) -> None:
+    stranger.answers = [answer]
+    said = rftd("submit", "--dry-run", str(experiment_file), "--server", stranger.url)
+    assert said.status == 4
+    assert said.out == ""
+    assert "none of rftd's" in said.err
+
+
+def test_an_answer_that_breaks_off_is_no_check(rftd: Rftd, stranger: Stranger, experiment_file: Path) -> None:
+    stranger.answers = [Said(200, b"{", {"Content-Length": "100", "Connection": "close"})]
+    said = rftd("submit", "--dry-run", str(experiment_file), "--server", stranger.url)
+    assert said.status == 4
+    assert said.out == ""
+    assert "checked here only" not in said.err
+
+
+@pytest.mark.parametrize("verb", CHECKS)
+def test_each_error_of_the_daemon_has_the_line_of_the_file(
+    rftd: Rftd, stranger: Stranger, experiment_file: Path, verb: list[str]
+) -> None:
+    taskset = "buffer.explorer_input.taskset"
+    stranger.answers = [
+        problem(
+            ProblemPart(code="RFTD-DAT-001", what="no such file", field=f"{taskset}.path", where="/t.jsonl"),
+            ProblemPart(code="RFTD-CFG-005", what="no workflow", field=f"{taskset}.default_workflow_type"),
+            ProblemPart(code="RFTD-DAT-001", what="no such model folder", field="model.model_path"),
+        )
+    ]
+    said = rftd(*verb, str(experiment_file), "--server", stranger.url)
+    assert said.status == 2
+    assert said.out == ""
+    for place in ("15:13, /t.jsonl", "16:30", "8:15"):
+        assert f"--> {experiment_file}:{place}" in said.err
+    assert "default_workflow_type: math_workflow" in said.err, "the line is shown"
+
+
+def test_config_check_asks_nobody_by_itself(rftd: Rftd, experiment_file: Path) -> None:
+    said = rftd("config", "check", str(experiment_file))
+    assert said.status == 0, said.err
+    assert "daemon" not in said.out
+
+
+def test_config_check_asks_the_daemon_that_is_named(rftd: Rftd, experiment_file: Path, served: Served) -> None:
+    before = rftd("ls", "--json").out
+    said = rftd("config", "check", str(experiment_file), "--server", served.url)
+    assert said.status == 0, said.err
+    assert f"the daemon at {served.url} would take it in" in said.out
+    assert rftd("ls", "--json").out == before

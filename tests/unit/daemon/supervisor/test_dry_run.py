@@ -1,0 +1,185 @@
+"""A dry run: the daemon says of a file what it would say of its submission, and appends nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from synthetic.daemon.experiment_files import overlaid
+from synthetic.daemon.house import BASE
+
+from rftd.daemon.api.app import make_app
+from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.ops.clock import SystemClock
+from rftd.ops.ids import SystemIds
+from rftd.ops.logs import logger
+from rftd.storage.database import open_database, sqlite_url
+from rftd.storage.projector import Projector
+from rftd.streams.backends.memory import MemoryLog
+from rftd.workers.devices.host import ANY_HOST
+from rftd.workers.launcher.local import LocalExecutor
+
+pytestmark = pytest.mark.anyio
+
+CHECK = "/v1/experiments/check"
+SUBMIT = "/v1/experiments"
+FORM = {"prompt_type": "plaintext", "prompt_key": "question", "response_key": "answer"}
+TASKSET = {
+    "path": "FOLDER/t.jsonl",
+    "format": FORM,
+    "default_workflow_type": "simple_workflow",
+    "default_reward_fn_type": "exact_match_reward",
+}
+WHOLE = {
+    "project": "p",
+    "name": "mine",
+    "checkpoint_root_dir": "FOLDER/c",
+    "algorithm": {"algorithm_type": "grpo", "repeat_times": 4},
+    "model": {"model_path": "FOLDER/m", "max_model_len": 64, "max_prompt_tokens": 32},
+    "buffer": {"batch_size": 2, "total_steps": 5, "explorer_input": {"taskset": TASKSET}},
+    "explorer": {"rollout_model": {"engine_type": "fake", "engine_num": 1}},
+    "trainer": {"trainer_type": "fake"},
+    "synchronizer": {"sync_method": "checkpoint"},
+}
+
+
+def taskset(**changes: Any) -> dict[str, Any]:
+    return {"buffer": {"explorer_input": {"taskset": changes}}}
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "a field that nobody knows": {"nonsense": 1},
+    "a mode that is none": {"mode": "sideways"},
+    "an algorithm that is none": {"algorithm": {"algorithm_type": "grpoo"}},
+    "an engine that is none": {"explorer": {"rollout_model": {"engine_type": "vlm"}}},
+    "a trainer that is none": {"trainer": {"trainer_type": "torchh"}},
+    "a workflow that is none": taskset(default_workflow_type="simple_workflo"),
+    "a reward that is none": taskset(default_reward_fn_type="exact_match_rewar"),
+    "an argument that no reward takes": taskset(reward_fn_args={"nonsense": 1}),
+    "a dataset that is not there": taskset(path="/gone.jsonl"),
+    "a column that is not there": taskset(format={"prompt_key": "quest"}),
+    "a model that is not there": {"trainer": {"trainer_type": "torch"}},
+    "epochs of no step": {"buffer": {"batch_size": 64, "total_steps": None, "total_epochs": 1}},
+    "a priority function that is none": {
+        "buffer": {
+            "trainer_input": {
+                "experience_buffer": {"replay_buffer": {"enable": True, "priority_fn": "linear_deca"}},
+            }
+        }
+    },
+    "a secret": {"explorer": {"env_vars": {"OPENAI_API_KEY": "sk-123"}}},
+    "a reference": {"name": "${oc.env:HOME}"},
+    "a folder that is in use": {"name": "used"},
+    "a half of what is in use": {"name": "used", "mode": "explore"},
+    "a stage that asks for another engine than the first": {
+        "stages": [
+            {"stage_name": "one"},
+            {"stage_name": "two", "explorer": {"rollout_model": {"engine_type": "torch"}}},
+        ]
+    },
+}
+TAKEN: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "two stages": {"stages": [{"stage_name": "one"}, {"stage_name": "two"}]},
+    "one half": {"mode": "explore"},
+    "a time stamp": {"name": "used", "continue_from_checkpoint": False},
+    "evaluations alone": {
+        "mode": "bench",
+        "buffer": {"explorer_input": {"taskset": None, "eval_tasksets": [{"name": "e", **TASKSET}]}},
+    },
+    "what warns": {"explorer": {"rollout_model": {"enforce_eager": True}}},
+}
+
+
+@pytest.fixture
+async def log() -> AsyncIterator[MemoryLog]:
+    opened = MemoryLog()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def client(tmp_path: Path, log: MemoryLog) -> AsyncIterator[httpx.AsyncClient]:
+    """A real supervisor behind the API; nothing drives it, so no worker is started."""
+    rows = [json.dumps({"question": f"{a}+1=", "answer": str(a + 1)}) for a in range(8)]
+    (tmp_path / "t.jsonl").write_text("\n".join(rows))
+    (tmp_path / "c" / "p" / "used").mkdir(parents=True)
+    (tmp_path / "c" / "p" / "used" / "file").touch()
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    tables = open_database(sqlite_url(tmp_path / "state.db"))
+    nobody = LocalExecutor("unix:nowhere", host=lambda: ANY_HOST)
+    supervisor = Supervisor(log, nobody, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+    app = make_app(operations=supervisor, log=log, engine=tables, projector=Projector(log, tables, clock=clock))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=BASE) as opened:
+        yield opened
+    await tables.dispose()
+
+
+def file_of(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    """The whole file, with these changes."""
+    text = json.dumps(overlaid(WHOLE, changes))
+    config: dict[str, Any] = json.loads(text.replace("FOLDER", str(folder)))
+    return config
+
+
+async def records(log: MemoryLog) -> object:
+    """The ends of all partitions."""
+    return await log.heads()
+
+
+def said(answer: httpx.Response) -> list[tuple[int, str, str, str]]:
+    """The errors of an answer: status, code, field and sentence of each."""
+    body = answer.json()
+    found = body["errors"] or [body]
+    return [(answer.status_code, each["code"], each["field"], each.get("what", body["detail"])) for each in found]
+
+
+async def asked(client: httpx.AsyncClient, path: str, config: dict[str, Any], *, file: bool = False) -> httpx.Response:
+    """The answer to a configuration, as JSON or as a file."""
+    if file:
+        return await client.post(path, content=yaml.safe_dump(config), headers={"Content-Type": "application/yaml"})
+    return await client.post(path, json={"config": config})
+
+
+async def test_a_dry_run_refuses_what_a_submission_refuses(
+    client: httpx.AsyncClient, tmp_path: Path, log: MemoryLog
+) -> None:
+    before = await records(log)
+    differences: dict[str, object] = {}
+    for case, changes in REFUSED.items():
+        config = file_of(tmp_path, changes)
+        checked = await asked(client, CHECK, config)
+        as_file = await asked(client, CHECK, config, file=True)
+        submitted = await asked(client, SUBMIT, config)
+        if submitted.status_code not in (409, 422) or not said(checked) == said(as_file) == said(submitted):
+            differences[case] = (checked.text, as_file.text, submitted.text)
+    assert differences == {}
+    assert await records(log) == before
+
+
+async def test_a_submission_takes_what_a_dry_run_takes(
+    client: httpx.AsyncClient, tmp_path: Path, log: MemoryLog
+) -> None:
+    differences: dict[str, object] = {}
+    for number, (case, changes) in enumerate(TAKEN.items()):
+        config = file_of(tmp_path, {"name": f"taken{number}"} | changes)
+        before = await records(log)
+        answers = [await asked(client, CHECK, config), await asked(client, CHECK, config, file=True)]
+        if await records(log) != before:
+            differences[case] = "a dry run appended something"
+        answers.append(await asked(client, SUBMIT, config))
+        warnings = [answer.json().get("warnings") for answer in answers]
+        names = {answer.json().get("name", "").partition("_")[0] for answer in answers}
+        statuses = [answer.status_code for answer in answers]
+        if statuses != [200, 200, 202] or names != {config["name"]} or warnings[1:] != warnings[:-1]:
+            differences[case] = [answer.text for answer in answers]
+        if await records(log) == before:
+            differences[case] = "the submission appended nothing"
+    assert differences == {}
