@@ -20,6 +20,8 @@ api/            that over HTTP
 client/         the same from the other side
 metrics_feed    records to metrics
 metrics_follower  the log to that feed
+metrics_state   the tables to gauges
+metrics_scrape  the text of /metrics, whose cost is bounded
 output/         tables, figures, errors for people
 doctor/         checks of machine, folder and daemon
 demo/           `rftd demo`

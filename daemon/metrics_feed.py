@@ -5,6 +5,7 @@ There are far more experiences than anything else: what is counted of them is ad
 
 from __future__ import annotations
 
+from collections import Counter as Counting
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -14,13 +15,13 @@ import msgspec
 from prometheus_client import Counter, Gauge
 
 from rftd.ops.errors import NonFiniteLossError, RolloutTimeoutError
-from rftd.ops.metrics import Metrics
+from rftd.ops.metrics import Metrics, label_of
 from rftd.streams.bounds import Count, Finite, Index, Seconds
 from rftd.streams.codec import Decoded
-from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
+from rftd.streams.events import batch, experience, experiment, step, task, weights, worker
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.groups import GIVEN_UP
-from rftd.streams.folds.spine import Spine, Status
+from rftd.streams.folds.spine import Spine
 from rftd.streams.spec import ExperimentSpec
 
 M = TypeVar("M", Counter, Gauge)
@@ -30,26 +31,12 @@ KEPT_AFTER_END_NS: Final = 3600 * 10**9
 _BORN: Final = 65_536
 """The most experiences whose time of production is remembered, for their age when they are planned."""
 
-_LIFE: Final[dict[type[Event], Status]] = {
-    experiment.ExperimentSubmitted: Status.SUBMITTED,
-    experiment.ExperimentAccepted: Status.QUEUED,
-    experiment.ExperimentRejected: Status.REJECTED,
-    experiment.ExperimentStarted: Status.RUNNING,
-    experiment.ExperimentPaused: Status.PAUSED,
-    experiment.ExperimentResumed: Status.RUNNING,
-    experiment.ExperimentCancelled: Status.CANCELLED,
-    experiment.ExperimentCompleted: Status.COMPLETED,
-    experiment.ExperimentFailed: Status.FAILED,
-}
-_LOSSES: Final = {
-    "actor/final_loss": "total",
-    "actor/pg_loss": "pg",
-    "actor/kl_loss": "kl",
-    "actor/entropy_loss": "entropy",
-    "actor/sft_loss": "sft",
-}
-_MASKED: Final = {"correction/masked_positive": "positive", "correction/masked_negative": "negative"}
-_CLIPS: Final = {"actor/pg_clipfrac": "high", "actor/pg_clipfrac_lower": "low"}
+_ENDS: Final = (
+    experiment.ExperimentRejected,
+    experiment.ExperimentCancelled,
+    experiment.ExperimentCompleted,
+    experiment.ExperimentFailed,
+)
 
 
 class Shape(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -83,8 +70,8 @@ class _RolloutCounts:
         self.stopped = 0
         self.prompt_tokens = 0
         self.tokens = 0
-        self.newest_ns = 0
         self.durations_s: list[float] = []
+        self.lengths: list[float] = []
         self.rewards: list[float] = []
 
 
@@ -94,15 +81,14 @@ class MetricsFeed:
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
         self._names: dict[UUID, str] = {}
-        self._first: dict[str, UUID] = {}
-        """The experiment that has each name for itself."""
+        self._named = Counting[str]()
+        """The number of experiments that have had each name."""
         self._tasksets: dict[UUID, tuple[str, ...]] = {}
         self._methods: dict[UUID, str] = {}
         self._ended_ns: dict[UUID, int] = {}
         self._rollouts: dict[tuple[bytes, int], _RolloutCounts] = {}
         self._born: OrderedDict[int, int] = OrderedDict()
         """Times of production by the id as a number: a UUID's hash is computed in Python, an int's in C."""
-        self._first_uses: dict[UUID, int] = {}
         self._states: dict[UUID, tuple[str, int]] = {}
         self._series: dict[tuple[object, ...], Any] = {}
         """Series by metric and labels: looking one up in the metric itself costs more than counting."""
@@ -111,14 +97,11 @@ class MetricsFeed:
             task.TaskLeased: self._leased,
             task.GroupClosed: self._closed,
             batch.BatchPlanned: self._planned,
-            batch.BatchAbandoned: self._abandoned,
             batch.ExperienceRetired: self._retired,
             step.StepCompleted: self._step,
-            step.EvalCompleted: self._evaluated,
             weights.WeightsPublished: self._published,
             weights.WeightsActivated: self._activated,
             weights.WeightsOverdue: self._overdue,
-            checkpoint.CheckpointCommitted: self._checkpointed,
             worker.Heartbeat: self._heartbeat,
             worker.WorkerStopped: self._stopped,
             worker.WorkerLost: self._lost,
@@ -134,27 +117,22 @@ class MetricsFeed:
             return  # nothing leaves an end, and the second submission is the other half
         if isinstance(event, experiment.ExperimentSubmitted):
             self._name(id, event.spec)
-        if (status := _LIFE.get(type(event))) is not None:
-            self._stands(id, status, decoded.head.time_ns)
+        if isinstance(event, _ENDS):
+            self._ended_ns[id] = decoded.head.time_ns
 
     def remember(self, id: UUID, spine: Spine) -> None:
         """Takes up an experiment whose past somebody else has read."""
         if spine.spec is not None and spine.status is not None:
             self._name(id, spine.spec)
-            self._stands(id, spine.status, spine.status_ns)
+            if spine.status.ended:
+                self._ended_ns[id] = spine.status_ns
 
     def _name(self, id: UUID, spec: ExperimentSpec) -> None:
         if id in self._names:
             return  # its other half
-        first = self._first.setdefault(spec.name, id) == id
-        self._names[id] = spec.name if first else f"{spec.name}@{id.hex[-8:]}"
+        self._named[spec.name] += 1
+        self._names[id] = label_of(spec.name, self._named[spec.name])
         self._tasksets[id] = tuple(stage.taskset.name if stage.taskset else "" for stage in spec.stages)
-
-    def _stands(self, id: UUID, status: Status, since_ns: int) -> None:
-        for each in Status:
-            self.metrics.experiment_state.labels(self._label(id), each.value).set(float(each is status))
-        if status.ended:
-            self._ended_ns[id] = since_ns
 
     def produced(self, id: bytes, time_ns: int, event: Counted | experience.ExperienceProduced) -> None:
         """Takes in an experience of experiment `id`; `settle` adds it to the metrics."""
@@ -167,8 +145,8 @@ class MetricsFeed:
         rollouts.prompt_tokens += event.prompt_tokens
         rollouts.tokens += len(event.tokens)
         rollouts.durations_s.append(event.duration_s)
+        rollouts.lengths.append(len(event.tokens) - event.prompt_tokens)
         rollouts.rewards.append(event.reward)
-        rollouts.newest_ns = time_ns
         self._born[event.experience.int] = time_ns
 
     def observe(self, decoded: Decoded) -> None:
@@ -199,8 +177,6 @@ class MetricsFeed:
             self.metrics.forget(self._label(id))
             # All of them, not only those of the experiment: keys hold its label at any place, and an end is rare.
             self._series.clear()
-            if self._first.get(name := self._label(id)) == id:
-                del self._first[name]
             for known in (self._ended_ns, self._names, self._tasksets, self._methods):
                 known.pop(id, None)
 
@@ -230,11 +206,12 @@ class MetricsFeed:
                 self._of(metrics.rollouts, name, taskset, outcome).inc(ended)
         metrics.rollout_duration.labels(name, taskset).observe(rollouts.durations_s)
         metrics.rollout_reward.labels(name, taskset).observe(rollouts.rewards)
+        metrics.response_tokens.labels(name).observe(rollouts.lengths)
         self._of(metrics.rollout_tokens, name, "prompt").inc(rollouts.prompt_tokens)
         self._of(metrics.rollout_tokens, name, "completion").inc(max(0, rollouts.tokens - rollouts.prompt_tokens))
         self._of(metrics.experiences, name, "produce", "ok").inc(count)
-        self._of(metrics.buffered, name, "waiting").inc(count)
-        self._of(metrics.progress_timestamp, name, "explorer").set(rollouts.newest_ns / 1e9)
+        self._of(metrics.reward_gained, name).inc(sum(reward for reward in rollouts.rewards if reward > 0))
+        self._of(metrics.reward_lost, name).inc(-sum(reward for reward in rollouts.rewards if reward < 0))
 
     def _failed(self, name: str, decoded: Decoded, event: experience.RolloutFailed) -> None:
         outcome = "timeout" if event.code == RolloutTimeoutError.code else "error"
@@ -255,70 +232,32 @@ class MetricsFeed:
         self.metrics.age.labels(name).observe(ages_s)
         self.metrics.staleness.labels(name).observe([item.staleness_versions for item in event.experiences])
         self._of(self.metrics.experiences, name, "plan", "ok").inc(len(event.experiences))
-        first = sum(item.use == 1 for item in event.experiences)
-        # The first use only: the gauge counts experiences that no batch has held yet.
-        self._of(self.metrics.buffered, name, "waiting").dec(first)
-        if first:
-            self._first_uses[event.batch] = first
-
-    def _abandoned(self, name: str, decoded: Decoded, event: batch.BatchAbandoned) -> None:
-        self._of(self.metrics.buffered, name, "waiting").inc(self._first_uses.pop(event.batch, 0))
 
     def _retired(self, name: str, decoded: Decoded, event: batch.ExperienceRetired) -> None:
         self._of(self.metrics.experiences, name, "retire", event.reason).inc(len(event.experiences))
         for id in event.experiences:
             self._born.pop(id.int, None)
-        if event.uses == 0:
-            self._of(self.metrics.buffered, name, "waiting").dec(len(event.experiences))
 
     def _step(self, name: str, decoded: Decoded, event: step.StepCompleted) -> None:
         metrics = self.metrics
-        self._first_uses.pop(event.batch, None)
-        self._of(metrics.train_step, name).set(event.step)
         self._of(metrics.train_steps, name).inc()
         metrics.train_step_duration.labels(name).observe([event.duration_s])
         self._of(metrics.train_tokens, name).inc(event.tokens)
         if event.skipped:
             self._of(metrics.nonfinite_steps, name).inc()
-        self._of(metrics.progress_timestamp, name, "trainer").set(decoded.head.time_ns / 1e9)
-        # Where the loss takes another policy for the old one, ppo_kl is not about that which drew the tokens.
-        behaviour = event.metrics.get("mismatch/k3/mean", event.metrics.get("actor/ppo_kl"))
-        if behaviour is not None:
-            self._of(metrics.train_kl, name, "behaviour").set(behaviour)
-        for key, value in event.metrics.items():
-            if key in _LOSSES:
-                self._of(metrics.train_loss, name, _LOSSES[key]).set(value)
-            elif key in _CLIPS:
-                self._of(metrics.train_clip_ratio, name, _CLIPS[key]).set(value)
-            elif key in _MASKED:
-                self._of(metrics.train_masked, name, _MASKED[key]).set(value)
-            elif key == "mismatch/ess":
-                self._of(metrics.train_effective, name).set(value)
-            elif key == "actor/entropy":
-                self._of(metrics.train_entropy, name).set(value)
-            elif key == "actor/grad_norm":
-                self._of(metrics.train_grad_norm, name).set(value)
-
-    def _evaluated(self, name: str, decoded: Decoded, event: step.EvalCompleted) -> None:
-        self._of(self.metrics.eval_score, name, event.taskset, "score").set(event.score)
 
     def _published(self, name: str, decoded: Decoded, event: weights.WeightsPublished) -> None:
         assert decoded.head.experiment is not None
         self._methods[decoded.head.experiment] = event.method
-        self._of(self.metrics.weight_version, name, "trainer").set(event.version)
         self._of(self.metrics.weight_sync_bytes, name, event.method).inc(event.size_bytes)
 
     def _activated(self, name: str, decoded: Decoded, event: weights.WeightsActivated) -> None:
         assert decoded.head.experiment is not None
         method = self._methods.get(decoded.head.experiment, "")
-        self._of(self.metrics.weight_version, name, "explorer").set(event.version)
         self.metrics.weight_sync_duration.labels(name, method, "load").observe([event.duration_s])
 
     def _overdue(self, name: str, decoded: Decoded, event: weights.WeightsOverdue) -> None:
         self._of(self.metrics.weight_sync_overdue, name, "waits" if event.version < 0 else "goes_on").inc()
-
-    def _checkpointed(self, name: str, decoded: Decoded, event: checkpoint.CheckpointCommitted) -> None:
-        self._of(self.metrics.checkpoint_timestamp, name).set(decoded.head.time_ns / 1e9)
 
     def _heartbeat(self, name: str, decoded: Decoded, event: worker.Heartbeat) -> None:
         now_ns = decoded.head.time_ns

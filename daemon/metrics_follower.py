@@ -53,7 +53,8 @@ async def follow_metrics(log: EventLog, feed: MetricsFeed, known: Callable[[], A
     # other order would miss it.
     heads = await log.heads()
     registry = await known()
-    for entry in registry.entries.values():
+    # In order of submission, which is that of `NAME@2`; the registry has them in the order in which it read them.
+    for entry in sorted(registry.entries.values(), key=lambda entry: (entry.submitted_ns, entry.id)):
         feed.remember(entry.id, entry.spine)
     # `midway`: this view begins in the middle of the streams, so a fence that it has not seen may have come before.
     fences = FenceView(registry.fences.owners(), midway=True)

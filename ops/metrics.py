@@ -1,4 +1,7 @@
-"""Every metric of rftd: its name, labels, unit and help. `rftd.daemon.metrics_feed` fills them from events.
+"""Every metric of rftd: its name, labels, unit and help.
+
+What happens is counted: `rftd.daemon.metrics_feed` adds it up from events. What stands is read:
+`rftd.daemon.metrics_state` shows it from the tables at each scrape, so that a restart changes none of it.
 
 Labels have few values: never a task, a rollout, a version or a process id. Unit last in the name; a ratio is 0 to 1.
 """
@@ -22,7 +25,13 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
 _STALENESS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _REWARD: Final = (-1, -0.75, -0.5, -0.25, -0.1, 0, 0.1, 0.25, 0.5, 0.75, 0.9, 1)
+_TOKENS: Final = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _AGE: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600, 1800, 3600)
+
+
+def label_of(name: str, number: int) -> str:
+    """The label of an experiment, the n-th of its name: as people write it, `NAME` or `NAME@2`."""
+    return name if number == 1 else f"{name}@{number}"
 
 
 class Metrics:
@@ -31,6 +40,7 @@ class Metrics:
     def __init__(self, *, version: str) -> None:
         self.registry = CollectorRegistry()
         self._of_experiments: list[Counter | Gauge | Histogram] = []
+        self._of_state: list[Gauge] = []
         self._life(version)
         self._exploring()
         self._buffering()
@@ -40,7 +50,12 @@ class Metrics:
 
     def expose(self) -> bytes:
         """The text that Prometheus scrapes."""
-        return generate_latest(self.registry)
+        return generate_latest(_Undated(self.registry))
+
+    def begin_state(self) -> None:
+        """Drops every gauge of state, to be set anew from the tables."""
+        for gauge in self._of_state:
+            gauge.clear()
 
     def forget(self, experiment: str) -> None:
         """Drops every series of an experiment that ended a while ago."""
@@ -50,13 +65,24 @@ class Metrics:
     def _life(self, version: str) -> None:
         build = Gauge("rftd_build_info", "Constant 1; build metadata", ["version"], registry=self.registry)
         build.labels(version).set(1)
-        self.experiment_state = self._gauge(
+        self.state_readable = Gauge(
+            "rftd_state_readable",
+            "1 if the tables answered at this scrape; else what is read from them is missing",
+            registry=self.registry,
+        )
+        self.experiment_state = self._state(
             "rftd_experiment_state", "1 for the current state of the experiment and 0 for the others", "state"
+        )
+        self.state_timestamp = self._state(
+            "rftd_experiment_state_timestamp_seconds", "Unix time at which the present state began"
+        )
+        self.queue_position = self._state(
+            "rftd_experiment_queue_position", "1 for the next of the experiments that wait for their turn"
         )
         self.heartbeat_timestamp = self._gauge(
             "rftd_experiment_heartbeat_timestamp_seconds", "Unix time of the last heartbeat written by a role", "role"
         )
-        self.progress_timestamp = self._gauge(
+        self.progress_timestamp = self._state(
             "rftd_experiment_last_progress_timestamp_seconds",
             "Unix time of the last completed unit of work of a role",
             "role",
@@ -75,6 +101,21 @@ class Metrics:
         self.rollout_reward = self._histogram(
             "rftd_rollout_reward", "Reward of each finished rollout", _REWARD, "taskset"
         )
+        self.reward_gained = self._counter(
+            "rftd_rollout_reward_gained_total", "Sum of the rewards above zero: less what was lost, the sum of all"
+        )
+        self.reward_lost = self._counter(
+            "rftd_rollout_reward_lost_total", "Sum of the rewards below zero, without their sign"
+        )
+        self.reward_mean = self._state(
+            "rftd_rollout_reward_mean", "Mean reward of the batch that was trained last, as `rftd get` draws it"
+        )
+        self.reward_quantile = self._state(
+            "rftd_rollout_reward_quantile", "Quantiles of the rewards of the batch that was trained last", "quantile"
+        )
+        self.response_tokens = self._histogram(
+            "rftd_rollout_response_tokens", "Length of each finished rollout's response", _TOKENS
+        )
         self.rollout_tokens = self._counter(
             "rftd_rollout_tokens_total", "Tokens of rollouts by kind (prompt completion)", "kind"
         )
@@ -89,7 +130,7 @@ class Metrics:
         self.zero_variance_groups = self._counter(
             "rftd_group_zero_variance_total", "Groups useless because every reward is equal"
         )
-        self.eval_score = self._gauge("rftd_eval_score", "Last eval score", "evalset", "metric")
+        self.eval_score = self._state("rftd_eval_score", "Last eval score", "evalset", "metric")
 
     def _buffering(self) -> None:
         self.staleness = self._histogram(
@@ -101,11 +142,17 @@ class Metrics:
         self.experiences = self._counter(
             "rftd_experiences_total", "Experiences through a step of their life, by outcome", "stage", "outcome"
         )
-        self.buffered = self._gauge("rftd_buffer_experiences", "Experiences that wait to be planned", "buffer")
+        self.buffered = self._state(
+            "rftd_buffer_experiences",
+            "Experiences by place: waiting to be planned, cooling between two uses, open until their group is closed",
+            "buffer",
+        )
 
     def _weights(self) -> None:
-        self.weight_version = self._gauge(
-            "rftd_weight_version", "Weight version held (published by the trainer, served by explorers)", "holder"
+        self.weight_version = self._state(
+            "rftd_weight_version",
+            "Weight version: the newest that the trainer published, the oldest that a live explorer serves",
+            "holder",
         )
         self.weight_sync_duration = self._histogram(
             "rftd_weight_sync_duration_seconds", "Weight sync time by method and phase", _SECONDS, "method", "phase"
@@ -118,28 +165,30 @@ class Metrics:
             "Sync points at which explorers waited for sync_timeout, and then went on or wait on",
             "then",
         )
-        self.checkpoint_timestamp = self._gauge(
+        self.checkpoint_timestamp = self._state(
             "rftd_checkpoint_last_success_timestamp_seconds", "Unix time of the last durable checkpoint"
         )
 
     def _training(self) -> None:
-        self.train_step = self._gauge("rftd_train_step", "Last finished training step")
+        self.train_step = self._state("rftd_train_step", "Last finished training step")
+        self.train_steps_planned = self._state("rftd_train_steps_planned", "Training steps that it has in all")
         self.train_steps = self._counter("rftd_train_steps_total", "Training steps finished")
         self.train_step_duration = self._histogram(
             "rftd_train_step_duration_seconds", "Wall time of one training step", _SECONDS
         )
         self.train_tokens = self._counter("rftd_train_tokens_total", "Tokens that took part in a gradient")
-        self.train_loss = self._gauge("rftd_train_loss", "Last value of a loss term", "loss")
-        self.train_kl = self._gauge("rftd_train_kl_nats", "Mean per-token KL against ref", "ref")
-        self.train_entropy = self._gauge("rftd_train_entropy_nats", "Mean per-token policy entropy")
-        self.train_clip_ratio = self._gauge("rftd_train_clip_ratio", "Share of tokens clipped", "side")
-        self.train_masked = self._gauge(
+        self.train_loss = self._state("rftd_train_loss", "Last value of a loss term", "loss")
+        self.train_kl = self._state("rftd_train_kl_nats", "Mean per-token KL against ref", "ref")
+        self.train_entropy = self._state("rftd_train_entropy_nats", "Mean per-token policy entropy")
+        self.train_clip_ratio = self._state("rftd_train_clip_ratio", "Share of tokens clipped", "side")
+        self.train_masked = self._state(
             "rftd_train_masked_ratio", "Share of tokens that corrections left out, by sign of advantage", "advantage"
         )
-        self.train_effective = self._gauge(
+        self.train_effective = self._state(
             "rftd_train_effective_sample_ratio", "Which share of the tokens the batch is worth to the present weights"
         )
-        self.train_grad_norm = self._gauge("rftd_train_grad_norm", "Global gradient norm before clipping")
+        self.train_learning_rate = self._state("rftd_train_learning_rate", "Learning rate of the last training step")
+        self.train_grad_norm = self._state("rftd_train_grad_norm", "Global gradient norm before clipping")
         self.nonfinite_steps = self._counter(
             "rftd_train_nonfinite_steps_total", "Steps skipped because loss or gradient was not finite"
         )
@@ -179,6 +228,11 @@ class Metrics:
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return self._own(Gauge(name, text, ["experiment", *labels], registry=self.registry))
 
+    def _state(self, name: str, text: str, *labels: str) -> Gauge:
+        gauge = Gauge(name, text, ["experiment", *labels], registry=self.registry)
+        self._of_state.append(gauge)
+        return gauge
+
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return self._own(Counter(name, text, ["experiment", *labels], registry=self.registry))
 
@@ -188,6 +242,18 @@ class Metrics:
     def _own(self, metric: M) -> M:
         self._of_experiments.append(metric)
         return metric
+
+
+class _Undated(Collector):
+    """The metrics of a registry without the times at which series began, which nobody asks for."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [each for each in metric.samples if each.name != f"{metric.name}_created"]
+            yield metric
 
 
 class StreamTotals(Collector):

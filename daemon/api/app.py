@@ -26,6 +26,7 @@ from rftd.daemon.api.problem import ForbiddenError, RefusedError, TooLargeError,
 from rftd.daemon.api.schema import install
 from rftd.daemon.api.services import Applied, Services
 from rftd.daemon.metrics_feed import MetricsFeed
+from rftd.daemon.metrics_scrape import Scrape
 from rftd.daemon.operations import Operations
 from rftd.daemon.patience import Troubles
 from rftd.daemon.supervisor.disk_guard import DiskGuard
@@ -162,7 +163,13 @@ def make_app(
         log=log,
         applied=projector,
         health=health or readiness(log, engine, projector, guard, troubles),
-        feed=feed or MetricsFeed(Metrics(version=release_of("rftd"))),
+        scrape=Scrape(
+            feed or MetricsFeed(Metrics(version=release_of("rftd"))),
+            log=log,
+            engine=engine,
+            applied=projector,
+            clock=clock,
+        ),
         clock=clock,
         ids=ids or SystemIds(clock),
         version=release_of("rftd"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
@@ -22,7 +21,6 @@ from rftd.ops.health import CHECK_TIMEOUT_S, Finding, Health, Note, Verdict, sai
 from rftd.ops.metrics import CONTENT_TYPE
 from rftd.streams.backends.sqlite.wal import HasWal
 from rftd.streams.log import EventLog
-from rftd.streams.topics import TRUTH
 
 _TEXT: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
 _VERDICT: dict[int | str, dict[str, Any]] = answers(
@@ -50,23 +48,7 @@ def router(services: Services) -> APIRouter:
     @routes.get("/metrics", responses={200: {"description": "Prometheus text.", "content": _TEXT}})
     async def metrics() -> Response:
         """Every metric."""
-        services.feed.expire(services.clock.now_ns())
-        produced = Counter[str]()
-        consumed = Counter[str]()
-        positions = services.applied.positions
-        # Asked of the log at each scrape: a lag that was pushed would stand still together with the part that pushes
-        # it.
-        for partition, mark in (await services.log.heads()).items():
-            produced[partition.stream] += mark.next_offset
-            if partition in TRUTH:
-                consumed[partition.stream] += positions.get(partition, 0)
-        services.feed.metrics.streams.update(produced=produced, consumed=consumed)
-        if isinstance(services.log, HasWal):
-            blocked = services.log.blocked
-            services.feed.metrics.wal_size.set(services.log.wal_size_bytes)
-            services.feed.metrics.wal_blocked_by.set(blocked.holders[0].pid if blocked and blocked.holders else 0)
-            services.feed.metrics.wal_blocked.set(blocked is not None)
-        return Response(services.feed.metrics.expose(), media_type=CONTENT_TYPE)
+        return Response(await services.scrape.text(), media_type=CONTENT_TYPE)
 
     return routes
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rftd.daemon.api.problem import BusyError
-from rftd.daemon.metrics_feed import MetricsFeed
+from rftd.daemon.metrics_scrape import Scrape
 from rftd.daemon.operations import Operations
 from rftd.ops.clock import Clock
 from rftd.ops.errors import UsageError
@@ -80,7 +80,7 @@ class Services:
     log: EventLog
     applied: Applied
     health: Health
-    feed: MetricsFeed
+    scrape: Scrape
     clock: Clock
     ids: Ids
     version: str

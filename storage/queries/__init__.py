@@ -12,4 +12,5 @@ experiences  by step, reward, staleness
 lengths      of responses, generated and trained: the drop bias
 failed_tasks tasks of which too few rollouts succeeded
 weights      weight versions, checkpoints, workers
+standing     the present figures of all experiments that have not ended long ago, for gauges
 """

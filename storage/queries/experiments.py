@@ -111,6 +111,14 @@ class _Warning(msgspec.Struct, frozen=True):
     text: str
 
 
+STEP: Final = f"""COALESCE((SELECT t.step FROM {EXECUTED} t WHERE t.experiment = x.id ORDER BY t.step DESC LIMIT 1),
+        x.forked_step, 0)"""
+"""The newest weight version that `experiments x` has trained, or its fork began with."""
+QUEUE_POSITION: Final = """CASE WHEN x.state = 'queued' THEN 1 + (SELECT COUNT(*) FROM experiments q
+        WHERE q.state = 'queued' AND (-COALESCE(q.prioritized, q.priority, 0), q.submitted_ns, q.id)
+            < (-COALESCE(x.prioritized, x.priority, 0), x.submitted_ns, x.id)) END"""
+"""1 for the next `experiments x` of those that wait for their turn; null for others."""
+
 # Of several generations of a step the newest counts. Each figure is a subquery that reads few rows by an index: joins
 # would read every step and experience of every experiment on the page.
 _SUMMARY: Final = f"""
@@ -120,13 +128,10 @@ SELECT x.id, x.name, x.project, COALESCE(x.state, 'submitted') AS state, x.state
     x.submitted_ns, x.started_ns, COALESCE(x.state_ns, x.submitted_ns) AS state_ns,
     x.total_steps, x.labels, x.parent, x.forked_step,
     COALESCE(x.prioritized, x.priority, 0) AS priority,
-    CASE WHEN x.state = 'queued' THEN 1 + (SELECT COUNT(*) FROM experiments q WHERE q.state = 'queued'
-        AND (-COALESCE(q.prioritized, q.priority, 0), q.submitted_ns, q.id)
-            < (-COALESCE(x.prioritized, x.priority, 0), x.submitted_ns, x.id)) END AS queue_position,
+    {QUEUE_POSITION} AS queue_position,
     (SELECT s.name FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL
         ORDER BY s.stage DESC LIMIT 1) AS stage,
-    COALESCE((SELECT t.step FROM {EXECUTED} t WHERE t.experiment = x.id ORDER BY t.step DESC LIMIT 1),
-        x.forked_step, 0) AS step,
+    {STEP} AS step,
     (SELECT MAX(g.generation) FROM generations g WHERE g.experiment = x.id) AS generation,
     (SELECT AVG(r.reward) FROM (SELECT e.reward FROM experiences e WHERE e.experiment = x.id
         ORDER BY e.produced_ns DESC LIMIT :recent) r) AS reward_mean,

@@ -90,8 +90,9 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """The newest weight version that it has used."""
 
 
-_ON_SPINE: Final = f"""EXISTS (SELECT 1 FROM {EXECUTED} t WHERE t.experiment = a.experiment AND t.step = {{version}}
+ON_SPINE: Final = f"""EXISTS (SELECT 1 FROM {EXECUTED} t WHERE t.experiment = a.experiment AND t.step = {{version}}
     AND t.generation = a.generation AND t.checksum = a.checksum)"""
+"""True of `a`, weights or a checkpoint of some `{version}`, if its step is on the spine with this checksum."""
 
 
 async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest: int | None = None) -> list[WeightRow]:
@@ -101,7 +102,7 @@ async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest:
         connection,
         WeightRow,
         f"""SELECT a.version, a.generation, a.stage, a.method, a.path, a.manifest, a.checksum, a.size_bytes,
-            a.published_ns, (a.version = 0 OR {_ON_SPINE.format(version="a.version")}) AS counts,
+            a.published_ns, (a.version = 0 OR {ON_SPINE.format(version="a.version")}) AS counts,
             CASE WHEN a.retired_offset > a.published_offset THEN a.retired_reason END AS retired_reason,
             (SELECT COUNT(*) FROM activations h WHERE h.experiment = a.experiment AND h.version = a.version
                 AND h.generation = a.generation) AS holders
@@ -120,7 +121,7 @@ async def list_checkpoints(connection: AsyncConnection, experiment: UUID) -> lis
         connection,
         CheckpointRow,
         f"""SELECT a.step, a.generation, a.stage, a.stage_step, a.path, a.files, a.size_bytes, a.checksum, a.sha256,
-            a.final, a.committed_ns, {_ON_SPINE.format(version="a.step")} AS counts,
+            a.final, a.committed_ns, {ON_SPINE.format(version="a.step")} AS counts,
             CASE WHEN a.deleted_offset > a.committed_offset THEN a.deleted_reason END AS deleted_reason
         FROM checkpoints a WHERE a.experiment = :experiment AND a.committed_offset IS NOT NULL
         ORDER BY a.step, a.generation""",

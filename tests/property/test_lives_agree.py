@@ -11,17 +11,13 @@ from synthetic.log.busy_run import fold
 from synthetic.log.synthetic_run import SyntheticRun, spec_of
 from synthetic.log.tape import Tape
 
-from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.ops.clock import ManualClock
-from rftd.ops.metrics import Metrics
 from rftd.storage.database import open_database
 from rftd.storage.projector import Projector
 from rftd.storage.queries.experiments import get_summary
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import decode
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.spine import Status
 from rftd.streams.verify.checker import verify
 
@@ -34,13 +30,6 @@ AGAIN: Final = life.ExperimentSubmitted(spec=spec_of("small", 3))
 RESTORED: Final = life.ExperimentRestored(path="/a")
 REMOVED: Final = life.ExperimentRemoved(reason="asked")
 EVENTS: Final = (COMPLETED, CANCELLED, PAUSED, RESUMED, FAILED, AGAIN, RESTORED, REMOVED)
-
-
-def gauged(feed: MetricsFeed) -> str:
-    """The state that the metrics say an experiment has."""
-    samples = [sample for metric in feed.metrics.experiment_state.collect() for sample in metric.samples]
-    [state] = [sample.labels["state"] for sample in samples if sample.value]
-    return str(state)
 
 
 @settings(max_examples=6, deadline=None)
@@ -56,11 +45,7 @@ def test_every_reader_says_the_same_of_an_experiment(events: list[Event]) -> Non
     for event in events:
         role = "controller" if event in (COMPLETED, FAILED) else ""
         tape.write(event, run.id, role=role)
-    spine, fences, feed = fold(run.id, tape.records).spine, FenceView(), MetricsFeed(Metrics(version="0"))
-    for record in tape.records:
-        decoded = decode(record)
-        if fences.admit(record.partition, decoded.head, decoded.event):
-            feed.observe(decoded)
+    spine = fold(run.id, tape.records).spine
 
     async def read() -> tuple[str, str, str]:
         log, engine = MemoryLog(), open_database("sqlite:///:memory:")
@@ -77,4 +62,3 @@ def test_every_reader_says_the_same_of_an_experiment(events: list[Event]) -> Non
     state, kept, verified = asyncio.run(read())
     assert (state, kept) == (spine.status, spine.kept)
     assert verified == ("running" if spine.status is Status.QUEUED else state)
-    assert gauged(feed) == state

@@ -58,7 +58,7 @@ async def watched(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Watched]:
         log=log,
         applied=projector,
         health=nobody,
-        feed=nobody,
+        scrape=nobody,
         clock=clock,
         ids=nobody,
         version="1",

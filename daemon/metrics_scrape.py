@@ -1,0 +1,141 @@
+"""`Scrape`: the text of /metrics. However often somebody asks, its cost is bounded: it shows again what it just read.
+
+The tables are read again only if they have moved, and no sooner than `REST` times as long as reading them took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, Generic, Protocol, TypeVar
+from uuid import UUID
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from rftd.daemon.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
+from rftd.daemon.metrics_state import show_state
+from rftd.ops.cancelling import end_if_cancelled
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError
+from rftd.storage.queries.standing import Figures, count_buffer, list_figures
+from rftd.streams.backends.sqlite.wal import HasWal
+from rftd.streams.log import EventLog
+from rftd.streams.topics import TRUTH, Partition
+
+T = TypeVar("T")
+
+REST: Final = 50
+"""A reading is shown again for this many times as long as it took: at most 2 % of one core reads for scrapes."""
+TIMEOUT_S: Final = 4.0
+"""The longest wait for the log, and for each look at the tables; Prometheus waits ten seconds."""
+_AWAY: Final = (RftdError, DBAPIError, OSError, TimeoutError)
+
+
+class Projected(Protocol):
+    """The position of the tables; the projector."""
+
+    @property
+    def positions(self) -> Mapping[Partition, int]:
+        """The next offset of each partition that is not in the tables yet."""
+        ...
+
+
+class PacedReading(Generic[T]):
+    """Something that was read from the tables, and until when it is good."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._found: T | None = None
+        self._at: Mapping[Partition, int] | None = None
+        self._good_until_s = 0.0
+
+    async def of(self, positions: Mapping[Partition, int], read: Callable[[], Awaitable[T]]) -> T | None:
+        """The result of `read`, or of the time before if the tables stand there still or it is too soon.
+
+        None if it failed or took too long, and for as long as trying it anew would cost too much.
+        """
+        began_s = self._clock.monotonic_s()
+        if (self._found is not None and positions == self._at) or began_s < self._good_until_s:
+            return self._found
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                self._found = await read()
+        except _AWAY:
+            end_if_cancelled()
+            self._found = None
+        self._at = positions
+        ended_s = self._clock.monotonic_s()
+        self._good_until_s = ended_s + REST * (ended_s - began_s)
+        return self._found
+
+
+class Scrape:
+    """Answers scrapes, one at a time."""
+
+    def __init__(
+        self, feed: MetricsFeed, *, log: EventLog, engine: AsyncEngine, applied: Projected, clock: Clock
+    ) -> None:
+        self._feed = feed
+        self._log = log
+        self._engine = engine
+        self._applied = applied
+        self._clock = clock
+        self._figures = PacedReading[list[Figures]](clock)
+        self._buffers: dict[UUID, PacedReading[dict[str, int]]] = {}
+        self._turn = asyncio.Lock()
+
+    async def text(self) -> bytes:
+        """Every metric, as Prometheus reads it. What does not answer in time is missing."""
+        async with self._turn:
+            self._feed.expire(self._clock.now_ns())
+            await self._show_log()
+            self._show_wal()
+            await self._show_tables()
+            return self._feed.metrics.expose()
+
+    async def _show_log(self) -> None:
+        """Asked of the log at each scrape: a lag that was pushed would stand still together with what pushes it."""
+        produced = Counter[str]()
+        consumed = Counter[str]()
+        positions = self._applied.positions
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                heads = await self._log.heads()
+        except _AWAY:
+            end_if_cancelled()
+            heads = {}
+        for partition, mark in heads.items():
+            produced[partition.stream] += mark.next_offset
+            if partition in TRUTH:
+                consumed[partition.stream] += positions.get(partition, 0)
+        self._feed.metrics.streams.update(produced=produced, consumed=consumed)
+
+    def _show_wal(self) -> None:
+        if isinstance(self._log, HasWal):
+            metrics = self._feed.metrics
+            blocked = self._log.blocked
+            metrics.wal_size.set(self._log.wal_size_bytes)
+            metrics.wal_blocked_by.set(blocked.holders[0].pid if blocked and blocked.holders else 0)
+            metrics.wal_blocked.set(blocked is not None)
+
+    async def _show_tables(self) -> None:
+        metrics = self._feed.metrics
+        positions = dict(self._applied.positions)
+        found = await self._figures.of(positions, self._read_figures)
+        metrics.state_readable.set(found is not None)
+        ids = [UUID(each.standing.id) for each in found or ()]
+        self._buffers = {id: self._buffers.get(id) or PacedReading(self._clock) for id in ids}
+        counted = {id: await self._buffers[id].of(positions, partial(self._count, id)) for id in ids}
+        show_state(metrics, found or (), {id: counts for id, counts in counted.items() if counts is not None})
+
+    async def _read_figures(self) -> list[Figures]:
+        since_ns = self._clock.now_ns() - KEPT_AFTER_END_NS
+        async with self._engine.connect() as connection, connection.begin():
+            return await list_figures(connection, since_ns=since_ns)
+
+    async def _count(self, experiment: UUID) -> dict[str, int]:
+        async with self._engine.connect() as connection, connection.begin():
+            return await count_buffer(connection, experiment)

@@ -1,0 +1,71 @@
+"""Gauges of state as an experiment's page has them, to be held against those that a scrape shows."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from rftd.daemon.views.experiments import ExperimentPage
+
+OF_STATE = (
+    "rftd_experiment_state",
+    "rftd_experiment_state_timestamp_seconds",
+    "rftd_experiment_queue_position",
+    "rftd_train_step",
+    "rftd_train_steps_planned",
+    "rftd_buffer_experiences",
+    "rftd_weight_version",
+    "rftd_checkpoint_last_success_timestamp_seconds",
+    "rftd_eval_score",
+    "rftd_rollout_reward_mean",
+)
+"""The gauges that a page has, too."""
+
+
+def shown(text: str) -> dict[str, float]:
+    """Every sample of a scrape by its name and labels, as `name{label=value,...}`."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
+            found[f"{sample.name}{{{labels}}}"] = sample.value
+    return found
+
+
+def standing(text: str, experiment: str) -> dict[str, float]:
+    """The gauges of state of one experiment in a scrape; of its states the present one alone."""
+    return {
+        name: value
+        for name, value in shown(text).items()
+        if name.partition("{")[0] in OF_STATE
+        and f"experiment={experiment}" in name.rstrip("}").partition("{")[2].split(",")
+        and (value or not name.startswith("rftd_experiment_state{"))
+    }
+
+
+def expected(page: ExperimentPage, label: str) -> dict[str, float]:
+    """The same from the page that `rftd get` shows."""
+    summary = page.experiment.summary
+    books = page.experiment.books
+    found: dict[str, float | None] = {
+        f"rftd_experiment_state{{experiment={label},state={summary.state}}}": 1,
+        f"rftd_experiment_state_timestamp_seconds{{experiment={label}}}": summary.state_ns / 1e9,
+        f"rftd_experiment_queue_position{{experiment={label}}}": summary.queue_position,
+        f"rftd_train_step{{experiment={label}}}": summary.step,
+        f"rftd_train_steps_planned{{experiment={label}}}": summary.total_steps,
+    }
+    for place, count in (("waiting", books.waiting), ("cooling", books.cooling), ("open", books.open)):
+        found[f"rftd_buffer_experiences{{buffer={place},experiment={label}}}"] = count
+    published = [row.version for row in page.weights if row.counts]
+    served = [row.version for row in page.workers if (row.role, row.state) == ("explorer", "live")]
+    of_trainer = f"rftd_weight_version{{experiment={label},holder=trainer}}"
+    found[of_trainer] = max(published, default=None)
+    of_explorers = f"rftd_weight_version{{experiment={label},holder=explorer}}"
+    found[of_explorers] = min((version for version in served if version is not None), default=None)
+    saved_ns = max((row.committed_ns for row in page.checkpoints if row.counts), default=None)
+    saved = f"rftd_checkpoint_last_success_timestamp_seconds{{experiment={label}}}"
+    found[saved] = None if saved_ns is None else saved_ns / 1e9
+    for row in page.evals:
+        found[f"rftd_eval_score{{evalset={row.taskset},experiment={label},metric=score}}"] = row.score
+    if page.reward_curve:
+        found[f"rftd_rollout_reward_mean{{experiment={label}}}"] = page.reward_curve[-1].reward_mean
+    return {name: value for name, value in found.items() if value is not None}
