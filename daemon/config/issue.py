@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from rftd.daemon.config.field_path import FieldPath, parse, show
 from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.ops import limits
-from rftd.ops.errors import ConfigError, RftdError
+from rftd.ops.errors import ConfigError, RftdError, UsageError
 
 
 class FieldError(ConfigError):
@@ -76,10 +76,10 @@ class Unsupported(FieldError):
 class ConfigErrors(ConfigError):
     """Everything that is wrong with an experiment file, at once."""
 
-    def __init__(self, errors: Sequence[ConfigError]) -> None:
+    def __init__(self, errors: Sequence[UsageError]) -> None:
         count = len(errors)
         super().__init__(f"{count} error{'s' if count != 1 else ''} in the experiment file")
-        self.errors: tuple[ConfigError, ...] = tuple(errors)
+        self.errors: tuple[UsageError, ...] = tuple(errors)
 
     def __str__(self) -> str:
         return "\n\n".join(str(error) for error in self.errors)

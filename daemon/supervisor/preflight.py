@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from rftd.daemon.config.field_path import FieldPath, child, show
-from rftd.daemon.config.issue import Issue
-from rftd.daemon.config.resolve.experiment import placed
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.supervisor.findings import INPUT, Findings
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.plugins import Plugins
@@ -36,29 +35,31 @@ from rftd.workers.training.engines import registry as trainer_engines
 from rftd.workers.training.extensions import check_extensions
 
 _JUDGE: Final = "llm_judge_reward"
-_INPUT: FieldPath = ("buffer", "explorer_input")
 
 
-def check_tasksets(spec: ExperimentSpec) -> None:
-    """Raises ConfigError or DataError, which names the field, for what a worker would refuse once it opens it."""
+def check_tasksets(spec: ExperimentSpec, found: Findings | None = None) -> None:
+    """Finds what a worker would refuse once it opens a taskset; raises ConfigError or DataError without `found`."""
+    own = found or Findings(spec)
     for stage in spec.stages:
         for taskset, path in _tasksets(stage):
-            try:
+            with own.of(stage, path):
                 _check_arguments(WORKFLOWS, taskset.workflow, taskset.workflow_args, "workflow_args")
+            with own.of(stage, path):
                 _check_arguments(REWARDS, _reward(taskset), taskset.reward_args, "reward_fn_args")
+            with own.of(stage, path):
                 _check_biases(taskset, stage)
+            with own.of(stage, path):
                 _check_judge(taskset, stage)
-            except (ConfigError, DataError) as error:
-                error.field = _field(spec, stage, path, error.field)
-                raise
+    if found is None:
+        own.check()
 
 
 def _tasksets(stage: StageSpec) -> Iterator[tuple[TasksetSpec, FieldPath]]:
     """Each taskset, and where the file has it."""
     if stage.taskset is not None:
-        yield stage.taskset, (*_INPUT, "taskset")
+        yield stage.taskset, (*INPUT, "taskset")
     for number, taskset in enumerate(stage.evals):
-        yield taskset, (*_INPUT, "eval_tasksets", number)
+        yield taskset, (*INPUT, "eval_tasksets", number)
 
 
 def _reward(taskset: TasksetSpec) -> str | None:
@@ -115,28 +116,6 @@ def _check_biases(taskset: TasksetSpec, stage: StageSpec) -> None:
             )
 
 
-def _field(spec: ExperimentSpec, stage: StageSpec, path: FieldPath, below: str | None) -> str:
-    """The field as the file has it: of the stage that sets it, else of the global sections."""
-    stages = spec.config.get("stages") or []
-    number = next((i for i, each in enumerate(stages) if each.get("stage_name") == stage.name), None)
-    prefix: FieldPath = () if number is None else ("stages", number)
-    if path[-1] == "taskset" and _of_list(spec.config, prefix):
-        path = (*path[:-1], "tasksets", 0)
-    parts = below.split(".") if below else []
-    return show(placed(Issue((*path, *parts), ""), prefix, spec.config).path)
-
-
-def _of_list(config: Mapping[str, Any], prefix: FieldPath) -> bool:
-    """True if the training taskset stands in `tasksets`."""
-    for start in (prefix, ()):
-        node: Any = config
-        for part in (*start, *_INPUT):
-            node = child(node, part)
-        if isinstance(node, dict) and ("taskset" in node or "tasksets" in node):
-            return "taskset" not in node
-    return False
-
-
 LOOK_S: Final = 2.0
 """The pause between two looks for a part that is missing: somebody is installing it."""
 
@@ -144,44 +123,35 @@ LOOK_S: Final = 2.0
 def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
     """The specification with rows, digests and step counts filled in, for workers on `host`.
 
-    Raises ConfigError, DataError. Blocks.
+    Raises ConfigError, DataError: everything that is wrong, at once. Blocks.
     """
-    stages = tuple(_stage(stage, host) for stage in spec.stages)
-    check_tasksets(spec)
+    found = Findings(spec)
+    stages = tuple(_stage(stage, host, found) for stage in spec.stages)
+    check_tasksets(spec, found)
+    found.check()
     return msgspec.structs.replace(spec, stages=stages)
 
 
-def _stage(stage: StageSpec, host: Host) -> StageSpec:
-    rollout_engines.check_engine(stage.rollout)
-    trainer_engines.check_engine(stage.trainer)
-    trainer_engines.check_objective(stage)
-    # Made and thrown away: the constructors check their arguments.
-    make_policy(stage.policy)
-    make_priority(stage.policy.priority)
-    if stage.trainer.engine != "fake":
-        trusted = stage.model.trust_remote_code
-        _model(stage.model.path, trusted=trusted)
-        check_rotation(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
-        _adapter(stage.model)
-        for path, field in (
-            (stage.trainer.critic_path, "model.critic_model_path"),
-            (stage.trainer.teacher_path, "explorer.auxiliary_models"),
-        ):
-            if path:
-                _model(path, field, trusted=trusted)
-        trainer_engines.check_room(stage, host)
-    for number, auxiliary in enumerate(stage.auxiliary):
-        if not auxiliary.served and auxiliary.engine != "fake":
-            field = f"explorer.auxiliary_models[{number}].model_path"
-            _model(auxiliary.path, field, trusted=auxiliary.trust_remote_code)
-    taskset = stage.taskset
-    if taskset is not None and stage.serving is None:  # where it serves, rows come later
-        taskset = _counted(taskset)
-    dataset = _counted(stage.dataset, trained=True) if stage.dataset else None
-    evals = tuple(_counted(each) for each in stage.evals)
-    for each in (taskset, *evals):
-        if each is not None:
-            check_names(each)
+def _stage(stage: StageSpec, host: Host, found: Findings) -> StageSpec:
+    _check_parts(stage, found)
+    _check_models(stage, host, found)
+    counted: dict[FieldPath, TasksetSpec] = {}  # those that can be read, by their place in the file
+    for each, path in _tasksets(stage):
+        with found.of(stage, path, at="path"):
+            # Where it serves, rows come later.
+            served = stage.serving is not None and each is stage.taskset
+            counted[path] = each if served else _counted(each)
+        with found.of(stage, path, at="default_workflow_type"):
+            WORKFLOWS.check(each.workflow)
+            with found.of(stage, path, at="default_reward_fn_type"):
+                check_names(each)
+    if stage.dataset is not None:
+        with found.of(stage, _dataset(stage), at="path"):
+            counted[_dataset(stage)] = _counted(stage.dataset, trained=True)
+    taskset = counted.get((*INPUT, "taskset"))
+    dataset = counted.get(_dataset(stage))
+    if (stage.taskset and not taskset) or (stage.dataset and not dataset):
+        return stage  # how many steps its rows make, nobody knows
     total_steps = stage.total_steps
     collect_groups = stage.collect_groups
     if stage.kind == "explore":
@@ -190,21 +160,71 @@ def _stage(stage: StageSpec, host: Host) -> StageSpec:
         rows = taskset.rows if taskset else dataset.rows if dataset else 0
         size = stage.batch_size if taskset else stage.train_batch_size
         total_steps = stage.total_epochs * rows // size
-        if total_steps == 0:
-            raise ConfigError(
-                f"stage {stage.name!r}: {stage.total_epochs} epochs of {rows} rows make no step of {size}",
-                field="buffer.batch_size" if taskset else "buffer.train_batch_size",
-                fix="use a smaller batch, more epochs, or buffer.total_steps",
-            )
+        with found.of(stage):
+            _check_steps(stage, total_steps, rows, size)
     return msgspec.structs.replace(
         stage,
         taskset=taskset,
         dataset=dataset,
-        evals=evals,
+        evals=tuple(counted.get(path, each) for each, path in _tasksets(stage) if each is not stage.taskset),
         total_steps=total_steps,
         collect_groups=collect_groups,
         algorithm=_with_warmup(stage.algorithm, total_steps),
     )
+
+
+def _dataset(stage: StageSpec) -> FieldPath:
+    """The place of the rows to train on: beside a taskset they are an auxiliary buffer."""
+    if stage.taskset is not None and stage.dataset is not None:
+        return ("buffer", "trainer_input", "auxiliary_buffers", stage.dataset.name)
+    return ("buffer", "trainer_input", "experience_buffer")
+
+
+def _check_parts(stage: StageSpec, found: Findings) -> None:
+    """Finds engines, policies and their arguments that nobody has here."""
+    with found.of(stage, at="explorer.rollout_model.engine_type"):
+        rollout_engines.check_engine(stage.rollout)
+    with found.of(stage, at="trainer.trainer_type"):
+        trainer_engines.check_engine(stage.trainer)
+        trainer_engines.check_objective(stage)
+    # Made and thrown away: the constructors check their arguments.
+    with found.of(stage, at="policy"):
+        make_policy(stage.policy)
+    with found.of(stage, at="buffer.trainer_input.experience_buffer.replay_buffer.priority_fn"):
+        make_priority(stage.policy.priority)
+
+
+def _check_models(stage: StageSpec, host: Host, found: Findings) -> None:
+    """Finds models and adapters that are not there, that no engine runs, or that no device has room for."""
+    trusted = stage.model.trust_remote_code
+    if stage.trainer.engine != "fake":
+        with found.of(stage):
+            _model(stage.model.path, trusted=trusted)
+            check_rotation(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
+            trainer_engines.check_room(stage, host)
+        with found.of(stage):
+            _adapter(stage.model)
+        for path, field in (
+            (stage.trainer.critic_path, "model.critic_model_path"),
+            (stage.trainer.teacher_path, "explorer.auxiliary_models"),
+        ):
+            if path:
+                with found.of(stage):
+                    _model(path, field, trusted=trusted)
+    for number, auxiliary in enumerate(stage.auxiliary):
+        if not auxiliary.served and auxiliary.engine != "fake":
+            field = f"explorer.auxiliary_models[{number}].model_path"
+            with found.of(stage):
+                _model(auxiliary.path, field, trusted=auxiliary.trust_remote_code)
+
+
+def _check_steps(stage: StageSpec, steps: int, rows: int, size: int) -> None:
+    if steps == 0:
+        raise ConfigError(
+            f"stage {stage.name!r}: {stage.total_epochs} epochs of {rows} rows make no step of {size}",
+            field="buffer.batch_size" if stage.taskset else "buffer.train_batch_size",
+            fix="use a smaller batch, more epochs, or buffer.total_steps",
+        )
 
 
 def _with_warmup(algorithm: AlgorithmSpec, total_steps: int) -> AlgorithmSpec:
@@ -243,17 +263,28 @@ def _adapter(model: ModelSpec) -> None:
 def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
     """The taskset with its rows counted, after a look at the first: a wrong key is wrong in every row.
 
-    A label is each row's own: of `kto` all rows are looked at.
+    A label is each row's own: of `kto` all rows are looked at. An error names a field below the taskset.
     """
-    with Taskset.open(spec) as taskset:
-        if trained:
-            for row in range(len(taskset) if spec.schema == "kto" else 1):
-                # A stand-in for the model's tokenizer, and next to no room for tokens: the columns are checked here,
-                # and the real tokenizer would take seconds and change nothing about them.
-                taskset.train_rows(row, tokenizer=ByteTokenizer(), max_model_len=2)
-        else:
-            taskset.task(0)
-        return msgspec.structs.replace(spec, rows=len(taskset), digest=taskset.digest)
+    try:
+        with Taskset.open(spec) as taskset:
+            if trained:
+                for row in range(len(taskset) if spec.schema == "kto" else 1):
+                    # A stand-in for the model's tokenizer, and next to no room for tokens: the columns are checked
+                    # here, and the real tokenizer would take seconds and change nothing about them.
+                    taskset.train_rows(row, tokenizer=ByteTokenizer(), max_model_len=2)
+            else:
+                taskset.task(0)
+            return msgspec.structs.replace(spec, rows=len(taskset), digest=taskset.digest)
+    except DataError as error:
+        error.field = _column(spec, error.field)
+        raise
+
+
+def _column(spec: TasksetSpec, key: str | None) -> str | None:
+    """The field that says which column of a row is meant."""
+    form = spec.format
+    names = [name for name in form.__struct_fields__ if name.endswith("_key") and getattr(form, name) == key]
+    return f"format.{names[0]}" if key and names else None
 
 
 class Parts:

@@ -183,3 +183,31 @@ async def test_a_submission_takes_what_a_dry_run_takes(
         if await records(log) == before:
             differences[case] = "the submission appended nothing"
     assert differences == {}
+
+
+async def test_all_that_is_wrong_comes_at_once_each_at_its_line(client: httpx.AsyncClient, tmp_path: Path) -> None:
+    text = f"""\
+project: p
+name: mine
+checkpoint_root_dir: {tmp_path}/c
+algorithm: {{algorithm_type: grpo, repeat_times: 4}}
+model: {{model_path: /gone, max_model_len: 64, max_prompt_tokens: 32}}
+buffer:
+  batch_size: 2
+  explorer_input:
+    default_reward_fn_type: exact_match_reward
+    taskset: {{path: {tmp_path}/t.jsonl, format: {{prompt_type: plaintext, prompt_key: quest}}}}
+    default_eval_workflow_type: simple_workflow
+    eval_tasksets:
+    - {{name: gone, path: /gone.jsonl}}
+explorer: {{rollout_model: {{engine_type: fake, engine_num: 1}}}}
+trainer: {{trainer_type: torch}}
+synchronizer: {{sync_method: checkpoint}}
+"""
+    answer = await client.post(CHECK, content=text, headers={"Content-Type": "application/yaml"})
+    found = {each["field"]: each["where"].split(":")[1] for each in answer.json()["errors"]}
+    assert found == {
+        "model.model_path": "5",
+        "buffer.explorer_input.taskset.format.prompt_key": "10",
+        "buffer.explorer_input.eval_tasksets[0].path": "13",
+    }, answer.text
