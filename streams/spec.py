@@ -392,7 +392,7 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     priority: Integer = 0
     """Its place in the line of those that wait; the highest goes first."""
     config: dict[str, Any]
-    """The user's file, normalised to the current spelling, as `rftd config show` prints it."""
+    """The user's file, normalised to the current spelling, as `rftd config show --given` prints it."""
     warnings: tuple[str, ...] = ()
     """Changed and ignored settings, in words."""
     labels: dict[str, str] = {}

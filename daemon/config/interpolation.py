@@ -165,6 +165,7 @@ class _Resolver:
             what = f"{name} holds a secret, and {path[-1]} would leave this machine as a value"
             raise _Unresolvable(Issue(path, what, "only secret fields (api_key, ...) may name it", Interpolation))
         if name in self.environ:
+            self.source.variables[path] = name
             return EnvText(self.environ[name])
         if len(call.args) == 1:
             what = f"the environment variable {name} is not set"

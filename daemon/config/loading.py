@@ -34,7 +34,7 @@ class Submission:
     """An experiment file, read: what the client sends and what it tells its user."""
 
     config: dict[str, Any]
-    """Normalised, plain, without a `${...}` or a secret: what is sent, and what `rftd config show` prints."""
+    """Normalised, plain, without a `${...}` or a secret: what is sent, and what `rftd config show --given` prints."""
     spec: ExperimentSpec
     source: SourceMap
     warnings: tuple[str, ...]

@@ -41,6 +41,8 @@ class SourceMap:
     keys: dict[FieldPath, SourcePlace] = field(default_factory=dict)
     moved: dict[FieldPath, FieldPath] = field(default_factory=dict)
     """Current name to the name in the file, for fields in an older spelling."""
+    variables: dict[FieldPath, str] = field(default_factory=dict)
+    """The environment variable whose value a field took."""
     covered: list[SourcePlace] = field(default_factory=list)
 
     def written(self, path: FieldPath) -> FieldPath:

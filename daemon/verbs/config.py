@@ -1,6 +1,6 @@
-"""`rftd config`: an experiment file, printed as the daemon reads it or checked.
+"""`rftd config`: an experiment file, printed as it would run or as it is written, or checked.
 
-`check` hears of the devices and engines of this machine, as a daemon here would; it asks a daemon if one is named.
+They hear of the devices and engines of this machine, as a daemon here would; `check` asks a daemon if one is named.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from rftd.daemon.client.dry_run import DryRun
+    from rftd.daemon.config.field_path import FieldPath
     from rftd.daemon.config.loading import Submission
     from rftd.ops.errors import RftdError
     from rftd.workers.devices.host import Host
@@ -23,26 +24,48 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard o
 
 @click.group("config")
 def config_group() -> None:
-    """Check an experiment file, or print it as the daemon reads it."""
+    """Check an experiment file, or print what it would run."""
 
 
 @config_group.command("show")
 @_FILE
 @_SET
 @_JSON
-def show(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
-    """Print FILE as the daemon reads it: current field names, `${...}` resolved, secrets as `{env: NAME}`."""
+@click.option("--given", is_flag=True, help="Only what FILE says: current field names, `${...}` resolved.")
+@click.option("--origin", is_flag=True, help="Say where each value comes from, as a comment.")
+def show(file: str, overrides: tuple[str, ...], *, as_json: bool, given: bool, origin: bool) -> None:
+    """Print what FILE would run here, every default and argument included; secrets are `{env: NAME}`.
+
+    It is an experiment file itself. Its section `derived` says what follows from the rest: GPUs, batches, folders.
+    """
+    from rftd.workers.devices.discovery import find_host
     from rftd.workers.devices.host import ANY_HOST
 
-    submission = _load(file, overrides, ANY_HOST)
+    if given and origin:
+        raise click.UsageError("--given prints what is written, and --origin tells where the rest comes from")
+    submission = _load(file, overrides, ANY_HOST if given else find_host())
+    config = submission.config
+    comments: dict[FieldPath, str] = {}
+    if not given:
+        from rftd.daemon.config.effective.experiment import effective_config
+
+        config = effective_config(submission.spec)
+    if origin:
+        from rftd.daemon.config.effective.origins import origins
+
+        comments = origins(config, submission.config, submission.source)
     if as_json:
         import json
 
-        click.echo(json.dumps(submission.config, indent=2, ensure_ascii=False))
-    else:
-        import yaml
+        from rftd.daemon.config.field_path import show as shown
 
-        click.echo(yaml.safe_dump(submission.config, sort_keys=False, allow_unicode=True), nl=False)
+        # JSON has no comments: the origins are a mapping beside the file.
+        named = {shown(path): text for path, text in comments.items()}
+        click.echo(json.dumps({"config": config, "origin": named} if origin else config, indent=2, ensure_ascii=False))
+    else:
+        from rftd.daemon.config.yaml_text import yaml_text
+
+        click.echo(yaml_text(config, comments), nl=False)
 
 
 @config_group.command("check")
@@ -85,6 +108,16 @@ def _ask(server: str, submission: Submission, *, as_json: bool) -> DryRun:
     except (UsageError, ConflictError) as error:
         _show_errors(error, as_json=as_json)
         raise click.exceptions.Exit(error.exit_status) from None
+
+
+@config_group.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of the experiment file, for editors and other programs."""
+    import json
+
+    from rftd.daemon.config.json_schema import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 
 def _stages(submission: Submission) -> str:

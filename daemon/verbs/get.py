@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rftd.daemon.output.data import emit_line, emitted
+from rftd.daemon.output.data import emit, emit_line
 from rftd.daemon.output.quantity import age, number, size, sparkline
 from rftd.daemon.output.table import STATE_STYLES, console_of, state, table
 from rftd.daemon.settings import Settings, shared_options
@@ -17,6 +17,7 @@ from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments
 from rftd.daemon.views.experiments import ExperimentPage
 from rftd.ops.clock import Clock, SystemClock, iso
+from rftd.ops.decoding import converted
 from rftd.storage.queries.books import Books
 from rftd.storage.queries.experiments import ExperimentSummary, StageRow
 from rftd.storage.queries.weights import WorkerRow
@@ -32,13 +33,31 @@ _LABEL: Final = 14
 @shared_options
 @click.pass_obj
 def command(settings: Settings, name: str) -> None:
-    """Show one page about experiment NAME (a name, name@2, an id, or a unique prefix of an id)."""
+    """Show one page about experiment NAME (a name, name@2, an id, or a unique prefix of an id).
+
+    As data it has `resolved` too: the experiment file with every default and argument, as `rftd config show` has it.
+    """
     from rftd.daemon.client.client import Client
 
     with Client(settings) as client:
         answer = client.ask(experiments.one, name=name)
-    if not emitted(answer.plain(), settings):
-        console_of(settings).print(render(answer.value, SystemClock()))
+        if settings.machine_readable:
+            emit({**answer.plain(), "resolved": resolved(client, answer.value.experiment.summary.id)}, settings)
+            return
+    console_of(settings).print(render(answer.value, SystemClock()))
+
+
+def resolved(client: Client, id: str) -> dict[str, Any] | None:
+    """The effective experiment of the specification that the log keeps; None if the log has none any more."""
+    from rftd.daemon.config.effective.experiment import effective_config
+    from rftd.daemon.views.events import events
+    from rftd.streams.spec import ExperimentSpec
+
+    page = client.ask(events, name=id, type=["experiment.submitted"], limit=1, full=True).value
+    if not page.items:
+        return None
+    # Of two halves the first on the log is the specification, as everywhere.
+    return effective_config(converted(page.items[0].payload["spec"], ExperimentSpec))
 
 
 def render(page: ExperimentPage, clock: Clock) -> RenderableType:

@@ -6,14 +6,10 @@ page is out of date.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
@@ -27,8 +23,9 @@ if str(_TESTS) not in sys.path:
 from synthetic.daemon.config_fields import SchemaField, schema_fields  # noqa: E402
 
 from rftd.daemon.config.field_path import show  # noqa: E402
+from rftd.daemon.config.json_schema import documented, unit_of  # noqa: E402
 from rftd.daemon.config.normalise import RENAMES  # noqa: E402
-from rftd.daemon.config.schema.section import InUnit, NumberOrText, Section, Url  # noqa: E402
+from rftd.daemon.config.schema.section import NumberOrText, Section, Url  # noqa: E402
 
 PAGE: Final = _TESTS.parent / "docs" / "configuration.md"
 
@@ -75,7 +72,7 @@ def _shown(path: tuple[str | int, ...]) -> str:
 
 
 def _row(field: SchemaField) -> str:
-    notes = [_documented(field.section).get(field.name) or field.info.description or ""]
+    notes = [documented(field.section).get(field.name) or field.info.description or ""]
     if field.mark.why:
         notes.append(f"{field.mark.why}.")
     if field.mark.effect == "refused" and field.mark.fix != "leave it out":
@@ -85,7 +82,7 @@ def _row(field: SchemaField) -> str:
     said = " ".join(" ".join(_sentence(note) for note in notes if note).split()).replace("|", "\\|")
     effect = field.mark.effect if field.mark.effect == "acts" else f"**{field.mark.effect}**"
     kind = _type(field.info.annotation, field.info.metadata)
-    return f"| `{field.name}` | {kind} | {_default(field.info)} | {_unit(field.info)} | {effect} | {said} |\n"
+    return f"| `{field.name}` | {kind} | {_default(field.info)} | {unit_of(field.info)} | {effect} | {said} |\n"
 
 
 def _sentence(note: str) -> str:
@@ -103,21 +100,6 @@ def _default(info: FieldInfo) -> str:
         return "required"
     value = info.get_default(call_default_factory=True)
     return "none" if value in (None, "") or value in ({}, []) else f"`{json.dumps(value)}`"
-
-
-def _unit(info: FieldInfo) -> str:
-    return next((each.name for each in _marks(info.annotation, info.metadata) if isinstance(each, InUnit)), "")
-
-
-def _marks(annotation: Any, metadata: Iterable[Any]) -> Iterator[Any]:
-    """Everything that is said of a type beside what it is, of each type of a choice too."""
-    yield from metadata
-    if get_origin(annotation) is Annotated:
-        kind, *marks = get_args(annotation)
-        yield from _marks(kind, marks)
-    elif get_origin(annotation) in (Union, UnionType):
-        for part in get_args(annotation):
-            yield from _marks(part, ())
 
 
 def _type(annotation: Any, metadata: Iterable[Any] = ()) -> str:
@@ -148,24 +130,6 @@ def _bounds(metadata: Iterable[Any]) -> Iterator[str]:
             value = getattr(mark, name, None)
             if value is not None and abs(value) < _NO_BOUND:
                 yield f"{sign} {value}"
-
-
-@cache
-def _documented(section: type[Section]) -> dict[str, str]:
-    """The texts that stand below the fields in the source, of the section and of those that it extends."""
-    found: dict[str, str] = {}
-    for each in reversed(section.__mro__):
-        if not issubclass(each, Section) or each is Section:
-            continue
-        try:
-            source = textwrap.dedent(inspect.getsource(each))
-        except (OSError, TypeError):  # a section that is made of the arguments of a part has none
-            continue
-        body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
-        for statement, after in pairwise(body):
-            if isinstance(statement, ast.AnnAssign) and isinstance(after, ast.Expr):
-                found[statement.target.id] = after.value.value  # type: ignore[union-attr,attr-defined]
-    return found
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from rftd.workers.training.losses.policy_loss import LossNeeds
 from rftd.workers.training.losses.registry import POLICY_LOSSES, compares_pairs, tells_labels
 from rftd.workers.training.token_advantages.penalised import check_penalised
 
-_PARTS: Final[dict[str, Plugins[Any]]] = {
+PARTS: Final[dict[str, Plugins[Any]]] = {
     "advantage": ADVANTAGES,
     "policy_loss": POLICY_LOSSES,
     "kl_penalty": KL_LOSSES,
@@ -85,7 +85,7 @@ def resolve_algorithm(
     parts: dict[str, Any] = {}
     made: dict[str, Any] = {}
     mode: str | None = None
-    for part, plugins in _PARTS.items():
+    for part, plugins in PARTS.items():
         # A part that the user named has its own defaults: those of the type's part mean nothing to it.
         own: str = getattr(definition, part)
         name: str = getattr(given, f"{part}_fn") or own

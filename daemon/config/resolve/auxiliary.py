@@ -85,8 +85,8 @@ def _spec(
     total = given.max_model_len or lengths.model
     response = given.max_response_tokens or min(lengths.response, total - 1)
     prompt = given.max_prompt_tokens or total - response
-    if prompt < 1 or prompt + response > total:
-        what = f"is {total}, and prompt and response take {max(prompt, 1)} + {response}"
+    if prompt < 1 or response < 1 or prompt + response > total:
+        what = f"is {total}, and prompt and response take {max(prompt, 1)} + {max(response, 1)}"
         notes.wrong((*path, "max_model_len"), what, "raise it, or lower the lengths")
     return AuxiliarySpec(
         name="",

@@ -25,7 +25,7 @@ def resolve_experiment(
 ) -> tuple[ExperimentSpec | None, list[Issue]]:
     """The specification, or None and everything that contradicts itself or cannot be run.
 
-    `config` is the same file as plain data, as `rftd config show` prints it; `host` is the machine of the workers.
+    `config` is the same file as plain data, as `rftd config show --given` prints it; `host` is the workers' machine.
     """
     # All stages are resolved even if one is wrong, so that a user sees everything at once.
     issues = [*_check_root(experiment), *_check_stage_names(experiment), *_check_trainer_config(experiment)]

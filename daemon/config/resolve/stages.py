@@ -55,23 +55,39 @@ class StageConfig:
     experiment: Experiment
 
 
-def stage_configs(config: dict[str, Any]) -> list[StageConfig]:
-    """The stages of a valid, normalised file, in order."""
+@dataclass(frozen=True, slots=True)
+class StageTree:
+    """A stage as a file of its own, as the user wrote it: plain data."""
+
+    name: str
+    prefix: FieldPath
+    """The stage's place in the file; () without `stages`."""
+    tree: dict[str, Any]
+
+
+def stage_trees(config: Mapping[str, Any]) -> list[StageTree]:
+    """The stages of a normalised file, in order, each with what it inherits."""
     stages = config.get("stages") or []
     # The tree is laid over and validated anew, not the models: these have a value for what the user did not write,
     # which would hide what a stage inherits.
     whole = {key: value for key, value in config.items() if key != "stages"}
     if not stages:
-        return [StageConfig(SINGLE, (), Experiment.model_validate(whole))]
-    result: list[StageConfig] = []
+        return [StageTree(SINGLE, (), whole)]
+    result: list[StageTree] = []
     for index, stage in enumerate(stages):
         merged = dict(whole)
         for name in _SECTIONS:
             if stage.get(name) is not None:
                 inherited = _inherit(name, whole.get(name), stage)
                 merged[name] = _overlay(inherited, stage[name])
-        result.append(StageConfig(stage["stage_name"], ("stages", index), Experiment.model_validate(merged)))
+        result.append(StageTree(stage["stage_name"], ("stages", index), merged))
     return result
+
+
+def stage_configs(config: Mapping[str, Any]) -> list[StageConfig]:
+    """The stages of a valid, normalised file, in order."""
+    trees = stage_trees(config)
+    return [StageConfig(each.name, each.prefix, Experiment.model_validate(each.tree)) for each in trees]
 
 
 def _inherit(name: str, section: Any, stage: dict[str, Any]) -> Any:

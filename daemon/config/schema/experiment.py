@@ -213,3 +213,4 @@ class Experiment(Section):
     service: Service = section(Service, mark=FieldEffect("harmless", "no operator asks for it"))
     log: Log = section(Log)
     stages: list[Stage] = []
+    derived: dict[str, Any] = harmless({}, why="it follows from the rest, and `rftd config show` prints it")

@@ -6,19 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-import yaml
-
 from rftd.daemon.config.field_path import FieldPath, parse, show
-from rftd.daemon.config.grammar import has_interpolation, read_scalar
 from rftd.daemon.config.issue import Contradiction, FieldError, WrongValue
 from rftd.daemon.config.source import SourcePlace
 from rftd.daemon.config.validation import all_fields
 from rftd.daemon.config.verl.settings import VerlSetting, VerlSettings
 from rftd.daemon.config.verl.table import find
+from rftd.daemon.config.yaml_text import one_line, scalar
 
 Outcome: TypeAlias = Literal["mapped", "dropped", "needs a person", "veRL's default", "unknown"]
-
-_UNSAFE: Final = frozenset("#:{}[],&*!|>'\"%@`?-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +176,12 @@ def _lines(node: dict[str | int, Any], above: FieldPath, depth: int) -> Iterator
             yield f"{indent}- {block[0].lstrip()}"
             yield from block[1:]
         elif isinstance(child, dict):
-            yield f"{indent}{_scalar(key)}:"
+            yield f"{indent}{scalar(key)}:"
             # Items of a list are indented by their dash alone.
             yield from _lines(child, path, depth if next(iter(child)) in (0,) else depth + 1)
         else:
             value, comment = child
-            yield f"{indent}{_scalar(key)}: {_scalar(value)}" + (f"  # {_one_line(comment)}" if comment else "")
+            yield f"{indent}{scalar(key)}: {scalar(value)}" + (f"  # {one_line(comment)}" if comment else "")
 
 
 _RANKS: Final = {path: rank for rank, path in enumerate(all_fields())}
@@ -197,29 +193,3 @@ def _rank(path: FieldPath) -> tuple[int, int]:
     if isinstance(last, int):
         return (0, last)
     return (_RANKS.get(tuple(part for part in path if isinstance(part, str)), len(_RANKS)), 0)
-
-
-def _one_line(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
-def _scalar(value: Any) -> str:
-    """The value as YAML that other readers take in the same way: `1.0e-6`, and quotes where a word would be more."""
-    if isinstance(value, list):
-        return "[" + ", ".join(_scalar(item) for item in value) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        mantissa, e, exponent = repr(value).partition("e")
-        return f"{mantissa if '.' in mantissa else mantissa + '.0'}{e}{int(exponent)}" if e else repr(value)
-    if isinstance(value, str):
-        plain = value and read_scalar(value) == value and value.isprintable() and value == value.strip()
-        # An interpolation is text to YAML, as long as nothing in it begins a comment or a pair.
-        if plain and has_interpolation(value) and not {": ", " #"} & {value[at : at + 2] for at in range(len(value))}:
-            return value
-        if plain and not _UNSAFE & set(value[:1]) and ": " not in value and " #" not in value and value[-1] != ":":
-            return (
-                str(yaml.safe_dump(value, width=1 << 20, allow_unicode=True)).removesuffix("\n").removesuffix("\n...")
-            )
-        return str(yaml.safe_dump(value, default_style='"', width=1 << 20, allow_unicode=True)).removesuffix("\n")
-    return str(value)

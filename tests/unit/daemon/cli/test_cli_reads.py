@@ -41,9 +41,12 @@ def test_schemas_stay(rftd: Rftd) -> None:
     ]
     page = json.loads(rftd("get", "small", "--json").out)
     assert sorted(page) == [
-        *("checkpoints", "evals", "experiment", "overdue", "overdue_windows", "reward_curve", "waiting"),
-        *("weights", "workers"),
+        *("checkpoints", "evals", "experiment", "overdue", "overdue_windows", "resolved", "reward_curve"),
+        *("waiting", "weights", "workers"),
     ]
+    assert page["resolved"]["name"] == "small"
+    assert page["resolved"]["stages"][1]["buffer"]["batch_size"] > 0
+    assert page["resolved"]["derived"]["checkpoint_job_dir"] == page["experiment"]["job_dir"]
     assert sorted(page["experiment"]["books"]) == [
         *("balance", "cooling", "failed_rollouts", "given_up", "late", "open", "planned", "produced", "retired"),
         *("retired_used", "waiting"),

@@ -25,23 +25,42 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_show_prints_the_current_spelling(tmp_path: Path) -> None:
     file = tmp_path / "old.yaml"
     file.write_text(Path(EXAMPLE).read_text().replace("batch_size: 128", "default_reward_fn_type: math_reward"))
-    result = CliRunner().invoke(config_group, ["show", str(file), "-s", "name=x"])
+    result = CliRunner().invoke(config_group, ["show", "--given", str(file), "-s", "name=x"])
     assert result.exit_code == 0
     shown = yaml.safe_load(result.stdout)
     assert shown["name"] == "x"
     assert shown["buffer"]["explorer_input"]["default_reward_fn_type"] == "math_reward"
 
 
-def test_shown_json_is_what_the_daemon_takes() -> None:
-    result = CliRunner().invoke(config_group, ["show", EXAMPLE, "--json"])
+@pytest.mark.parametrize("given", [(), ("--given",)])
+def test_shown_json_is_what_the_daemon_takes(given: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(config_group, ["show", EXAMPLE, "--json", *given])
     assert check_config(json.loads(result.stdout)).project == "<project_name>"
 
 
-def test_show_from_standard_input_can_be_read_again(tmp_path: Path) -> None:
-    first = CliRunner().invoke(config_group, ["show", "-"], input=Path(EXAMPLE).read_text())
-    second = CliRunner().invoke(config_group, ["show", "-"], input=first.stdout)
+@pytest.mark.parametrize("given", [(), ("--given",)])
+def test_show_from_standard_input_can_be_read_again(given: tuple[str, ...]) -> None:
+    first = CliRunner().invoke(config_group, ["show", "-", *given], input=Path(EXAMPLE).read_text())
+    second = CliRunner().invoke(config_group, ["show", "-", *given], input=first.stdout)
     assert first.exit_code == 0
     assert second.stdout == first.stdout
+
+
+def test_show_prints_what_runs_here_and_what_follows() -> None:
+    shown = yaml.safe_load(CliRunner().invoke(config_group, ["show", EXAMPLE]).stdout)
+    assert shown["trainer"]["trainer_type"] == "torch"
+    assert shown["synchronizer"]["sync_method"] == "checkpoint"
+    assert shown["algorithm"]["policy_loss_fn_args"]["clip_ratio_c"] == 3.0
+    assert shown["derived"]["stages"]["main"]["batch"]["experiences_per_training_step"] == 1024
+
+
+def test_origins_are_comments_or_a_mapping_of_their_own() -> None:
+    text = CliRunner().invoke(config_group, ["show", EXAMPLE, "--origin", "-s", "buffer.batch_size=4"]).stdout
+    assert "  batch_size: 4  # -s buffer.batch_size\n" in text
+    told = json.loads(CliRunner().invoke(config_group, ["show", EXAMPLE, "--origin", "--json"]).stdout)
+    assert told["origin"]["buffer.train_batch_size"] == "derived"
+    assert told["config"]["buffer"]["train_batch_size"] == 1024
+    assert CliRunner().invoke(config_group, ["show", EXAMPLE, "--origin", "--given"]).exit_code == 2
 
 
 def test_check_says_ok_and_warns_on_the_other_stream() -> None:
@@ -61,7 +80,8 @@ def test_check_hears_of_the_devices_of_this_machine(tmp_path: Path, monkeypatch:
     result = CliRunner().invoke(config_group, ["check", EXAMPLE])
     assert result.exit_code == 2
     assert "1 x 2 = 2 GPUs, and the workers' machine has 1 GPU (NVIDIA L4 0)" in result.stderr
-    assert CliRunner().invoke(config_group, ["show", EXAMPLE]).exit_code == 0, "it only prints the file"
+    assert CliRunner().invoke(config_group, ["show", EXAMPLE]).exit_code == 2, "it would not run here"
+    assert CliRunner().invoke(config_group, ["show", "--given", EXAMPLE]).exit_code == 0, "it only prints the file"
 
 
 @pytest.mark.parametrize("verb", ["show", "check"])

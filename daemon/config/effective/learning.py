@@ -1,0 +1,104 @@
+"""Sections `algorithm` and `trainer` as they will act."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rftd.daemon.config.effective.arguments import struct_defaults, with_defaults
+from rftd.daemon.config.resolve.algorithm import PARTS, STRATEGIES, other_names
+from rftd.streams.correction import CorrectionPart
+from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec, UpdatesSpec
+from rftd.workers.training.corrections.registry import CORRECTIONS
+from rftd.workers.training.engines import registry as trainer_engines
+from rftd.workers.training.losses.registry import POLICY_LOSSES
+
+TINKER = "tinker"
+
+
+def algorithm_section(spec: AlgorithmSpec) -> dict[str, Any]:
+    """The objective with every part and argument."""
+    section: dict[str, Any] = {"algorithm_type": spec.kind, "repeat_times": spec.repeat_times}
+    section["sample_strategy"] = spec.sample_strategy
+    section["sample_strategy_args"] = struct_defaults(STRATEGIES.get(spec.sample_strategy), spec.sample_strategy_args)
+    for part, plugins in PARTS.items():
+        name: str = getattr(spec, part)
+        section[f"{part}_fn"] = name
+        arguments = with_defaults(plugins, name, getattr(spec, f"{part}_args"))
+        if plugins is POLICY_LOSSES:
+            # The file may say the aggregation there as well; `loss_agg_mode` below says it for all losses.
+            arguments = {
+                each: value
+                for each, value in arguments.items()
+                if each in spec.policy_loss_args or each not in other_names(name)
+            }
+        section[f"{part}_fn_args"] = arguments
+    section["kl_penalty_place"] = spec.kl_penalty_place
+    section["loss_agg_mode"] = spec.loss_agg_mode
+    section["loss_scale_factor"] = spec.loss_scale_factor
+    section["bypass_old_logprobs"] = spec.correction.old_logprobs == "rollout"
+    if spec.correction.parts or spec.correction.old_logprobs != "rollout":
+        parts = [_correction(part) for part in spec.correction.parts]
+        section["rollout_correction"] = {"old_logprobs": spec.correction.old_logprobs, "corrections": parts}
+    section["optimizer"] = _optimizer(spec.optimizer)
+    return section
+
+
+def _correction(part: CorrectionPart) -> dict[str, Any]:
+    if not CORRECTIONS.builtin(part.kind):
+        return {"kind": "plugin", "name": part.kind, "args": part.args}
+    return {"kind": part.kind, **with_defaults(CORRECTIONS, part.kind, part.args)}
+
+
+def _optimizer(spec: OptimizerSpec) -> dict[str, Any]:
+    return {
+        "optimizer_type": spec.kind,
+        "lr": spec.lr,
+        "lr_warmup_steps": -1 if spec.warmup_ratio else spec.warmup_steps,
+        "lr_warmup_steps_ratio": spec.warmup_ratio,
+        "lr_scheduler_type": spec.scheduler,
+        "min_lr_ratio": spec.min_lr_ratio,
+        "betas": list(spec.betas),
+        "eps": spec.eps,
+        "weight_decay": spec.weight_decay,
+        "decay_all": spec.decay_all,
+        "clip_grad": spec.grad_clip,
+    }
+
+
+def trainer_section(stage: StageSpec) -> dict[str, Any]:
+    """The training side with every argument of its engine."""
+    spec = stage.trainer
+    arguments = dict(spec.engine_args)
+    if spec.engine == TINKER:
+        arguments = {}  # model.tinker has them
+    else:
+        given = arguments
+        arguments = struct_defaults(trainer_engines.arguments_of(spec.engine), given)
+        if spec.engine == "verl" and spec.devices and "ranks" not in given:
+            del arguments["ranks"]  # one for each GPU, whatever is written
+    if spec.threads:  # 0, as many as there are, cannot be written
+        arguments["threads"] = spec.threads
+    arguments["dtype"] = spec.dtype
+    section: dict[str, Any] = {
+        "trainer_type": spec.engine,
+        "save_interval": spec.save_interval,
+        "max_checkpoints_to_keep": spec.max_checkpoints_to_keep,
+        "save_hf_checkpoint": spec.save_hf,
+        "max_token_len_per_gpu": spec.max_tokens_per_micro_batch,
+        "grad_clip": stage.algorithm.optimizer.grad_clip,
+        "max_nonfinite_steps": spec.max_nonfinite_steps,
+        **_updates(spec.updates),
+        "critic_warmup": spec.critic_warmup_steps,
+        "engine_args": arguments,
+    }
+    if spec.critic_updates is not None:
+        section["trainer_config"] = {"critic": _updates(spec.critic_updates)}
+    return section
+
+
+def _updates(spec: UpdatesSpec) -> dict[str, Any]:
+    return {
+        "ppo_epochs": spec.epochs,
+        "ppo_mini_batch_size": spec.mini_batch_items or None,
+        "shuffle": spec.shuffle,
+    }

@@ -1,0 +1,192 @@
+"""Sections `explorer` and `model` as they will act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rftd.daemon.config.effective.arguments import struct_defaults
+from rftd.daemon.config.effective.learning import TINKER
+from rftd.streams.auxiliary import SERVICE, AuxiliarySpec
+from rftd.streams.engine_needs import EngineNeeds
+from rftd.streams.spec import LoraSpec, RolloutSpec, StageSpec
+from rftd.workers.rollout.auxiliary.service import ServiceArgs
+from rftd.workers.rollout.engines import registry as rollout_engines
+
+_OF_SERVICE: Final = ("model_name", "base_url_env", "api_key_env")
+"""Arguments of the engine of a service that stand in `model.external_model`."""
+_COUNTED: Final = ("engine_num", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+"""Fields of an auxiliary model that count its GPUs alone."""
+_ON_ONE: Final = ("torch", "fake", TINKER, SERVICE)
+"""Engines that compute on one device at most, and have no needs but the time."""
+_SAMPLED: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
+"""Settings of `model` that a taskset or an auxiliary model may have for its own, with their defaults."""
+
+
+def explorer_section(stage: StageSpec, seed: int, written: Mapping[str, Any]) -> dict[str, Any]:
+    """The explorers; `written` is the section as the user wrote it, for what the specification does not keep."""
+    spec = stage.rollout
+    section: dict[str, Any] = {
+        "concurrent_mode": written.get("concurrent_mode") or "sequential",
+        "runner_per_model": spec.concurrency,
+        "max_repeat_times_per_runner": spec.lease_rollouts or None,
+        "max_timeout": spec.max_timeout_s,
+        "max_retry_times": spec.max_retry_times,
+        "env_vars": written.get("env_vars") or {},
+        "rollout_model": _rollout_model(stage, seed),
+        "auxiliary_models": [
+            _auxiliary(each, given)
+            for each, given in zip(stage.auxiliary, written.get("auxiliary_models") or [], strict=False)
+        ],
+        "eval_interval": stage.eval_interval,
+        "eval_on_startup": stage.eval_on_startup,
+        "eval_engine": spec.eval_engine,
+        "collect_only": stage.kind == "explore" and (stage.taskset is not None),
+        "over_rollout": {
+            "ratio": spec.over_ratio,
+            "wait_after_min": spec.over_wait_s,
+            "return_partial_tasks": spec.over_keep_partial,
+        },
+        "dynamic_timeout": {
+            "enable": spec.timeout_ratio > 0,
+            "warmup_min_steps": spec.timeout_warmup_steps,
+            **({"ratio": spec.timeout_ratio} if spec.timeout_ratio else {}),
+        },
+        "straggler_reissue": {
+            "enable": spec.reissue_ratio > 0,
+            **({"ratio": spec.reissue_ratio} if spec.reissue_ratio else {}),
+        },
+    }
+    if section["concurrent_mode"] != "sequential":
+        # A runner does the rollouts of its part together, and the specification counts rollouts.
+        section["runner_per_model"] //= spec.lease_rollouts or stage.algorithm.repeat_times
+    if stage.kind == "both" and stage.sync.style != "fixed":  # there the schedule says it
+        section["max_inflight_batches"] = stage.policy.max_inflight_batches
+    if stage.serving is not None:
+        section["proxy_port"] = stage.serving.port
+        section["listen_address"] = stage.serving.address
+        section["min_running_model_num"] = written.get("min_running_model_num", 1)
+    return section
+
+
+def _rollout_model(stage: StageSpec, seed: int) -> dict[str, Any]:
+    spec = stage.rollout
+    section: dict[str, Any] = {"engine_type": spec.engine, "engine_num": spec.explorers, "dtype": spec.dtype}
+    if spec.seed != seed:
+        section["seed"] = spec.seed
+    arguments = dict(spec.engine_args)
+    if spec.engine == TINKER:
+        arguments = {}  # model.tinker has them
+    elif spec.engine == SERVICE:
+        arguments = {name: value for name, value in arguments.items() if name not in _OF_SERVICE}
+    else:
+        arguments = struct_defaults(rollout_engines.arguments_of(spec.engine), arguments)
+    section["extra_engine_args"] = _threaded(arguments, spec.threads)
+    section |= _needs(spec.needs, alone=spec.engine in _ON_ONE)
+    for name in ("chat_template", "enable_thinking"):
+        if (value := getattr(stage.model, name)) is not None:
+            section[name] = value
+    section["enable_auto_tool_choice"] = stage.model.auto_tool_choice
+    section["tool_call_parser"] = stage.model.tool_call_parser or None
+    section["reasoning_parser"] = stage.model.reasoning_parser or None
+    return section
+
+
+def _threaded(arguments: dict[str, Any], threads: int) -> dict[str, Any]:
+    # 0, as many as there are, cannot be written.
+    return {**arguments, "threads": threads} if threads else arguments
+
+
+def _needs(spec: EngineNeeds, *, alone: bool) -> dict[str, Any]:
+    needs: dict[str, Any] = {"start_timeout": spec.start_timeout_s or None}
+    if alone:
+        return needs
+    return {
+        "tensor_parallel_size": spec.tensor_parallel_size,
+        "pipeline_parallel_size": spec.pipeline_parallel_size,
+        "data_parallel_size": spec.data_parallel_size,
+        "enable_expert_parallel": spec.enable_expert_parallel,
+        "gpu_memory_utilization": spec.gpu_memory_utilization,
+        "enforce_eager": spec.enforce_eager,
+        "enable_prefix_caching": spec.enable_prefix_caching,
+        "enable_chunked_prefill": spec.enable_chunked_prefill,
+        "max_num_seqs": spec.max_num_seqs or None,
+        "max_num_batched_tokens": spec.max_num_batched_tokens or None,
+        **needs,
+    }
+
+
+def _auxiliary(spec: AuxiliarySpec, written: Mapping[str, Any]) -> dict[str, Any]:
+    section: dict[str, Any] = {
+        "name": spec.name,
+        "engine_type": spec.engine,
+        "max_model_len": spec.max_model_len,
+        "max_prompt_tokens": spec.max_prompt_tokens,
+        "max_response_tokens": spec.max_response_tokens,
+        "temperature": spec.temperature,
+        "top_p": spec.top_p,
+        "top_k": spec.top_k,
+        "max_num_seqs": spec.concurrency,
+        **{name: written[name] for name in _COUNTED if name in written},
+    }
+    if spec.served:
+        section["model_name"] = spec.model_name
+        section["base_url"] = {"env": spec.base_url_env} if spec.base_url_env else spec.base_url
+        section["api_key"] = {"env": spec.api_key_env} if spec.api_key_env else "EMPTY"
+        section["extra_engine_args"] = struct_defaults(ServiceArgs, spec.engine_args)
+        return section
+    arguments = struct_defaults(rollout_engines.arguments_of(spec.engine), spec.engine_args)
+    section |= {"model_path": spec.path, "dtype": spec.dtype, "chat_template": spec.chat_template}
+    section["extra_engine_args"] = _threaded(arguments, spec.threads)
+    for name in ("gpu_memory_utilization", "enforce_eager"):
+        # Other engines do not look at them, and say so where one is written.
+        if spec.engine == "vllm" or name in written:
+            section[name] = getattr(spec.needs, name)
+    return section
+
+
+def model_section(stage: StageSpec, written: Mapping[str, Any]) -> dict[str, Any]:
+    """The model, its lengths and its adapter; `written` is the section as the user wrote it."""
+    spec = stage.model
+    section: dict[str, Any] = {
+        "model_path": spec.path,
+        "critic_model_path": stage.trainer.critic_path,
+        "trust_remote_code": spec.trust_remote_code,
+        "custom_chat_template": written.get("custom_chat_template"),
+        "enable_thinking": written.get("enable_thinking"),
+        **{name: written.get(name, default) for name, default in _SAMPLED.items()},
+        "max_model_len": spec.max_model_len,
+        "max_prompt_tokens": spec.max_prompt_tokens,
+        "max_response_tokens": spec.max_response_tokens,
+        "min_response_tokens": spec.min_response_tokens,
+        "enable_prompt_truncation": spec.enable_prompt_truncation,
+    }
+    if spec.lora is not None:
+        section["lora_configs"] = [_adapter(spec.lora)]
+    section["tinker"] = _tinker(stage)
+    section["external_model"] = _service(stage.rollout)
+    return section
+
+
+def _adapter(spec: LoraSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "path": spec.path or None,
+        "lora_rank": spec.rank,
+        "lora_alpha": int(spec.alpha),
+        "target_modules": list(spec.target_modules),
+        "exclude_modules": list(spec.exclude_modules) or None,
+    }
+
+
+def _tinker(stage: StageSpec) -> dict[str, Any]:
+    if stage.trainer.engine != TINKER:
+        return {"enable": False}
+    names = ("base_model", "rank", "seed", "train_mlp", "train_attn", "train_unembed", "base_url")
+    return {"enable": True, **{name: value for name, value in stage.trainer.engine_args.items() if name in names}}
+
+
+def _service(spec: RolloutSpec) -> dict[str, Any]:
+    if spec.engine != SERVICE:
+        return {"enable": False}
+    return {"enable": True, **{name: spec.engine_args.get(name) for name in _OF_SERVICE}}

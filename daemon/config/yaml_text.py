@@ -1,0 +1,82 @@
+"""`yaml_text` prints plain data as YAML that this loader and others read in the same way, with comments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import yaml
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.grammar import has_interpolation, read_scalar
+
+_UNSAFE: Final = frozenset("#:{}[],&*!|>'\"%@`?-")
+_IN_FLOW: Final = frozenset(",[]{}")
+
+
+def yaml_text(tree: Mapping[str, Any], comments: Mapping[FieldPath, str] | None = None) -> str:
+    """The tree as a file; the comment of a field stands behind its value, or behind the name of its section."""
+    return "".join(f"{line}\n" for line in _mapping(tree, (), comments or {}, 0))
+
+
+def _mapping(node: Mapping[str, Any], above: FieldPath, comments: Mapping[FieldPath, str], depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for key, value in node.items():
+        path = (*above, key)
+        comment = f"  # {one_line(comments[path])}" if path in comments else ""
+        if isinstance(value, dict) and value:
+            yield f"{indent}{scalar(key)}:{comment}"
+            yield from _mapping(value, path, comments, depth + 1)
+        elif isinstance(value, list) and any(isinstance(item, dict) and item for item in value):
+            yield f"{indent}{scalar(key)}:{comment}"
+            yield from _items(value, path, comments, depth)
+        else:
+            yield f"{indent}{scalar(key)}: {scalar(value)}{comment}"
+
+
+def _items(items: list[Any], above: FieldPath, comments: Mapping[FieldPath, str], depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and item:
+            # Items of a list are indented by their dash alone.
+            lines = _mapping(item, (*above, index), comments, depth + 1)
+            yield f"{indent}- {next(lines).lstrip()}"
+            yield from lines
+        else:
+            yield f"{indent}- {scalar(item)}"
+
+
+def one_line(text: str) -> str:
+    """The text as a comment may hold it."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def scalar(value: Any, *, flow: bool = False) -> str:
+    """The value in one line: `1.0e-6`, and quotes where a word would be more; `flow` within brackets."""
+    if isinstance(value, dict):
+        pairs = (f"{scalar(key, flow=True)}: {scalar(item, flow=True)}" for key, item in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(scalar(item, flow=True) for item in value) + "]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        mantissa, e, exponent = repr(value).partition("e")
+        return f"{mantissa if '.' in mantissa else mantissa + '.0'}{e}{int(exponent)}" if e else repr(value)
+    if isinstance(value, str):
+        return _text(value, flow)
+    return str(value)
+
+
+def _text(value: str, flow: bool) -> str:
+    plain = value and read_scalar(value) == value and value.isprintable() and value == value.strip()
+    if flow and _IN_FLOW & set(value):
+        plain = False
+    # An interpolation is text to YAML, as long as nothing in it begins a comment or a pair.
+    if plain and has_interpolation(value) and not {": ", " #"} & {value[at : at + 2] for at in range(len(value))}:
+        return value
+    if plain and not _UNSAFE & set(value[:1]) and ": " not in value and " #" not in value and value[-1] != ":":
+        return str(yaml.safe_dump(value, width=1 << 20, allow_unicode=True)).removesuffix("\n").removesuffix("\n...")
+    return str(yaml.safe_dump(value, default_style='"', width=1 << 20, allow_unicode=True)).removesuffix("\n")
