@@ -23,6 +23,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.folds.groups import GIVEN_UP
 from rftd.streams.folds.spine import Spine
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.worker_state import label_of_state
 
 M = TypeVar("M", Counter, Gauge)
 
@@ -90,6 +91,8 @@ class MetricsFeed:
         self._born: OrderedDict[int, int] = OrderedDict()
         """Times of production by the id as a number: a UUID's hash is computed in Python, an int's in C."""
         self._states: dict[UUID, tuple[str, int]] = {}
+        self._beats: dict[UUID, worker.Heartbeat] = {}
+        """The last heartbeat of each live worker."""
         self._series: dict[tuple[object, ...], Any] = {}
         """Series by metric and labels: looking one up in the metric itself costs more than counting."""
         self._handlers: Final[dict[type[Event], Callable[[str, Decoded, Any], None]]] = {
@@ -262,14 +265,32 @@ class MetricsFeed:
     def _heartbeat(self, name: str, decoded: Decoded, event: worker.Heartbeat) -> None:
         now_ns = decoded.head.time_ns
         self._of(self.metrics.heartbeat_timestamp, name, event.role).set(now_ns / 1e9)
-        state, since_ns = self._states.get(event.worker, (event.state, now_ns))
+        state, since_ns = self._states.get(event.worker, (label_of_state(event.state), now_ns))
         self._of(self.metrics.role_state_seconds, name, event.role, state).inc(max(0, now_ns - since_ns) / 1e9)
-        self._states[event.worker] = (event.state, now_ns)
+        self._states[event.worker] = (label_of_state(event.state), now_ns)
+        self._used(name, event)
+
+    def _used(self, name: str, beat: worker.Heartbeat) -> None:
+        """Adds what the worker used since its last heartbeat; the first one seen is only where to begin."""
+        place = (beat.role, "" if beat.slot < 0 else str(beat.slot))
+        before = self._beats.get(beat.worker, beat)
+        self._beats[beat.worker] = beat
+        # Both may fall: a process that it started has ended, or an engine that counts was opened anew.
+        self._of(self.metrics.worker_cpu, name, *place).inc(max(0.0, beat.cpu_s - before.cpu_s))
+        self._of(self.metrics.worker_tokens, name, *place).inc(max(0, beat.tokens_total - before.tokens_total))
+        if beat.memory_bytes:
+            self._of(self.metrics.worker_memory, name, *place).set(beat.memory_bytes)
 
     def _stopped(self, name: str, decoded: Decoded, event: worker.WorkerStopped) -> None:
-        self._states.pop(event.worker, None)
+        self._left(name, event)
         if event.code == NonFiniteLossError.code:
             self._of(self.metrics.nonfinite_steps, name).inc()
 
     def _lost(self, name: str, decoded: Decoded, event: worker.WorkerLost) -> None:
+        self._left(name, event)
+
+    def _left(self, name: str, event: worker.WorkerStopped | worker.WorkerLost) -> None:
         self._states.pop(event.worker, None)
+        beat = self._beats.pop(event.worker, None)
+        if beat is not None and beat.memory_bytes:
+            self._of(self.metrics.worker_memory, name, beat.role, "" if beat.slot < 0 else str(beat.slot)).set(0)

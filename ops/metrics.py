@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -22,11 +22,11 @@ M = TypeVar("M", Counter, Gauge, Histogram)
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
-_STALENESS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-_REWARD: Final = (-1, -0.75, -0.5, -0.25, -0.1, 0, 0.1, 0.25, 0.5, 0.75, 0.9, 1)
-_TOKENS: Final = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-_AGE: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600, 1800, 3600)
+_SECONDS: Final = (0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 120, 600)
+_STALENESS: Final = (0, 1, 2, 4, 8, 16, 32)
+_REWARD: Final = (-1, -0.5, 0, 0.25, 0.5, 0.75, 1)
+_TOKENS: Final = (64, 256, 1024, 2048, 4096, 8192, 16384, 32768)
+_AGE: Final = (0.5, 2.5, 10, 30, 60, 300, 1800)
 
 
 def label_of(name: str, number: int) -> str:
@@ -42,6 +42,7 @@ class Metrics:
         self._of_experiments: list[Counter | Gauge | Histogram] = []
         self._of_state: list[Gauge] = []
         self._life(version)
+        self._workers()
         self._exploring()
         self._buffering()
         self._weights()
@@ -65,6 +66,13 @@ class Metrics:
     def _life(self, version: str) -> None:
         build = Gauge("rftd_build_info", "Constant 1; build metadata", ["version"], registry=self.registry)
         build.labels(version).set(1)
+        ProcessCollector(registry=self.registry)
+        self.http_requests = Counter(
+            "rftd_http_requests_total",
+            "Requests to the API, by the path of the route and the status of the answer",
+            ["route", "status"],
+            registry=self.registry,
+        )
         self.state_readable = Gauge(
             "rftd_state_readable",
             "1 if the tables answered at this scrape; else what is read from them is missing",
@@ -89,6 +97,17 @@ class Metrics:
         )
         self.role_state_seconds = self._counter(
             "rftd_role_state_seconds_total", "Time spent by the workers of a role per state", "role", "state"
+        )
+
+    def _workers(self) -> None:
+        self.worker_memory = self._gauge(
+            "rftd_worker_memory_bytes", "Memory of a worker's processes, at its last heartbeat", "role", "slot"
+        )
+        self.worker_cpu = self._counter(
+            "rftd_worker_cpu_seconds_total", "Processor time of the workers in a place", "role", "slot"
+        )
+        self.worker_tokens = self._counter(
+            "rftd_worker_tokens_total", "Tokens that the workers in a place drew or trained", "role", "slot"
         )
 
     def _exploring(self) -> None:

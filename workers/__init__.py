@@ -12,6 +12,7 @@ tinker/       a service that trains and generates: the seam to it
 models/       models of Hugging Face's layout that are not loaded
 devices/      devices, their memory, and turns on one
 membership    who a worker is, that it lives, how it left
+usage         the memory and processor time of a worker's processes
 process       a worker process around its loop
 guest         a worker that its host runs: on a thread and a loop of its own
 launcher/     where worker processes run

@@ -19,12 +19,14 @@ from rftd.streams.codec import Writer
 from rftd.streams.events.worker import Heartbeat, WorkerStarted, WorkerStopped
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
+from rftd.streams.worker_state import WorkerState
+from rftd.workers.usage import UNTOLD, Usage
 
 
 class Pulse(msgspec.Struct, kw_only=True):
     """The content of the next heartbeat; the worker's loop writes it, the heartbeat task reads it."""
 
-    state: str = "load"
+    state: WorkerState = WorkerState.LOAD
     free: int = 0
     leases: tuple[UUID, ...] = ()
     version: int = -1
@@ -98,6 +100,8 @@ class Membership:
         """
         self.id = id or ids.new()
         self._process = process or this_process()
+        # Another one's process may hold more than this worker.
+        self._usage = Usage() if process is None else None
         self.log = log
         self.experiment = experiment
         self.role = role
@@ -141,17 +145,20 @@ class Membership:
         """Sends a heartbeat every `limits.HEARTBEAT_INTERVAL_S` until cancelled; `refresh` updates the pulse before."""
         while True:
             refresh()
+            used = self._usage.used(self.clock.monotonic_s()) if self._usage is not None else UNTOLD
             await self._append(
                 Heartbeat(
                     worker=self.id,
                     role=self.role,
                     slot=self.slot,
-                    state=self.pulse.state,
+                    state=self.pulse.state.value,
                     free=self.pulse.free,
                     leases=self.pulse.leases,
                     version=self.pulse.version,
                     tokens_total=self.pulse.tokens_total,
                     rollouts_total=self.pulse.rollouts_total,
+                    memory_bytes=used.memory_bytes,
+                    cpu_s=used.cpu_s,
                 )
             )
             await self.clock.sleep(limits.HEARTBEAT_INTERVAL_S)

@@ -25,6 +25,7 @@ from rftd.daemon.api.probes import readiness
 from rftd.daemon.api.problem import ForbiddenError, RefusedError, TooLargeError, answer, on_error
 from rftd.daemon.api.schema import install
 from rftd.daemon.api.services import Applied, Services
+from rftd.daemon.api.tally import Tally
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_scrape import Scrape
 from rftd.daemon.operations import Operations
@@ -157,6 +158,7 @@ def make_app(
     addresses, under which the daemon is reached.
     """
     clock = clock or SystemClock()
+    feed = feed or MetricsFeed(Metrics(version=release_of("rftd")))
     services = Services(
         operations=operations,
         engine=engine,
@@ -164,7 +166,7 @@ def make_app(
         applied=projector,
         health=health or readiness(log, engine, projector, guard, troubles),
         scrape=Scrape(
-            feed or MetricsFeed(Metrics(version=release_of("rftd"))),
+            feed,
             log=log,
             engine=engine,
             applied=projector,
@@ -184,6 +186,8 @@ def make_app(
         redirect_slashes=False,
     )
     app.add_middleware(Guard, token=Secret(token) if token else None, hosts=hosts)
+    # Added last, so that it is around the guard: what that refuses is counted, too.
+    app.add_middleware(Tally, requests=feed.metrics.http_requests)
     # Starlette picks the handler of the nearest class, and treats the one of `Exception` apart: it runs outside of
     # all middleware and raises the error again for the server's log.
     for kind in (RftdError, HTTPException, DBAPIError, ExceptionGroup, Exception):

@@ -11,30 +11,38 @@ from rftd.ops import limits
 from rftd.ops.words import Level, Words
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.split_submission import HALF_OF
+from rftd.streams.worker_state import WorkerState
 from rftd.workers.control.hold import Paused
 
 _QUIET_S: Final = 3 * limits.HEARTBEAT_INTERVAL_S
 """A worker without a heartbeat for this long is shown as quiet, well before it counts as lost."""
-_WORKS: Final = {
-    "load": "loads its model and its state",
-    "take_up": "takes up the history: loads the newest good checkpoint",
-    "assemble": "reads the records of its next batch",
-    "busy": "works",
-    "publish": "publishes weights",
-    "checkpoint": "writes a checkpoint",
-    "load_weights": "loads weights",
-    "drain": "finishes what is under way, and leaves",
+_WORKS: Final[dict[str, str]] = {
+    WorkerState.LOAD: "loads its model and its state",
+    WorkerState.TAKE_UP: "takes up the history: loads the newest good checkpoint",
+    WorkerState.ASSEMBLE: "reads the records of its next batch",
+    WorkerState.BUSY: "works",
+    WorkerState.PUBLISH: "publishes weights",
+    WorkerState.CHECKPOINT: "writes a checkpoint",
+    WorkerState.LOAD_WEIGHTS: "loads weights",
+    WorkerState.DRAIN: "finishes what is under way, and leaves",
 }
 """Heartbeats of a worker that works. One that a newer release sends is shown as it is."""
-_WAITS: Final = {
-    "wait_batch": ("the plan of its next step", "planner", "batch.planned"),
-    "wait_tasks": ("leases", "dispatcher", "a group is given to it"),
-    "wait_weights": ("first weights that it can load", "trainer", "weights.published"),
-    "wait_version": ("the weight version on which its rollouts must begin", "trainer", "it is published and loaded"),
-    "wait_turn": ("its turn on the device", "the other side", "the rollouts, or the step, end"),
-    "wait_service": ("the model's service: it does not answer", "the service", "it answers; it is asked again"),
-    "wait_log": ("the log to take its events", "the log", "it has space, and answers"),
-    "load_failed": (
+_WAITS: Final[dict[str, tuple[str, str, str]]] = {
+    WorkerState.WAIT_BATCH: ("the plan of its next step", "planner", "batch.planned"),
+    WorkerState.WAIT_TASKS: ("leases", "dispatcher", "a group is given to it"),
+    WorkerState.WAIT_WEIGHTS: ("first weights that it can load", "trainer", "weights.published"),
+    WorkerState.WAIT_VERSION: (
+        "the weight version on which its rollouts must begin",
+        "trainer",
+        "it is published and loaded",
+    ),
+    WorkerState.WAIT_TURN: ("its turn on the device", "the other side", "the rollouts, or the step, end"),
+    WorkerState.WAIT_SERVICE: (
+        "the model's service: it does not answer",
+        "the service",
+        "it answers; it is asked again",
+    ),
+    WorkerState.LOAD_FAILED: (
         "weights that can be read: loading them failed, its log says why",
         "trainer",
         "it publishes others",
@@ -80,7 +88,7 @@ def _live(scene: Scene, started: WorkerStarted) -> Words:
         return Words("no_heartbeat", what, "its process", ends, Level.STUCK)
     if beat is None:
         return Words("first_heartbeat", "its first heartbeat", "its process", "it is heard of")
-    if beat.state == "paused":
+    if beat.state == WorkerState.PAUSED:
         said = _paused(scene)
     elif beat.state in _WAITS:
         said = Words(beat.state, *_WAITS[beat.state])
@@ -88,7 +96,7 @@ def _live(scene: Scene, started: WorkerStarted) -> Words:
         said = Words(beat.state, _WORKS.get(beat.state, beat.state), level=Level.WORKS)
     leases = f" on {len(beat.leases)} leases" if beat.leases else ""
     version = f" (weight version {beat.version})" if beat.version >= 0 else ""
-    level = Level.STUCK if beat.state == "load_failed" else said.level
+    level = Level.STUCK if beat.state == WorkerState.LOAD_FAILED else said.level
     return said._replace(waiting_for=f"{said.waiting_for}{leases}{version}", level=level)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from rftd.streams import topics
-from rftd.streams.bounds import Count, Finite, Index, Integer
+from rftd.streams.bounds import Bytes, Count, Finite, Index, Integer, Seconds
 from rftd.streams.events.registry import NOBODY, Event, event
 from rftd.streams.log_place import PointerOffset
 
@@ -60,7 +60,7 @@ class Heartbeat(Event, frozen=True, kw_only=True):
     role: str
     slot: Index
     state: str
-    """Its work, or what it waits for: `busy`, `wait_tasks`, `wait_weights`, `wait_batch`, `load`, ..."""
+    """Its work, or what it waits for: one of `WorkerState`, or of those that a newer release knows."""
     free: Count = 0
     """Rollouts that it could take now."""
     leases: tuple[UUID, ...] = ()
@@ -68,6 +68,10 @@ class Heartbeat(Event, frozen=True, kw_only=True):
     version: Index = -1
     tokens_total: Count = 0
     rollouts_total: Count = 0
+    memory_bytes: Bytes = 0
+    """The memory that its processes have; 0 if it does not say."""
+    cpu_s: Seconds = 0.0
+    """The processor time that its processes have used; it falls when one of them ends."""
 
 
 @event("record.dead_lettered", stream=topics.DEADLETTERS, owner=NOBODY)

@@ -27,6 +27,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.schedule import has_windows
 from rftd.streams.spec import StageSpec
+from rftd.streams.worker_state import WorkerState
 from rftd.workers.control.closing import GivenUp, close_groups, explored, leasable
 from rftd.workers.control.evaluation import complete_evals, lease_evals
 from rftd.workers.control.hold import NoStage, Paused, StagePlanned
@@ -290,7 +291,9 @@ def _no_credits(
     )
 
 
-_FOR_WEIGHTS: Final = frozenset({"wait_weights", "wait_version", "load_weights", "load_failed"})
+_FOR_WEIGHTS: Final = frozenset(
+    {WorkerState.WAIT_WEIGHTS, WorkerState.WAIT_VERSION, WorkerState.LOAD_WEIGHTS, WorkerState.LOAD_FAILED}
+)
 """States of an explorer in which its rollouts have not begun: a lease that expires then was no attempt at them."""
 
 _OF_ITS_OWN: Final = frozenset(

@@ -22,6 +22,7 @@ from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.follower import Follower
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.streams.topics import partition_of
+from rftd.streams.worker_state import WorkerState
 from rftd.workers.devices.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
 from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels
@@ -322,23 +323,23 @@ class Explorer:
             return True
         return self._gate.fits(leased.min_version, pinned=leased.pinned)
 
-    def _doing(self) -> str:
+    def _doing(self) -> WorkerState:
         """The state of a heartbeat; of a worker that does several things the one that makes progress."""
         if self._leaving:
-            return "drain"
+            return WorkerState.DRAIN
         if self._engine is not None and self._engine.stats().waits_for:
-            return "wait_service"
+            return WorkerState.WAIT_SERVICE
         if any(each.running for each in self._rollouts.values()) or (self._evaluator and self._evaluator.running):
-            return "busy"
+            return WorkerState.BUSY
         if self._turn is not None and self._turn.waiting:
-            return "wait_turn"
+            return WorkerState.WAIT_TURN
         if self._loader.failed:
-            return "load_failed"
+            return WorkerState.LOAD_FAILED
         if self._loader.loading:
-            return "load_weights"
+            return WorkerState.LOAD_WEIGHTS
         if self._gate.version < 0:
-            return "wait_weights"
-        return "wait_version" if self._running else "wait_tasks"
+            return WorkerState.WAIT_WEIGHTS
+        return WorkerState.WAIT_VERSION if self._running else WorkerState.WAIT_TASKS
 
     def _stage(self, index: int) -> StageSpec:
         assert self._view.spine.spec is not None

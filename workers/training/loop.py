@@ -26,6 +26,7 @@ from rftd.streams.role import RoleLease
 from rftd.streams.schedule import checkpoint_due, publish_due
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.spine_digest import SpineDigest
+from rftd.streams.worker_state import WorkerState
 from rftd.workers.devices.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
 from rftd.workers.training.engine import TrainBatch
@@ -77,7 +78,7 @@ class TrainingLoop:
     async def _take_up(self) -> None:
         """Loads the newest good checkpoint (or the base), and announces the generation and its first weights."""
         spine = self.state.spine
-        self.member.pulse.state = "take_up"
+        self.member.pulse.state = WorkerState.TAKE_UP
         # First of all: a predecessor may have died between a rename and its event, so what it left is undone or removed
         # before any file is believed (rule 2).
         left = await tidy(self.lease, self.state, self.spec, self.log)
@@ -204,7 +205,7 @@ class TrainingLoop:
         while not self._over:
             plan = await self.execution.plan(spine.version + 1) if spine.status is Status.RUNNING else None
             if plan is None:
-                pulse.state = "paused" if spine.status is Status.PAUSED else "wait_batch"
+                pulse.state = WorkerState.PAUSED if spine.status is Status.PAUSED else WorkerState.WAIT_BATCH
                 # What was published is seldom gone: to look for it must not keep the next plan waiting.
                 if not await self.follower.pump(wait_s=IDLE_S) or clock.monotonic_s() >= mend_s:
                     if await self.publisher.mend(present, idle_s=clock.monotonic_s() - idle_s):
@@ -214,9 +215,9 @@ class TrainingLoop:
                 self.lease.check()
                 await self._answer(tasks, present)
                 continue
-            pulse.state = "assemble"
+            pulse.state = WorkerState.ASSEMBLE
             batch = await self.execution.batch(plan)
-            pulse.state = "busy"
+            pulse.state = WorkerState.BUSY
             following = spine.plans.get(plan.step + 1)
             async with asyncio.TaskGroup() as both:
                 both.create_task(self.execution.build_ahead(following.event if following else None))
@@ -227,11 +228,11 @@ class TrainingLoop:
             stage_step = batch.stage_step
             # `announced`: an earlier generation told explorers of this version, and its bytes may differ from these.
             if publish_due(stage, stage_step) or self.publisher.announced(done.step):
-                pulse.state = "publish"
+                pulse.state = WorkerState.PUBLISH
                 await self.publisher.publish_aside(tasks, present)
             await self._answer(tasks, present)
             if checkpoint_due(stage, stage_step):
-                pulse.state = "checkpoint"
+                pulse.state = WorkerState.CHECKPOINT
                 await self.publisher.settle()
                 await self.saver.save(done, stage_step)
             idle_s = clock.monotonic_s()
@@ -244,7 +245,7 @@ class TrainingLoop:
         request = spine.request
         if request is None or not spine.caught_up or self.state.weights.answered(request):
             return
-        self.member.pulse.state = "publish"
+        self.member.pulse.state = WorkerState.PUBLISH
         await self.publisher.answer(tasks, request, present)
 
     async def _step(self, plan: BatchPlanned, batch: TrainBatch) -> StepCompleted:
@@ -271,11 +272,11 @@ class TrainingLoop:
         """The device for one step: alone, where rollouts run on it in turn."""
         if self.turn is None:
             return nullcontext()
-        self.member.pulse.state = "wait_turn"
+        self.member.pulse.state = WorkerState.WAIT_TURN
         return self.turn.training()
 
     async def _executed(self, plan: BatchPlanned, batch: TrainBatch) -> tuple[Draft, StepCompleted]:
-        self.member.pulse.state = "busy"
+        self.member.pulse.state = WorkerState.BUSY
         began_s = self.member.clock.monotonic_s()
         # sha256 takes many times as long as a checksum: only where a replay or a checkpoint is compared by it.
         digest_due = self.spec.deterministic or checkpoint_due(self.spec.stages[plan.stage], batch.stage_step)

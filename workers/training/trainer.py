@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Final
 
 from rftd.ops.logs import Logger
 from rftd.streams import topics
@@ -16,6 +15,7 @@ from rftd.streams.role import RoleLease
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.spine_digest import SpineDigest, follow_digest
 from rftd.streams.topics import partition_of
+from rftd.streams.worker_state import WorkerState
 from rftd.workers.devices.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
 from rftd.workers.training.engine import RemoteEngine, RestingEngine, TrainerEngine
@@ -23,9 +23,6 @@ from rftd.workers.training.execution import Execution
 from rftd.workers.training.loop import TrainingLoop
 from rftd.workers.training.publishing import Publisher
 from rftd.workers.training.saving import Saver
-
-WAIT_SERVICE: Final = "wait_service"
-"""The state of a trainer whose engine's service does not answer."""
 
 
 class Trainer:
@@ -51,7 +48,7 @@ class Trainer:
         self._log = log
         self._submitted = submitted
         self._lease: RoleLease | None = None
-        self._state_before = ""
+        self._state_before = WorkerState.LOAD
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until the experiment ends or `stop` is set; the step under way is finished first.
@@ -106,10 +103,10 @@ class Trainer:
         pulse = self._member.pulse
         if not isinstance(self._engine, RemoteEngine):
             return
-        if self._engine.waits_for and pulse.state != WAIT_SERVICE:
+        if self._engine.waits_for and pulse.state != WorkerState.WAIT_SERVICE:
             self._state_before = pulse.state
-            pulse.state = WAIT_SERVICE
-        elif not self._engine.waits_for and pulse.state == WAIT_SERVICE:
+            pulse.state = WorkerState.WAIT_SERVICE
+        elif not self._engine.waits_for and pulse.state == WorkerState.WAIT_SERVICE:
             pulse.state = self._state_before
 
     def _device_turn(self, spec: ExperimentSpec, execution: Execution) -> DeviceTurn | None:

@@ -24,7 +24,7 @@ from rftd.streams.events.experiment import ExperimentCompleted, ExperimentStarte
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.events.weights import WeightsOverdue
-from rftd.streams.events.worker import Heartbeat
+from rftd.streams.events.worker import Heartbeat, WorkerLost
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.spine import Spine
 from rftd.streams.topics import EXPERIENCES, EXPERIMENTS, TASKS, Partition
@@ -41,6 +41,8 @@ def run() -> SyntheticRun:
 def samples(metrics: Metrics) -> dict[str, float]:
     found = {}
     for family in text_string_to_metric_families(metrics.expose().decode()):
+        if family.name.startswith("process_"):
+            continue  # of the process that asks
         for sample in family.samples:
             labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
             found[f"{sample.name}{{{labels}}}"] = sample.value
@@ -132,6 +134,33 @@ def test_an_ended_experiment_is_forgotten_after_an_hour(run: SyntheticRun) -> No
     assert any("small" in name for name in samples(feed.metrics))
     feed.expire(ended_ns + KEPT_AFTER_END_NS + 10**9)
     assert not any("small" in name for name in samples(feed.metrics))
+
+
+def test_what_workers_use_comes_from_heartbeats(run: SyntheticRun) -> None:
+    tape, feed = Tape(), MetricsFeed(Metrics(version="1"))
+    writer = Writer(source="t", clock=tape.clock, ids=tape.ids)
+    worker = tape.ids.new()
+
+    def beats(cpu_s: float, tokens: int) -> None:
+        beat = Heartbeat(
+            worker=worker, role="explorer", slot=2, state="unheard", tokens_total=tokens, memory_bytes=1000, cpu_s=cpu_s
+        )
+        tape.put(writer.draft(beat, experiment=run.id, key=worker))
+        feed.observe(decode(tape.records[-1]))
+        tape.clock.advance(1.0)
+
+    for cpu_s, tokens in ((5.0, 100), (7.0, 160), (1.0, 0), (2.5, 10)):
+        beats(cpu_s, tokens)
+    place = f"experiment={run.id},role=explorer,slot=2"
+    values = samples(feed.metrics)
+    assert values[f"rftd_worker_cpu_seconds_total{{{place}}}"] == 3.5
+    assert values[f"rftd_worker_tokens_total{{{place}}}"] == 70
+    assert values[f"rftd_worker_memory_bytes{{{place}}}"] == 1000
+    assert values[f"rftd_role_state_seconds_total{{experiment={run.id},role=explorer,state=other}}"] == 3
+    lost = WorkerLost(worker=worker, role="explorer", slot=2, reason="killed")
+    tape.put(writer.draft(lost, experiment=run.id, key=worker))
+    feed.observe(decode(tape.records[-1]))
+    assert samples(feed.metrics)[f"rftd_worker_memory_bytes{{{place}}}"] == 0
 
 
 def test_time_in_each_state_comes_from_heartbeats(run: SyntheticRun) -> None:

@@ -13,6 +13,7 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.daemon.metrics_feed import MetricsFeed
+from rftd.daemon.metrics_follower import show
 from rftd.daemon.metrics_scrape import REST, PacedReading, Scrape
 from rftd.daemon.views.experiments import page_of
 from rftd.ops.clock import ManualClock
@@ -21,11 +22,32 @@ from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.projector import Projector
 from rftd.storage.queries.curve import RewardCurves
 from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft
 from rftd.streams.events.step import StepCompleted
+from rftd.streams.events.worker import Heartbeat
+from rftd.streams.fencing import FenceView
 from rftd.streams.topics import TRUTH
+from rftd.streams.worker_state import WorkerState
 
 pytestmark = pytest.mark.anyio
+
+OF_TRAINERS = {
+    WorkerState.TAKE_UP,
+    WorkerState.ASSEMBLE,
+    WorkerState.PUBLISH,
+    WorkerState.CHECKPOINT,
+    WorkerState.PAUSED,
+    WorkerState.WAIT_BATCH,
+}
+OF_EXPLORERS = {
+    WorkerState.LOAD_WEIGHTS,
+    WorkerState.LOAD_FAILED,
+    WorkerState.WAIT_TASKS,
+    WorkerState.WAIT_WEIGHTS,
+    WorkerState.WAIT_VERSION,
+}
+"""States that only the one role has."""
 
 
 class Desk:
@@ -102,6 +124,24 @@ async def test_the_last_step_is_told_whole(tmp_path: Path) -> None:
     assert values["rftd_train_effective_sample_ratio{experiment=small}"] == 0.5
     assert values["rftd_train_masked_ratio{advantage=negative,experiment=small}"] == 0.125
     assert values["rftd_train_learning_rate{experiment=small}"] == 1e-6
+
+
+async def test_an_experiment_has_few_series(tmp_path: Path) -> None:
+    """All of one that explores, trains, evaluates and loses rollouts, with every histogram and state of its workers."""
+    run = SyntheticRun(Tape()).write()
+    tape = run.tape
+    writer = Writer(source="t", clock=tape.clock, ids=tape.ids)
+    for role, slot, never in (("explorer", 0, OF_TRAINERS), ("trainer", -1, OF_EXPLORERS)):
+        for state in set(WorkerState) - never:
+            beat = Heartbeat(worker=run.workers[0], role=role, slot=slot, state=state.value, memory_bytes=1)
+            tape.put(writer.draft(beat, experiment=run.id, key=run.workers[0]))
+    async with desk_in(tmp_path, tape.clock) as desk:
+        await desk.put(tape.drafts)
+        feed = MetricsFeed(Metrics(version="1"))
+        show(tape.records, feed, FenceView())
+        scrape = Scrape(feed, log=desk.log, engine=desk.engine, applied=desk.projector, clock=desk.clock)
+        found = [name for name in shown((await scrape.text()).decode()) if "experiment=small" in name]
+    assert 100 < len(found) <= 150, len(found)
 
 
 async def test_equal_names_are_told_apart_and_hostile_ones_are_escaped(tmp_path: Path) -> None:

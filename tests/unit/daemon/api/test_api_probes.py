@@ -56,6 +56,21 @@ async def test_metrics_tell_of_the_log_and_of_what_was_fed(client: httpx.AsyncCl
     assert 'rftd_projection_lag_events{projection="all"} 0.0' in scraped
 
 
+async def test_requests_are_counted_by_route_and_not_by_what_strangers_write(client: httpx.AsyncClient) -> None:
+    for path in ("/v1/experiments/small", "/v1/experiments/nope", "/v1/experiments/nope2", "/x/1", "/x/2"):
+        await client.get(path)
+    await client.get("/v1/experiments", headers={"Host": "evil.example"})
+    scraped = (await client.get("/metrics")).text
+    counted = {line for line in scraped.splitlines() if line.startswith("rftd_http_requests_total")}
+    assert counted >= {
+        'rftd_http_requests_total{route="/v1/experiments/{name}",status="200"} 1.0',
+        'rftd_http_requests_total{route="/v1/experiments/{name}",status="404"} 2.0',
+        'rftd_http_requests_total{route="none",status="404"} 2.0',
+        'rftd_http_requests_total{route="none",status="403"} 1.0',
+    }
+    assert "process_resident_memory_bytes" in scraped
+
+
 async def test_a_reader_in_the_way_of_the_log_is_named_everywhere(client: httpx.AsyncClient, house: House) -> None:
     house.log.wal_size_bytes = 300 << 20  # type: ignore[attr-defined]
     house.log.blocked = Blocked(300 << 20, 1.0, (Holder(4711, "sqlite3"),))  # type: ignore[attr-defined]
