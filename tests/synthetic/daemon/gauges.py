@@ -69,3 +69,18 @@ def expected(page: ExperimentPage, label: str) -> dict[str, float]:
     if page.reward_curve:
         found[f"rftd_rollout_reward_mean{{experiment={label}}}"] = page.reward_curve[-1].reward_mean
     return {name: value for name, value in found.items() if value is not None}
+
+
+def differing(found: dict[str, float], wanted: dict[str, float]) -> dict[str, tuple[float | None, float | None]]:
+    """The gauges that a scrape and a page have otherwise, or that only one of them has: (scrape, page).
+
+    Times of a page have travelled as milliseconds.
+    """
+    differ = {}
+    for name in found.keys() | wanted.keys():
+        one = found.get(name)
+        other = wanted.get(name)
+        near_s = 1e-3 if "_timestamp_seconds{" in name else 0.0
+        if one is None or other is None or abs(one - other) > near_s:
+            differ[name] = (one, other)
+    return differ

@@ -1,0 +1,93 @@
+"""Gauges of state after each kill of the daemon against `rftd get`. Run: python -P tests/bench/metrics_kills.py
+
+A run of fake engines goes on while its daemon is killed (SIGKILL) at random moments. Each time, a scrape of the next
+daemon is compared with the page that `rftd get` shows. The run moves meanwhile: a scrape that lies between two
+different pages proves nothing, and both are asked for again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1]))
+
+from figures import tell
+from synthetic.daemon.gauges import differing, expected, standing
+from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
+
+PATIENCE_S = 120.0
+SLOW = (
+    "stages=[]",
+    "buffer.total_steps=2000",
+    "explorer.runner_per_model=4",
+    "explorer.rollout_model.extra_engine_args.latency_s=1.0",
+    "explorer.eval_interval=5",
+)
+"""Rollouts in bursts of a second, so that a scrape fits between them."""
+
+
+def compared(scene: Scene, name: str) -> tuple[int, dict[str, tuple[float | None, float | None]]]:
+    """The number of gauges of the first scrape between two equal pages, and those that differ: (scrape, page)."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        before = scene.page(name)
+        text = scraped(scene)
+        after = scene.page(name)
+        if before is None or after is None or text is None:
+            continue
+        wanted = expected(after, name)
+        if expected(before, name) != wanted:
+            continue
+        return len(wanted), differing(standing(text, name), wanted)
+    raise SystemExit("no scrape between two equal pages")
+
+
+def scraped(scene: Scene) -> str | None:
+    """The answer of /metrics; None while the daemon does not answer."""
+    try:
+        with urllib.request.urlopen(f"{scene.host.url}/metrics", timeout=30) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return None
+
+
+def main() -> None:
+    """Prints the figures as JSON, and fails if a gauge differed or too few kills struck."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--kills", type=int, default=20)
+    options.add_argument("--seed", type=int, default=1)
+    given = options.parse_args()
+    chance = random.Random(given.seed)
+    kills, gauges = 0, list[int]()
+    differ: list[dict[str, tuple[float | None, float | None]]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        scene = Scene(Path(folder))
+        with scene.host:
+            name = scene.submit(EXPERIMENT, *SLOW)
+            scene.until_step(name, 2)
+            while kills < given.kills:
+                time.sleep(chance.uniform(0.1, 4.0))
+                if not scene.kill("daemon", name):
+                    break
+                kills += 1
+                count, wrong = compared(scene, name)
+                gauges.append(count)
+                differ += [wrong] if wrong else []
+            page = scene.page(name)
+            steps = 0 if page is None else page.experiment.summary.step
+            state = "" if page is None else page.experiment.summary.state
+    figures = {"kills": kills, "gauges_each": sorted(set(gauges)), "differ": differ, "steps": steps, "state": state}
+    tell({**figures})
+    if differ or kills < given.kills or state in ENDED:
+        raise SystemExit("a gauge differs, or the run ended before the kills did")
+
+
+if __name__ == "__main__":
+    main()
