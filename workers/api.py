@@ -28,6 +28,7 @@ from rftd.workers.rollout.engine import (
     GroupEngine,
     RolloutEngine,
     Sampling,
+    SchemaEngine,
 )
 from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
 from rftd.workers.rollout.model import Model
@@ -108,6 +109,7 @@ __all__ = [
     "RolloutSpec",
     "RolloutView",
     "Sampling",
+    "SchemaEngine",
     "Span",
     "StageSpec",
     "StalenessPolicy",

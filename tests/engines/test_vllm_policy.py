@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
+import numpy as np
 import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
 from synthetic.models.scripted_engine import asking, message_of, running_endpoint, user
-from synthetic.models.vllm_engines import MAX_MODEL_LEN, MODELS, Policies, ask, opened_as_auxiliary
+from synthetic.models.vllm_engines import MAX_MODEL_LEN, MODELS, Policies, ask, opened_as_auxiliary, prompts
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
@@ -90,11 +91,6 @@ def append_figures(path: Path, figures: dict[str, object]) -> None:
         file.write(json.dumps(figures) + "\n")
 
 
-def prompts(count: int, lengths: Sequence[int] = range(4, 61), *, seed: int = 0) -> list[tuple[int, ...]]:
-    chance = random.Random(seed)
-    return [tuple(chance.randrange(7, 120) for _ in range(chance.choice(lengths))) for _ in range(count)]
-
-
 async def drawn(engine: VllmRolloutEngine, requests: Sequence[GenerationRequest]) -> list[Generation]:
     return list(await asyncio.gather(*map(engine.generate, requests)))
 
@@ -142,6 +138,49 @@ async def test_log_probabilities_are_the_policys_whatever_the_sampling(bench: Be
     ]
     for request, generation in zip(requests, await drawn(bench.engine, requests), strict=True):
         bench.check_close("64 requests of mixed sampling", request, generation)
+
+
+@pytest.mark.anyio
+async def test_a_response_held_to_a_schema_obeys_it_and_has_the_policys_own_log_probabilities(bench: Bench) -> None:
+    verdict = {"type": "object", "properties": {"points": {"enum": [1, 2, 3]}, "right": {"type": "boolean"}}}
+    verdict |= {"required": ["points", "right"], "additionalProperties": False}
+    schema = json.dumps(verdict)
+    requests = [
+        ask(
+            number,
+            prompt=prompt,
+            temperature=(0.5, 1.0)[number % 2],
+            json_schema=schema if number % 3 else "",
+            max_tokens=150,
+            min_tokens=0,
+            processed_logprobs=True,
+        )
+        for number, prompt in enumerate(prompts(48, seed=5))
+    ]
+    generations = await drawn(bench.engine, requests)
+    tokenizer = open_tokenizer(bench.policies.base)
+    ended = 0
+    for request, generation in zip(requests, generations, strict=True):
+        bench.check_close("32 of 48 requests held to a schema", request, generation)
+        likelier = np.array(generation.processed_logprobs) - np.array(generation.logprobs)
+        if not request.sampling.json_schema:
+            assert np.abs(likelier).max() <= CLOSE
+            continue
+        # Banned tokens leave their share to the others: a tiny model hardly ever means to write such a thing.
+        assert likelier.min() >= -CLOSE
+        assert likelier.max() > 1.0
+        if generation.finish == "stop":
+            ended += 1
+            said = json.loads(tokenizer.decode(generation.tokens))
+            assert set(said) == {"points", "right"}
+            assert said["points"] in (1, 2, 3)
+            assert type(said["right"]) is bool
+    assert ended >= 16
+    with pytest.raises(RolloutError) as caught:
+        await bench.engine.generate(ask(json_schema='{"type": "wizard"}'))
+    assert caught.value.field == "json_schema"
+    request = ask(1)
+    bench.check_close("after a schema was refused", request, await bench.engine.generate(request))
 
 
 @pytest.mark.anyio

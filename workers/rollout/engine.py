@@ -38,6 +38,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """(token, what is added to its logit)."""
     ignore_eos: bool = False
     """Go on after an end of sequence."""
+    json_schema: str = ""
+    """The JSON schema, as text, that the response obeys; empty: any text. For a `SchemaEngine` alone."""
     processed_logprobs: bool = False
     """Give each token's log-probability in the distribution that it was drawn from, too."""
     seed: int = 0
@@ -132,6 +134,20 @@ class RolloutEngine(Protocol):
 
     async def close(self) -> None:
         """Stops; running requests raise RolloutError. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class SchemaEngine(RolloutEngine, Protocol):
+    """An engine that can hold a response to a JSON schema.
+
+    Tokens that the schema does not allow are banned, as those are that `top_k` leaves out: log-probabilities are the
+    policy's own, of all tokens. It raises RolloutError, with the field `json_schema`, for one that it cannot read.
+    """
+
+    @property
+    def holds_schemas(self) -> bool:
+        """False for one that stands before another engine, which cannot."""
         ...
 
 

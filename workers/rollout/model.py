@@ -11,7 +11,7 @@ from rftd.ops.errors import RolloutError
 from rftd.ops.ids import derive, derive_from_each
 from rftd.streams.events.experience import SamplingSpan, Span
 from rftd.streams.spec import ModelSpec, SamplingSpec
-from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine, Sampling
+from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine, Sampling, SchemaEngine
 from rftd.workers.rollout.response import PROMPT_TRUNCATED, Response
 from rftd.workers.rollout.sampling import check_sampling, other_settings
 from rftd.workers.tasksets.message import Message
@@ -82,6 +82,11 @@ class Model:
         """(version, generation) of the weights in use."""
         return self._engine.version
 
+    @property
+    def holds_schemas(self) -> bool:
+        """True if a response can be held to a JSON schema."""
+        return isinstance(self._engine, SchemaEngine) and self._engine.holds_schemas
+
     def chat_prompt(self, messages: Sequence[Message], *, reply_prefix: str = "", tools: str = "") -> list[int]:
         """The ids that `chat` asks with; `tools` is a JSON list of what the assistant may call."""
         text = self.tokenizer.chat_text(messages, generation_prompt=True, tools=tools)
@@ -117,11 +122,17 @@ class Model:
         return self._endpoint.of(self, bounds, lengths_only=lengths_only)
 
     def ask(
-        self, prompt: Sequence[int], *, sampling: SamplingSpec | None = None, messages: Sequence[Message] = ()
+        self,
+        prompt: Sequence[int],
+        *,
+        sampling: SamplingSpec | None = None,
+        messages: Sequence[Message] = (),
+        json_schema: str = "",
     ) -> GenerationRequest | Response:
         """The next request of the rollout, for callers that ask the engine themselves; a Response if it is not asked.
 
-        `messages` are the conversation that the prompt renders, if it is one. Raises RolloutError as `generate` does.
+        `messages` are the conversation that the prompt renders, if it is one. The response obeys `json_schema`, where
+        one is given and the engine holds schemas. Raises RolloutError as `generate` does.
         """
         number = self._calls
         # Counted before the prompt is looked at: a call that is cut has its number too, or the ids of the later ones
@@ -130,10 +141,11 @@ class Model:
         cut = self._cut(prompt)
         if cut is not None:
             return cut
+        drawn = self._sampling(len(prompt), sampling or self.sampling, json_schema)
         return GenerationRequest(
             id=derive(self._rollout, "request", number),
             prompt=tuple(prompt),
-            sampling=self._sampling(len(prompt), sampling or self.sampling)(derive(self._seed, "sampling", number)),
+            sampling=drawn(derive(self._seed, "sampling", number)),
             messages=tuple(messages),
         )
 
@@ -167,7 +179,7 @@ class Model:
             sampling=(_span(request.sampling, len(generation.tokens)),),
         )
 
-    def _sampling(self, prompt_tokens: int, asked: SamplingSpec) -> Callable[[UUID], Sampling]:
+    def _sampling(self, prompt_tokens: int, asked: SamplingSpec, json_schema: str = "") -> Callable[[UUID], Sampling]:
         """The settings for a prompt of so many tokens, as a function of the id that the seed is taken from."""
         check_sampling(asked)
         room = self._spec.max_model_len - prompt_tokens
@@ -185,6 +197,7 @@ class Model:
             presence_penalty=asked.presence_penalty,
             logit_bias=asked.logit_bias,
             ignore_eos=asked.ignore_eos,
+            json_schema=json_schema,
             processed_logprobs=asked.processed_logprobs,
             # 63 bits: every random generator takes them.
             seed=id.int >> 65,

@@ -61,6 +61,8 @@ def other_settings(sampling: Sampling | SamplingSpec) -> Iterator[tuple[str, flo
         yield "presence_penalty", sampling.presence_penalty
     for token, bias in sampling.logit_bias:
         yield f"logit_bias/{token}", bias
+    if isinstance(sampling, Sampling) and sampling.json_schema:
+        yield "json_schema", 1.0
 
 
 def unlike_the_policy(sampling: SamplingSpec) -> list[str]:

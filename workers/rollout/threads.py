@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, RolloutEngine
+from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, RolloutEngine, SchemaEngine
 from rftd.workers.weights.channel import WeightsRef
 
 T = TypeVar("T")
@@ -27,6 +27,10 @@ class EngineFromThreads:
     @property
     def version(self) -> tuple[int, int]:
         return self._engine.version
+
+    @property
+    def holds_schemas(self) -> bool:
+        return isinstance(self._engine, SchemaEngine) and self._engine.holds_schemas
 
     async def generate(self, request: GenerationRequest) -> Generation:
         asked = asyncio.run_coroutine_threadsafe(self._engine.generate(request), self._loop)

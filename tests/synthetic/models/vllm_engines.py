@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -198,6 +198,12 @@ class Policies:
         """The largest difference of a log-probability from transformers."""
         expected = self.logprobs(request, drawn, spans)
         return max(abs(a - b) for a, b in zip(expected, drawn.logprobs, strict=True))
+
+
+def prompts(count: int, lengths: Sequence[int] = range(4, 61), *, seed: int = 0) -> list[tuple[int, ...]]:
+    """Random prompts of these lengths, of ids that any of the models has."""
+    chance = Random(seed)
+    return [tuple(chance.randrange(7, 120) for _ in range(chance.choice(lengths))) for _ in range(count)]
 
 
 def ask(number: int = 0, *, prompt: tuple[int, ...] = (20, 30, 40), **sampling: Any) -> GenerationRequest:

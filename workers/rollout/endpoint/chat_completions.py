@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -12,11 +12,9 @@ from rftd.workers.rollout.endpoint.api_call import DONE, Answered, Begun, event
 from rftd.workers.rollout.endpoint.call_error import unsupported
 from rftd.workers.rollout.endpoint.chat_message import ChatMessage, messages_of
 from rftd.workers.rollout.endpoint.conversation import AssistantTurn, ChatQuestion
-from rftd.workers.rollout.endpoint.draw_request import DrawRequest, checked_length, stops_of
+from rftd.workers.rollout.endpoint.draw_request import DrawRequest, checked_length, held_answer, stops_of
 from rftd.workers.rollout.endpoint.offered_tools import FunctionSchema, OfferedTools, ToolSchema
 from rftd.workers.rollout.endpoint.shown_text import ShownParts, ShownText
-
-UNSTRUCTURED: Final = ("text",)
 
 
 class NamedTool(msgspec.Struct, frozen=True):
@@ -26,10 +24,20 @@ class NamedTool(msgspec.Struct, frozen=True):
     type: Literal["function"] = "function"
 
 
+class JsonSchema(msgspec.Struct, frozen=True):
+    """A schema by its name. The answer obeys it whether it is `strict` or not."""
+
+    name: str = ""
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
 class ResponseFormat(msgspec.Struct, frozen=True):
-    """The form that an answer must have; only `text` can be had."""
+    """The form that an answer must have: `text`, `json_object` or `json_schema`."""
 
     type: str
+    json_schema: JsonSchema | None = None
 
 
 class ChatRequest(DrawRequest, frozen=True, kw_only=True):
@@ -66,13 +74,16 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
         given = json_decoder(ChatRequest).decode(body)
         _refuse_what_cannot_be(given)
         length = given.max_completion_tokens if given.max_completion_tokens is not None else given.max_tokens
-        settings = given.settings(checked_length(length, "max_completion_tokens"), stops_of(given.stop))
         choice = given.tool_choice
         tools = OfferedTools(
             schemas=tuple(given.tools or ()),
             choice=choice.function if isinstance(choice, NamedTool) else choice or "auto",
             parallel=given.parallel_tool_calls is not False,
         )
+        form = given.response_format or ResponseFormat("text")
+        schema = form.json_schema.schema if form.json_schema is not None else None
+        held = held_answer(form.type, schema, tools, "response_format")
+        settings = given.settings(checked_length(length, "max_completion_tokens"), stops_of(given.stop), held)
         question = ChatQuestion(
             messages=messages_of(given.messages), tools=tools, settings=settings, choices=given.choices
         )
@@ -182,9 +193,6 @@ class ChatEvents:
 
 
 def _refuse_what_cannot_be(given: ChatRequest) -> None:
-    if given.response_format is not None and given.response_format.type not in UNSTRUCTURED:
-        wanted = given.response_format.type
-        raise unsupported("response_format", f"the engine cannot hold answers to response_format {wanted!r}")
     if given.top_logprobs:
         raise unsupported("top_logprobs", "the engine tells the log-probability of the drawn token alone")
 

@@ -8,10 +8,13 @@ import msgspec
 
 from rftd.workers.rollout.endpoint.api_call import Begun
 from rftd.workers.rollout.endpoint.call_error import CallError, unsupported
-from rftd.workers.rollout.endpoint.question import DrawSettings
+from rftd.workers.rollout.endpoint.offered_tools import OfferedTools
+from rftd.workers.rollout.endpoint.question import DrawSettings, HeldAnswer
 
 CHOICES: Final = 64
 """The most answers of one call."""
+ANY_OBJECT: Final = '{"type":"object"}'
+"""The schema of what a call names `json_object`."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -58,7 +61,7 @@ class DrawRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """True if the last event tells the numbers of tokens."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def settings(self, max_tokens: int | None, stops: tuple[str, ...]) -> DrawSettings:
+    def settings(self, max_tokens: int | None, stops: tuple[str, ...], held: HeldAnswer | None = None) -> DrawSettings:
         """How the tokens are to be drawn. Raises CallError."""
         if self.frequency_penalty:
             raise unsupported("frequency_penalty", "the engine draws without frequency_penalty; use repetition_penalty")
@@ -73,6 +76,7 @@ class DrawRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             min_tokens=self.min_tokens,
             max_tokens=max_tokens,
             stop=stops,
+            held=held,
         )
 
     def head(self, begun: Begun, prefix: str, kind: str) -> dict[str, Any]:
@@ -92,6 +96,19 @@ def checked_length(tokens: int | None, param: str) -> int | None:
     if tokens is not None and tokens < 1:
         raise CallError(400, f"{param} is {tokens}; it must be at least 1", param=param)
     return tokens
+
+
+def held_answer(kind: str, schema: dict[str, Any] | None, tools: OfferedTools, param: str) -> HeldAnswer | None:
+    """The form that the answer to a call is held to; None for any text. Raises CallError, which names `param`."""
+    if kind == "text":
+        return None
+    if kind not in ("json_object", "json_schema"):
+        raise unsupported(param, f"{param} is {kind!r}; it can be text, json_object or json_schema")
+    if kind == "json_schema" and schema is None:
+        raise CallError(400, f"{param} is json_schema, and has no schema", param=param)
+    if tools.schemas and tools.choice != "none":
+        raise unsupported(param, "an answer of this form calls no tool; leave tools out, or set tool_choice to none")
+    return HeldAnswer(ANY_OBJECT if schema is None else msgspec.json.encode(schema).decode(), param)
 
 
 def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:

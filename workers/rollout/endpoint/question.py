@@ -15,6 +15,15 @@ from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
 
 
+class HeldAnswer(msgspec.Struct, frozen=True):
+    """The form that an answer is held to."""
+
+    json_schema: str
+    """As text."""
+    param: str
+    """The call's name for it."""
+
+
 class DrawSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a call wants its tokens drawn; None is what the experiment says."""
 
@@ -28,10 +37,13 @@ class DrawSettings(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: int | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    held: HeldAnswer | None = None
+    """None: the answer is any text."""
 
     def over(self, base: SamplingSpec, *, lengths_only: bool) -> SamplingSpec:
         """The experiment's settings with those of the call; `lengths_only` takes of these its limit and stops alone."""
         changed: dict[str, Any] = {} if lengths_only else dict(msgspec.structs.asdict(self))
+        changed.pop("held", None)
         changed["max_tokens"] = self.max_tokens
         changed["stop"] = (*base.stop, *self.stop)
         return msgspec.structs.replace(base, **{name: each for name, each in changed.items() if each is not None})

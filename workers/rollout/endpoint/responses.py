@@ -15,7 +15,7 @@ from rftd.workers.rollout.endpoint.api_call import Answered, Begun, named_event
 from rftd.workers.rollout.endpoint.call_error import CallError, unsupported
 from rftd.workers.rollout.endpoint.chat_message import ROLES, ContentPart, called, content_text
 from rftd.workers.rollout.endpoint.conversation import AssistantTurn, ChatQuestion
-from rftd.workers.rollout.endpoint.draw_request import checked_length
+from rftd.workers.rollout.endpoint.draw_request import checked_length, held_answer
 from rftd.workers.rollout.endpoint.offered_tools import FunctionSchema, OfferedTools, ToolSchema
 from rftd.workers.rollout.endpoint.question import DrawSettings
 from rftd.workers.rollout.endpoint.shown_text import ShownParts
@@ -51,9 +51,13 @@ class NamedFunctionTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextFormat(msgspec.Struct, frozen=True):
-    """The form that an answer must have; only `text` can be had."""
+    """The form that an answer must have: `text`, `json_object` or `json_schema`."""
 
     type: str
+    name: str = ""
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
 
 
 class TextOptions(msgspec.Struct, frozen=True):
@@ -94,6 +98,11 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     safety_identifier: str | None = None
     top_logprobs: int | None = None
 
+    @property
+    def form(self) -> TextFormat:
+        """The form of the answer."""
+        return (self.text.format if self.text is not None else None) or TextFormat("text")
+
 
 class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
     """Implements `ApiCall` for the responses API."""
@@ -108,14 +117,15 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
         for param in ("previous_response_id", "conversation", "background"):
             if getattr(given, param):
                 raise unsupported(param, f"{param} is not supported: nothing is kept but the record of the rollout")
-        if given.text is not None and given.text.format is not None and given.text.format.type != "text":
-            raise unsupported("text.format", f"the engine cannot hold answers to the format {given.text.format.type!r}")
+        form = given.form
+        tools = _tools_of(given)
         settings = DrawSettings(
             temperature=given.temperature,
             top_p=given.top_p,
             max_tokens=checked_length(given.max_output_tokens, "max_output_tokens"),
+            held=held_answer(form.type, form.schema, tools, "text.format"),
         )
-        question = ChatQuestion(messages=_messages_of(given), tools=_tools_of(given), settings=settings)
+        question = ChatQuestion(messages=_messages_of(given), tools=tools, settings=settings)
         return cls(question=question, given=given)
 
     @property
@@ -168,7 +178,7 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
             "previous_response_id": None,
             "temperature": given.temperature,
             "top_p": given.top_p,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": msgspec.to_builtins(given.form)},
             "tool_choice": given.tool_choice or "auto",
             "tools": [{"strict": False, **msgspec.to_builtins(tool)} for tool in given.tools or ()],
             "truncation": "disabled",

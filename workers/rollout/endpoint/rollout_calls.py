@@ -22,8 +22,8 @@ from rftd.ops.errors import RftdError, RolloutError, UsageError
 from rftd.ops.logs import logger
 from rftd.streams.spec import SamplingSpec
 from rftd.workers.rollout.endpoint.api_call import Answered, ApiCall, Begun
-from rftd.workers.rollout.endpoint.call_error import SERVER, CallError, bug_in_rftd
-from rftd.workers.rollout.endpoint.question import Question
+from rftd.workers.rollout.endpoint.call_error import SERVER, CallError, bug_in_rftd, unsupported
+from rftd.workers.rollout.endpoint.question import HeldAnswer, Question, QuestionPrompt
 from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
 from rftd.workers.rollout.engine import GenerationRequest, Watch
 from rftd.workers.rollout.model import Model
@@ -233,7 +233,9 @@ class RolloutCalls:
             self.failure = error if isinstance(error, RolloutError) else RolloutError(error.what, fix=error.fix)
             asked_wrong = error.field is not None or isinstance(error, UsageError)
             if asked_wrong:
-                return CallError(400, error.what, param=error.field)
+                held = call.asked.question.settings.held
+                of_schema = held is not None and error.field == "json_schema"
+                return CallError(400, error.what, param=held.param if held is not None and of_schema else error.field)
             return CallError(500, error.what, kind=SERVER)
         except Exception as bug:
             # The details stay in the log: a traceback in an answer would tell the agent of our files.
@@ -251,7 +253,8 @@ class RolloutCalls:
             max_tokens=min(sampling.max_tokens, left // question.choices),
             stop=(*sampling.stop, *prompt.ends),
         )
-        requests = [self._request(prompt.ids, sampling) for _ in range(question.choices)]
+        schema = self._schema(question.settings.held, prompt, sampling)
+        requests = [self._request(prompt.ids, sampling, schema) for _ in range(question.choices)]
         begun = Begun(
             id=requests[0].id.hex,
             created_s=self._clock.now_ns() // 1_000_000_000,
@@ -272,9 +275,24 @@ class RolloutCalls:
             self._tokens += drawn - most
         return Answered.of(begun, responses)
 
-    def _request(self, ids: Sequence[int], sampling: SamplingSpec) -> GenerationRequest:
+    def _schema(self, held: HeldAnswer | None, prompt: QuestionPrompt, sampling: SamplingSpec) -> str:
+        """The JSON schema of the answer; empty for any text. Raises CallError if the answer cannot be held to it."""
+        if held is None:
+            return ""
+        why = None
+        if not self.model.holds_schemas:
+            why = "this engine cannot hold an answer to it; explorer.rollout_model.engine_type: vllm can"
+        elif prompt.in_thought:
+            why = "the answer begins with a thought, which no schema allows; set enable_thinking to false"
+        elif sampling.ignore_eos or max(sampling.min_tokens, self.model.spec.min_response_tokens) > 1:
+            why = "the end that the schema asks for is banned, by ignore_eos or by a least number of tokens"
+        if why is not None:
+            raise unsupported(held.param, f"{held.param} is set, and {why}")
+        return held.json_schema
+
+    def _request(self, ids: Sequence[int], sampling: SamplingSpec, json_schema: str) -> GenerationRequest:
         try:
-            asked = self.model.ask(ids, sampling=sampling)
+            asked = self.model.ask(ids, sampling=sampling, json_schema=json_schema)
         except RolloutError as error:
             self.failure = error
             raise CallError(400, error.what, param=error.field or "messages", reason=_reason(error)) from error

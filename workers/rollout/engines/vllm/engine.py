@@ -93,6 +93,11 @@ class VllmRolloutEngine:
         """The processes of vLLM."""
         return self._processes.pids
 
+    @property
+    def holds_schemas(self) -> bool:
+        """True: vLLM bans the tokens that a schema does not allow."""
+        return True
+
     async def generate(self, request: GenerationRequest) -> Generation:
         """The response to one request. Cancelling it frees its slot before the next token."""
         self._alive()
@@ -221,6 +226,12 @@ class VllmRolloutEngine:
             raise
         except Exception as error:  # vLLM has no one class for what it refuses
             await self._llm.abort(flight.name)
+            if flight.request.sampling.json_schema:  # nothing else of a request that was checked is refused
+                raise RolloutError(
+                    f"vLLM cannot hold a response to this schema: {error}",
+                    field="json_schema",
+                    fix="use what its grammars know of JSON schemas",
+                ) from error
             raise RolloutError(f"vLLM refuses request {flight.request.id}: {error}") from error
 
     async def _opened(self, weights: WeightsRef) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm import SamplingParams
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from rftd.ops.errors import RolloutError
 from rftd.workers.rollout.engine import GenerationRequest, Sampling
@@ -89,6 +89,7 @@ class RequestForm:
             spaces_between_special_tokens=False,
             output_kind=RequestOutputKind.FINAL_ONLY if request.watch is None else RequestOutputKind.CUMULATIVE,
             skip_clone=True,
+            structured_outputs=StructuredOutputsParams(json=sampling.json_schema) if sampling.json_schema else None,
         )
         # Ends are banned before `min_tokens` also where they do not end the response: the contract has no exception.
         made._all_stop_token_ids.update(self.ends)

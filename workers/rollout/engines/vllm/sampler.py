@@ -36,6 +36,11 @@ class PolicySampler(Sampler):  # type: ignore[misc]
         """`runner`: vLLM's model runner, which knows the request of each row."""
         super().__init__(logprobs_mode="raw_logprobs")
         self._runner = runner
+        self._unmasked: torch.Tensor | None = None
+
+    def keep_unmasked(self, logits: torch.Tensor) -> None:
+        """Keeps the logits of the next batch as the model gave them, for a schema's mask overwrites them  # [N, V]"""
+        self._unmasked = logits.to(torch.float32, copy=True)
 
     def forward(
         self,
@@ -45,11 +50,13 @@ class PolicySampler(Sampler):  # type: ignore[misc]
         logprobs_mode_override: str | None = None,
     ) -> SamplerOutput:
         """Logits of the batch to its next tokens and their log-probabilities  # [N, V] -> [N, 1], [N, 1 or 2]"""
+        given = logits if self._unmasked is None else self._unmasked
+        self._unmasked = None
         columns = sampling_metadata.max_num_logprobs
         # A trial run of vLLM's own asks for none.
         if columns is None:
             return super().forward(logits, sampling_metadata, predict_bonus_token, logprobs_mode_override)
-        policy = _at_temperature(logits, sampling_metadata).log_softmax(-1)  # [N, V]
+        policy = _at_temperature(given, sampling_metadata).log_softmax(-1)  # [N, V]
         adjusted = self.apply_logits_processors(logits.float(), sampling_metadata, predict_bonus_token)
         tokens = self.greedy_sample(adjusted)
         processed = torch.zeros_like(policy[:, 0])  # [N]

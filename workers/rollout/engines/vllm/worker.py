@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 import torch
+from vllm.v1.worker import gpu_model_runner
 
 from rftd.ops.decoding import converted
 from rftd.ops.errors import RftdError, RolloutError
@@ -65,6 +66,7 @@ class RolloutWorker:
         runner = self.model_runner
         # Replaced rather than configured: vLLM has no mode for log-probabilities at a row's temperature.
         runner.sampler = PolicySampler(runner)
+        _keep_unmasked(runner.sampler)
         self.rollout_weights = OpenedWeights(Path(folder), runner.device)
         return str(runner.device)
 
@@ -96,6 +98,18 @@ class RolloutWorker:
         drawn = {name: len(request.output_token_ids) for name, request in runner.requests.items()}
         marks: dict[str, Any] = msgspec.to_builtins(SwapMarks(at_s=time.monotonic(), drawn=drawn))
         return marks
+
+
+def _keep_unmasked(sampler: PolicySampler) -> None:
+    """Shows the sampler the logits before a schema bans tokens in them."""
+    # vLLM's runner masks in place, between the model and the sampler, and has no place of its own for anybody there.
+    mask = gpu_model_runner.apply_grammar_bitmask
+
+    def kept_and_masked(scheduled: Any, grammar: Any, batch: Any, logits: torch.Tensor) -> None:
+        sampler.keep_unmasked(logits)
+        mask(scheduled, grammar, batch, logits)
+
+    gpu_model_runner.apply_grammar_bitmask = kept_and_masked
 
 
 class OpenedWeights:
