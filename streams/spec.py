@@ -308,14 +308,15 @@ class TrainerSpec(Spec, frozen=True, kw_only=True):
     dtype: str = "float32"
     max_nonfinite_steps: Index = 3
     """The experiment fails at so many steps in a row that are skipped for a loss that is not finite."""
+    max_idle_steps: Index = 0
+    """It pauses after so many batches in a row that teach nothing; 0: never."""
     critic_path: InputPath = ""
     """The model that a critic begins from; empty: the policy's."""
     critic_warmup_steps: Index = 0
     """The step of the stage before which only the critic learns."""
     updates: UpdatesSpec = UpdatesSpec()
-    """The policy's optimizer steps."""
     critic_updates: UpdatesSpec | None = None
-    """None: the policy's."""
+    """The critic's optimizer steps; None: as the policy's."""
     teacher_path: InputPath = ""
     """The model that an algorithm learns from, if it has a teacher."""
     engine_args: dict[str, Any] = {}

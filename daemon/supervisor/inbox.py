@@ -22,7 +22,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.role import RoleLease
 from rftd.streams.topics import partition_of
-from rftd.workers.control.obstacle import TRIED_AGAIN, of_error
+from rftd.workers.control.obstacle import RESUMABLE, of_error
 
 PLACES = 64
 """The most commands that wait at once; a caller beyond that is told to ask again."""
@@ -184,7 +184,7 @@ def check_transition(spine: Spine, event: Event) -> None:
     status = spine.status
     if spine.cause and isinstance(event, life.ExperimentPaused):
         return
-    if spine.cause and spine.cause not in TRIED_AGAIN and isinstance(event, life.ExperimentResumed):
+    if spine.cause and spine.cause not in RESUMABLE and isinstance(event, life.ExperimentResumed):
         raise ConflictError(f"it is paused: {spine.cause}: {spine.reason}", fix="put that right; it goes on by itself")
     if status not in legal:
         verb = type(event).__name__.removeprefix("Experiment").lower()

@@ -20,7 +20,9 @@ from rftd.ops.clock import Clock, SystemClock, iso
 from rftd.ops.decoding import converted
 from rftd.storage.queries.books import Books
 from rftd.storage.queries.experiments import ExperimentSummary, StageRow
+from rftd.storage.queries.signal import SignalRow
 from rftd.storage.queries.weights import WorkerRow
+from rftd.streams.folds.signal import SOLVED
 
 if TYPE_CHECKING:
     from rftd.daemon.client.client import Answer, Client
@@ -95,6 +97,8 @@ def _lines(page: ExperimentPage, clock: Clock) -> Iterator[RenderableType]:
         if inherited := [point.step for point in page.reward_curve if point.inherited]:
             curve += f" (inherited up to step {inherited[-1]})"
         yield _line("reward", Text(f"{curve}   last 256 rollouts {number(summary.reward_mean)}"))
+    if page.signal is not None:
+        yield from _signal(page.signal, clock)
     if summary.staleness_p95 is not None:
         yield _line("staleness", Text(f"p95 {summary.staleness_p95} versions in the last batch"))
     yield _line("experiences", Text(_books(detail.books)))
@@ -182,6 +186,31 @@ def _evals(page: ExperimentPage) -> Iterator[Text]:
         yield _line("evals" if position == 0 else "", Text(text))
 
 
+def _signal(signal: SignalRow, clock: Clock) -> Iterator[Text]:
+    """The loss of the signal, if it is lost, and the figures of the newest step."""
+    if lost := _lost(signal):
+        ago = f" ({age(signal.since_ns, clock)})" if signal.since_ns is not None else ""
+        yield _line("signal", Text(f"{lost}{ago}", style="yellow" if signal.cause == SOLVED else "red"))
+    shares = (
+        (signal.equal_groups, "of groups with equal rewards"),
+        (signal.prompts_cut, "of prompts cut"),
+        (signal.answers_cut, "of answers cut"),
+        (signal.answers_empty, "of answers empty"),
+    )
+    known = [f"{share:.0%} {what}" for share, what in shares if share is not None]
+    if signal.step is not None:
+        known.append(f"{signal.tokens:,} tokens trained")
+        known += [f"gradient {signal.gradient_norm:.3g}"] if signal.gradient_norm is not None else []
+        yield _line("" if lost else "signal", Text(f"step {signal.step}: {', '.join(known)}"))
+
+
+def _lost(signal: SignalRow | None) -> str:
+    """The cause in words; empty while something is learnt."""
+    if signal is None or signal.cause is None:
+        return ""
+    return f"lost at step {signal.since_step}: {signal.cause}: {signal.reason}"
+
+
 def _worker(worker: WorkerRow, clock: Clock) -> tuple[str | Text, ...]:
     name = worker.role if worker.slot < 0 else f"{worker.role} {worker.slot}"
     version = "-" if worker.version is None else str(worker.version)
@@ -252,4 +281,4 @@ def _brief(page: ExperimentPage) -> str:
     return (
         f"{iso(summary.state_ns)}  {summary.name}  {summary.state:<9}  {summary.stage or '-'}"
         f"  step {summary.step}/{summary.total_steps}  reward {number(summary.reward_mean)}  {curve}".rstrip()
-    )
+    ) + (f"  signal {lost}" if (lost := _lost(page.signal)) else "")

@@ -20,6 +20,7 @@ from rftd.storage.queries.experiments import (
     list_experiments,
 )
 from rftd.storage.queries.rows import if_unsent
+from rftd.storage.queries.signal import SignalRow, signal_of
 from rftd.storage.queries.steps import EvalRow, list_evals
 from rftd.storage.queries.weights import (
     CheckpointRow,
@@ -73,6 +74,8 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
     """The newest that are still there."""
     workers: list[WorkerRow]
     """The newest."""
+    signal: SignalRow | None = if_unsent(None)
+    """Whether the newest batches teach anything, and why not."""
     waiting: str | None = if_unsent(None)
     """The reason why nothing moves although the experiment has not ended: the log takes no appends."""
 
@@ -130,6 +133,7 @@ async def page_of(
         overdue_windows=len(overdue),
         checkpoints=[row for row in checkpoints if row.deleted_reason is None][-NEWEST:],
         workers=(await list_workers(connection, experiment))[-SHOWN_WORKERS:],
+        signal=await signal_of(connection, experiment),
         waiting=None if detail.summary.state in ENDED else waiting,
     )
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rftd.daemon.registry import Entry, find_entry
 from rftd.daemon.why.deciders import deciders_waits
-from rftd.daemon.why.life import driven, ended
+from rftd.daemon.why.life import driven, ended, lost_signal
 from rftd.daemon.why.scene import Phase, Process, Scene
 from rftd.daemon.why.wait import Wait, Why, worst_first
 from rftd.daemon.why.workers import worker_waits
@@ -44,6 +44,7 @@ def waits_of(scene: Scene) -> list[Wait]:
 
 def _waits(scene: Scene) -> Iterator[Wait]:
     yield driven(scene)
+    yield from lost_signal(scene.state.spine)
     if scene.failure is not None:
         ends = scene.failure.fix or "see the daemon's log"
         yield Wait("log", scene.failure.code, scene.failure.what, "you", ends, Level.STUCK)

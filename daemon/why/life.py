@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rftd.daemon.registry import Entry
@@ -10,6 +10,7 @@ from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.wait import Wait
 from rftd.ops.errors import LogLossError
 from rftd.ops.words import Level, Words
+from rftd.streams.folds.signal import SOLVED
 from rftd.streams.folds.spine import Spine, Status
 from rftd.workers.control.hold import Paused
 from rftd.workers.control.obstacle import ERROR, TRIED_AGAIN, wanted
@@ -49,6 +50,9 @@ def ended(spine: Spine) -> Wait:
     assert spine.status is not None
     bad = spine.status in (Status.FAILED, Status.REJECTED)
     reason = ": ".join(part for part in (spine.code, spine.reason) if part)
+    if (lost := spine.signal.lost) is not None:
+        learnt = f"from step {lost.step} on nothing was learnt: {lost.cause}: {lost.reason}; fix: {lost.fix}"
+        reason = f"{reason}; {learnt}" if reason else learnt
     ends = f"rftd explain {spine.code}" if spine.code else ""
     return _life(spine, spine.status.value, reason, "you" if bad else "", ends, Level.STUCK if bad else Level.DONE)
 
@@ -69,6 +73,16 @@ def driven(scene: Scene) -> Wait:
     reason, _, fix = spine.reason.partition("; fix: ")
     again = "; tried again by itself, at once with rftd resume" if spine.cause in TRIED_AGAIN else ""
     return _life(spine, spine.cause, f"{wanted(spine.cause)}: {reason}", "you", fix + again, Level.STUCK)
+
+
+def lost_signal(spine: Spine) -> Iterator[Wait]:
+    """The learning signal of an experiment under way, if it is lost."""
+    lost = spine.signal.lost
+    if lost is None or spine.ended:
+        return
+    solved = lost.cause == SOLVED
+    what = lost.reason if solved else f"something to learn from, since step {lost.step}: {lost.reason}"
+    yield Wait("signal", lost.cause, what, "you", lost.fix, Level.WORKS if solved else Level.STUCK)
 
 
 def _progress(spine: Spine) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path(__file__).parent
-HEAD: Final = "0009"
+HEAD: Final = "0010"
 """The newest revision, which this release reads and writes."""
 VERSION_TABLE: Final = "rftd_schema"
 """The table that holds a database's revision; Alembic's own name may be another program's."""

@@ -1,4 +1,4 @@
-"""Experiments, stages and warnings, from the spine."""
+"""Experiments, their learning signal, stages and warnings, from the spine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rftd.storage.tables.experiments import Experiments, Stages, Warnings
 from rftd.storage.upserts import Changes, Rule, Upsert
 from rftd.streams.codec import Decoded
 from rftd.streams.events import experiment
+from rftd.streams.events.signal import SignalLost, SignalRegained
 from rftd.streams.folds.spine import Kept, Status
 
 SUBMITTED: Final = Upsert(
@@ -45,6 +46,9 @@ KEPT: Final = Upsert(
     owns=("kept", "kept_path", "kept_reason"),
     rule=Rule.LAST,
     final=("kept", (Kept.REMOVED.value,)),
+)
+SIGNAL: Final = Upsert(
+    Experiments, place="signal", owns=("signal_cause", "signal_reason", "signal_step"), rule=Rule.LAST
 )
 STAGE: Final = Upsert(
     Stages,
@@ -167,6 +171,21 @@ def _kept(decoded: Decoded, changes: Changes, kept: Kept, *, path: str = "", rea
     changes.put(KEPT, decoded, id=owner_of(decoded), kept=kept.value, kept_path=path, kept_reason=reason)
 
 
+def _signal_lost(event: SignalLost, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        SIGNAL,
+        decoded,
+        id=owner_of(decoded),
+        signal_cause=event.cause,
+        signal_reason=f"{event.reason}; fix: {event.fix}",
+        signal_step=event.step,
+    )
+
+
+def _signal_regained(event: SignalRegained, decoded: Decoded, changes: Changes) -> None:
+    changes.put(SIGNAL, decoded, id=owner_of(decoded), signal_cause="", signal_reason="", signal_step=event.step)
+
+
 def _stage_started(event: experiment.StageStarted, decoded: Decoded, changes: Changes) -> None:
     changes.put(
         STAGE_STARTED, decoded, experiment=owner_of(decoded), stage=event.stage, first_version=event.first_version
@@ -199,6 +218,8 @@ PROJECTION: Final = Projection(
         experiment.ExperimentArchived: _archived,
         experiment.ExperimentRestored: _restored,
         experiment.ExperimentRemoved: _removed,
+        SignalLost: _signal_lost,
+        SignalRegained: _signal_regained,
         experiment.StageStarted: _stage_started,
         experiment.StageCompleted: _stage_completed,
     },

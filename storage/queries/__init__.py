@@ -6,6 +6,7 @@ books        the state of every experience; the books
 experiments  lists and one, whole
 shares       the owners of the steps in a fork's history
 steps        steps, evaluations
+signal       whether the newest batches teach anything
 curve        the rewards of each step, remembered
 batches      batches, items, the lineage of a weight version
 experiences  by step, reward, staleness

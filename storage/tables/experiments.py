@@ -59,6 +59,13 @@ class Experiments(Row, table=True):
     prioritized_ns: Int
     prioritized_partition: Int
     prioritized_offset: LogOffset
+    signal_cause: Text
+    """The cause for which nothing is learnt, by its name; null or empty while something is."""
+    signal_reason: Text
+    signal_step: Int
+    signal_ns: Int
+    signal_partition: Int
+    signal_offset: LogOffset
 
 
 class Stages(Row, table=True):

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams import topics
-from rftd.streams.bounds import Difference, Finite, Index, Nanoseconds
+from rftd.streams.bounds import Count, Difference, Finite, Index, Nanoseconds
 from rftd.streams.events.registry import CONTROLLER, PLANNER, Event, event, upcast
 from rftd.streams.log_place import ExperienceOffset, ReadOffset, TaskOffset
 
@@ -105,6 +105,15 @@ class BatchAbandoned(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class Uninformative(msgspec.Struct, frozen=True, array_like=True):
+    """Groups that teach nothing: the lowest and the highest of their rewards, and what waits beside them."""
+
+    lowest: Finite
+    highest: Finite
+    waiting: Count
+    """Experiences that wait for the next batch and are not retired."""
+
+
 @event("experience.retired", stream=topics.EXPERIMENTS, owner=PLANNER)
 class ExperienceRetired(Event, frozen=True, kw_only=True):
     """These experiences will never be trained (again); the reason is the same for all."""
@@ -116,6 +125,8 @@ class ExperienceRetired(Event, frozen=True, kw_only=True):
     uses: Index
     decided_at_ns: Nanoseconds
     observed: tuple[ObservedAt, ...] = ()
+    uninformative: Uninformative | None = None
+    """Told with the reason of that name; None by older releases."""
 
 
 @event("experience.prioritized", stream=topics.EXPERIMENTS, owner=CONTROLLER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 import msgspec
@@ -22,6 +22,17 @@ class SpineMark(msgspec.Struct, frozen=True, array_like=True):
     end: Offset
     """The offset after the last one."""
     digest: bytes
+
+
+EQUAL_GROUPS: Final = "signal/equal_groups"
+"""The share of a batch's groups in which every reward is the same; of single rollouts 1 if all of
+the batch have the same."""
+PROMPTS_CUT: Final = "signal/prompts_cut"
+"""The share of rollouts whose prompt was longer than `max_prompt_tokens`: nothing of them is trained."""
+ANSWERS_CUT: Final = "signal/answers_cut"
+"""The share of rollouts whose answer ended at its length limit."""
+ANSWERS_EMPTY: Final = "signal/answers_empty"
+"""The share of rollouts that ended by themselves with at most one token, which is the end itself."""
 
 
 @event("step.completed", stream=topics.EXPERIMENTS, owner=TRAINER)

@@ -9,10 +9,11 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams.codec import Decoded
-from rftd.streams.events import batch, experiment, step, weights
+from rftd.streams.events import batch, experiment, signal, step, weights
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.once import PlannedBatches, trim
 from rftd.streams.folds.ranges import Versions
+from rftd.streams.folds.signal import Signal
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.split_submission import difference, halves_of
 
@@ -131,6 +132,7 @@ class Spine(msgspec.Struct):
     overdue: dict[tuple[int, int], int] = {}
     """The version, or -1, that a window runs on which waited too long for its weights, by (stage, window)."""
     batches: PlannedBatches = msgspec.field(default_factory=PlannedBatches)
+    signal: Signal = msgspec.field(default_factory=Signal)
     _lived: set[UUID] = set()
     """Ids of the life events that were taken in."""
 
@@ -141,6 +143,7 @@ class Spine(msgspec.Struct):
             # The guards take the event in; one that is repeated, or stands no more, falls through to the case below.
             case batch.BatchPlanned() if self.batches.plan(event):
                 self.planned = max(self.planned, event.step)
+                self.signal.planned()
                 self.plans[event.step] = Plan(event, decoded.offset)
                 self.plan_offsets[event.step] = decoded.offset
                 trim(self.plan_offsets)
@@ -156,6 +159,11 @@ class Spine(msgspec.Struct):
                 pass
             case batch.ExperienceRetired():
                 self.decided_at_ns = max(self.decided_at_ns, event.decided_at_ns)
+                if event.uninformative is not None and self.stage >= 0:
+                    batch_size = max(1, self.stage_spec().experiences_per_step)
+                    self.signal.retired(event, stage=self.stage, step=self.planned + 1, batch=batch_size)
+            case signal.SignalLost() | signal.SignalRegained():
+                self.signal.declared(event)
             case step.StepCompleted():
                 self._step(event)
             case step.GenerationStarted():
@@ -180,6 +188,7 @@ class Spine(msgspec.Struct):
                     self._lived.add(decoded.head.id)
                     if not self._too_late(event):
                         self._life(decoded)
+                        self.signal.lived(event)
 
     @property
     def recorded_ns(self) -> int:
@@ -244,6 +253,7 @@ class Spine(msgspec.Struct):
         if event.step > self.furthest:
             self.furthest = event.step
             self.pauses = 0
+            self.signal.executed(event, last=self.stage >= 0 and event.step >= self.last_version)
         if event.generation == self.generation:
             self.version = event.step
             self.plans.pop(event.step, None)

@@ -8,6 +8,7 @@ holds        every hold of controller, planner and dispatcher
 deciders     the three of one experiment, and what each said last
 controller   the life of one experiment: stages, completion, failure
 obstacle     what an experiment pauses for by itself, or fails of
+lost_signal  batches that teach nothing: declared, and paused for
 policies/    how far explorers may run ahead, and what may be trained on
 planner      what to plan and retire now
 stage_buffer the index of the stage under way, in its policy's order, kept up to date with the replay buffer

@@ -22,7 +22,8 @@ from rftd.workers.control.holds import (
     StageLacks,
     StepsLeft,
 )
-from rftd.workers.control.obstacle import REFUSALS, TRIED_AGAIN, Trouble, of_refusal, over_at_ns
+from rftd.workers.control.lost_signal import declarations, idle_trouble
+from rftd.workers.control.obstacle import REFUSALS, SIGNAL_LOST, TRIED_AGAIN, Trouble, of_refusal, over_at_ns
 
 
 class Controller:
@@ -40,6 +41,9 @@ class Controller:
             return Decided([experiment.ExperimentStarted()])
         if spine.status not in (Status.RUNNING, Status.PAUSED):
             return Decided((), NoStage())
+        # Before what ends it: the last batches count, too.
+        if told := declarations(self._state):
+            return Decided(told)
         # Before the trouble: what has failed for good needs no pause, and would otherwise fail only after it.
         if (failure := self._failure()) is not None:
             return Decided([failure])
@@ -48,6 +52,7 @@ class Controller:
             return Decided([trouble])
         if spine.status is Status.PAUSED:
             return self._resumed(trouble, now_ns)
+        trouble = trouble or idle_trouble(self._state)
         due = self._next()
         # What is complete needs nobody any more, so a full disk or a refusing worker is no reason to pause
         # before the end.
@@ -60,8 +65,9 @@ class Controller:
     def _resumed(self, trouble: Trouble | None, now_ns: int) -> Decided[ControllerHold]:
         """Ends a pause that no command asked for, once nothing stands in the way, or it is time to try."""
         spine = self._state.spine
-        # A pause without a cause was asked for by a command, and only a command ends it.
-        if not spine.cause or trouble is not None:
+        # A pause without a cause was asked for by a command, and only a command ends it; so it is with one for a lost
+        # signal, which would be lost again.
+        if spine.cause in ("", SIGNAL_LOST) or trouble is not None:
             return Decided((), Paused(spine.cause))
         if spine.cause not in TRIED_AGAIN:
             return Decided([experiment.ExperimentResumed(reason=f"{spine.cause} is over")])

@@ -35,9 +35,14 @@ REFUSED: Final = "refused"
 """The experiment's workers refuse: a model, dataset or artifact is missing, damaged, or not as it was accepted."""
 ERROR: Final = "error"
 """A decider in the daemon raised an error: in a part of a third party, or of ours."""
+SIGNAL_LOST: Final = "signal_lost"
+"""Too many batches in a row taught nothing. Only a person ends this pause: nothing changes by itself."""
 
 TRIED_AGAIN: Final = frozenset((REFUSED, ERROR))
 """Causes of which only going on shows whether they are over: that is tried after a while, later each time."""
+
+RESUMABLE: Final = TRIED_AGAIN | {SIGNAL_LOST}
+"""Causes of which a command may end the pause."""
 
 _MENDED_BY_A_PERSON: Final = frozenset(
     kind.code for kind in (DataError, NotFoundError, LogCorruptError, DeviceMemoryError)
@@ -54,6 +59,7 @@ _WANTED: Final = {
     WORKER_FAILS: "a worker that ends again and again",
     REFUSED: "what its workers refuse to work without",
     ERROR: "an error in the daemon",
+    SIGNAL_LOST: "something to learn from",
 }
 
 

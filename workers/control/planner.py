@@ -137,7 +137,7 @@ class Planner:
                 view = self._without(evicted, view)
                 retired += evicted
             if not chosen:
-                plans += retired_events(retired, positions, now_ns)
+                plans += retired_events(retired, positions, now_ns, waiting=buffer.size)
             if len(buffer) < size and not timed_out:
                 return Decided(plans, self._too_few(stage, each, buffer, len(buffer), now_ns if plans else None))
             if not timed_out and (waits := self._waits(each, policy.waits_for(view))) is not None:

@@ -14,6 +14,7 @@ from rftd.streams.events.batch import (
     BatchPlanned,
     ExperienceItem,
     ExperienceRetired,
+    Uninformative,
 )
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.replay_buffer import BufferEntry
@@ -29,6 +30,7 @@ from rftd.workers.control.policies.policy import Retirement
 
 RETIRED_AT_ONCE: Final = 4096
 """Ids of one experience.retired: 16 bytes each, far below the limit of a record."""
+UNINFORMATIVE: Final = "uninformative"
 
 
 class Judge:
@@ -92,7 +94,7 @@ def unfit(state: RunState, stage: StageSpec, judge: Judge, fresh: Iterable[Buffe
         incomplete = [entry for entry in replay_buffer.waiting.values() if entry.group_size < minimum]
         fresh = (entry for entry in fresh if entry.group_size >= minimum)
     idle = judge.idle(stage, fresh)
-    found = (Retirement("group_incomplete", incomplete), Retirement("uninformative", idle))
+    found = (Retirement("group_incomplete", incomplete), Retirement(UNINFORMATIVE, idle))
     return [part for part in found if part.entries]
 
 
@@ -137,9 +139,12 @@ def given_up_events(state: RunState, judge: Judge, positions: Mapping[Partition,
 
 
 def retired_events(
-    parts: Sequence[Retirement], positions: Mapping[Partition, int], now_ns: int
+    parts: Sequence[Retirement], positions: Mapping[Partition, int], now_ns: int, *, waiting: int = 0
 ) -> Sequence[ExperienceRetired]:
-    """The events that retire all parts: at least one for each reason and number of uses, each of bounded size."""
+    """The events that retire all parts: at least one for each reason and number of uses, each of bounded size.
+
+    `waiting`: experiences that wait for a batch and stay.
+    """
     return [
         ExperienceRetired(
             experiences=tuple(entry.member.experience for entry in entries[start : start + RETIRED_AT_ONCE]),
@@ -147,10 +152,16 @@ def retired_events(
             uses=uses,
             decided_at_ns=now_ns,
             observed=observed_at(positions),
+            uninformative=_told_of(entries, waiting) if reason == UNINFORMATIVE else None,
         )
         for (reason, uses), entries in by_uses(parts).items()
         for start in range(0, len(entries), RETIRED_AT_ONCE)
     ]
+
+
+def _told_of(entries: Sequence[BufferEntry], waiting: int) -> Uninformative:
+    rewards = [entry.member.reward for entry in entries]
+    return Uninformative(min(rewards), max(rewards), waiting)
 
 
 def by_uses(parts: Iterable[Retirement]) -> dict[tuple[str, int], list[BufferEntry]]:

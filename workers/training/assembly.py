@@ -20,6 +20,7 @@ from rftd.streams.codec import decode_as
 from rftd.streams.envelope import Position, Record
 from rftd.streams.events.batch import BatchPlanned, GroupRef
 from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, PROMPTS_CUT
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec, StageSpec
@@ -105,6 +106,40 @@ class ProcessedGap:
         return {"rollout/processed_minus_raw/mean": self._sum / self._tokens} if self._tokens else {}
 
 
+class RolloutCounts:
+    """The rollouts of a batch of which nothing, or little, can be learnt, as shares of all."""
+
+    def __init__(self) -> None:
+        self._rollouts = 0
+        self._found = dict.fromkeys((PROMPTS_CUT, ANSWERS_CUT, ANSWERS_EMPTY), 0)
+
+    def add(self, event: ExperienceProduced) -> None:
+        """Counts a rollout."""
+        self._rollouts += 1
+        if event.finish == "prompt_truncated":
+            self._found[PROMPTS_CUT] += 1
+        elif event.finish == "length":
+            self._found[ANSWERS_CUT] += 1
+        # An answer that ends by itself has the token that ends it.
+        elif len(event.loss_mask) <= 1:
+            self._found[ANSWERS_EMPTY] += 1
+
+    def metrics(self, closed: Sequence[GroupClosed]) -> dict[str, float]:
+        """The shares, with that of groups whose rewards are all equal; nothing of no rollouts."""
+        if not self._rollouts:
+            return {}
+        shares = {name: count / self._rollouts for name, count in self._found.items()}
+        return {EQUAL_GROUPS: equal_groups([[member.reward for member in each.members] for each in closed]), **shares}
+
+
+def equal_groups(rewards: Sequence[Sequence[float]]) -> float:
+    """The share of groups in which every reward is the same; of single rollouts 1 if all have the same, else 0."""
+    several = [len(set(each)) == 1 for each in rewards if len(each) > 1]
+    if several:
+        return sum(several) / len(several)
+    return float(len({reward for each in rewards for reward in each}) == 1)
+
+
 READ_ALONG_RECORDS: Final = 16
 """The longest gap, in records, within one read: what lies between is read along."""
 
@@ -157,12 +192,14 @@ class Assembly:
         masking = function if isinstance(function, Masking) else None
         samples: list[Sequence[TrainSample]] = []
         gap = ProcessedGap()
+        counts = RolloutCounts()
         for item, place in zip(plan.experiences, own, strict=True):
             event = decode_as(records[place], ExperienceProduced)
             _expect(event.experience, item.experience, records[place])
             # Large arrays lie in files beside the log: reading them would hold the event loop up.
             if event.tokens.artifact:
                 event = await asyncio.to_thread(self._loaded, event)
+            counts.add(event)
             values = advantages[item.group][event.rollout]
             # A rollout that is not trained stays in the batch with an all-zero mask: the plan names it, and the step
             # accounts for it.
@@ -173,7 +210,7 @@ class Assembly:
         substitutes = function.substitutes(views) if isinstance(function, Substituting) else {}
         if substitutes:
             samples = _substituted(samples, substitutes)
-        return samples, group_metrics(function, views) | gap.metrics
+        return samples, group_metrics(function, views) | gap.metrics | counts.metrics(closed)
 
     async def _members(self, closed: Sequence[GroupClosed]) -> dict[UUID, ExperienceProduced]:
         """The experience of each member of these groups, whether it is in the batch or not."""

@@ -78,6 +78,7 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
         threads=lifted.get("threads", 1),
         dtype=dtype,
         max_nonfinite_steps=given.max_nonfinite_steps,
+        max_idle_steps=given.max_idle_steps,
         engine_args=args,
     )
 

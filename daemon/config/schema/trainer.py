@@ -51,6 +51,9 @@ class Trainer(Section):
     balance_batch: bool = harmless(True)
     max_nonfinite_steps: Steps = 3
     """rftd's own: so many steps in a row that are skipped, for they are not finite, end the experiment."""
+    max_idle_steps: Annotated[Natural, InUnit("steps")] = 5
+    """rftd's own: after so many batches in a row that teach nothing (no token, advantage or gradient) it pauses;
+    0 = never."""
     ppo_epochs: Count = 1
     """The number of epochs over a batch; verl's name, as the guide has it below `trainer_config`."""
     ppo_mini_batch_size: Count | None = None

@@ -9,4 +9,5 @@ r0006_uses     uses, rests, and tags that were changed
 r0007_overdue  windows whose weights were overdue
 r0008_retirements retirements without an index that nothing used
 r0009_appended experiences in the order of their writing
+r0010_signal   since which step nothing is learnt, and why
 """

@@ -112,7 +112,7 @@ async def test_experiences_that_are_laid_out_anew_stay_as_they_are(log: MemoryLo
         async with either.begin() as connection:
             sql = await connection.run_sync(moved, revision)
         assert ("WITHOUT ROWID" in sql) == (revision == "0008" and either.dialect.name == "sqlite")
-        assert await digest(either) == before
+    assert await digest(either) == before
     async with either.connect() as connection:
         assert await connection.run_sync(differences) == []
 

@@ -28,6 +28,7 @@ from rftd.streams.folds.groups import GroupFold
 from rftd.streams.folds.pieces import ENTRIES, pieces_of
 from rftd.streams.folds.run_state import RunParts, RunState
 from rftd.streams.folds.snapshot import VERSION, Nothing, Snapshot, pack, unpack
+from rftd.streams.folds.spine import Spine
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import Partition
 
@@ -36,7 +37,7 @@ SHAPE = "d33fe78e334cba19"
 streams/folds/snapshot.py, convert the version before in streams/folds/former.py with a golden file of it, and only then
 write the new shape here. What folds mean may change without their shape: that needs a new version, too. A field that
 nobody reads may go without one, for a snapshot that has it is read alike."""
-ADDED = {(WeightsPublished, "trained"), (GroupFold, "offered"), (EvalScored, "auxiliary")}
+ADDED = {(WeightsPublished, "trained"), (GroupFold, "offered"), (EvalScored, "auxiliary"), (Spine, "signal")}
 """Fields of events and folds that came later, with a default by which snapshots without them are read alike."""
 GOLDEN = Path(__file__).parents[2] / "golden" / "folds"
 

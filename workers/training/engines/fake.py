@@ -73,6 +73,7 @@ class FakeTrainerEngine:
         self._rank = rank
         self._state = FakeState(weights="", optimizer="", stage="")
         self._limit = 1
+        self._rate = 0.0
 
     @property
     def deterministic(self) -> bool:
@@ -87,6 +88,7 @@ class FakeTrainerEngine:
     def begin_stage(self, stage: StageSpec) -> None:
         self._args = converted(dict(stage.trainer.engine_args), FakeTrainerArgs)
         self._limit = stage.trainer.max_nonfinite_steps
+        self._rate = stage.algorithm.optimizer.lr
         self._state = FakeState(weights=self._state.weights, optimizer="fresh", stage=stage.name)
 
     def train(self, batch: TrainBatch) -> StepResult:
@@ -110,7 +112,12 @@ class FakeTrainerEngine:
             weights=_digest(*parts), optimizer=_digest(b"optimizer", *parts), stage=self._state.stage
         )
         rewards = [sample.reward for sample in batch.samples]
-        return StepResult(tokens=tokens, metrics={"critic/rewards/mean": float(np.mean(rewards)), "actor/lr": 0.0})
+        figures = {"critic/rewards/mean": float(np.mean(rewards)), "critic/rewards/max": max(rewards)}
+        advantages = [each.advantages for each in batch.samples if each.advantages is not None and each.advantages.size]
+        if advantages:
+            figures["critic/advantages/max"] = float(max(each.max() for each in advantages))
+            figures["critic/advantages/min"] = float(min(each.min() for each in advantages))
+        return StepResult(tokens=tokens, metrics=figures | {"actor/lr": self._rate})
 
     def checksum(self) -> str:
         return checksum(_weights(self._state.weights))
@@ -141,6 +148,7 @@ class FakeTrainerEngine:
         if stage is not None:
             self._args = converted(dict(stage.trainer.engine_args), FakeTrainerArgs)
             self._limit = stage.trainer.max_nonfinite_steps
+            self._rate = stage.algorithm.optimizer.lr
 
     def close(self) -> None:
         return

@@ -1,0 +1,88 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
+"""The learning signal of an experiment: lost or not, with the figures of its newest step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.storage.queries.counting import EXECUTED
+from rftd.storage.queries.rows import fetch_one
+from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, PROMPTS_CUT
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+_GRADIENT: Final = "actor/grad_norm"
+
+
+class SignalRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the newest batches teach anything. A share or norm is null where the step does not tell it."""
+
+    cause: str | None
+    """The cause for which nothing is learnt; null while something is."""
+    reason: str | None
+    """That in words, with what helps."""
+    since_step: int | None
+    """The first batch that taught nothing."""
+    since_ns: int | None
+    step: int | None
+    """The newest trained step, of which the rest is told."""
+    tokens: int | None
+    """Its tokens with a gradient."""
+    gradient_norm: float | None
+    equal_groups: float | None
+    """The share of its groups in which every reward is the same."""
+    prompts_cut: float | None
+    """The share of its rollouts whose prompt was cut."""
+    answers_cut: float | None
+    answers_empty: float | None
+
+
+class _Lost(msgspec.Struct, frozen=True):
+    cause: str | None
+    reason: str | None
+    since_step: int | None
+    since_ns: int | None
+
+
+class _Step(msgspec.Struct, frozen=True):
+    step: int
+    tokens: int
+    metrics: dict[str, float | None]
+
+
+async def signal_of(connection: AsyncConnection, experiment: UUID) -> SignalRow:
+    """The signal, as of the newest step of the newest generation."""
+    lost = await fetch_one(
+        connection,
+        _Lost,
+        """SELECT NULLIF(signal_cause, '') AS cause, NULLIF(signal_reason, '') AS reason, signal_step AS since_step,
+            signal_ns AS since_ns
+        FROM experiments WHERE id = :experiment""",
+        experiment=experiment.bytes,
+    )
+    step = await fetch_one(
+        connection,
+        _Step,
+        f"""SELECT t.step, t.tokens, t.metrics FROM {EXECUTED} t WHERE t.experiment = :experiment
+        ORDER BY t.step DESC, t.generation DESC LIMIT 1""",
+        experiment=experiment.bytes,
+    )
+    held = lost if lost is not None and lost.cause is not None else _Lost(None, None, None, None)
+    figures = step.metrics if step is not None else {}
+    return SignalRow(
+        cause=held.cause,
+        reason=held.reason,
+        since_step=held.since_step,
+        since_ns=held.since_ns,
+        step=step.step if step is not None else None,
+        tokens=step.tokens if step is not None else None,
+        gradient_norm=figures.get(_GRADIENT),
+        equal_groups=figures.get(EQUAL_GROUPS),
+        prompts_cut=figures.get(PROMPTS_CUT),
+        answers_cut=figures.get(ANSWERS_CUT),
+        answers_empty=figures.get(ANSWERS_EMPTY),
+    )

@@ -1,0 +1,233 @@
+"""`Signal`: whether the newest batches teach anything, and since when not; a fold of the spine alone.
+
+A batch is *idle* if it has a cause of `CAUSES`. A change of the cause is kept until the controller has declared it
+(`signal.lost`, `signal.regained`), so what is declared follows from the steps, however late the controller looks.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from rftd.streams.events.batch import ExperienceRetired
+from rftd.streams.events.experiment import ExperimentResumed, StageStarted
+from rftd.streams.events.registry import Event
+from rftd.streams.events.signal import SignalLost, SignalRegained
+from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, PROMPTS_CUT, StepCompleted
+
+NOT_FINITE: Final = "not_finite"
+"""The step was skipped, for its loss, gradient or input was not finite."""
+ALL_PROMPTS_CUT: Final = "prompts_cut"
+ALL_ANSWERS_CUT: Final = "answers_cut"
+"""Every answer reached its length limit, and none is trained, or all of a group have the same reward."""
+ALL_ANSWERS_EMPTY: Final = "answers_empty"
+NO_TOKENS: Final = "no_tokens"
+"""No token is trained, and none of the causes above holds for the whole batch."""
+LEARNING_RATE_ZERO: Final = "learning_rate_zero"
+SOLVED: Final = "solved"
+"""Equal rewards in every group, and every answer is right: nothing is left to learn, and nothing is wrong."""
+REWARDS_EQUAL: Final = "rewards_equal"
+ADVANTAGE_ZERO: Final = "advantage_zero"
+"""The advantage of every trained token is zero, although rewards differ."""
+GRADIENT_ZERO: Final = "gradient_zero"
+FILTERED: Final = "filtered"
+"""Every group is left out as uninformative, so no batch is formed."""
+ROLLOUTS_FAILED: Final = "rollouts_failed"
+"""Rollouts fail, so no group can be trained. Seen by the controller, not by this fold."""
+
+CAUSES: Final = (
+    NOT_FINITE,
+    ALL_PROMPTS_CUT,
+    ALL_ANSWERS_CUT,
+    ALL_ANSWERS_EMPTY,
+    NO_TOKENS,
+    LEARNING_RATE_ZERO,
+    SOLVED,
+    REWARDS_EQUAL,
+    ADVANTAGE_ZERO,
+    GRADIENT_ZERO,
+    FILTERED,
+    ROLLOUTS_FAILED,
+)
+"""Every cause there is; metrics have them as a label."""
+
+FILTERED_BATCHES: Final = 4
+"""Batches' worth of uninformative groups in a row, with nothing else waiting, after which the signal counts as lost.
+
+A few of them are what dynamic sampling is for.
+"""
+_ROUNDED: Final = 1e-6
+"""Advantages and losses of equal rewards are at most this: a mean of equal numbers is rounded."""
+_RIGHT: Final = 1.0
+"""The reward of a right answer, as long as no batch has shown a larger one."""
+
+
+class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that the controller has yet to declare."""
+
+    number: int
+    stage: int
+    step: int
+    cause: str
+    """Empty: the signal is back."""
+    detail: str = ""
+    """The words of a skipped step."""
+    lowest: float = 0.0
+    highest: float = 0.0
+    """The lowest and the highest mean reward of a group."""
+
+
+class Signal(msgspec.Struct):
+    """The fold."""
+
+    cause: str = ""
+    """Why the newest batch taught nothing; empty if it did."""
+    idle_batches: int = 0
+    """Batches in a row that taught nothing although there was something to learn, since the experiment was resumed."""
+    number: int = 0
+    """Changes so far."""
+    told: int = 0
+    """The last change that was declared."""
+    undeclared: list[SignalChange] = []
+    lost: SignalLost | None = None
+    """The loss that was declared and that no step has ended."""
+    filtered: int = 0
+    """Experiences of uninformative groups that were retired since the last plan, while none other waited."""
+    retired_ns: int = -1
+    """When the last of them were, by the planner's clock: an event that comes again is not counted twice."""
+    best: float | None = None
+    """The highest reward in a batch of the stage whose rewards differed."""
+
+    def lived(self, event: Event) -> None:
+        """Begins to count anew with a stage, and where somebody resumes the experiment.
+
+        A signal that was lost stays so until a step shows otherwise.
+        """
+        if isinstance(event, StageStarted | ExperimentResumed):
+            self.idle_batches = 0
+            self.filtered = 0
+        if isinstance(event, StageStarted):
+            self.best = None
+
+    def planned(self) -> None:
+        """Takes in that a batch was formed."""
+        self.filtered = 0
+
+    def executed(self, event: StepCompleted, *, last: bool) -> None:
+        """Takes in a step that is new; `last`: the stage ends with it."""
+        cause = self._cause_of(event, last=last)
+        if cause and cause != SOLVED:
+            self.idle_batches += 1
+        else:
+            self.idle_batches = 0
+        self._change(cause, event)
+        highest = event.metrics.get("critic/rewards/max")
+        if highest is not None and event.metrics.get(EQUAL_GROUPS, 0.0) < 1:
+            self.best = highest if self.best is None else max(self.best, highest)
+
+    def retired(self, event: ExperienceRetired, *, stage: int, step: int, batch: int) -> None:
+        """Takes in groups that are uninformative; `step` is the one that waits for `batch` experiences."""
+        told = event.uninformative
+        # Of a turn that needs several events for its ids the first counts: a bound for them all.
+        if told is None or event.decided_at_ns <= self.retired_ns:
+            return
+        self.retired_ns = event.decided_at_ns
+        if told.waiting:
+            self.filtered = 0
+            return
+        before = self.filtered // batch
+        self.filtered += len(event.experiences)
+        batches = self.filtered // batch
+        if batches < FILTERED_BATCHES or batches == before:
+            return
+        solved = told.lowest >= self._right
+        self.idle_batches = 0 if solved else batches
+        change = SignalChange(
+            number=self.number + 1,
+            stage=stage,
+            step=step,
+            cause=SOLVED if solved else FILTERED,
+            lowest=told.lowest,
+            highest=told.highest,
+        )
+        self._note(change)
+
+    def declared(self, event: SignalLost | SignalRegained) -> None:
+        """Takes in what the controller declared; of what comes again nothing changes."""
+        if event.number > self.told:
+            self.told = event.number
+            self.lost = event if isinstance(event, SignalLost) else None
+        self.undeclared = [change for change in self.undeclared if change.number > event.number]
+        if event.number > self.number:
+            # What the controller alone has seen: rollouts that fail.
+            self.number = event.number
+            self.cause = event.cause if isinstance(event, SignalLost) else ""
+
+    @property
+    def _right(self) -> float:
+        return _RIGHT if self.best is None else self.best
+
+    def _change(self, cause: str, event: StepCompleted) -> None:
+        figures = event.metrics
+        change = SignalChange(
+            number=self.number + 1,
+            stage=event.stage,
+            step=event.step,
+            cause=cause,
+            detail=event.skipped,
+            lowest=figures.get("group_advantages/reward_mean/min", 0.0),
+            highest=figures.get("group_advantages/reward_mean/max", 0.0),
+        )
+        self._note(change)
+
+    def _note(self, change: SignalChange) -> None:
+        if change.cause != self.cause:
+            self.cause = change.cause
+            self.number = change.number
+            self.undeclared.append(change)
+
+    def _cause_of(self, event: StepCompleted, *, last: bool) -> str:
+        """The cause for which a batch taught nothing; empty if it did."""
+        figures = event.metrics
+        if event.skipped:
+            return NOT_FINITE
+        if not event.tokens:
+            return _without_tokens(figures) or NO_TOKENS
+        # A schedule may end at zero: that of the last step stops nothing.
+        if figures.get("actor/lr") == 0 and not last:
+            return LEARNING_RATE_ZERO
+        if _flat(figures):
+            if figures.get(EQUAL_GROUPS) != 1:
+                return ADVANTAGE_ZERO
+            lowest = figures.get("group_advantages/reward_mean/min", 0.0)
+            if lowest >= self._right - _ROUNDED:
+                return SOLVED
+            return _without_tokens(figures) or REWARDS_EQUAL
+        norms = [figures[name] for name in ("actor/grad_norm", "critic/grad_norm") if name in figures]
+        return GRADIENT_ZERO if norms and not any(norms) else ""
+
+
+def _without_tokens(figures: dict[str, float]) -> str:
+    """The cause that holds for every rollout of the batch; empty if none does."""
+    for name, cause in (
+        (PROMPTS_CUT, ALL_PROMPTS_CUT),
+        (ANSWERS_EMPTY, ALL_ANSWERS_EMPTY),
+        (ANSWERS_CUT, ALL_ANSWERS_CUT),
+    ):
+        if figures.get(name) == 1:
+            return cause
+    return ""
+
+
+def _flat(figures: dict[str, float]) -> bool:
+    """True if the advantage of every trained token is zero, and nothing else is trained beside rollouts."""
+    highest = figures.get("critic/advantages/max")
+    lowest = figures.get("critic/advantages/min")
+    if highest is None or lowest is None:
+        return False
+    # Rows of an expert in the same batch have no advantage, but their loss is part of this one.
+    if abs(figures.get("actor/pg_loss", 0.0)) > _ROUNDED:
+        return False
+    size = max(abs(highest), abs(lowest))
+    return size == 0 or (size <= _ROUNDED and figures.get(EQUAL_GROUPS) == 1)

@@ -1,0 +1,356 @@
+"""Runs that cannot learn are named within five batches, by planner, assembly, trainer engine, fold and controller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
+
+from rftd.daemon.why.life import driven, ended, lost_signal
+from rftd.ops.errors import ConflictError
+from rftd.ops.ids import derive
+from rftd.ops.words import Level
+from rftd.streams.arrays import Array
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.events.experience import ExperienceProduced, Span
+from rftd.streams.events.experiment import ExperimentFailed, ExperimentPaused, ExperimentResumed
+from rftd.streams.events.registry import Event
+from rftd.streams.events.signal import SignalLost, SignalRegained
+from rftd.streams.events.step import StepCompleted
+from rftd.streams.folds import signal
+from rftd.streams.folds.spine import Status
+from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.workers.control.closing import close_groups
+from rftd.workers.control.controller import Controller
+from rftd.workers.control.obstacle import SIGNAL_LOST
+from rftd.workers.control.planner import Planner
+from rftd.workers.training.assembly import Assembly, equal_groups
+from rftd.workers.training.engines.fake import FakeTrainerEngine
+
+MIXED = (0.0, 1.0, 0.0, 1.0)
+STEPS = 20
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """The rollouts of every group of a run; none of them succeeds if there are no rewards."""
+
+    rewards: Sequence[float] = MIXED
+    tokens: int = 2
+    masked: bool = False
+    finish: str = "stop"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is said to teach nothing, for this cause."""
+
+    cause: str
+    rollouts: Rollouts = Rollouts(rewards=(0.0,) * REPEAT)
+    algorithm: dict[str, Any] = field(default_factory=dict)
+    lr: float = 1e-6
+    engine: dict[str, Any] = field(default_factory=dict)
+    says: str = ""
+
+    @property
+    def stage(self) -> StageSpec:
+        objective = AlgorithmSpec(
+            kind="grpo", repeat_times=REPEAT, advantage="grpo", policy_loss="ppo", optimizer=OptimizerSpec(lr=self.lr)
+        )
+        return stage_of(
+            total_steps=STEPS,
+            algorithm=msgspec.structs.replace(objective, **self.algorithm),
+            trainer=TrainerSpec(
+                engine="fake", max_idle_steps=5, max_nonfinite_steps=99, engine_args={"step_s": 0.0, **self.engine}
+            ),
+        )
+
+
+class Lab:
+    """One experiment at a desk, whose batches are planned, assembled and trained as in a run."""
+
+    def __init__(self, run: Run) -> None:
+        self.desk = Desk(run.stage)
+        self.rollouts = run.rollouts
+        self.planner = Planner(self.desk.state)
+        self.controller = Controller(self.desk.state)
+        self.engine = FakeTrainerEngine()
+        spec = self.desk.state.spine.spec
+        assert spec is not None
+        self.engine.open(spec, "")
+        self.engine.begin_stage(spec.stages[0])
+        self.log = MemoryLog()
+        self.copied = 0
+        self.assembly = Assembly(self.log, spec)
+        self.now_ns = self.desk.state.spine.recorded_ns
+
+    @property
+    def events(self) -> list[Event]:
+        """All that the controller says now."""
+        return self.desk.obey(self.controller.decide().events)
+
+    def explore(self) -> None:
+        """A batch's worth of groups is produced and closed."""
+        for _ in range(BATCH // REPEAT):
+            sequence = self.desk.state.groups.next_sequence.get(0, 0)
+            lease = self.desk.lease(sequence, self.desk.id)
+            for rollout in range(REPEAT):
+                if not self.rollouts.rewards:
+                    self.desk.fail(lease, rollout)
+                    continue
+                of = self.rollouts
+                mask = np.full(of.tokens, not of.masked)
+                produced = ExperienceProduced(
+                    experience=derive(lease.group, "rollout", rollout, "experience"),
+                    group=lease.group,
+                    rollout=rollout,
+                    stage=0,
+                    lease=lease.lease,
+                    tokens=Array.of([1] + [2] * of.tokens, "u4"),
+                    prompt_tokens=1,
+                    loss_mask=Array.of(mask, "u1"),
+                    logprobs=Array.of(np.full(of.tokens, -1.0), "f4"),
+                    spans=(Span(self.desk.state.spine.version, 0, 0, of.tokens),),
+                    reward=of.rewards[rollout],
+                    finish=of.finish,
+                )
+                self.desk.put(produced, key=lease.group)
+        self.desk.obey(close_groups(self.desk.state, stage_over=False))
+
+    async def batch(self) -> None:
+        """One batch: explored, and trained if the planner forms it."""
+        spine = self.desk.state.spine
+        self.explore()
+        self.now_ns += 10**9
+        self.desk.obey(self.planner.decide(self.desk.positions, self.now_ns).events)
+        if (step := spine.version + 1) not in spine.plans:
+            return
+        await self.log.append(self.desk.tape.drafts[self.copied :])
+        self.copied = len(self.desk.tape.drafts)
+        plan = spine.plans[step].event
+        batch = await self.assembly.batch(plan, 0)
+        result = self.engine.train(batch)
+        done = StepCompleted(
+            batch=plan.batch,
+            step=step,
+            stage=0,
+            generation=0,
+            checksum=f"c{step}",
+            items=BATCH,
+            tokens=result.tokens,
+            duration_s=0.1,
+            metrics=batch.metrics | result.metrics,
+            skipped=result.skipped,
+        )
+        self.desk.put(done)
+        self.desk.publish(step)
+
+
+LOST = [
+    Run(signal.ALL_PROMPTS_CUT, Rollouts((0.0,) * REPEAT, 0, True, "prompt_truncated"), says="max_prompt_tokens (16)"),
+    Run(signal.ALL_ANSWERS_EMPTY, Rollouts((0.0,) * REPEAT, tokens=1), says="every answer is empty"),
+    Run(signal.ALL_ANSWERS_CUT, Rollouts((0.0,) * REPEAT, finish="length"), says="max_response_tokens (48)"),
+    Run(signal.NO_TOKENS, Rollouts(MIXED, masked=True), says="each is masked"),
+    Run(signal.REWARDS_EQUAL, says="equal within every group (all 0)"),
+    Run(signal.REWARDS_EQUAL, Rollouts((0.1,) * REPEAT), says="equal within every group (all 0.1)"),
+    Run(signal.LEARNING_RATE_ZERO, Rollouts(), lr=0.0, says="the learning rate is zero"),
+    Run(signal.NOT_FINITE, Rollouts(), engine={"nan_at_step": 1, "nan_steps": 99}, says="the loss is nan"),
+    Run(
+        signal.ADVANTAGE_ZERO,
+        Rollouts(),
+        {"advantage_args": {"std_threshold": 9.0, "duplicate_experiences": True}},
+        says="advantage of every trained token is zero",
+    ),
+    Run(signal.FILTERED, algorithm={"advantage_args": {"std_threshold": 0.0}}, says="no batch is formed"),
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("run", LOST, ids=lambda run: f"{run.cause}-{run.says[-8:]}")
+async def test_a_run_that_cannot_learn_is_named_and_pauses(run: Run) -> None:
+    lab = Lab(run)
+    said: list[Event] = []
+    for _ in range(4):
+        await lab.batch()
+        said += lab.events
+    [lost] = said
+    assert isinstance(lost, SignalLost)
+    assert lost.cause == run.cause
+    assert lost.step == 1, "the first batch"
+    assert run.says in lost.reason
+    spine = lab.desk.state.spine
+    [wait] = lost_signal(spine)
+    assert (wait.state, wait.level, wait.unblock) == (run.cause, Level.STUCK, lost.fix)
+    assert spine.status is Status.RUNNING
+    await lab.batch()
+    [paused] = lab.events
+    assert isinstance(paused, ExperimentPaused)
+    assert paused.cause == SIGNAL_LOST
+    assert paused.reason.startswith("5 batches in a row taught nothing: ")
+    assert lost.fix in paused.reason
+    assert lab.events == [], "only a person ends it"
+
+
+@pytest.mark.anyio
+async def test_a_reward_that_always_raises_is_named_before_it_ends_the_run() -> None:
+    lab = Lab(Run(signal.ROLLOUTS_FAILED, Rollouts(())))
+    said: list[Event] = []
+    for _ in range(5):
+        await lab.batch()
+        said += lab.events
+    lost, failed = said
+    assert isinstance(lost, SignalLost)
+    assert lost.cause == signal.ROLLOUTS_FAILED
+    assert "RFTD-WRK-003: no" in lost.reason
+    assert isinstance(failed, ExperimentFailed)
+    assert "nothing was learnt: rollouts_failed" in ended(lab.desk.state.spine).waiting_for
+
+
+@pytest.mark.anyio
+async def test_a_run_that_learns_is_never_named() -> None:
+    lab = Lab(Run("", Rollouts()))
+    for _ in range(10):
+        await lab.batch()
+        assert lab.events == []
+    assert list(lost_signal(lab.desk.state.spine)) == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("threshold", [{}, {"advantage_args": {"std_threshold": 0.0}}], ids=["trained", "filtered"])
+async def test_a_solved_task_is_told_and_pauses_nothing(threshold: dict[str, Any]) -> None:
+    lab = Lab(Run(signal.SOLVED, Rollouts((1.0,) * REPEAT), threshold))
+    said: list[Event] = []
+    for _ in range(8):
+        await lab.batch()
+        said += lab.events
+    [lost] = said
+    assert isinstance(lost, SignalLost)
+    assert lost.cause == signal.SOLVED
+    assert lost.reason == "every answer is right: all rewards are 1"
+    [wait] = lost_signal(lab.desk.state.spine)
+    assert wait.level is Level.WORKS
+
+
+@pytest.mark.anyio
+async def test_right_is_what_earned_most_so_far() -> None:
+    """Rewards of at most two are not all right with one; those that once rose to a tenth are with that tenth."""
+    for best, equal, cause in ((2.0, 1.0, signal.REWARDS_EQUAL), (0.1, 0.1, signal.SOLVED)):
+        lab = Lab(Run("", Rollouts((0.0, best, 0.0, best))))
+        await lab.batch()
+        assert lab.events == []
+        lab.rollouts = Rollouts((equal,) * REPEAT)
+        await lab.batch()
+        [lost] = lab.events
+        assert isinstance(lost, SignalLost)
+        assert lost.cause == cause
+
+
+@pytest.mark.anyio
+async def test_each_change_is_said_once_however_late_the_controller_looks() -> None:
+    early, late = Lab(Run("")), Lab(Run(""))
+    said: list[Event] = []
+    for rewards in ((0.0,) * REPEAT, MIXED, (1.0,) * REPEAT, (0.0,) * REPEAT, MIXED):
+        for lab in (early, late):
+            lab.rollouts = Rollouts(rewards)
+            await lab.batch()
+        said += early.events
+    assert [(type(each), getattr(each, "step", 0), getattr(each, "cause", "")) for each in said] == [
+        (SignalLost, 1, signal.REWARDS_EQUAL),
+        (SignalRegained, 2, ""),
+        (SignalLost, 3, signal.SOLVED),
+        (SignalLost, 4, signal.REWARDS_EQUAL),
+        (SignalRegained, 5, ""),
+    ]
+    assert late.events == said
+    before = msgspec.to_builtins(late.desk.state.spine.signal)
+    for event in said:
+        late.desk.put(event)
+    assert msgspec.to_builtins(late.desk.state.spine.signal) == before, "one that comes again changes nothing"
+
+
+@pytest.mark.anyio
+async def test_whoever_resumes_it_gives_it_as_many_batches_again() -> None:
+    lab = Lab(Run(signal.REWARDS_EQUAL))
+    for _ in range(5):
+        await lab.batch()
+    assert [type(each) for each in (*lab.events, *lab.events)] == [SignalLost, ExperimentPaused]
+    spine = lab.desk.state.spine
+    assert driven_state(lab) == SIGNAL_LOST
+    lab.desk.put(ExperimentResumed(reason="on"))
+    for _ in range(4):
+        await lab.batch()
+        assert lab.events == []
+    await lab.batch()
+    [paused] = lab.events
+    assert isinstance(paused, ExperimentPaused)
+    lab.desk.put(ExperimentResumed())
+    lab.rollouts = Rollouts()
+    await lab.batch()
+    assert [type(each) for each in lab.events] == [SignalRegained]
+    assert spine.status is Status.RUNNING
+
+
+def driven_state(lab: Lab) -> str:
+    """The word of `rftd why` for the experiment; a command may end its pause."""
+    from rftd.daemon.supervisor.inbox import check_transition
+    from rftd.daemon.why.scene import Scene
+    from rftd.workers.control.liveness import Liveness
+
+    try:
+        check_transition(lab.desk.state.spine, ExperimentResumed())
+    except ConflictError as error:
+        return str(error)
+    return driven(Scene(state=lab.desk.state, liveness=Liveness(), now_s=0.0, now_ns=0)).state
+
+
+def test_an_actor_without_a_gradient_is_named_unless_a_critic_learns() -> None:
+    for norms, cause in (
+        ({"actor/grad_norm": 0.0}, signal.GRADIENT_ZERO),
+        ({"actor/grad_norm": 0.0, "critic/grad_norm": 1.0}, ""),
+        ({"actor/grad_norm": 0.5}, ""),
+    ):
+        desk = Desk()
+        done = StepCompleted(
+            batch=desk.tape.ids.new(),
+            step=1,
+            stage=0,
+            generation=0,
+            checksum="c1",
+            items=1,
+            tokens=9,
+            duration_s=0.1,
+            metrics={"actor/lr": 1.0, **norms},
+        )
+        desk.put(done)
+        assert desk.state.spine.signal.cause == cause
+
+
+def test_a_schedule_that_ends_at_zero_stops_nothing() -> None:
+    desk = Desk(stage_of(total_steps=2))
+    for step, rate, cause in ((1, 0.5, ""), (2, 0.0, "")):
+        done = StepCompleted(
+            batch=desk.tape.ids.new(),
+            step=step,
+            stage=0,
+            generation=0,
+            checksum=f"c{step}",
+            items=1,
+            tokens=9,
+            duration_s=0.1,
+            metrics={"actor/lr": rate},
+        )
+        desk.put(done)
+        assert desk.state.spine.signal.cause == cause
+
+
+@pytest.mark.parametrize(
+    ("rewards", "share"),
+    [([[0, 0], [1, 1]], 1.0), ([[0, 1], [1, 1]], 0.5), ([[0], [1]], 0.0), ([[1], [1]], 1.0), ([[1], [0, 1]], 0.0)],
+)
+def test_the_share_of_equal_groups(rewards: list[list[float]], share: float) -> None:
+    assert equal_groups(rewards) == share
