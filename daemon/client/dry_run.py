@@ -39,7 +39,7 @@ class DryRun:
 
 
 def dry_run(settings: Settings, submission: Submission, labels: Mapping[str, str] | None = None) -> DryRun:
-    """The daemon's word on a submission that has passed here; nothing is appended.
+    """The daemon's word on a submission; nothing is appended. Where there is none, what is wrong here counts.
 
     Raises what a submission would raise, each error with its line, and UnreachableError for an answer that is broken or
     cut off: somebody is there, and what they think is not known.
@@ -49,6 +49,8 @@ def dry_run(settings: Settings, submission: Submission, labels: Mapping[str, str
             body = commands.Submit(config=submission.config, labels=dict(labels or {}))
             return DryRun(client.url, client.send(commands.check, body).value)
         except RftdError as error:
+            if submission.wrong and (nobody_listens(error) or error.code in _NO_SUCH_PATH):
+                raise submission.wrong from None
             if nobody_listens(error):
                 return DryRun(client.url, None, f"no daemon answers at {client.url}")
             if error.code in _NO_SUCH_PATH:

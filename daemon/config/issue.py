@@ -10,6 +10,7 @@ from rftd.daemon.config.field_path import FieldPath, parse, show
 from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError, RftdError, UsageError
+from rftd.streams.spec import ExperimentSpec
 
 
 class FieldError(ConfigError):
@@ -80,6 +81,8 @@ class ConfigErrors(ConfigError):
         count = len(errors)
         super().__init__(f"{count} error{'s' if count != 1 else ''} in the experiment file")
         self.errors: tuple[UsageError, ...] = tuple(errors)
+        self.draft: ExperimentSpec | None = None
+        """The specification with what is wrong in it, if each field by itself is right: more can be said about it."""
 
     def __str__(self) -> str:
         return "\n\n".join(str(error) for error in self.errors)
@@ -154,19 +157,27 @@ def report(issues: Sequence[Issue], source: SourceMap | None = None) -> ConfigEr
 def say_where(error: RftdError, source: SourceMap) -> None:
     """Adds file, line and column to an error, or to each of several, that names a field which the file has.
 
-    The field gets the name that the file has for it.
+    The field gets the name that the file has for it, and several come in the order of the file.
     """
-    for each in getattr(error, "errors", None) or (error,):
-        path = parse(each.field) if each.field else None
-        if path and not source.has(path) and source.has(key := (*path[:-1], str(path[-1]))):
-            path = key  # a key of digits, such as a token id
-        if path and source.written(path) != path:
-            each.field = show(source.written(path))
-        # A default that is wrong stands nowhere in the file: the section around it is shown instead.
-        while path and not source.has(path):
-            path = path[:-1]
-        place = source.locate(path, at_key=isinstance(each, UnknownField)) if path else None
-        if place is not None:
-            each.where = f"{place}, {each.where}" if each.where else str(place)
-            if isinstance(each, FieldError):
-                each.excerpt = source.excerpt(place)
+    several: tuple[RftdError, ...] = getattr(error, "errors", ())
+    places = [(each, _say_where(each, source)) for each in several or (error,)]
+    if several:
+        places.sort(key=lambda pair: (pair[1].line, pair[1].column) if pair[1] else (0, 0))
+        error.errors = tuple(each for each, _ in places)  # type: ignore[attr-defined]
+
+
+def _say_where(error: RftdError, source: SourceMap) -> SourcePlace | None:
+    path = parse(error.field) if error.field else None
+    if path and not source.has(path) and source.has(key := (*path[:-1], str(path[-1]))):
+        path = key  # a key of digits, such as a token id
+    if path and source.written(path) != path:
+        error.field = show(source.written(path))
+    # A default that is wrong stands nowhere in the file: the section around it is shown instead.
+    while path and not source.has(path):
+        path = path[:-1]
+    place = source.locate(path, at_key=isinstance(error, UnknownField)) if path else None
+    if place is not None:
+        error.where = f"{place}, {error.where}" if error.where else str(place)
+        if isinstance(error, FieldError):
+            error.excerpt = source.excerpt(place)
+    return place

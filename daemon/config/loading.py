@@ -39,6 +39,8 @@ class Submission:
     source: SourceMap
     warnings: tuple[str, ...]
     """Notes of fields in an older spelling, then the warnings of the specification."""
+    wrong: ConfigErrors | None = None
+    """What this side would refuse of it: a daemon has the last word, for it may have extensions that are not here."""
 
 
 def load_file(
@@ -48,9 +50,11 @@ def load_file(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     host: Host = ANY_HOST,
+    drafts: bool = False,
 ) -> Submission:
-    """The experiment in a file, with `-s` overrides, for workers on `host`. Raises ConfigErrors with every error."""
-    return load_text(read_text(Path(path)), str(path), overrides=overrides, environ=environ, cwd=cwd, host=host)
+    """The experiment in a file, with `-s` overrides, for workers on `host`; see `load_text`."""
+    text = read_text(Path(path))
+    return load_text(text, str(path), overrides=overrides, environ=environ, cwd=cwd, host=host, drafts=drafts)
 
 
 def load_text(
@@ -61,8 +65,12 @@ def load_text(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     host: Host = ANY_HOST,
+    drafts: bool = False,
 ) -> Submission:
-    """The experiment in a text that is already read, from standard input for example. Raises ConfigErrors."""
+    """The experiment in a text that is already read, from standard input for example.
+
+    Raises ConfigErrors with every error; with `drafts`, errors that a daemon may see otherwise are `wrong` in it.
+    """
     environ = os.environ if environ is None else environ
     cwd = (cwd or Path.cwd()).absolute()
     tree, source, issues = parse_yaml(text, origin)
@@ -83,8 +91,15 @@ def load_text(
     issues += unresolved
     issues += withhold_secrets(tree, source)
     absolute_paths(tree, cwd=cwd, environ=environ)
-    spec = _spec(tree, source, issues, failed, host)
-    return Submission(spec.config, spec, source, (*notes, *spec.warnings, *unset_variables(spec, environ)))
+    wrong: ConfigErrors | None = None
+    try:
+        spec = _spec(tree, source, issues, failed, host)
+    except ConfigErrors as errors:
+        if not drafts or errors.draft is None:
+            raise
+        wrong = errors
+        spec = errors.draft
+    return Submission(spec.config, spec, source, (*notes, *spec.warnings, *unset_variables(spec, environ)), wrong)
 
 
 def check_config(config: Mapping[str, Any], *, overrides: Sequence[str] = (), host: Host = ANY_HOST) -> ExperimentSpec:
@@ -178,8 +193,10 @@ def _spec(
     # asked for.
     config = experiment.model_dump(exclude_unset=True)
     spec, contradictions = resolve_experiment(experiment, _plain(config), host=host)
-    if spec is None:
-        raise report(contradictions, source)
+    if spec is None or contradictions:
+        errors = report(contradictions, source)
+        errors.draft = spec
+        raise errors
     return spec
 
 

@@ -31,7 +31,7 @@ class Findings:
 
     def __init__(self, spec: ExperimentSpec) -> None:
         self._spec = spec
-        self._errors: list[ConfigError | DataError] = []
+        self.errors: list[ConfigError | DataError] = []
 
     @contextmanager
     def of(self, stage: StageSpec, path: FieldPath = (), *, at: str = "") -> Iterator[None]:
@@ -43,15 +43,15 @@ class Findings:
             yield
         except (ConfigError, DataError) as error:
             error.field = field_in(self._spec, stage, path, error.field or at)
-            if not any((known.field, known.what) == (error.field, error.what) for known in self._errors):
-                self._errors.append(error)
+            if not any((known.field, known.what) == (error.field, error.what) for known in self.errors):
+                self.errors.append(error)
 
     def check(self) -> None:
         """Raises the error that was kept, or ConfigErrors with all of them."""
-        if len(self._errors) == 1:
-            raise self._errors[0]
-        if self._errors:
-            raise ConfigErrors(self._errors)
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        if self.errors:
+            raise ConfigErrors(self.errors)
 
 
 def field_in(spec: ExperimentSpec, stage: StageSpec, path: FieldPath, below: str) -> str:

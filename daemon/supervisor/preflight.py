@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.supervisor.findings import INPUT, Findings
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError, DataError, RftdError
@@ -132,22 +133,40 @@ def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
     return msgspec.structs.replace(spec, stages=stages)
 
 
-def _stage(stage: StageSpec, host: Host, found: Findings) -> StageSpec:
-    _check_parts(stage, found)
-    _check_models(stage, host, found)
-    counted: dict[FieldPath, TasksetSpec] = {}  # those that can be read, by their place in the file
+def with_files(errors: ConfigErrors) -> ConfigErrors:
+    """The errors of a specification, and those of the models and datasets that it names all the same. Blocks."""
+    if errors.draft is None:
+        return errors
+    found = Findings(errors.draft)
+    for stage in errors.draft.stages:
+        _check_models(stage, None, found)
+        _count(stage, found)
+    return ConfigErrors([*errors.errors, *found.errors])
+
+
+def _count(stage: StageSpec, found: Findings) -> dict[FieldPath, TasksetSpec]:
+    """The tasksets that can be read, with their rows counted, by their place in the file."""
+    counted: dict[FieldPath, TasksetSpec] = {}
     for each, path in _tasksets(stage):
         with found.of(stage, path, at="path"):
             # Where it serves, rows come later.
             served = stage.serving is not None and each is stage.taskset
             counted[path] = each if served else _counted(each)
+    if stage.dataset is not None:
+        with found.of(stage, _dataset(stage), at="path"):
+            counted[_dataset(stage)] = _counted(stage.dataset, trained=True)
+    return counted
+
+
+def _stage(stage: StageSpec, host: Host, found: Findings) -> StageSpec:
+    _check_parts(stage, found)
+    _check_models(stage, host, found)
+    counted = _count(stage, found)
+    for each, path in _tasksets(stage):
         with found.of(stage, path, at="default_workflow_type"):
             WORKFLOWS.check(each.workflow)
             with found.of(stage, path, at="default_reward_fn_type"):
                 check_names(each)
-    if stage.dataset is not None:
-        with found.of(stage, _dataset(stage), at="path"):
-            counted[_dataset(stage)] = _counted(stage.dataset, trained=True)
     taskset = counted.get((*INPUT, "taskset"))
     dataset = counted.get(_dataset(stage))
     if (stage.taskset and not taskset) or (stage.dataset and not dataset):
@@ -194,14 +213,15 @@ def _check_parts(stage: StageSpec, found: Findings) -> None:
         make_priority(stage.policy.priority)
 
 
-def _check_models(stage: StageSpec, host: Host, found: Findings) -> None:
-    """Finds models and adapters that are not there, that no engine runs, or that no device has room for."""
+def _check_models(stage: StageSpec, host: Host | None, found: Findings) -> None:
+    """Finds models and adapters that are not there, that no engine runs, or that no device of `host` has room for."""
     trusted = stage.model.trust_remote_code
     if stage.trainer.engine != "fake":
         with found.of(stage):
             _model(stage.model.path, trusted=trusted)
-            check_rotation(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
-            trainer_engines.check_room(stage, host)
+            if host is not None:  # of a draft neither lengths nor engines are certain
+                check_rotation(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
+                trainer_engines.check_room(stage, host)
         with found.of(stage):
             _adapter(stage.model)
         for path, field in (

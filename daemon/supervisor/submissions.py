@@ -11,7 +11,7 @@ from rftd.daemon.operations import Accepted, Forked
 from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.intake import Intake, WantedFork
 from rftd.daemon.supervisor.orders import Orders, order_of
-from rftd.daemon.supervisor.preflight import preflight
+from rftd.daemon.supervisor.preflight import preflight, with_files
 from rftd.ops import faults
 from rftd.streams.envelope import Position
 from rftd.streams.folds.commands import KeyUse
@@ -69,10 +69,15 @@ class Submissions:
 
     def _checked(self, config: dict[str, Any]) -> ExperimentSpec:
         """The specification as it could be taken in. Raises ConfigError, DataError. Blocks."""
+        from rftd.daemon.config.issue import ConfigErrors
         from rftd.daemon.config.loading import check_config
 
         host = self._host()
-        return preflight(check_config(config, host=host), host)
+        try:
+            spec = check_config(config, host=host)
+        except ConfigErrors as errors:
+            raise with_files(errors) from None
+        return preflight(spec, host)
 
     async def fork(self, wanted: WantedFork, key: UUID) -> Forked:
         """See `Operations.fork`."""

@@ -79,7 +79,7 @@ def check(file: str, overrides: tuple[str, ...], *, as_json: bool, server: str |
     from rftd.workers.devices.host import ANY_HOST
 
     # A daemon that is asked knows its own machine, which may be another one.
-    submission = _load(file, overrides, ANY_HOST if server else find_host(), as_json=as_json)
+    submission = _load(file, overrides, ANY_HOST if server else find_host(), as_json=as_json, drafts=bool(server))
     there = _ask(server, submission, as_json=as_json) if server else None
     said = there.report.warnings if there and there.report else []
     warnings = list(dict.fromkeys([*submission.warnings, *said]))
@@ -128,14 +128,16 @@ def _stages(submission: Submission) -> str:
     return " then ".join(parts)
 
 
-def _load(file: str, overrides: tuple[str, ...], host: Host, *, as_json: bool = False) -> Submission:
+def _load(
+    file: str, overrides: tuple[str, ...], host: Host, *, as_json: bool = False, drafts: bool = False
+) -> Submission:
     from rftd.daemon.config.issue import ConfigErrors
     from rftd.daemon.config.loading import load_file, load_text
 
     try:
         if file == "-":
-            return load_text(sys.stdin.read(), "<stdin>", overrides=overrides, host=host)
-        return load_file(file, overrides=overrides, host=host)
+            return load_text(sys.stdin.read(), "<stdin>", overrides=overrides, host=host, drafts=drafts)
+        return load_file(file, overrides=overrides, host=host, drafts=drafts)
     except ConfigErrors as errors:
         _show_errors(errors, as_json=as_json)
         raise click.exceptions.Exit(errors.exit_status) from None

@@ -46,7 +46,7 @@ def command(
     from rftd.daemon.client.client import Client
     from rftd.daemon.config.issue import say_where
     from rftd.daemon.views import commands
-    from rftd.ops.errors import RftdError
+    from rftd.ops.errors import RftdError, UsageError
 
     settings: Settings = ctx.obj
     named = dict(pair(label) for label in labels)
@@ -61,6 +61,8 @@ def command(
         try:
             accepted = client.send(commands.submit, body, request_id=request_id)
         except RftdError as error:
+            if submission.wrong and not isinstance(error, UsageError):
+                raise submission.wrong from None
             # The daemon knows fields, not lines: the file is here, so here an error gets its line and column.
             say_where(error, submission.source)
             raise
@@ -92,8 +94,8 @@ def _load(file: str, overrides: tuple[str, ...]) -> Submission:
     from rftd.daemon.config.loading import load_file, load_text
 
     if file == "-":
-        return load_text(sys.stdin.read(), "<stdin>", overrides=overrides)
-    return load_file(file, overrides=overrides)
+        return load_text(sys.stdin.read(), "<stdin>", overrides=overrides, drafts=True)
+    return load_file(file, overrides=overrides, drafts=True)
 
 
 def _dry_run(submission: Submission, labels: dict[str, str], settings: Settings) -> None:

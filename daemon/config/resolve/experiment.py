@@ -23,7 +23,7 @@ from rftd.workers.devices.host import Host
 def resolve_experiment(
     experiment: Experiment, config: dict[str, Any], *, host: Host
 ) -> tuple[ExperimentSpec | None, list[Issue]]:
-    """The specification, or None and everything that contradicts itself or cannot be run.
+    """The specification, and everything in it that contradicts itself or cannot be run; None if a stage has no sense.
 
     `config` is the same file as plain data, as `rftd config show --given` prints it; `host` is the workers' machine.
     """
@@ -57,7 +57,7 @@ def resolve_experiment(
     if len(stages) > 1 and any(stage.serving is not None for stage in stages):
         what = f"is serve, and there are {len(stages)} stages: clients would be answered in one of them alone"
         issues.append(Issue(("mode",), what, "serve in an experiment of its own, from the checkpoint of this one"))
-    if issues:
+    if len(stages) < len(configs):
         return None, issues
     return (
         ExperimentSpec(
@@ -65,7 +65,7 @@ def resolve_experiment(
             group=experiment.group,
             name=experiment.name,
             job_dir=job_dir,
-            stages=with_one_trainer(stages),
+            stages=with_one_trainer(stages) if not issues else tuple(stages),
             half=modes.pop() if modes else "both",
             deterministic=experiment.deterministic,
             seed=experiment.seed,
@@ -75,7 +75,7 @@ def resolve_experiment(
             labels=experiment.labels,
             cluster=_cluster(experiment),
         ),
-        [],
+        issues,
     )
 
 

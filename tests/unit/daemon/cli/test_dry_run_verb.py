@@ -10,6 +10,7 @@ import pytest
 from synthetic.daemon.command_line import Rftd, Served
 from synthetic.daemon.stranger import STRANGE, Said, Stranger
 
+from rftd.daemon.views.commands import CheckReport, SubmitReceipt
 from rftd.daemon.views.problem import Problem, ProblemPart
 
 NOBODY = "http://127.0.0.1:1"
@@ -92,3 +93,39 @@ def test_config_check_asks_the_daemon_that_is_named(rftd: Rftd, experiment_file:
     assert said.status == 0, said.err
     assert f"the daemon at {served.url} would take it in" in said.out
     assert rftd("ls", "--json").out == before
+
+
+def test_a_name_that_only_the_daemon_has_is_the_daemons_to_judge(
+    rftd: Rftd, stranger: Stranger, experiment_file: Path
+) -> None:
+    experiment_file.write_text(experiment_file.read_text().replace("math_workflow", "their_workflow"))
+    report = CheckReport(name="mine", job_dir="/c/p/mine", warnings=[])
+    receipt = SubmitReceipt(id="i", name="mine", event="e", position="p", warnings=[])
+    stranger.answers = [Said(200, msgspec.json.encode(report))]
+    checked = rftd("submit", "--dry-run", str(experiment_file), "--server", stranger.url)
+    assert checked.status == 0, checked.err
+    assert "would take it in" in checked.out
+    stranger.answers = [Said(202, msgspec.json.encode(receipt))]
+    submitted = rftd("submit", str(experiment_file), "--server", stranger.url)
+    assert submitted.status == 0, submitted.err
+    for words in (["submit", "--dry-run"], ["submit"], ["config", "check"]):
+        alone = rftd(*words, str(experiment_file), "--server", NOBODY)
+        assert alone.status == 2, "nobody knows the name"
+        assert "unknown workflow 'their_workflow'" in alone.err
+        assert f"--> {experiment_file}:16:30" in alone.err
+
+
+def test_what_a_daemon_refuses_of_what_is_wrong_here_too_has_its_line(
+    rftd: Rftd, stranger: Stranger, experiment_file: Path
+) -> None:
+    experiment_file.write_text(experiment_file.read_text().replace("math_workflow", "their_workflow"))
+    name = ProblemPart(
+        code="RFTD-CFG-009", what="unknown workflow", field="buffer.explorer_input.taskset.default_workflow_type"
+    )
+    model = ProblemPart(code="RFTD-DAT-001", what="no such model folder", field="model.model_path")
+    stranger.answers = [problem(name, model)]
+    for words in (["submit", "--dry-run"], ["submit"]):
+        said = rftd(*words, str(experiment_file), "--server", stranger.url)
+        assert said.status == 2
+        first, second = (said.err.index(f"--> {experiment_file}:{line}") for line in ("8:15", "16:30"))
+        assert first < second, "in the order of the file"

@@ -135,10 +135,10 @@ async def records(log: MemoryLog) -> object:
 
 
 def said(answer: httpx.Response) -> list[tuple[int, str, str, str]]:
-    """The errors of an answer: status, code, field and sentence of each."""
+    """The errors of an answer, sorted: status, code, field and sentence of each."""
     body = answer.json()
     found = body["errors"] or [body]
-    return [(answer.status_code, each["code"], each["field"], each.get("what", body["detail"])) for each in found]
+    return sorted((answer.status_code, each["code"], each["field"], each.get("what", body["detail"])) for each in found)
 
 
 async def asked(client: httpx.AsyncClient, path: str, config: dict[str, Any], *, file: bool = False) -> httpx.Response:
@@ -195,9 +195,9 @@ model: {{model_path: /gone, max_model_len: 64, max_prompt_tokens: 32}}
 buffer:
   batch_size: 2
   explorer_input:
-    default_reward_fn_type: exact_match_reward
+    default_reward_fn_type: exact_match_rewar
     taskset: {{path: {tmp_path}/t.jsonl, format: {{prompt_type: plaintext, prompt_key: quest}}}}
-    default_eval_workflow_type: simple_workflow
+    default_eval_workflow_type: simple_workflo
     eval_tasksets:
     - {{name: gone, path: /gone.jsonl}}
 explorer: {{rollout_model: {{engine_type: fake, engine_num: 1}}}}
@@ -205,9 +205,11 @@ trainer: {{trainer_type: torch}}
 synchronizer: {{sync_method: checkpoint}}
 """
     answer = await client.post(CHECK, content=text, headers={"Content-Type": "application/yaml"})
-    found = {each["field"]: each["where"].split(":")[1] for each in answer.json()["errors"]}
-    assert found == {
-        "model.model_path": "5",
-        "buffer.explorer_input.taskset.format.prompt_key": "10",
-        "buffer.explorer_input.eval_tasksets[0].path": "13",
-    }, answer.text
+    found = [(each["field"], each["where"].split(":")[1]) for each in answer.json()["errors"]]
+    assert found == [
+        ("model.model_path", "5"),
+        ("buffer.explorer_input.default_reward_fn_type", "9"),
+        ("buffer.explorer_input.taskset.format.prompt_key", "10"),
+        ("buffer.explorer_input.eval_tasksets[0].default_workflow_type", "13"),
+        ("buffer.explorer_input.eval_tasksets[0].path", "13"),
+    ], answer.text
