@@ -84,7 +84,7 @@ class _Resolver:
             return self._done[path]
         if path in self._under_way:
             loop = " -> ".join(show(step) for step in [*self._under_way[self._under_way.index(path) :], path])
-            raise _Unresolvable(Issue(path, f"refers to itself: {loop}", None, Interpolation))
+            raise _Unresolvable(Issue(path, f"refers to itself: {loop}", "write one of them out", Interpolation))
         if len(self._under_way) >= _CHAIN:
             raise _Unresolvable(Issue(path, f"more than {_CHAIN} references follow one another", None, Interpolation))
         self._under_way.append(path)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -158,9 +159,19 @@ def portable_overrides(
 
 def read_text(path: Path) -> str:
     """The text of an experiment file. Raises ConfigErrors if there is none."""
-    source = SourceMap(str(path))
+    return _text(lambda: path.open("rb"), str(path))
+
+
+def read_stream(stream: BinaryIO, origin: str) -> str:
+    """The text of an experiment file from a stream that is open, such as standard input. Raises ConfigErrors."""
+    return _text(lambda: nullcontext(stream), origin)
+
+
+def _text(opened: Callable[[], AbstractContextManager[BinaryIO]], origin: str) -> str:
+    source = SourceMap(origin)
     try:
-        with path.open("rb") as file:
+        with opened() as file:
+            # One byte over the limit is enough to refuse the file, and a device without an end is not read for ever.
             data = file.read(limits.CONFIG_SIZE_BYTES + 1)
         if len(data) > limits.CONFIG_SIZE_BYTES:
             # Before it is decoded: what was read may end within a character.
@@ -184,7 +195,7 @@ def _spec(
     # A `${` that could not be resolved was reported with its reason; check_plain would report each once more.
     if not any(issue.kind is Interpolation for issue in issues):
         issues += check_plain(tree)
-    experiment, wrong = validate(tree)
+    experiment, wrong = validate(tree, source)
     # A field whose `${...}` failed is left out of the tree: that it is missing is no error of its own.
     issues += [issue for issue in wrong if not _follows(issue.path, failed)]
     if experiment is None or issues:
@@ -234,15 +245,13 @@ def inline_trainer_config(tree: dict[str, Any], cwd: Path, environ: Mapping[str,
         fix = "keep trainer_config only"
         return [Issue(_PATH, "trainer_config is given as well", fix, Contradiction)]
     try:
-        with (cwd / given).expanduser().open("rb") as file:
-            # One byte over the limit is enough for the parser to refuse the file, and a device without an
-            # end is not read for ever.
-            text = file.read(limits.CONFIG_SIZE_BYTES + 1).decode()
+        text = read_text((cwd / given).expanduser())
         content, source, issues = parse_yaml(text, given)
-    except (OSError, ValueError) as error:
+    except (ValueError, RuntimeError) as error:  # a NUL in the path, or the home of nobody
         return [Issue(_PATH, f"cannot be read: {error}", "check the path, or write trainer_config inline")]
     except ConfigErrors as error:
-        return [Issue(_PATH, f"{error.errors[0].what} ({error.errors[0].where})", "correct that file")]
+        first = error.errors[0]
+        return [Issue(_PATH, f"{first.what} ({first.where})", first.fix or "correct that file")]
     if not isinstance(content, dict) or issues:
         return [Issue(_PATH, "the file is not a mapping, or has a key twice", "correct that file")]
     content, unresolved, _ = resolve_interpolations(content, source, environ)

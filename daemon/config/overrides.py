@@ -37,7 +37,9 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[str], source: Sour
             issues.append(Issue(path[:4], what, None, LimitIssue, place=place))
             continue
         issues += [Issue(path, problem.what, problem.fix, problem.kind, place=place) for problem in problems]
-        issue = _set(tree, normalise.current_name(path), value, source, place)
+        path = normalise.current_name(path)
+        source.flags[path] = text.strip()
+        issue = _set(tree, path, value, source, place)
         if issue is not None:
             issues.append(issue)
     return issues

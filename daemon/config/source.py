@@ -43,6 +43,8 @@ class SourceMap:
     """Current name to the name in the file, for fields in an older spelling."""
     variables: dict[FieldPath, str] = field(default_factory=dict)
     """The environment variable whose value a field took."""
+    flags: dict[FieldPath, str] = field(default_factory=dict)
+    """The text behind `=` of a `-s` flag that set a field."""
     covered: list[SourcePlace] = field(default_factory=list)
 
     def written(self, path: FieldPath) -> FieldPath:
@@ -65,6 +67,16 @@ class SourceMap:
             if place is not None:
                 return place if prefix or exact else SourcePlace(place.origin)
         return None
+
+    def word(self, path: FieldPath) -> str | None:
+        """The value of a field as the user wrote it, if it stands in one line."""
+        path = self.written(path)
+        place = self.values.get(path)
+        if place is None or not place.line:
+            return self.flags.get(path)
+        if place.end_line != place.line or place.line > len(self.lines):
+            return None
+        return self.lines[place.line - 1][place.column - 1 : place.end_column - 1]
 
     def has(self, path: FieldPath) -> bool:
         """True if the user wrote this field."""

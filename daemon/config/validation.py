@@ -19,6 +19,7 @@ from rftd.daemon.config.schema.algorithm import CORRECTION_KINDS
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import POLICY_KINDS
 from rftd.daemon.config.schema.section import Section
+from rftd.daemon.config.source import SourceMap
 from rftd.ops import limits
 from rftd.ops.redaction import MASK, redact
 
@@ -37,8 +38,8 @@ _EXPECTED = {
 _KINDS = {"str": "text", "int": "number", "float": "number", "bool": "boolean", "list": "list", "dict": "mapping"}
 
 
-def validate(tree: dict[str, Any]) -> tuple[Experiment | None, list[Issue]]:
-    """The experiment in `tree` (current spelling, plain data), or None and what is wrong."""
+def validate(tree: dict[str, Any], source: SourceMap) -> tuple[Experiment | None, list[Issue]]:
+    """The experiment in `tree` (current spelling, plain data), or None and what is wrong, in the words of its file."""
     try:
         return Experiment.model_validate(tree), []
     except ValidationError as error:
@@ -46,10 +47,13 @@ def validate(tree: dict[str, Any]) -> tuple[Experiment | None, list[Issue]]:
         shown = details[: limits.CONFIG_ERRORS]
         rest = details[limits.CONFIG_ERRORS :]
         # Looking for the nearest name is dear; nobody reads it for the thousandth error.
-        return None, [*map(_issue, shown), *(Issue(detail["loc"], detail["msg"]) for detail in rest)]
+        return None, [
+            *(_issue(detail, source) for detail in shown),
+            *(Issue(detail["loc"], detail["msg"]) for detail in rest),
+        ]
 
 
-def _issue(detail: ErrorDetails) -> Issue:
+def _issue(detail: ErrorDetails, source: SourceMap) -> Issue:
     tagged: FieldPath = tuple(part for part in detail["loc"] if part != "[key]")
     # Beside a section with kinds pydantic names the kind, which is no place of the file.
     path = tuple(part for place, part in enumerate(tagged) if not _names_a_kind(tagged, place))
@@ -74,7 +78,11 @@ def _issue(detail: ErrorDetails) -> Issue:
         fix = f"did you mean {near[0]!r}?" if near else None
         return Issue(path, f"expected {allowed}, got {given}", fix, WrongValue)
     if kind in _EXPECTED:
-        return Issue(path, f"expected {_EXPECTED[kind]}, got {given}", _type_fix(kind, detail["input"]), WrongValue)
+        word = None if is_secret_path(path) else source.word(path)
+        if isinstance(detail["input"], bool) and word:
+            given = f"{word}, which YAML reads as {str(detail['input']).lower()}"
+        fix = _type_fix(kind, detail["input"], word or (MASK if is_secret_path(path) else str(detail["input"])))
+        return Issue(path, f"expected {_EXPECTED[kind]}, got {given}", fix, WrongValue)
     message = detail["msg"][:1].lower() + detail["msg"][1:].replace("Input ", "").replace("input ", "")
     return Issue(path, f"{message.removeprefix('input ')}, got {given}", None, WrongValue)
 
@@ -85,7 +93,8 @@ def _names_a_kind(tagged: FieldPath, place: int) -> bool:
 
 
 def _given(value: Any, path: FieldPath) -> str:
-    kind = _KINDS.get(type(value).__name__, type(value).__name__)
+    # The text of a variable of the environment has a type of its own.
+    kind = "text" if isinstance(value, str) else _KINDS.get(type(value).__name__, type(value).__name__)
     if value is None:
         return "nothing (null)"
     if isinstance(value, dict | list):
@@ -96,9 +105,12 @@ def _given(value: Any, path: FieldPath) -> str:
     return f"the {kind} {text if len(text) <= 80 else text[:77] + '...'}"
 
 
-def _type_fix(kind: str, value: Any) -> str | None:
+def _type_fix(kind: str, value: Any, word: str) -> str | None:
+    """The advice on a value of another type; `word` is the value as it is written."""
     if kind == "string_type" and isinstance(value, bool | int | float):
-        return f'quote it: "{value}"'
+        return f'quote it: "{word}"'
+    if kind == "string_type" and value is None:
+        return "write a text, or leave the field out"
     if kind in ("int_type", "float_type", "bool_type") and isinstance(value, str):
         return "write it without quotes" if isinstance(read_scalar(value.strip()), bool | int | float) else None
     if kind == "int_from_float":

@@ -25,6 +25,8 @@ _TEXT_TAGS: Final = frozenset({"!", "tag:yaml.org,2002:str"})
 _TYPED_TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null"))
 _CONTAINER_TAGS: Final = frozenset({None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 _MERGE: Final = "<<"
+_OPENED: Final = ("quoted scalar", "flow mapping", "flow sequence")
+"""Contexts of the parser that begin with a quote or a bracket."""
 
 
 class _Missing:
@@ -68,6 +70,8 @@ class _Builder:
         self._nodes = 0
         self._aliases = 0
         self._documents = 0
+        self.quoted: SourcePlace | None = None
+        """The newest quoted text of several lines."""
 
     def take(self, event: Any) -> None:
         """Adds one event; raises ConfigErrors over a limit."""
@@ -75,6 +79,8 @@ class _Builder:
         if isinstance(event, yaml.ScalarEvent):
             self._count(1, place)
             value = self._scalar(event, place)
+            if event.style in ("'", '"') and place.end_line > place.line:
+                self.quoted = place
             if event.anchor:
                 self._anchors[event.anchor] = _Anchor(value, 1, 0)
             self._add(value, place, depth=0)
@@ -238,7 +244,7 @@ def parse_yaml(text: str, origin: str) -> tuple[Any, SourceMap, list[Issue]]:
         for event in _events(text):
             builder.take(event)
     except yaml.MarkedYAMLError as error:
-        raise _syntax_error(error, source) from None
+        raise _syntax_error(error, source, builder.quoted) from None
     except (yaml.YAMLError, UnicodeError, ValueError) as error:
         what = f"not readable as YAML: {str(error).splitlines()[0][:160]}"
         raise report([Issue((), what, "save it as UTF-8 text", SyntaxIssue)], source) from None
@@ -250,7 +256,7 @@ def _events(text: str) -> Iterator[Any]:
     return iter(yaml.parse(text, Loader=_LOADER))
 
 
-def _syntax_error(error: yaml.MarkedYAMLError, source: SourceMap) -> ConfigErrors:
+def _syntax_error(error: yaml.MarkedYAMLError, source: SourceMap, quoted: SourcePlace | None) -> ConfigErrors:
     mark = error.problem_mark or error.context_mark
     place = SourcePlace(source.origin, mark.line + 1, mark.column + 1) if mark else None
     what = f"not valid YAML: {error.problem or 'syntax error'}"
@@ -259,4 +265,15 @@ def _syntax_error(error: yaml.MarkedYAMLError, source: SourceMap) -> ConfigError
     fix = "check the indentation, quotes and brackets up to here"
     if "\t" in (source.lines[mark.line] if mark and mark.line < len(source.lines) else ""):
         fix = "indent with spaces, not tabs"
+    opened = error.context_mark if error.context and any(word in error.context for word in _OPENED) else None
+    if place is not None and quoted is not None and quoted.end_line == place.line:
+        # The text ran on to the next quote of the file, and what stands behind that is no YAML.
+        what = f"not valid YAML: the quote that opens here ends on line {quoted.end_line} only"
+        place = SourcePlace(source.origin, quoted.line, quoted.column)
+        fix = "close it where its text ends"
+    elif place is not None and opened is not None:
+        noun = "quote" if "quoted" in str(error.context) else "bracket"
+        what = f"not valid YAML: the {noun} that opens here is not closed (noticed on line {place.line})"
+        place = SourcePlace(source.origin, opened.line + 1, opened.column + 1)
+        fix = "close it where its text ends" if noun == "quote" else "close it, or check the commas and quotes within"
     return report([Issue((), what, fix, SyntaxIssue, place=place)], source)

@@ -132,11 +132,12 @@ def _load(
     file: str, overrides: tuple[str, ...], host: Host, *, as_json: bool = False, drafts: bool = False
 ) -> Submission:
     from rftd.daemon.config.issue import ConfigErrors
-    from rftd.daemon.config.loading import load_file, load_text
+    from rftd.daemon.config.loading import load_file, load_text, read_stream
 
     try:
         if file == "-":
-            return load_text(sys.stdin.read(), "<stdin>", overrides=overrides, host=host, drafts=drafts)
+            text = read_stream(sys.stdin.buffer, "<stdin>")
+            return load_text(text, "<stdin>", overrides=overrides, host=host, drafts=drafts)
         return load_file(file, overrides=overrides, host=host, drafts=drafts)
     except ConfigErrors as errors:
         _show_errors(errors, as_json=as_json)

@@ -91,10 +91,11 @@ def stages_of(submission: Submission) -> str:
 def _load(file: str, overrides: tuple[str, ...]) -> Submission:
     import sys
 
-    from rftd.daemon.config.loading import load_file, load_text
+    from rftd.daemon.config.loading import load_file, load_text, read_stream
 
     if file == "-":
-        return load_text(sys.stdin.read(), "<stdin>", overrides=overrides, drafts=True)
+        text = read_stream(sys.stdin.buffer, "<stdin>")
+        return load_text(text, "<stdin>", overrides=overrides, drafts=True)
     return load_file(file, overrides=overrides, drafts=True)
 
 

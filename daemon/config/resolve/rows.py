@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from math import ceil
 from typing import Final
 
 from rftd.daemon.config.field_path import FieldPath, show
-from rftd.daemon.config.issue import Contradiction, Notes, Unsupported
+from rftd.daemon.config.issue import Contradiction, Issue, Notes, Unsupported
 from rftd.daemon.config.schema.buffer import ExperienceBuffer, Format
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.spec import AlgorithmSpec, FormatSpec, TasksetSpec
@@ -57,7 +58,10 @@ def resolve_mix(
         what = (
             f"sample_strategy mix takes its expert's rows from {name!r}, and there is no such buffer (given: {known})"
         )
-        notes.wrong(_BUFFERS, what, f"set buffer.trainer_input.auxiliary_buffers.{name}.path")
+        near = difflib.get_close_matches(name, buffers, 1)
+        where: FieldPath = (*_BUFFERS, near[0]) if near else _BUFFERS
+        fix = f"did you mean {name!r}?" if near else f"set buffer.trainer_input.auxiliary_buffers.{name}.path"
+        notes.issues.append(Issue(where, what, fix, Contradiction, at_key=bool(near)))
         return None, 0
     for field in OF_EXPERIENCES:
         if field in buffers[name].model_fields_set:

@@ -41,7 +41,7 @@ def test_submit_tells_what_to_do_next(rftd: Rftd, experiment_file: Path) -> None
 
 
 def test_submit_from_standard_input(rftd: Rftd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(experiment_files.TEXT))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(experiment_files.TEXT.encode())))
     assert rftd("submit", "-", "-s", "name=piped").status == 0
     assert rftd("get", "piped").status == 0
 

@@ -38,7 +38,7 @@ def test_all_errors_come_at_once_in_the_order_of_the_file(errors: Errors, small:
         ("algoritm: {}", "did you mean 'algorithm'?"),
         ("lr: 1", "did you mean algorithm.optimizer.lr?"),
         ("seed: -1", "seed"),
-        ("seed: yes", "expected a whole number, got the boolean True"),
+        ("seed: yes", "expected a whole number, got yes, which YAML reads as true"),
         ("group: 7", 'fix: quote it: "7"'),
         ("mode: bot", "did you mean 'both'?"),
         ("group: ../x", "becomes a folder's name"),

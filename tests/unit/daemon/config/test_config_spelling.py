@@ -93,8 +93,8 @@ def test_the_trainer_config_file_is_read_by_the_client(load: Load, small: str, t
     for override in ("trainer_config_path=verl.yaml", "trainer_config={trainer: {critic_warmup: 3}}"):
         assert load(small, [f"trainer.{override}"]).config["trainer"]["critic_warmup"] == 3
     (text,) = errors(small, ["trainer.trainer_config_path=none.yaml"])
-    assert "trainer.trainer_config_path" in text
-    assert "cannot be read" in text
+    assert "trainer.trainer_config_path: no such file" in text
+    assert "fix: check the path" in text
 
 
 def test_what_has_no_effect_yet_is_said_once_and_only_if_set(load: Load) -> None:
