@@ -87,6 +87,7 @@ def trainer_section(stage: StageSpec) -> dict[str, Any]:
         "max_token_len_per_gpu": spec.max_tokens_per_micro_batch,
         "grad_clip": stage.algorithm.optimizer.grad_clip,
         "max_nonfinite_steps": spec.max_nonfinite_steps,
+        "max_idle_steps": spec.max_idle_steps,
         **_updates(spec.updates),
         "critic_warmup": spec.critic_warmup_steps,
         "engine_args": arguments,

@@ -137,6 +137,7 @@ def _auxiliary(spec: AuxiliarySpec, written: Mapping[str, Any]) -> dict[str, Any
         return section
     arguments = struct_defaults(rollout_engines.arguments_of(spec.engine), spec.engine_args)
     section |= {"model_path": spec.path, "dtype": spec.dtype, "chat_template": spec.chat_template}
+    section["enable_thinking"] = spec.enable_thinking
     section["extra_engine_args"] = _threaded(arguments, spec.threads)
     for name in ("gpu_memory_utilization", "enforce_eager"):
         # Other engines do not look at them, and say so where one is written.

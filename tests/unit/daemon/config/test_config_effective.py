@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pytest
 import yaml
+from synthetic.daemon.config_fields import schema_fields
 
 from rftd.daemon.config.effective.experiment import effective_config
 from rftd.daemon.config.effective.origins import origins
-from rftd.daemon.config.field_path import show
+from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.loading import Submission, check_config, load_file, load_text
 from rftd.daemon.config.yaml_text import yaml_text
 from rftd.streams.spec import ExperimentSpec
@@ -66,6 +67,7 @@ VARIANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "tinker": ("model.tinker={enable: true, base_model: a/b, seed: 3}", "algorithm.kl_loss_fn=none"),
     "lora": ("model.lora_configs=[{name: a, target_modules: [q_proj]}]",),
     "windows": (
+        "trainer.max_idle_steps=7",
         "synchronizer={sync_style: trainer_driven, sync_interval: 4, sync_method: memory}",
         "explorer.max_inflight_batches=9",
         "explorer.concurrent_mode=asynchronous",
@@ -80,13 +82,36 @@ VARIANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "areal": ("policy={kind: areal}", "algorithm.sample_strategy=staleness_control"),
     "correction": (f"algorithm.rollout_correction={_CORRECTION}",),
     "recomputed": ("algorithm.bypass_old_logprobs=false",),
-    "auxiliary": (f"explorer.auxiliary_models=[{{model_path: /a, engine_num: 2}}, {_SERVICE}]",),
+    "auxiliary": (f"explorer.auxiliary_models=[{{model_path: /a, engine_num: 2, enable_thinking: true}}, {_SERVICE}]",),
     "critic": ("algorithm={algorithm_type: ppo}", "trainer.trainer_config={critic: {ppo_epochs: 2}}"),
     "verl": ("trainer.trainer_type=verl", "trainer.ulysses_sequence_parallel_size=2", "cluster.node_num=1"),
     "variables": ("explorer.env_vars={TOKEN: {env: TOKEN}}", "labels={a: '1e-6', b: 'yes'}"),
     "template": ("model.custom_chat_template=A", "explorer.rollout_model.chat_template='{{ B }}'"),
     "epochs": ("buffer.total_steps=null", "buffer.total_epochs=3", "group=g"),
 }
+
+_MODEL: Final = "explorer.auxiliary_models[0]"
+ELSEWHERE: Final = (
+    # In `old_logprobs` and `corrections`, which say all that verl's fields can.
+    "algorithm.rollout_correction.",
+    "model.lora_configs[0].base_model_name",  # a warning
+    "model.lora_configs[0].lora_dtype",  # likewise
+    "model.tinker.base_url",  # where it is written
+    "buffer.explorer_input.tasksets[0]",  # in `taskset`
+    "buffer.explorer_input.default_",  # in each taskset
+    "buffer.trainer_input.auxiliary_buffers.NAME",  # under a name of the user's
+    *(f"explorer.rollout_model.{name}" for name in ("temperature", "top_p", "top_k", "repetition_penalty")),
+    "explorer.rollout_model.ignore_eos",  # as these, in `rollout_args` of each taskset
+    "explorer.rollout_model.enable_thinking",  # where it is written
+    *(f"{_MODEL}.{name}" for name in ("data_parallel_size", "pipeline_parallel_size", "enable_expert_parallel")),
+    *(f"{_MODEL}.{name}" for name in ("enforce_eager", "enable_prefix_caching", "enable_chunked_prefill")),
+    *(f"{_MODEL}.{name}" for name in ("gpu_memory_utilization", "max_num_batched_tokens", "start_timeout")),
+    "explorer.dynamic_timeout.ratio",  # where it is enabled
+    "trainer.total_steps",  # in `buffer`
+    "trainer.ulysses_sequence_parallel_size",  # in `engine_args`
+    "trainer.trainer_config_path",  # the client reads it
+)
+"""Fields that the view need not have, for another one says what they say."""
 
 
 def _load(text: str, host: Host, *overrides: str) -> Submission:
@@ -158,6 +183,28 @@ def test_every_algorithm_writes_all_its_arguments(kind: str) -> None:
     section = effective_config(loaded.spec)["algorithm"]
     assert definition.policy_loss_args.items() <= section["policy_loss_fn_args"].items()
     assert definition.advantage_args.items() <= section["advantage_fn_args"].items()
+
+
+def _fields(node: Any) -> Iterator[FieldPath]:
+    pairs = node.items() if isinstance(node, dict) else ((0, item) for item in node) if isinstance(node, list) else ()
+    for key, value in pairs:
+        yield (key,)
+        yield from ((key, *below) for below in _fields(value))
+
+
+def test_every_field_that_acts_is_shown_or_said_in_another_field() -> None:
+    """A field that comes to the schema comes to the view, or here."""
+    shown: set[FieldPath] = set()
+    for overrides in VARIANTS.values():
+        shown |= set(_fields(effective_config(_load(SMALL, NO_GPU, *overrides).spec)))
+    for file in FILES:
+        loaded = load_file(file, overrides=["data_processor={}"], environ=ENVIRON, cwd=Path("/home/user"))
+        view = effective_config(loaded.spec)
+        for each in (view, *view.get("stages", ())):
+            shown |= set(_fields(each))
+    acting = {show(field.path) for field in schema_fields() if field.mark.effect == "acts" and not field.kind}
+    missing = acting - {show(path) for path in shown}
+    assert sorted(name for name in missing if not name.startswith(ELSEWHERE)) == []
 
 
 def test_two_stages_stand_in_stages_each_complete() -> None:
