@@ -69,6 +69,7 @@ class _RolloutCounts:
         self.id = id
         self.stage = stage
         self.stopped = 0
+        self.prompts_cut = 0
         self.prompt_tokens = 0
         self.tokens = 0
         self.durations_s: list[float] = []
@@ -145,6 +146,8 @@ class MetricsFeed:
             rollouts = self._rollouts[place] = _RolloutCounts(UUID(bytes=id), event.stage)
         if event.finish == "stop":
             rollouts.stopped += 1
+        elif event.finish == "prompt_truncated":
+            rollouts.prompts_cut += 1
         rollouts.prompt_tokens += event.prompt_tokens
         rollouts.tokens += len(event.tokens)
         rollouts.durations_s.append(event.duration_s)
@@ -204,7 +207,9 @@ class MetricsFeed:
         name = self._label(rollouts.id)
         taskset = self._taskset(rollouts.id, rollouts.stage)
         count = len(rollouts.rewards)
-        for outcome, ended in (("ok", rollouts.stopped), ("truncated", count - rollouts.stopped)):
+        truncated = count - rollouts.stopped - rollouts.prompts_cut
+        outcomes = {"ok": rollouts.stopped, "truncated": truncated, "prompt_truncated": rollouts.prompts_cut}
+        for outcome, ended in outcomes.items():
             if ended:
                 self._of(metrics.rollouts, name, taskset, outcome).inc(ended)
         metrics.rollout_duration.labels(name, taskset).observe(rollouts.durations_s)

@@ -10,6 +10,7 @@ from prometheus_client import Gauge
 
 from rftd.ops.metrics import Metrics, label_of
 from rftd.storage.queries.standing import Figures, LastStep
+from rftd.streams.events.step import SHARES
 from rftd.streams.folds.spine import Status
 
 QUANTILES: Final = (0.1, 0.5, 0.9)
@@ -58,6 +59,8 @@ def _show(metrics: Metrics, figures: Figures) -> None:
     for gauge, labels, value in told:
         if value is not None:
             gauge.labels(name, *labels).set(value)
+    if standing.signal_cause:
+        metrics.signal_lost.labels(name, standing.signal_cause).set(1)
     if figures.rewards:
         metrics.reward_mean.labels(name).set(sum(figures.rewards) / len(figures.rewards))
         for quantile in QUANTILES:
@@ -88,6 +91,8 @@ def _show_step(metrics: Metrics, name: str, step: LastStep) -> None:
     for gauge, value in single.items():
         if value is not None:
             gauge.labels(name).set(value)
+    for key in SHARES & said.keys():
+        metrics.signal_share.labels(name, key.removeprefix("signal/")).set(said[key])
     if behaviour is not None:
         metrics.train_kl.labels(name, "behaviour").set(behaviour)
     # In the loss, or taken from the rewards.

@@ -112,7 +112,10 @@ class Metrics:
 
     def _exploring(self) -> None:
         self.rollouts = self._counter(
-            "rftd_rollouts_total", "Rollouts ended, by outcome (ok error timeout truncated)", "taskset", "outcome"
+            "rftd_rollouts_total",
+            "Rollouts ended, by outcome (ok error timeout; truncated: the answer; prompt_truncated: the prompt)",
+            "taskset",
+            "outcome",
         )
         self.rollout_duration = self._histogram(
             "rftd_rollout_duration_seconds", "Wall time of one rollout", _SECONDS, "taskset"
@@ -148,6 +151,14 @@ class Metrics:
         )
         self.zero_variance_groups = self._counter(
             "rftd_group_zero_variance_total", "Groups useless because every reward is equal"
+        )
+        self.signal_lost = self._state(
+            "rftd_signal_lost", "1 for the cause for which nothing is learnt; no series while something is", "cause"
+        )
+        self.signal_share = self._state(
+            "rftd_signal_ratio",
+            "Share of the batch that was trained last (equal_groups; rollouts: prompts_cut answers_cut answers_empty)",
+            "of",
         )
         self.eval_score = self._state("rftd_eval_score", "Last eval score", "evalset", "metric")
 

@@ -21,7 +21,9 @@ from rftd.ops.decoding import converted
 from rftd.storage.queries.books import Books
 from rftd.storage.queries.experiments import ExperimentSummary, StageRow
 from rftd.storage.queries.signal import SignalRow
+from rftd.storage.queries.steps import EvalRow
 from rftd.storage.queries.weights import WorkerRow
+from rftd.streams.events.step import PROMPTS_CUT_ROWS
 from rftd.streams.folds.signal import SOLVED
 
 if TYPE_CHECKING:
@@ -177,13 +179,21 @@ def _overdue(page: ExperimentPage, clock: Clock) -> str:
 
 
 def _evals(page: ExperimentPage) -> Iterator[Text]:
-    sets: dict[str, list[float]] = {}
+    sets: dict[str, list[EvalRow]] = {}
     for each in page.evals:
         if each.score is not None:
-            sets.setdefault(each.taskset, []).append(each.score)
-    for position, (name, scores) in enumerate(sets.items()):
+            sets.setdefault(each.taskset, []).append(each)
+    for position, (name, rows) in enumerate(sets.items()):
+        scores = [row.score for row in rows if row.score is not None]
         text = f"{name}  {sparkline(scores, width=24)}  {scores[0]:.3f} -> {scores[-1]:.3f}"
-        yield _line("evals" if position == 0 else "", Text(text))
+        yield _line("evals" if position == 0 else "", Text.assemble(text, (_worthless(rows[-1]), "yellow")))
+
+
+def _worthless(row: EvalRow) -> str:
+    """The rows of an evaluation that score 0 whatever the model is worth; empty if there are none."""
+    told = ((PROMPTS_CUT_ROWS, "prompts were cut"), ("failed_rows", "rows have no answer"))
+    parts = [f"{count:.0f} of {row.rows} {what}" for name, what in told if (count := row.metrics.get(name))]
+    return f"  {', '.join(parts)}" if parts else ""
 
 
 def _signal(signal: SignalRow, clock: Clock) -> Iterator[Text]:
@@ -265,7 +275,7 @@ def _shown(pages: Iterator[Answer[ExperimentPage]], settings: Settings) -> Itera
     clock = SystemClock()
     if not console.is_terminal:
         for answer in pages:
-            click.echo(_brief(answer.value))
+            click.echo(brief(answer.value))
             yield answer.value
         return
     # Refreshed by pages only: rich's own thread would draw the same page four times a second.
@@ -275,7 +285,8 @@ def _shown(pages: Iterator[Answer[ExperimentPage]], settings: Settings) -> Itera
             yield answer.value
 
 
-def _brief(page: ExperimentPage) -> str:
+def brief(page: ExperimentPage) -> str:
+    """The page in one line, for where no terminal is."""
     summary = page.experiment.summary
     curve = sparkline([point.reward_mean for point in page.reward_curve], width=16)
     return (

@@ -34,6 +34,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     state_ns: int
     """The time at which that state began, Unix time in nanoseconds, as the others."""
     queue_position: int | None
+    signal_cause: str | None
+    """The cause for which nothing is learnt; None or empty while something is."""
     step: int
     total_steps: int
     produced_ns: int | None
@@ -80,7 +82,8 @@ _NUMBER: Final = """(SELECT COUNT(*) FROM experiments o WHERE o.name = x.name AN
     AND (o.submitted_ns, o.id) <= (x.submitted_ns, x.id))"""
 _STANDING: Final = f"""
 SELECT x.id, x.name, {_NUMBER} AS number, COALESCE(x.state, 'submitted') AS state,
-    COALESCE(x.state_ns, x.submitted_ns) AS state_ns, {QUEUE_POSITION} AS queue_position, {STEP} AS step, x.total_steps,
+    COALESCE(x.state_ns, x.submitted_ns) AS state_ns, {QUEUE_POSITION} AS queue_position, x.signal_cause,
+    {STEP} AS step, x.total_steps,
     (SELECT MAX(e.produced_ns) FROM experiences e WHERE e.experiment = x.id) AS produced_ns,
     (SELECT a.version FROM weight_versions a WHERE a.experiment = x.id AND a.published_offset IS NOT NULL
         AND (a.version = 0 OR {ON_SPINE.format(version="a.version")})

@@ -33,6 +33,10 @@ ANSWERS_CUT: Final = "signal/answers_cut"
 """The share of rollouts whose answer ended at its length limit."""
 ANSWERS_EMPTY: Final = "signal/answers_empty"
 """The share of rollouts that ended by themselves with at most one token, which is the end itself."""
+SHARES: Final = frozenset((EQUAL_GROUPS, PROMPTS_CUT, ANSWERS_CUT, ANSWERS_EMPTY))
+"""The figures of a step with experiences that say how much could be learnt from it."""
+PROMPTS_CUT_ROWS: Final = "prompts_cut_rows"
+"""Of an evaluation: rows whose prompt was cut, which score 0; only if there are some."""
 
 
 @event("step.completed", stream=topics.EXPERIMENTS, owner=TRAINER)

@@ -8,7 +8,7 @@ from rftd.ops import limits
 from rftd.ops.ids import derive
 from rftd.streams.decision import Decision, slot_partition
 from rftd.streams.evaluations import due_evals, eval_id
-from rftd.streams.events.step import EvalCompleted
+from rftd.streams.events.step import PROMPTS_CUT_ROWS, EvalCompleted
 from rftd.streams.events.task import EvalLeased
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.evals import Evaluation
@@ -38,15 +38,16 @@ def complete_evals(state: RunState) -> Iterator[Decision]:
                 generation=generation,
                 rows=taskset.rows,
                 score=evaluation.mean_reward(),
-                metrics={"response_length/mean": evaluation.mean_tokens()} | _failed(evaluation),
+                metrics={"response_length/mean": evaluation.mean_tokens()} | _told_of_rows(evaluation),
             )
         )
 
 
-def _failed(evaluation: Evaluation) -> dict[str, float]:
-    """The number of rows without an answer, which score 0; nothing where each has one."""
-    failed = sum(scored.metrics.get("failed_rows", 0.0) for scored in evaluation.scores.values())
-    return {"failed_rows": failed} if failed else {}
+def _told_of_rows(evaluation: Evaluation) -> dict[str, float]:
+    """The numbers of rows without an answer and of those whose prompt was cut, which score 0; nothing of none."""
+    scores = evaluation.scores.values()
+    counts = {name: sum(each.metrics.get(name, 0.0) for each in scores) for name in ("failed_rows", PROMPTS_CUT_ROWS)}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _taskset_of(spec: ExperimentSpec, evaluation: Evaluation) -> TasksetSpec | None:

@@ -15,6 +15,7 @@ from rftd.ops.ids import derive_each
 from rftd.ops.logs import Logger
 from rftd.streams.arrays import Array
 from rftd.streams.events.experience import EvalScored, RowAnswers
+from rftd.streams.events.step import PROMPTS_CUT_ROWS
 from rftd.streams.events.task import EvalLeased
 from rftd.streams.spec import StageSpec
 from rftd.workers.membership import explain
@@ -23,6 +24,7 @@ from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.eval_engine import EvalEngine
 from rftd.workers.rollout.orphans import Orphans
+from rftd.workers.rollout.response import PROMPT_TRUNCATED
 from rftd.workers.rollout.rollouts import RolloutOutcome, RolloutPlaces, Rollouts
 from rftd.workers.rollout.threads import EngineFromThreads
 from rftd.workers.rollout.workflows.attempt import RolloutRequest
@@ -113,7 +115,7 @@ class Evaluator:
                 [len(each.tokens) - each.prompt_tokens if isinstance(each, RolloutResult) else 0 for each in results],
                 "u4",
             ),
-            metrics={"failed_rows": float(len(failures))},
+            metrics={"failed_rows": float(len(failures))} | _cut(results),
             auxiliary=_answers(rows, results),
         )
 
@@ -165,6 +167,12 @@ class Evaluator:
         )
         self._rollouts[key] = (engine, rollouts)
         return rollouts
+
+
+def _cut(results: Iterable[RolloutResult | RftdError]) -> dict[str, float]:
+    """The number of rows whose prompt did not fit, which score 0 whatever the model is worth; nothing if each did."""
+    cut = sum(isinstance(each, RolloutResult) and each.finish == PROMPT_TRUNCATED for each in results)
+    return {PROMPTS_CUT_ROWS: float(cut)} if cut else {}
 
 
 def _answers(rows: Iterable[int], results: Iterable[RolloutResult | RftdError]) -> tuple[RowAnswers, ...]:

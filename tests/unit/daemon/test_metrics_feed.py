@@ -12,7 +12,7 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 from synthetic.worlds.desk import lease_of
 
-from rftd.daemon.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
+from rftd.daemon.metrics_feed import KEPT_AFTER_END_NS, Counted, MetricsFeed, Shape
 from rftd.daemon.metrics_follower import follow_metrics, show
 from rftd.daemon.registry import Registry
 from rftd.ops.errors import OverRolloutError
@@ -90,6 +90,23 @@ def test_experiences_of_a_foreign_program_count_nothing(run: SyntheticRun) -> No
     feed = MetricsFeed(Metrics(version="1"))
     show(tape.records, feed, FenceView())
     assert not any(name.startswith("rftd_rollouts") for name in samples(feed.metrics))
+
+
+def test_a_prompt_that_was_cut_is_no_long_answer() -> None:
+    feed = MetricsFeed(Metrics(version="1"))
+    for number, finish in enumerate(("stop", "length", "prompt_truncated", "prompt_truncated")):
+        shape = Shape(dtype="u4", shape=(3,))
+        event = Counted(experience=UUID(int=number), stage=0, tokens=shape, prompt_tokens=1, reward=0.0, finish=finish)
+        feed.produced(UUID(int=9).bytes, 1, event)
+    feed.settle()
+    values = samples(feed.metrics)
+    counts = {outcome: value for name, value in values.items() for outcome in _outcome_of(name)}
+    assert counts == {"ok": 1, "truncated": 1, "prompt_truncated": 2}
+
+
+def _outcome_of(name: str) -> list[str]:
+    """The outcome in the name of a series of rollouts; nothing in another name."""
+    return [name.partition("outcome=")[2].split(",")[0]] if name.startswith("rftd_rollouts_total") else []
 
 
 def replaced(record: Record, *, value: bytes) -> Draft:

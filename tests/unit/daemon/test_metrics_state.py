@@ -24,6 +24,7 @@ from rftd.storage.queries.curve import RewardCurves
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft
+from rftd.streams.events.signal import SignalLost
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.fencing import FenceView
@@ -113,9 +114,11 @@ async def test_the_last_step_is_told_whole(tmp_path: Path) -> None:
         items=1,
         tokens=1,
         duration_s=1.0,
-        metrics={**figures, "actor/lr": 1e-6, "actor/kl_loss": 0.75},
+        metrics={**figures, "signal/prompts_cut": 1.0, "actor/lr": 1e-6, "actor/kl_loss": 0.75},
     )
     run.tape.write(done, run.id, role="trainer")
+    lost = SignalLost(number=1, stage=1, step=50, cause="prompts_cut", reason="r", fix="f")
+    run.tape.write(lost, run.id, role="controller")
     async with desk_in(tmp_path, run.tape.clock) as desk:
         await desk.put(run.tape.drafts)
         values = shown(await desk.scrape())
@@ -124,6 +127,10 @@ async def test_the_last_step_is_told_whole(tmp_path: Path) -> None:
     assert values["rftd_train_effective_sample_ratio{experiment=small}"] == 0.5
     assert values["rftd_train_masked_ratio{advantage=negative,experiment=small}"] == 0.125
     assert values["rftd_train_learning_rate{experiment=small}"] == 1e-6
+    assert values["rftd_signal_ratio{experiment=small,of=prompts_cut}"] == 1
+    assert [name for name in values if "signal_lost" in name] == [
+        "rftd_signal_lost{cause=prompts_cut,experiment=small}"
+    ]
 
 
 async def test_an_experiment_has_few_series(tmp_path: Path) -> None:

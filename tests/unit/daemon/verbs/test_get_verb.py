@@ -1,4 +1,4 @@
-"""What `rftd get` says of a run whose explorers waited too long for weights."""
+"""What `rftd get` says of late weights, of a lost signal, and of rows that were no question of the model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from rftd.daemon.verbs.get import render
+from rftd.daemon.verbs.get import brief, render
 from rftd.daemon.views.experiments import ExperimentPage
 from rftd.ops.clock import ManualClock
 from rftd.storage.queries.books import Books
 from rftd.storage.queries.experiments import ExperimentDetail, ExperimentSummary, StageRow
+from rftd.storage.queries.signal import SignalRow
+from rftd.storage.queries.steps import EvalRow
 from rftd.storage.queries.weights import OverdueRow
 
 CLOCK = ManualClock()
@@ -98,3 +100,48 @@ LATE = OverdueRow(
 def test_overdue_weights_are_shown(given: ExperimentPage, says: str) -> None:
     assert says in shown(given)
     assert "overdue" not in shown(page(windows=0))
+
+
+SIGNAL = SignalRow(
+    cause="prompts_cut",
+    reason="every prompt was cut; fix: raise model.max_prompt_tokens",
+    since_step=4,
+    since_ns=NOW_NS,
+    step=7,
+    tokens=1234,
+    gradient_norm=0.5,
+    equal_groups=0.25,
+    prompts_cut=1.0,
+    answers_cut=0.0,
+    answers_empty=0.0,
+)
+
+
+def test_a_lost_signal_is_shown_with_the_shares_of_the_newest_step() -> None:
+    given = msgspec.structs.replace(page(windows=0), signal=SIGNAL)
+    found = shown(given)
+    assert (
+        "signal        lost at step 4: prompts_cut: every prompt was cut; fix: raise model.max_prompt_tokens" in found
+    )
+    assert "step 7: 25% of groups with equal rewards, 100% of prompts cut" in found
+    assert "1,234 tokens trained, gradient 0.5" in found
+    assert brief(given).endswith("signal lost at step 4: prompts_cut: " + str(SIGNAL.reason))
+    well = msgspec.structs.replace(SIGNAL, cause=None, reason=None)
+    assert "lost" not in shown(msgspec.structs.replace(given, signal=well))
+
+
+def test_an_evaluation_says_beside_its_score_which_rows_were_no_question_of_the_model() -> None:
+    row = EvalRow(
+        id="1",
+        stage=0,
+        taskset="held",
+        version=3,
+        generation=0,
+        rows=12,
+        score=0.0,
+        metrics={"prompts_cut_rows": 12.0, "failed_rows": 0.0},
+        completed_ns=NOW_NS,
+    )
+    given = msgspec.structs.replace(page(windows=0), evals=[row])
+    assert "0.000 -> 0.000  12 of 12 prompts were cut" in shown(given)
+    assert "no answer" not in shown(given)
