@@ -38,6 +38,7 @@ _ENDS: Final = (
     experiment.ExperimentCompleted,
     experiment.ExperimentFailed,
 )
+_THEN: Final = ("goes_on", "waits")
 
 
 class Shape(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -121,6 +122,7 @@ class MetricsFeed:
             return  # nothing leaves an end, and the second submission is the other half
         if isinstance(event, experiment.ExperimentSubmitted):
             self._name(id, event.spec)
+            self._begin(id)
         if isinstance(event, _ENDS):
             self._ended_ns[id] = decoded.head.time_ns
 
@@ -130,6 +132,14 @@ class MetricsFeed:
             self._name(id, spine.spec)
             if spine.status.ended:
                 self._ended_ns[id] = spine.status_ns
+            else:
+                self._begin(id)
+
+    def _begin(self, id: UUID) -> None:
+        """Lets rare counts begin at zero: of a series that begins at one, Prometheus sees no increase."""
+        self._of(self.metrics.nonfinite_steps, self._label(id))
+        for then in _THEN:
+            self._of(self.metrics.weight_sync_overdue, self._label(id), then)
 
     def _name(self, id: UUID, spec: ExperimentSpec) -> None:
         if id in self._names:
@@ -265,7 +275,7 @@ class MetricsFeed:
         self.metrics.weight_sync_duration.labels(name, method, "load").observe([event.duration_s])
 
     def _overdue(self, name: str, decoded: Decoded, event: weights.WeightsOverdue) -> None:
-        self._of(self.metrics.weight_sync_overdue, name, "waits" if event.version < 0 else "goes_on").inc()
+        self._of(self.metrics.weight_sync_overdue, name, _THEN[event.version < 0]).inc()
 
     def _heartbeat(self, name: str, decoded: Decoded, event: worker.Heartbeat) -> None:
         now_ns = decoded.head.time_ns

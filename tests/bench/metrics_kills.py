@@ -22,7 +22,8 @@ from figures import tell
 from synthetic.daemon.gauges import differing, expected, standing
 from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
+REREAD_S = 4.0
 SLOW = (
     "stages=[]",
     "buffer.total_steps=2000",
@@ -44,6 +45,8 @@ def compared(scene: Scene, name: str) -> tuple[int, dict[str, tuple[float | None
             continue
         wanted = expected(after, name)
         if expected(before, name) != wanted:
+            # A scrape shows for a while what it has just read (`metrics_scrape.REST`), and the next is to read anew.
+            time.sleep(REREAD_S)
             continue
         return len(wanted), differing(standing(text, name), wanted)
     raise SystemExit("no scrape between two equal pages")
