@@ -25,5 +25,6 @@
                 acknowledged, `struck_worker` and `zombie_trainers` that wake after their replacement.
     servers/    real Kafka and Postgres servers: `cluster_scene`, `three_brokers`, and `end_servers`, which leaves none.
     docs/       the documents as tests: `pages` cuts them, `package` installs their third parties, `world` runs them.
+    dashboards/ the dashboards and rules of `ops/`, as data: panels, alerts with what makes each fire, and the files.
     until.py    waits for what nothing announces.
 """
