@@ -26,6 +26,8 @@ from rftd.daemon.config.schema.section import (
 from rftd.workers.rollout.sampling import HIGHEST_BIAS, HIGHEST_PENALTY
 
 _TEXT = "models are asked with text alone"
+_EPOCHS = "the epochs of all data are counted together"
+_AS_ALL = "write buffer.total_epochs"
 _PLACES = "sequential and shuffle go by the places of rows"
 
 
@@ -114,6 +116,7 @@ class Taskset(Section):
     data_selector: DataSelector = section(DataSelector)
     repeat_times: Count | None = None
     """For held-out tasksets; how often a training task is tried is `algorithm.repeat_times`."""
+    total_epochs: Count | None = refused(None, why=_EPOCHS, fix=_AS_ALL, same_as="buffer.total_epochs")
     max_retry_times: Natural = 3
     max_retry_interval: Seconds = harmless(1.0)
     enable_progress_bar: bool = harmless(False, why="rftd watch shows the progress")
@@ -141,6 +144,7 @@ class ExperienceBuffer(Section):
     max_read_timeout: Seconds = 1800.0
     """After it an incomplete batch is trained, as the guide says; Trinity-RFT 0.6 drops it."""
     replay_buffer: ReplayBuffer = section(ReplayBuffer)
+    total_epochs: Count | None = refused(None, why=_EPOCHS, fix=_AS_ALL, same_as="buffer.total_epochs")
     split: str = "train"
     subset_name: str | None = None
     format: Format = section(Format)
@@ -158,6 +162,7 @@ class ExplorerInput(Section):
 
     taskset: Taskset | None = None
     tasksets: list[Taskset] = []
+    """In the place of `taskset`: an epoch holds every row of each once, in turns that are drawn for the epoch."""
     eval_tasksets: list[Taskset] = []
     default_workflow_type: str | None = None
     default_eval_workflow_type: str | None = None

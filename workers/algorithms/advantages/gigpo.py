@@ -45,6 +45,8 @@ class GigpoAdvantage(OneGroup):
             raise ConfigError(
                 f"fnorm is {self.fnorm!r}", field="advantage_fn_args.fnorm", fix=f"use {' or '.join(NORMS)}"
             )
+        if not self.omega >= 0:
+            raise ConfigError(f"omega is {self.omega}", field="advantage_fn_args.omega", fix="use 0 or more")
         if not 0 <= self.gamma <= 1:
             raise ConfigError(f"gamma is {self.gamma}", field="advantage_fn_args.gamma", fix="use a number from 0 to 1")
         if not self.epsilon > 0:

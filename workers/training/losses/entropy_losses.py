@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
 
 
@@ -24,12 +25,21 @@ def none(**_ignored: object) -> EntropyLoss:
 
 def default(*, entropy_coef: float = 0.0) -> EntropyLoss:
     """The term is -entropy_coef · H, of every trained token."""
-    return EntropyLoss(float(entropy_coef))
+    return EntropyLoss(_bonus(entropy_coef))
 
 
 def mix(*, entropy_coef: float = 0.0) -> EntropyLoss:
     """The term is -entropy_coef · H, of the trained tokens that the policy drew: an expert's rows do not count."""
-    return EntropyLoss(float(entropy_coef), without_expert=True)
+    return EntropyLoss(_bonus(entropy_coef), without_expert=True)
+
+
+def _bonus(entropy_coef: float) -> float:
+    """The coefficient. Raises ConfigError below 0, where undecided tokens would be trained away."""
+    if not entropy_coef >= 0:
+        raise ConfigError(
+            f"entropy_coef is {entropy_coef}", field="entropy_loss_fn_args.entropy_coef", fix="use 0 or more"
+        )
+    return float(entropy_coef)
 
 
 ENTROPY_LOSSES: Final = Plugins[EntropyLoss](

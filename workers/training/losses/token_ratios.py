@@ -48,6 +48,7 @@ class PpoLoss:
             raise ConfigError(
                 f"clip_ratio_c is {self.clip_ratio_c}", field="policy_loss_fn_args.clip_ratio_c", fix="use one above 1"
             )
+        arguments.at_least(0, delta=self.delta)
 
     @property
     def needs_old_logprobs(self) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages.baselines import NoAdvantage
 from rftd.workers.training.losses.policy_loss import LOG_RATIO_LIMIT
-from rftd.workers.training.token_advantages.returns import check_share
+from rftd.workers.training.token_advantages.returns import check_not_negative, check_share
 from rftd.workers.training.token_advantages.token_advantage import PassField
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ class OnPolicyDistillAdvantage(NoAdvantage):
     """
 
     kl_coef: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_not_negative("kl_coef", self.kl_coef)
 
     @property
     def needs(self) -> frozenset[PassField]:
@@ -65,6 +68,7 @@ class JsdAdvantage(NoAdvantage):
     lambda 0 it is t - s, and at lambda 1 s - t, which trains away from the teacher."""
 
     def __post_init__(self) -> None:
+        check_not_negative("kl_coef", self.kl_coef)
         check_share("lambda_coef", self.lambda_coef)
         if self.temperature is not None and not self.temperature > 0:
             raise ConfigError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages.grpo import GrpoAdvantage
+from rftd.workers.training.token_advantages.returns import check_not_negative
 from rftd.workers.training.token_advantages.token_advantage import PassField
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ class ClipBAdvantage(GrpoAdvantage):
     """
 
     mu: float = 2.5
+
+    def __post_init__(self) -> None:
+        GrpoAdvantage.__post_init__(self)
+        check_not_negative("mu", self.mu)
 
     @property
     def needs(self) -> frozenset[PassField]:
@@ -60,6 +65,7 @@ class ClipVAdvantage(GrpoAdvantage):
 
     def __post_init__(self) -> None:
         GrpoAdvantage.__post_init__(self)
+        check_not_negative("mu", self.mu)
         if not 0 <= self.max_frac <= 1:
             raise ConfigError(
                 f"max_frac is {self.max_frac}", field="advantage_fn_args.max_frac", fix="use a number from 0 to 1"

@@ -100,6 +100,12 @@ class ReinforcePlusPlusBaselineAdvantage(OneGroup):
         return whitened(batch.advantages)
 
 
+def check_not_negative(name: str, value: float) -> None:
+    """Raises ConfigError if the argument is below 0, or no number."""
+    if not value >= 0:
+        raise ConfigError(f"{name} is {value}", field=f"advantage_fn_args.{name}", fix="use 0 or more")
+
+
 def check_share(name: str, value: float) -> None:
     """Raises ConfigError if the argument is not from 0 to 1."""
     if not 0 <= value <= 1:

@@ -45,6 +45,36 @@ def test_arguments_that_no_engine_takes_are_refused_at_submission(
 
 
 @pytest.mark.parametrize(
+    ("part", "argument"),
+    [
+        ("policy_loss_fn=ppo", "delta"),
+        ("entropy_loss_fn=default", "entropy_coef"),
+        ("entropy_loss_fn=mix", "entropy_coef"),
+        ("advantage_fn=clipb", "mu"),
+        ("advantage_fn=clipv", "mu"),
+        ("advantage_fn=jsd", "kl_coef"),
+        ("advantage_fn=on_policy_distill", "kl_coef"),
+        ("advantage_fn=gigpo", "omega"),
+    ],
+)
+def test_an_argument_below_its_least_is_refused_at_submission(errors: Errors, part: str, argument: str) -> None:
+    name = part.partition("=")[0]
+    texts = errors(overrides=[f"algorithm.{part}", f"algorithm.{name}_args={{{argument}: -0.5}}"])
+    (text,) = [each for each in texts if f"algorithm.{name}_args.{argument}: is -0.5" in each]
+    assert "use 0 or more" in text
+
+
+@pytest.mark.parametrize("buffer", ["explorer_input.taskset", "trainer_input.experience_buffer"])
+def test_a_buffer_counts_no_epochs_of_its_own(load: Load, errors: Errors, buffer: str) -> None:
+    """Trinity-RFT fills the field in; written out, it may say what the file says anyway."""
+    field = f"buffer.{buffer}.total_epochs"
+    assert load(overrides=[f"{field}=1"]).spec.stages == load().spec.stages
+    (text,) = errors(overrides=[f"{field}=3"])
+    assert f"{field}: is 3" in text
+    assert "write buffer.total_epochs" in text
+
+
+@pytest.mark.parametrize(
     ("arguments", "field", "says", "fix"),
     [
         ("{vllm: {model: /x}}", "vllm.model", "is said elsewhere", "write model.model_path"),
