@@ -13,6 +13,7 @@ correction    how tokens of older weights are corrected for
 spec          what an experiment is, resolved
 schedule      which weights an explore step needs, when weights are published, when an evaluation is due
 row_order     which row comes at which place of the experiment: a pure function
+stage_tasks   the tasks of a stage: the rows of its tasksets, one after another
 worker_state  what a worker does or waits for: the list of its states
 naming        which experiment a name or an id means
 split_submission       experiments that are handed in as two halves

@@ -16,6 +16,7 @@ from rftd.streams.cluster import ClusterSpec
 from rftd.streams.correction import CorrectionSpec
 from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
+from rftd.streams.updates import UpdatesSpec
 
 # A default says what logs mean that were written before the field was there: it never changes, whatever new
 # experiments get. Events write every field out.
@@ -279,18 +280,10 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     needs: EngineNeeds = EngineNeeds()
     environment: tuple[str, ...] = ()
     """Names of environment variables that the explorer needs; values are read where it runs."""
+    environment_values: dict[str, str] = {}
+    """Variables that each explorer is given; none is a secret."""
     eval_engine: str = "own"
     """`shared`: evaluations are answered by the engine of the rollouts; `own`: by another one beside it."""
-
-
-class UpdatesSpec(Spec, frozen=True, kw_only=True):
-    """The optimizer steps that one batch gives: epochs over it in mini-batches."""
-
-    epochs: Index = 1
-    mini_batch_items: Index = 0
-    """Items of the batch in one optimizer step; 0: all of them."""
-    shuffle: bool = False
-    """Each epoch has an order of its own, drawn from the experiment's seed and the step."""
 
 
 class TrainerSpec(Spec, frozen=True, kw_only=True):
@@ -352,6 +345,8 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     model: ModelSpec
     taskset: TasksetSpec | None = None
     """Tasks to explore (`both`)."""
+    more_tasksets: tuple[TasksetSpec, ...] = ()
+    """Tasks that are explored among them; rows are counted on from one taskset to the next (`stage_tasks`)."""
     dataset: TasksetSpec | None = None
     """Rows to train on (`train`), or those of an expert beside the experiences (`mix`)."""
     expert_rows: Index = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -17,6 +18,7 @@ from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.folds.spine import Kept, Spine, Status
 from rftd.streams.shared_history import SharedHistory
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.devices.host import ANY_HOST, Host
 
 _DATA: Final = ("digest", "rows", "selector", "seed")
@@ -186,11 +188,9 @@ def _goes_on(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentFor
     if 0 < done < stage.total_steps:
         # Plans of the shared history name rows by position: in another dataset, or another order of the same one,
         # those rows would be repeated or skipped.
-        for field, before, after in (
-            ("buffer.trainer_input.experience_buffer", old.dataset, stage.dataset),
-            ("buffer.explorer_input.taskset", old.taskset, stage.taskset),
-        ):
-            _same_data(field, stage, before, after)
+        _same_data("buffer.trainer_input.experience_buffer", stage, old.dataset, stage.dataset)
+        for before, after in zip_longest(tasksets_of(old), tasksets_of(stage)):
+            _same_data("buffer.explorer_input.taskset", stage, before, after)
 
 
 def _same_data(field: str, stage: StageSpec, before: TasksetSpec | None, after: TasksetSpec | None) -> None:

@@ -20,6 +20,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.plugins import Plugins
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TasksetSpec
+from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.control.obstacle import PART_MISSING, Obstacle
 from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy
@@ -57,8 +58,8 @@ def check_tasksets(spec: ExperimentSpec, found: Findings | None = None) -> None:
 
 def _tasksets(stage: StageSpec) -> Iterator[tuple[TasksetSpec, FieldPath]]:
     """Each taskset, and where the file has it."""
-    if stage.taskset is not None:
-        yield stage.taskset, (*INPUT, "taskset")
+    for number, taskset in enumerate(tasksets_of(stage)):
+        yield taskset, (*INPUT, "tasksets", number) if stage.more_tasksets else (*INPUT, "taskset")
     for number, taskset in enumerate(stage.evals):
         yield taskset, (*INPUT, "eval_tasksets", number)
 
@@ -167,25 +168,29 @@ def _stage(stage: StageSpec, host: Host, found: Findings) -> StageSpec:
             WORKFLOWS.check(each.workflow)
             with found.of(stage, path, at="default_reward_fn_type"):
                 check_names(each)
-    taskset = counted.get((*INPUT, "taskset"))
+    own = len(tasksets_of(stage))
+    places = [path for _, path in _tasksets(stage)]
+    tasksets = tuple(counted[path] for path in places[:own] if path in counted)
     dataset = counted.get(_dataset(stage))
-    if (stage.taskset and not taskset) or (stage.dataset and not dataset):
+    if len(tasksets) < own or (stage.dataset and not dataset):
         return stage  # how many steps its rows make, nobody knows
+    tasks = sum(each.rows for each in tasksets)
     total_steps = stage.total_steps
     collect_groups = stage.collect_groups
     if stage.kind == "explore":
-        collect_groups = collect_groups or stage.total_epochs * (taskset.rows if taskset else 0)
+        collect_groups = collect_groups or stage.total_epochs * tasks
     elif total_steps == 0:
-        rows = taskset.rows if taskset else dataset.rows if dataset else 0
-        size = stage.batch_size if taskset else stage.train_batch_size
+        rows = tasks if own else dataset.rows if dataset else 0
+        size = stage.batch_size if own else stage.train_batch_size
         total_steps = stage.total_epochs * rows // size
         with found.of(stage):
             _check_steps(stage, total_steps, rows, size)
     return msgspec.structs.replace(
         stage,
-        taskset=taskset,
+        taskset=tasksets[0] if tasksets else None,
+        more_tasksets=tasksets[1:],
         dataset=dataset,
-        evals=tuple(counted.get(path, each) for each, path in _tasksets(stage) if each is not stage.taskset),
+        evals=tuple(counted.get(path, each) for each, path in list(_tasksets(stage))[own:]),
         total_steps=total_steps,
         collect_groups=collect_groups,
         algorithm=_with_warmup(stage.algorithm, total_steps),
@@ -339,9 +344,8 @@ def missing_part(spec: ExperimentSpec, recorded: Mapping[str, str]) -> Obstacle 
             rollout_engines.ENGINES.check(stage.rollout.engine)
             make_policy(stage.policy)
             make_priority(stage.policy.priority)
-            for taskset in (stage.taskset, *stage.evals):
-                if taskset is not None:
-                    check_names(taskset)
+            for taskset in (*tasksets_of(stage), *stage.evals):
+                check_names(taskset)
     except ConfigError as error:
         return Obstacle(cause=PART_MISSING, reason=error.what, fix=error.fix or "install it")
     return None

@@ -15,6 +15,7 @@ from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsRequested
 from rftd.streams.folds.groups import Lease
 from rftd.streams.spec import StageSpec
+from rftd.streams.stage_tasks import task_place, tasksets_of
 from rftd.workers.control.deciders import asked
 from rftd.workers.control.hold import Hold, NoStage, Paused
 from rftd.workers.control.holds import ClosesGroups, Collects, TooFewExperiences
@@ -99,7 +100,9 @@ def _straggler(scene: Scene) -> Iterator[Wait]:
     group = groups.open[lease.group]
     stage = scene.state.spine.stage_spec()
     left = ", ".join(map(str, group.left_of(lease)))
-    what = f"task {group.sequence} of explore step {step_of(stage, group)} (row {group.row} of epoch {group.epoch})"
+    number, row = task_place(stage, group.row)
+    of = f" of {tasksets_of(stage)[number].name}" if stage.more_tasksets else ""
+    what = f"task {group.sequence} of explore step {step_of(stage, group)} (row {row} of epoch {group.epoch}{of})"
     what += f": rollout {left} of {group.repeat_times} with explorer {lease.slot}, for {age_s:.0f} s"
     if mean_s is not None:
         what += f"; {mean_s:.1f} s is usual"

@@ -16,8 +16,8 @@ from rftd.streams.log_place import ExperienceOffset
 class TaskLeased(Event, frozen=True, kw_only=True):
     """One group of rollouts of one task, given to a worker slot. Consumed by the explorer in that slot.
 
-    Row `row` of the stage's taskset in epoch `epoch`; `rollouts` are the indices still to do: rollout i of the group
-    has the id derive(group, "rollout", i).
+    Row `row` of the stage's tasksets, counted on from one to the next, in epoch `epoch`; `rollouts` are the indices
+    still to do: rollout i of the group has the id derive(group, "rollout", i).
     """
 
     lease: UUID
@@ -38,7 +38,7 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     pinned: bool = False
     """The rollout begins on exactly `min_version`, and keeps it to its end: weights change only between groups."""
     digest: str = ""
-    """sha256 of the taskset's bytes; a worker that reads another dataset must refuse."""
+    """sha256 of the bytes of the row's taskset; a worker that reads another dataset must refuse."""
     alone: bool = False
     """The worker has no other lease while it has this one: if it dies, it is known of which group."""
     timeout_s: Finite = 0.0

@@ -17,15 +17,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from rftd.streams.correction import CorrectionPart, CorrectionSpec
-from rftd.streams.spec import (
-    AlgorithmSpec,
-    ExperimentSpec,
-    ModelSpec,
-    OptimizerSpec,
-    StageSpec,
-    TrainerSpec,
-    UpdatesSpec,
-)
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.streams.updates import UpdatesSpec
 from rftd.workers.algorithms.registry import lookup, names
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engine import TrainBatch, TrainSample

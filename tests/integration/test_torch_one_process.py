@@ -15,7 +15,8 @@ from rftd.daemon.supervisor.run import Run
 from rftd.ops.logs import logger
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, TrainerSpec, UpdatesSpec
+from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, TrainerSpec
+from rftd.streams.updates import UpdatesSpec
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training import loop
 from rftd.workers.training.engines.registry import make_engine

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.row_order import SELECTORS, locate, permutation
+from rftd.streams.row_order import SELECTORS, RowOrder, locate, locate_among, permutation
 
 
 @given(
@@ -40,3 +41,35 @@ def test_shuffle_differs_between_epochs_and_between_seeds() -> None:
 def test_an_unknown_selector_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'random'; known: sequential, shuffle"):
         locate(0, rows=1, selector="random", seed=0)
+
+
+@st.composite
+def _orders(draw: st.DrawFn) -> tuple[RowOrder, ...]:
+    order = st.builds(RowOrder, st.integers(1, 20), st.sampled_from(SELECTORS), st.integers(0, 9))
+    return tuple(draw(st.lists(order, min_size=1, max_size=4)))
+
+
+@given(orders=_orders(), epoch=st.integers(0, 50))
+def test_each_epoch_holds_every_row_of_several_datasets_once_and_each_in_its_own_order(
+    orders: tuple[RowOrder, ...], epoch: int
+) -> None:
+    total = sum(each.rows for each in orders)
+    places = range(epoch * total, (epoch + 1) * total)
+    found = [locate_among(place, orders) for place in places]
+    assert sorted(row for row, _ in found) == list(range(total))
+    assert {number for _, number in found} == {epoch}
+    first = 0
+    for rows, selector, seed in orders:
+        own = [row - first for row, _ in found if first <= row < first + rows]
+        alone = range(epoch * rows, (epoch + 1) * rows)
+        assert own == [locate(place, rows=rows, selector=selector, seed=seed)[0] for place in alone]
+        first += rows
+
+
+def test_the_turns_of_several_datasets_are_drawn_as_trinity_rft_draws_them() -> None:
+    orders = (RowOrder(3, "sequential", 0), RowOrder(5, "sequential", 0))
+    for epoch in (0, 1, 7):
+        turns = [0] * 3 + [1] * 5
+        np.random.default_rng(epoch).shuffle(turns)
+        found = [locate_among(epoch * 8 + place, orders)[0] for place in range(8)]
+        assert [int(row >= 3) for row in found] == turns

@@ -17,13 +17,14 @@ from rftd.streams.folds.failed_tasks import STAGE_ENDED
 from rftd.streams.folds.groups import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
+from rftd.streams.stage_tasks import task_place, tasksets_of
 
 
-def attempts_of(stage: StageSpec) -> int:
-    """The number of times that a missing rollout is leased before it counts as failed. Raises ConfigError."""
+def attempts_of(stage: StageSpec, row: int) -> int:
+    """The number of times that a missing rollout of a task is leased before it counts as failed. Raises ConfigError."""
     if stage.taskset is None:
         raise ConfigError(f"stage {stage.name!r} explores and has no taskset", field="taskset", fix="submit it anew")
-    return stage.taskset.max_retry_times + 1
+    return tasksets_of(stage)[task_place(stage, row).taskset].max_retry_times + 1
 
 
 def leasable(stage: StageSpec, group: Group) -> tuple[int, ...]:
@@ -34,7 +35,7 @@ def leasable(stage: StageSpec, group: Group) -> tuple[int, ...]:
     served = stage.serving is not None
     if group.losses_alone >= limits.LOSSES_ALONE and not served:
         return ()
-    most = math.inf if served else attempts_of(stage)
+    most = math.inf if served else attempts_of(stage, group.row)
     under_way = group.under_way
     # The usual case of a group that was just leased, asked for every open group in every turn: it costs one
     # comparison.

@@ -7,7 +7,6 @@ from itertools import count, islice
 from uuid import UUID
 
 from rftd.ops import limits
-from rftd.ops.errors import ConfigError
 from rftd.ops.ids import derive
 from rftd.streams.decision import Decision, slot_partition
 from rftd.streams.events.task import TaskLeased
@@ -15,8 +14,8 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.groups import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.group_id import group_id
-from rftd.streams.row_order import locate
-from rftd.streams.spec import StageSpec, TasksetSpec
+from rftd.streams.spec import StageSpec
+from rftd.streams.stage_tasks import task_at, task_place, tasksets_of
 from rftd.workers.control.closing import leasable, left_to_collect, loose_groups
 from rftd.workers.control.holds import AllGivenOut, LeaseHold, NoCredits, NoneOffered, PolicyFull
 from rftd.workers.control.isolation import Isolation, is_suspect
@@ -186,8 +185,7 @@ def sequences_to_lease(state: RunState) -> Iterator[int]:
 
 
 def _new_group(state: RunState, stage: StageSpec, sequence: int, begin: Begin) -> Group:
-    taskset = _taskset(stage)
-    row, epoch = locate(sequence, rows=taskset.rows, selector=taskset.selector, seed=taskset.seed)
+    row, epoch = task_at(stage, sequence)
     group = Group(group_id(state.experiment, state.spine.stage, sequence))
     group.sequence = sequence
     group.stage = state.spine.stage
@@ -235,7 +233,7 @@ def next_lease(
         deadline_s=timeout_s + LEASE_GRACE_S,
         min_version=group.min_version,
         pinned=pinned,
-        digest=_taskset(stage).digest,
+        digest=tasksets_of(stage)[task_place(stage, group.row).taskset].digest,
         alone=alone,
         timeout_s=timeout_s,
         reissue=reissue,
@@ -253,9 +251,3 @@ def held_version(state: RunState, worker: WorkerStarted) -> int:
         return loaded[0]
     newest = state.weights.newest(state.spine)
     return newest.version if newest is not None else 0
-
-
-def _taskset(stage: StageSpec) -> TasksetSpec:
-    if stage.taskset is None or stage.taskset.rows <= 0:
-        raise ConfigError(f"stage {stage.name!r} explores and has no tasks", field="taskset", fix="submit it anew")
-    return stage.taskset

@@ -21,6 +21,7 @@ from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.follower import Follower
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.streams.stage_tasks import task_place, tasksets_of
 from rftd.streams.topics import partition_of
 from rftd.streams.worker_state import WorkerState
 from rftd.workers.devices.device_turn import DeviceTurn
@@ -67,8 +68,8 @@ class Explorer:
         self._tasksets = OpenTasksets()
         self._conversations: Conversations | None = None
         """Those that it serves; then they are its tasks."""
-        self._rollouts: dict[int, LeasedRollouts] = {}
-        """The rollouts of each stage that explores."""
+        self._rollouts: dict[tuple[int, int], LeasedRollouts] = {}
+        """The rollouts of each stage and taskset of it."""
         self._engine: RolloutEngine | None = None
         self._slots = 0
         self._evaluator: Evaluator | None = None
@@ -85,6 +86,8 @@ class Explorer:
         stage = next((each for each in spine.spec.stages if each.kind != "train"), spine.spec.stages[0])
         spec = spine.spec
         exploring = [each for each in spec.stages if each.taskset is not None] or [stage]
+        # Before the first engine, workflow or program is started: each of them reads what it is told in this way.
+        os.environ.update(stage.rollout.environment_values)
         # All stages share the engine, so it has the places of the busiest.
         slots = self._slots = max(each.rollout.concurrency for each in exploring)
         engine = self._engine = await open_engine(spec, stage, slots=slots, clock=self._member.clock)
@@ -115,9 +118,10 @@ class Explorer:
         for index, each in enumerate(spec.stages):
             if each.serving is not None:
                 server = self._server(index, spec, engine, tokenizer, places[index])
-            elif each.taskset is not None:
-                self._rollouts[index] = self._leased(
-                    each, each.taskset, spec, engine, tokenizer, auxiliary, places[index]
+                continue
+            for number, taskset in enumerate(tasksets_of(each)):
+                self._rollouts[index, number] = self._leased(
+                    each, taskset, spec, engine, tokenizer, auxiliary, places[index]
                 )
         # Only now, for from here on it is given work: whatever can be refused was refused before.
         await self._member.join(slots)
@@ -156,7 +160,7 @@ class Explorer:
         auxiliary: AuxiliaryModels,
         places: RolloutPlaces,
     ) -> LeasedRollouts:
-        """The rollouts of one stage. Raises ConfigError if its workflow or reward cannot be opened."""
+        """The rollouts of one taskset. Raises ConfigError if its workflow or reward cannot be opened."""
         rollouts = Rollouts(
             WorkflowRunner(
                 taskset,
@@ -178,6 +182,7 @@ class Explorer:
             seed=spec.seed,
             greedy_rollouts=stage.algorithm.greedy_rollouts,
             sampling=taskset.sampling,
+            usual=tasksets_of(stage)[0].sampling,
             trained=stage.kind != "explore",
         )
 
@@ -254,9 +259,9 @@ class Explorer:
             return
         async with self._gate.passing(lease.min_version, pinned=lease.pinned):
             stage = self._stage(lease.stage)
-            assert stage.taskset is not None
-            taskset = await self._tasksets.get(stage.taskset, lease.digest)
-            await self._rollouts[lease.stage].run(lease, taskset, partial(self._hand_over, lease))
+            number, row = task_place(stage, lease.row)
+            taskset = await self._tasksets.get(tasksets_of(stage)[number], lease.digest)
+            await self._rollouts[lease.stage, number].run(lease, taskset, partial(self._hand_over, lease), row=row)
 
     async def _hand_over(self, lease: TaskLeased, events: Sequence[ExperienceProduced | RolloutFailed]) -> None:
         if self._engine is not None and any(isinstance(event, RolloutFailed) for event in events):

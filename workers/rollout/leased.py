@@ -14,7 +14,7 @@ from rftd.ops.errors import RftdError
 from rftd.ops.ids import NAMESPACE, derive_each, derive_from_each
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.arrays import Array
-from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
+from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, SamplingSpan
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.spec import SamplingSpec
 from rftd.workers.membership import explain
@@ -53,17 +53,20 @@ class LeasedRollouts:
         seed: int,
         greedy_rollouts: int = 0,
         sampling: SamplingSpec | None = None,
+        usual: SamplingSpec | None = None,
         trained: bool = True,
     ) -> None:
         """The first `greedy_rollouts` of each group are drawn greedily, which cannot be trained, else by `sampling`.
 
-        Of a stage that is `trained`, a rollout that no trainer could learn from fails.
+        A trainer takes tokens for drawn by the `usual` settings, None for these, where nothing else is said of them. Of
+        a stage that is `trained`, a rollout that no trainer could learn from fails.
         """
         self._rollouts = rollouts
         self._artifacts = artifacts
         self._seed = seed
         self._trained = trained
         self._greedy_rollouts = greedy_rollouts
+        self._drawn = sampling if usual is not None and sampling != usual else None
         self._greedy = msgspec.structs.replace(sampling or SamplingSpec(), temperature=0.0)
 
     @property
@@ -71,8 +74,11 @@ class LeasedRollouts:
         """Rollouts that have a place and the device."""
         return self._rollouts.running
 
-    async def run(self, lease: TaskLeased, taskset: Taskset, hand_over: HandOverEvents) -> None:
-        """Makes the lease's rollouts, and hands over the event that each ends with, as they end."""
+    async def run(self, lease: TaskLeased, taskset: Taskset, hand_over: HandOverEvents, *, row: int) -> None:
+        """Makes the lease's rollouts of a row, and hands over the event that each ends with, as they end.
+
+        `row` is the task's in its taskset: the lease counts over all tasksets of the stage.
+        """
 
         async def ended(outcomes: Sequence[RolloutOutcome]) -> None:
             experiences = experience_ids([outcome.request.id for outcome in outcomes])
@@ -80,15 +86,16 @@ class LeasedRollouts:
             for experience, outcome in zip(experiences, outcomes, strict=True):
                 number = outcome.request.number
                 if isinstance(outcome.result, RolloutResult):
-                    event = experience_of(experience, lease, number, outcome.result, outcome.duration_s)
+                    result = outcome.result if self._drawn is None else with_sampling(outcome.result, self._drawn)
+                    event = experience_of(experience, lease, number, result, outcome.duration_s)
                     events.append(event if _fits(event) else await stored(event, self._artifacts))
                 else:
                     events.append(failure_of(lease, number, outcome.result))
             await hand_over(events)
 
-        await self._rollouts.run(self._requests(lease), taskset, ended, timeout_s=lease.timeout_s)
+        await self._rollouts.run(self._requests(lease, row), taskset, ended, timeout_s=lease.timeout_s)
 
-    def _requests(self, lease: TaskLeased) -> list[RolloutRequest]:
+    def _requests(self, lease: TaskLeased, row: int) -> list[RolloutRequest]:
         """A group of n is n requests; a single rollout is a group of one."""
         numbers = lease.rollouts
         ids = rollout_ids(lease.group, numbers)
@@ -98,13 +105,28 @@ class LeasedRollouts:
                 number=number,
                 id=id,
                 seed=seed,
-                row=lease.row,
+                row=row,
                 epoch=lease.epoch,
                 sampling=self._greedy if number < self._greedy_rollouts else None,
                 trained=self._trained and number >= self._greedy_rollouts,
             )
             for number, id, seed in zip(numbers, ids, seeds, strict=True)
         ]
+
+
+def with_sampling(result: RolloutResult, usual: SamplingSpec) -> RolloutResult:
+    """The result, which says of every token how it was drawn: by the usual settings where it said nothing."""
+    response = len(result.tokens) - result.prompt_tokens
+    end = SamplingSpan(response, response, usual.temperature)
+    spans: list[SamplingSpan] = []
+    place = 0
+    for said in (*result.sampling, end):
+        if place < said.start:
+            spans.append(SamplingSpan(place, said.start, usual.temperature, usual.top_p, usual.top_k))
+        if said is not end:
+            spans.append(said)
+        place = said.end
+    return msgspec.structs.replace(result, sampling=tuple(spans))
 
 
 async def stored(event: ExperienceProduced, artifacts: ArtifactStore) -> ExperienceProduced:

@@ -146,14 +146,12 @@ class OpenTasksets:
     """The tasksets of a process, each opened once."""
 
     def __init__(self) -> None:
-        self._tasksets: dict[str, Taskset] = {}
+        self._tasksets: list[Taskset] = []
         self._opening = asyncio.Lock()
 
     async def get(self, spec: TasksetSpec, digest: str) -> Taskset:
         """The taskset, as it is now. Raises DataError if it does not have this digest; an empty one fits any."""
-        taskset = self._tasksets.get(spec.name)
-        if taskset is None:
-            taskset = await self._opened(spec)
+        taskset = self._held(spec) or await self._opened(spec)
         found = await asyncio.to_thread(taskset.present_digest) if taskset.touched else taskset.digest
         if digest and found != digest:
             raise DataError(
@@ -165,9 +163,15 @@ class OpenTasksets:
 
     async def _opened(self, spec: TasksetSpec) -> Taskset:
         async with self._opening:  # many leases come at once, and a large file is read for its digest once
-            if spec.name not in self._tasksets:
-                self._tasksets[spec.name] = await asyncio.to_thread(Taskset.open, spec)
-            return self._tasksets[spec.name]
+            held = self._held(spec)
+            if held is None:
+                held = await asyncio.to_thread(Taskset.open, spec)
+                self._tasksets.append(held)
+            return held
+
+    def _held(self, spec: TasksetSpec) -> Taskset | None:
+        # By the whole of it: tasksets of two stages may have one name, or be one file that is read in two ways.
+        return next((each for each in self._tasksets if each.spec == spec), None)
 
 
 class _File:

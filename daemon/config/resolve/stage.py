@@ -23,7 +23,7 @@ from rftd.daemon.config.resolve.placement import with_devices, with_trainer_devi
 from rftd.daemon.config.resolve.rows import dataset, resolve_mix
 from rftd.daemon.config.resolve.serving import SERVE, as_served, conversations, with_server
 from rftd.daemon.config.resolve.stages import StageConfig
-from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_taskset
+from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_tasksets
 from rftd.daemon.config.resolve.tinker import as_tinker, check_sampling
 from rftd.daemon.config.resolve.trainer import check_objective, resolve_trainer, with_companions, with_updates
 from rftd.daemon.config.schema.experiment import Experiment
@@ -79,6 +79,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     if explores:
         rollout = schedule_rollouts(rollout, experiment, algorithm, sync, notes)
     folder = str(PurePosixPath(job_dir, config.name)) if config.prefix else job_dir
+    tasksets = _tasksets(experiment, lengths, algorithm.repeat_times, folder, notes) if explores else ()
     stage = StageSpec(
         name=config.name,
         folder=folder,
@@ -89,7 +90,8 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         train_batch_size=train_batch,
         algorithm=algorithm,
         model=_model(experiment, lengths, notes),
-        taskset=_tasks(experiment, lengths, algorithm.repeat_times, folder, notes) if explores else None,
+        taskset=tasksets[0] if tasksets else None,
+        more_tasksets=tasksets[1:],
         dataset=expert if explores else dataset(experiment, definition, algorithm.policy_loss, notes),
         expert_rows=expert_rows,
         evals=eval_tasksets(experiment, lengths, notes) if explores else (),
@@ -119,14 +121,14 @@ def _of_its_mode(experiment: Experiment, notes: Notes) -> Experiment:
     return as_benched(experiment, notes) if experiment.mode == BENCH else experiment
 
 
-def _tasks(
+def _tasksets(
     experiment: Experiment, lengths: LengthLimits, repeat_times: int, folder: str, notes: Notes
-) -> TasksetSpec | None:
+) -> tuple[TasksetSpec, ...]:
     if experiment.mode == BENCH:
-        return None
+        return ()
     if experiment.mode == SERVE:
-        return conversations(experiment, lengths, repeat_times, folder, notes)
-    return training_taskset(experiment, lengths, repeat_times, notes)
+        return (conversations(experiment, lengths, repeat_times, folder, notes),)
+    return training_tasksets(experiment, lengths, repeat_times, notes)
 
 
 def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes: Notes) -> str:

@@ -31,35 +31,42 @@ _OF_ROWS = (
 )
 
 
-def training_taskset(
+def training_tasksets(
     experiment: Experiment, lengths: LengthLimits, repeat_times: int, notes: Notes
-) -> TasksetSpec | None:
-    """The tasks to explore; None after saying what is missing."""
+) -> tuple[TasksetSpec, ...]:
+    """The tasks to explore, of one taskset or of several; none after saying what is missing."""
     given = experiment.buffer.explorer_input
     if given.taskset is not None and given.tasksets:
         notes.wrong((*_INPUT, "tasksets"), "taskset and tasksets are both given", "keep one of them")
-        return None
-    if len(given.tasksets) > 1:
-        what = f"has {len(given.tasksets)} training tasksets, and rftd explores one for now"
-        notes.wrong((*_INPUT, "tasksets"), what, "keep the first, or join the files into one", Unsupported)
-        return None
-    path: FieldPath = (*_INPUT, "tasksets", 0) if given.tasksets else (*_INPUT, "taskset")
-    taskset = given.tasksets[0] if given.tasksets else given.taskset
-    if taskset is None:
+        return ()
+    if given.taskset is None and not given.tasksets:
         notes.wrong(_INPUT, "names no taskset to explore", "set buffer.explorer_input.taskset.path")
-        return None
-    if taskset.repeat_times is not None and taskset.repeat_times != repeat_times:
-        notes.warn(f"taskset.repeat_times {taskset.repeat_times} gives way to algorithm.repeat_times {repeat_times}")
-    workflow = taskset.default_workflow_type or given.default_workflow_type
-    if not experiment.explorer.collect_only:
-        # What is only collected is not trained here, so any temperature will do.
-        _check_temperature(taskset, path, experiment, notes)
-    spec = _spec(
-        taskset, path, experiment, lengths, notes, name="taskset", repeat_times=repeat_times, workflow=workflow
-    )
-    if spec is not None and not experiment.explorer.collect_only:
-        _warn_of_other_distribution(spec.sampling, path, notes)
-    return spec
+        return ()
+    tasksets = given.tasksets or [given.taskset or Taskset()]
+    specs: list[TasksetSpec] = []
+    for index, taskset in enumerate(tasksets):
+        path: FieldPath = (*_INPUT, "tasksets", index) if given.tasksets else (*_INPUT, "taskset")
+        own = taskset.repeat_times
+        if own is not None and own != repeat_times:
+            notes.warn(f"{show(path[2:])}.repeat_times {own} gives way to algorithm.repeat_times {repeat_times}")
+        workflow = taskset.default_workflow_type or given.default_workflow_type
+        if not experiment.explorer.collect_only:
+            # What is only collected is not trained here, so any temperature will do.
+            _check_temperature(taskset, path, experiment, notes)
+        name = f"taskset_{index}" if len(tasksets) > 1 else "taskset"
+        spec = _spec(taskset, path, experiment, lengths, notes, name=name, repeat_times=repeat_times, workflow=workflow)
+        if spec is None:
+            continue
+        if not experiment.explorer.collect_only:
+            _warn_of_other_distribution(spec.sampling, path, notes)
+        _add(spec, specs, path, "training tasksets", notes)
+    return tuple(specs)
+
+
+def _add(spec: TasksetSpec, specs: list[TasksetSpec], path: FieldPath, kind: str, notes: Notes) -> None:
+    if any(spec.name == other.name for other in specs):
+        notes.wrong((*path, "name"), f"two {kind} are named {spec.name!r}", "give each its own name")
+    specs.append(spec)
 
 
 def conversation_taskset(experiment: Experiment, lengths: LengthLimits, repeat_times: int, notes: Notes) -> TasksetSpec:
@@ -91,11 +98,8 @@ def eval_tasksets(experiment: Experiment, lengths: LengthLimits, notes: Notes) -
             repeat_times=taskset.repeat_times or 1,
             workflow=taskset.default_workflow_type or given.default_eval_workflow_type or given.default_workflow_type,
         )
-        if spec is None:
-            continue
-        if any(spec.name == other.name for other in specs):
-            notes.wrong((*path, "name"), f"two eval tasksets are named {spec.name!r}", "give each its own name")
-        specs.append(spec)
+        if spec is not None:
+            _add(spec, specs, path, "eval tasksets", notes)
     return tuple(specs)
 
 

@@ -10,6 +10,7 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.spec import StageSpec, TasksetSpec
+from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.rollout.engines.tinker.arguments import undrawable
 from rftd.workers.weights.service import SERVICE
 
@@ -115,10 +116,13 @@ def check_sampling(stage: StageSpec, notes: Notes) -> None:
     """Refuses settings that the service cannot draw with, where it generates."""
     if stage.rollout.engine != TINKER:
         return
-    places: list[tuple[FieldPath, TasksetSpec | None]] = [(("taskset",), stage.taskset)]
+    own = tasksets_of(stage)
+    places: list[tuple[FieldPath, TasksetSpec]] = [(("tasksets", number), each) for number, each in enumerate(own)]
+    if len(own) == 1:
+        places = [(("taskset",), own[0])]
     places += [(("eval_tasksets", number), each) for number, each in enumerate(stage.evals)]
     for path, taskset in places:
-        for name in undrawable(taskset.sampling) if taskset is not None else ():
+        for name in undrawable(taskset.sampling):
             what = f"is not what the Tinker service can draw with: {name}"
             where = ("buffer", "explorer_input", *path, "rollout_args", name)
             notes.wrong(where, what, "leave it out, or generate with torch", Unsupported)

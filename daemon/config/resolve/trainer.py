@@ -16,7 +16,8 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.verl.table import critic_arguments
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import AlgorithmSpec, StageSpec, TrainerSpec, UpdatesSpec
+from rftd.streams.spec import AlgorithmSpec, StageSpec, TrainerSpec
+from rftd.streams.updates import UpdatesSpec
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
 from rftd.workers.algorithms.registry import lookup
 from rftd.workers.devices.host import Host

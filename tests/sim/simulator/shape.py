@@ -222,6 +222,8 @@ def make_spec(shape: Shape, *, data: Path, job: Path, seed: int) -> ExperimentSp
         train_batch_size=shape.groups * shape.repeat_times,
         algorithm=AlgorithmSpec(kind="grpo", repeat_times=shape.repeat_times, advantage="grpo", policy_loss="ppo"),
         taskset=taskset,
+        # In every third world, and by its number: what is drawn by chance stays as it was.
+        more_tasksets=(_taskset(data, "more", 7, shape),) if seed % 3 == 0 else (),
         evals=(_taskset(data, "held_out", 6, shape),) if shape.evals else (),
         eval_interval=shape.eval_interval,
         policy=shape.policy,
@@ -252,6 +254,7 @@ def _served(stage: StageSpec, job: Path) -> StageSpec:
             sampling=SamplingSpec(max_tokens=8),
             rows=LAST_INDEX,
         ),
+        more_tasksets=(),
         evals=(),
         eval_interval=0,
         max_read_timeout_s=1e9,

@@ -12,14 +12,8 @@ import numpy as np
 import torch
 from synthetic.models.algorithm_batches import make_algorithm, make_samples
 
-from rftd.streams.spec import (
-    ExperimentSpec,
-    ModelSpec,
-    OptimizerSpec,
-    StageSpec,
-    TrainerSpec,
-    UpdatesSpec,
-)
+from rftd.streams.spec import ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.streams.updates import UpdatesSpec
 from rftd.workers.algorithms.registry import lookup, names
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engine import TrainBatch, TrainerEngine

@@ -205,7 +205,7 @@ class Bench:
         async def take(events: Sequence[ExperienceProduced | RolloutFailed]) -> None:
             made.extend(events)
 
-        await self.leased().run(lease, cast(Any, rows), take)
+        await self.leased().run(lease, cast(Any, rows), take, row=lease.row)
         self.events += made
         failed = [event for event in made if isinstance(event, RolloutFailed)]
         assert len(made) == len({event.rollout for event in made}) == len(rollouts)

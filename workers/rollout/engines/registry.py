@@ -14,6 +14,7 @@ from rftd.ops.plugin_arguments import parsed
 from rftd.ops.plugins import Plugins
 from rftd.ops.processors import threads_of
 from rftd.streams.spec import ExperimentSpec, RolloutSpec, StageSpec, TasksetSpec
+from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
 
@@ -91,5 +92,4 @@ def _tasksets(experiment: ExperimentSpec) -> Iterator[TasksetSpec]:
     """The tasksets of every stage: the engine is opened once for all of them."""
     for stage in experiment.stages:
         yield from stage.evals
-        if stage.taskset is not None:
-            yield stage.taskset
+        yield from tasksets_of(stage)

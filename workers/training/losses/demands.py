@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from rftd.streams.spec import AlgorithmSpec, StageSpec
+from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.algorithms.registry import lookup
 from rftd.workers.training.losses.objective import Objective
 from rftd.workers.training.losses.policy_loss import LossNeeds
@@ -67,8 +68,10 @@ def _of_model(stage: StageSpec) -> Iterator[Demand]:
 
 def _of_rollouts(stage: StageSpec) -> Iterator[Demand]:
     """Greedy tokens carry log-probabilities at temperature 1, as those of a dataset do."""
-    if stage.taskset is not None and stage.taskset.sampling.temperature not in (0, 1):
-        by = f"a rollout at temperature {stage.taskset.sampling.temperature:g}"
+    for temperature in {each.sampling.temperature: None for each in tasksets_of(stage)}:
+        if temperature in (0, 1):
+            continue
+        by = f"a rollout at temperature {temperature:g}"
         fix = "write 1.0, or train with an engine that has it, such as torch"
         yield Demand("temperatures", ("model", "temperature"), by, fix)
 

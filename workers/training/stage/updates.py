@@ -15,7 +15,8 @@ import numpy as np
 import xxhash
 
 from rftd.ops.errors import TrainError
-from rftd.streams.spec import StageSpec, UpdatesSpec
+from rftd.streams.spec import StageSpec
+from rftd.streams.updates import UpdatesSpec
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.losses.objective import Objective
 from rftd.workers.training.losses.policy_loss import LossNeeds

@@ -50,7 +50,6 @@ EXCEPTIONS: Final[Mapping[tuple[str, int], Mapping[str, str]]] = {
     },
     # A reward of the reader's own, which the page tells to write.
     ("Align configuration with veRL", 186): {"buffer.explorer_input.default_reward_fn_type": NOT_OURS},
-    ("Align configuration with veRL", 323): {"buffer.explorer_input.tasksets": "rftd explores one for now"},
 }
 """Page and line of each block that does not load, with every field that is refused, and why."""
 

@@ -14,13 +14,15 @@ from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.ops.ids import derive
 from rftd.streams.events.experiment import ExperimentForked
+from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsActivated, WeightsRetired
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.groups import Group
 from rftd.streams.group_id import group_id
-from rftd.streams.row_order import locate
+from rftd.streams.row_order import RowOrder, locate, locate_among
 from rftd.streams.spec import RolloutSpec, StageSpec, TasksetSpec
-from rftd.workers.control.closing import close_groups
+from rftd.streams.stage_tasks import task_place
+from rftd.workers.control.closing import attempts_of, close_groups
 from rftd.workers.control.holds import AllGivenOut, NoCredits, PolicyFull
 from rftd.workers.control.leasing import (
     LEASE_GRACE_S,
@@ -289,6 +291,29 @@ def test_new_groups_take_the_rows_of_the_dataset_in_its_order() -> None:
     ]
     assert sorted(event.row for event in events[:5]) == [0, 1, 2, 3, 4]  # type: ignore[attr-defined]
     assert hold == PolicyFull(0, 0, 3 * BATCH)
+
+
+def test_groups_of_several_tasksets_go_on_where_the_log_says_and_each_has_its_own_digest_and_attempts() -> None:
+    small = TasksetSpec(name="small", path="p", rows=2, digest="S", max_retry_times=0)
+    large = TasksetSpec(name="large", path="q", rows=3, digest="L", selector="shuffle", seed=11, max_retry_times=2)
+    stage = stage_of(taskset=small, more_tasksets=(large,), kind="explore", collect_groups=10)
+    desk = Desk(stage)
+    [worker] = explorers(desk, 8)
+    seen: list[TaskLeased] = []
+    for _ in range(10):
+        # Whoever decides keeps nothing: the position is a fold of the log, as after a restart.
+        leases, _ = lease_groups(desk.state, stage, Credits(desk.state, [worker], REPEAT))
+        (event,) = desk.obey(leases[:1])
+        assert isinstance(event, TaskLeased)
+        desk.produce(event, range(REPEAT))
+        desk.obey(close_groups(desk.state, stage_over=False))
+        seen.append(event)
+    assert [event.sequence for event in seen] == list(range(10))
+    orders = (RowOrder(2, "sequential", 42), RowOrder(3, "shuffle", 11))
+    assert [(event.row, event.epoch) for event in seen] == [locate_among(place, orders) for place in range(10)]
+    assert [event.digest for event in seen] == ["S" if event.row < 2 else "L" for event in seen]
+    assert [task_place(stage, row) for row in range(5)] == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
+    assert [attempts_of(stage, row) for row in range(5)] == [1, 1, 3, 3, 3]
 
 
 def test_the_hold_of_a_stage_that_collects_counts_what_is_given_out() -> None:

@@ -33,7 +33,7 @@ async def test_no_failure_of_a_dead_engine_is_handed_over(tmp_path: Path) -> Non
         told.extend(events)
 
     with pytest.raises(ExceptionGroup) as raised:
-        await bench.leased().run(LEASE, cast(Any, Rows()), take)
+        await bench.leased().run(LEASE, cast(Any, Rows()), take, row=LEASE.row)
     assert raised.group_contains(WorkError, match="process 7 ended")
     assert told == []
     assert bench.at_rest()

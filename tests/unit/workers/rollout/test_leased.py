@@ -9,6 +9,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import msgspec
+import numpy as np
 import pytest
 from synthetic.worlds.rollout_bench import (
     LEASE,
@@ -27,8 +28,12 @@ from synthetic.worlds.rollout_bench import (
 )
 
 from rftd.ops.errors import RolloutTimeoutError
-from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
+from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, SamplingSpan, Span
 from rftd.streams.spec import SamplingSpec
+from rftd.workers.rollout.leased import LeasedRollouts
+from rftd.workers.rollout.rollouts import RolloutOutcome, Rollouts
+from rftd.workers.rollout.workflows.attempt import RolloutRequest
+from rftd.workers.rollout.workflows.result import RolloutResult
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +48,7 @@ async def test_the_first_lease_gets_its_places_before_the_next(tmp_path: Path) -
         ended.extend(event.group for event in events)
 
     leases = [msgspec.structs.replace(LEASE, group=UUID(int=number), rollouts=tuple(range(6))) for number in (1, 2)]
-    await asyncio.gather(*(leased.run(lease, cast(Any, Rows()), take) for lease in leases))
+    await asyncio.gather(*(leased.run(lease, cast(Any, Rows()), take, row=LEASE.row) for lease in leases))
     assert ended == [UUID(int=1)] * 6 + [UUID(int=2)] * 6
 
 
@@ -60,7 +65,7 @@ async def test_no_time_out_runs_while_the_outbox_is_full(tmp_path: Path, made: C
         await wait
         found.extend(events)
 
-    await bench.leased().run(msgspec.structs.replace(LEASE, rollouts=(0, 1, 2)), cast(Any, Rows()), take)
+    await bench.leased().run(msgspec.structs.replace(LEASE, rollouts=(0, 1, 2)), cast(Any, Rows()), take, row=LEASE.row)
     assert len(found) == 3
     assert all(isinstance(event, ExperienceProduced) for event in found)
 
@@ -84,7 +89,7 @@ async def test_together_leaves_what_each_would_leave_alone(tmp_path: Path) -> No
 async def test_greedy_rollouts_go_with_their_group(tmp_path: Path) -> None:
     for made in (Fated, FatedGroup):
         bench = Bench(tmp_path, made())
-        await bench.leased(greedy_rollouts=1).run(LEASE, cast(Any, Rows()), _nowhere)
+        await bench.leased(greedy_rollouts=1).run(LEASE, cast(Any, Rows()), _nowhere, row=LEASE.row)
         temperatures = {request.id: request.sampling.temperature for request in bench.engine.asked}
         assert [temperatures[id] for id in bench.ids("group")] == [0.0, 1.0, 1.0, 1.0]
 
@@ -99,7 +104,7 @@ async def test_what_cannot_be_trained_fails_where_it_is_trained(tmp_path: Path, 
         async def take(events: Sequence[Any], found: list[Any] = found) -> None:
             found.extend(events)
 
-        await bench.leased(trained=trained).run(LEASE, cast(Any, Rows(spec)), take)
+        await bench.leased(trained=trained).run(LEASE, cast(Any, Rows(spec)), take, row=LEASE.row)
         assert {isinstance(event, RolloutFailed) for event in found} == {trained}
         assert len(bench.engine.asked) == SIZE * (RETRIES + 1 if trained else 1)
         # Nothing trains on an evaluation, whatever its settings.
@@ -119,3 +124,45 @@ async def test_a_prompt_that_does_not_fit_is_not_asked(tmp_path: Path, cut: bool
 
 async def _nowhere(events: Sequence[object]) -> None:
     return None
+
+
+SILENT = RolloutResult(
+    tokens=np.arange(6, dtype=np.uint32),
+    prompt_tokens=2,
+    loss_mask=np.ones(4, np.uint8),
+    logprobs=np.zeros(4, np.float32),
+    spans=(Span(0, 0, 0, 4),),
+    reward=1.0,
+    sampling=(SamplingSpan(1, 3, 0.25),),
+)
+"""A result that says of half of its tokens how they were drawn."""
+
+
+class SilentRollouts:
+    """Rollouts whose workflow says as little."""
+
+    async def run(self, requests: Sequence[RolloutRequest], _taskset: Any, ended: Any, *, timeout_s: float) -> None:
+        await ended([RolloutOutcome(each, SILENT, timeout_s) for each in requests])
+
+
+@pytest.mark.parametrize(
+    ("temperature", "said"), [(1.0, [(1, 3, 0.25)]), (0.5, [(0, 1, 0.5), (1, 3, 0.25), (3, 4, 0.5)])]
+)
+async def test_tokens_of_which_nothing_is_said_are_those_of_their_own_taskset(
+    tmp_path: Path, temperature: float, said: list[tuple[int, int, float]]
+) -> None:
+    """A trainer takes tokens of which nothing is said for drawn as the first taskset says."""
+    found: list[ExperienceProduced | RolloutFailed] = []
+
+    async def take(events: Sequence[ExperienceProduced | RolloutFailed]) -> None:
+        found.extend(events)
+
+    sampling = SamplingSpec(temperature=temperature)
+    artifacts = Bench(tmp_path, Fated()).artifacts
+    silent = cast(Rollouts, SilentRollouts())
+    leased = LeasedRollouts(silent, artifacts=artifacts, seed=1, sampling=sampling, usual=SamplingSpec())
+    await leased.run(LEASE, cast(Any, Rows()), take, row=LEASE.row)
+    for each in found:
+        assert isinstance(each, ExperienceProduced)
+        assert [(span.start, span.end, span.temperature) for span in each.sampling] == said
+    assert found

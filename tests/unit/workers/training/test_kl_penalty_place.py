@@ -13,7 +13,8 @@ import torch
 from synthetic.models.plain_loops import logprobs_of, near_policy, plain_model, relative, weights_of
 
 from rftd.ops.errors import ConfigError, TrainError
-from rftd.streams.spec import OptimizerSpec, StageSpec, UpdatesSpec
+from rftd.streams.spec import OptimizerSpec, StageSpec
+from rftd.streams.updates import UpdatesSpec
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.losses.objective import Objective

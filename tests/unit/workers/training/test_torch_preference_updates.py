@@ -13,7 +13,8 @@ import torch
 from synthetic.models.plain_loops import logprobs_of, plain_model, relative, weights_of
 from torch.nn.functional import logsigmoid
 
-from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec, UpdatesSpec
+from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec
+from rftd.streams.updates import UpdatesSpec
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 

@@ -12,7 +12,8 @@ import torch
 from synthetic.models.plain_loops import Response, in_order, joint_loop, near_policy, relative, weights_of
 
 from rftd.streams.correction import CorrectionPart, CorrectionSpec
-from rftd.streams.spec import OptimizerSpec, StageSpec, UpdatesSpec
+from rftd.streams.spec import OptimizerSpec, StageSpec
+from rftd.streams.updates import UpdatesSpec
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 

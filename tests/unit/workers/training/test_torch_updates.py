@@ -26,7 +26,8 @@ from synthetic.models.tiny_models import make_model
 
 from rftd.storage.checkpoints import commit_folder
 from rftd.streams.correction import CorrectionPart, CorrectionSpec
-from rftd.streams.spec import OptimizerSpec, StageSpec, UpdatesSpec
+from rftd.streams.spec import OptimizerSpec, StageSpec
+from rftd.streams.updates import UpdatesSpec
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.losses.kl_losses import KL_LOSSES

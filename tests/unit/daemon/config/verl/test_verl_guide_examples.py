@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.normalise import normalise
 from rftd.daemon.config.verl.importing import ImportedExperiment, import_file
 from rftd.daemon.config.yaml_source import parse_yaml
+from rftd.streams.spec import StageSpec
+from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.devices.host import ANY_HOST
 
 GUIDE = Path(__file__).parents[4] / "golden" / "verl"
@@ -63,18 +64,26 @@ def test_without_an_option_explorers_are_on_policy_as_the_guides_text_says() -> 
     assert fields_of(imported("ppo", 0).text)["synchronizer.sync_offset"] == 0
 
 
-def test_the_result_passes_the_check_as_far_as_it_can() -> None:
-    spec = load_text(
-        imported("grpo").text, "grpo.yaml", environ={"HOME": "/home/me"}, cwd=Path("/w"), host=ANY_HOST
-    ).spec
-    (stage,) = spec.stages
+def stage_of(name: str) -> StageSpec:
+    environ = {"HOME": "/home/me"}
+    submission = load_text(imported(name).text, f"{name}.yaml", environ=environ, cwd=Path("/w"), host=ANY_HOST)
+    (stage,) = submission.spec.stages
+    return stage
+
+
+def test_the_results_pass_the_check() -> None:
+    stage = stage_of("grpo")
     assert stage.algorithm.repeat_times == 8
     assert stage.batch_size * 8 == stage.train_batch_size == 2048
     assert stage.taskset is not None
     assert stage.taskset.path == "/home/me/data/gsm8k"
-    with pytest.raises(ConfigErrors) as caught:
-        load_text(imported("ppo").text, "ppo.yaml", environ={"HOME": "/home/me"}, cwd=Path("/w"), host=ANY_HOST)
-    assert [error.field for error in caught.value.errors] == ["buffer.explorer_input.tasksets"]
+    ppo = stage_of("ppo")
+    assert [(each.name, each.path) for each in tasksets_of(ppo)] == [
+        ("gsm8k", "/home/me/data/gsm8k"),
+        ("math", "/home/me/data/math"),
+    ]
+    assert [each.name for each in ppo.evals] == ["gsm8k_eval", "math_eval"]
+    assert (ppo.algorithm.kind, ppo.trainer.critic_path) == ("ppo", "/home/me/models/Qwen2-7B-Instruct")
 
 
 @pytest.mark.parametrize("name", ["ppo", "grpo"])

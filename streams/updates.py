@@ -1,0 +1,19 @@
+"""The part of a specification that says how often one batch changes the weights."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rftd.streams.bounds import Index
+
+# Defaults say what logs mean that were written before the field was there, as in `rftd.streams.spec`.
+
+
+class UpdatesSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The optimizer steps that one batch gives: epochs over it in mini-batches."""
+
+    epochs: Index = 1
+    mini_batch_items: Index = 0
+    """Items of the batch in one optimizer step; 0: all of them."""
+    shuffle: bool = False
+    """Each epoch has an order of its own, drawn from the experiment's seed and the step."""

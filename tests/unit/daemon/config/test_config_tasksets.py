@@ -1,0 +1,75 @@
+"""`buffer.explorer_input.tasksets`: several training tasksets of one stage, from the file to counted rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rftd.daemon.config.loading import Submission
+from rftd.daemon.supervisor.preflight import check_tasksets, preflight
+from rftd.ops.errors import ConfigError
+from rftd.streams.spec import StageSpec
+from rftd.streams.stage_tasks import tasksets_of
+
+Load = Callable[..., Submission]
+Errors = Callable[..., list[str]]
+NONE = "buffer.explorer_input.taskset=null"
+FAKE = ["trainer.trainer_type=fake", "explorer.rollout_model.engine_type=fake", "buffer.total_steps=null"]
+
+
+def several(*tasksets: str) -> list[str]:
+    return [NONE, f"buffer.explorer_input.tasksets=[{', '.join(tasksets)}]"]
+
+
+def stage_of(submission: Submission) -> StageSpec:
+    (stage,) = submission.spec.stages
+    return stage
+
+
+def test_each_taskset_has_its_own_workflow_sampling_and_order(load: Load) -> None:
+    sums = "{path: /a.jsonl, name: sums, default_workflow_type: simple_workflow, default_reward_fn_type: math_reward}"
+    others = "{path: /b.jsonl, rollout_args: {temperature: 0.5}, data_selector: {selector_type: shuffle, seed: 7}}"
+    first, second = tasksets_of(stage_of(load(overrides=several(sums, others))))
+    assert (first.name, first.workflow, first.reward, first.selector) == (
+        "sums",
+        "simple_workflow",
+        "math_reward",
+        "sequential",
+    )
+    assert (second.name, second.workflow, second.selector, second.seed) == ("taskset_1", "math_workflow", "shuffle", 7)
+    assert (first.sampling.temperature, second.sampling.temperature) == (1.0, 0.5)
+
+
+def test_what_is_wrong_with_one_of_them_is_said_at_its_place(load: Load, errors: Errors) -> None:
+    texts = errors(overrides=several("{path: /a.jsonl, name: a}", "{name: a}", "{path: /c.jsonl, name: a}"))
+    assert any("buffer.explorer_input.tasksets[1].path: is required" in text for text in texts)
+    assert any("tasksets[2].name: two training tasksets are named 'a'" in text for text in texts)
+    (greedy,) = errors(overrides=several("{path: /a.jsonl}", "{path: /b.jsonl, rollout_args: {temperature: 0}}"))
+    assert "tasksets[1].rollout_args.temperature: is 0" in greedy
+    tolerant = load(overrides=several("{path: /a.jsonl}", "{path: /b.jsonl, repeat_times: 9}"))
+    assert "tasksets[1].repeat_times 9 gives way to algorithm.repeat_times 4" in tolerant.warnings
+
+
+def test_an_epoch_is_every_row_of_all_of_them(load: Load, tmp_path: Path) -> None:
+    for name, rows in (("a", 3), ("b", 5)):
+        (tmp_path / f"{name}.jsonl").write_text('{"prompt": "1+1", "response": "2"}\n' * rows)
+    pair = several("{path: a.jsonl}", "{path: b.jsonl}")
+    counted = preflight(load(overrides=[*pair, *FAKE, "buffer.total_epochs=3"]).spec).stages[0]
+    assert [each.rows for each in tasksets_of(counted)] == [3, 5]
+    assert all(each.digest for each in tasksets_of(counted))
+    assert counted.total_steps == 3 * 8 // 2
+    collected = [*pair, *FAKE, "mode=explore", "explorer.collect_only=true"]
+    assert preflight(load(overrides=collected).spec).stages[0].collect_groups == 8
+    judged = several("{path: a.jsonl}", "{path: b.jsonl, default_reward_fn_type: llm_judge_reward}")
+    with pytest.raises(ConfigError) as caught:
+        check_tasksets(load(overrides=[*judged, *FAKE]).spec)
+    assert caught.value.field == "buffer.explorer_input.tasksets[1].default_reward_fn_type"
+
+
+def test_a_stage_may_take_the_place_of_one_by_several(load: Load) -> None:
+    stages = "stages=[{stage_name: a}, {stage_name: b, buffer: {explorer_input: {tasksets: [{path: /x}, {path: /y}]}}}]"
+    first, second = load(overrides=[stages]).spec.stages
+    assert [each.path for each in tasksets_of(first)] == ["/t.jsonl"]
+    assert [each.path for each in tasksets_of(second)] == ["/x", "/y"]
