@@ -8,6 +8,13 @@ from urllib.parse import unquote, urlsplit
 
 MASK: Final = "***"
 _NAME = re.compile(r"(^|_)(api_?key|token|password|passwd|secret|credentials?)$", re.IGNORECASE)
+_WORDS: Final = frozenset(
+    {"KEY", "KEYS", "APIKEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PWD"}
+    | {"CREDENTIAL", "CREDENTIALS", "CREDS", "AUTH", "AUTHORIZATION", "BEARER", "PRIVATE", "COOKIE", "SESSION", "DSN"}
+    | {"CERT", "SIGNATURE", "WEBHOOK", "LICENSE", "PAT", "SAS", "JWT"}
+)
+"""Words in the names of variables whose values are secrets."""
+_KEY: Final = re.compile(r"[A-Za-z0-9_+=.~-]{16,}")
 _MAPS: Final = frozenset({"env_vars"})
 
 
@@ -37,6 +44,23 @@ def is_secret_field(name: str) -> bool:
 def is_secret_map(name: str) -> bool:
     """True if every value of a mapping of this name is a secret (`env_vars`)."""
     return name in _MAPS
+
+
+def is_plain_variable(name: str, value: object) -> bool:
+    """True if a variable of the environment may be written openly: neither its name nor its value is like a secret's.
+
+    A value that is long and mixes letters and digits in one word may be a key, whatever it is called.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return False
+    if is_secret_field(name) or _WORDS & set(name.upper().split("_")):
+        return False
+    text = str(value)
+    return len(text.splitlines()) <= 1 and not has_url_credentials(text) and not any(map(_is_key, text.split()))
+
+
+def _is_key(word: str) -> bool:
+    return _KEY.fullmatch(word) is not None and any(map(str.isdigit, word)) and any(map(str.isalpha, word))
 
 
 def has_url_credentials(value: str) -> bool:

@@ -14,7 +14,7 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import LocalPath, Section
 from rftd.daemon.config.source import SourceMap
 from rftd.ops.paths import absolute_path
-from rftd.ops.redaction import has_url_credentials, is_secret_field, is_secret_map
+from rftd.ops.redaction import has_url_credentials, is_plain_variable, is_secret_field, is_secret_map
 
 ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _NO_SECRET: Final = frozenset({"", "EMPTY"})
@@ -67,6 +67,8 @@ def _withhold(
             issue = _check_reference(value["env"], here, must_equal=str(key) if in_map else None)
         elif isinstance(value, dict | list):
             _withhold(value, here, source, issues, secret=below)
+        elif in_map and is_plain_variable(str(key), value):
+            pass
         elif (below and not is_no_secret(value)) or (isinstance(value, str) and has_url_credentials(value)):
             issue = refusal(here) if below else refusal(here, "a URL with a password must not be written into the file")
         if issue is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
+from rftd.daemon.config.client_side import ENV_NAME
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.issue import Notes
+from rftd.daemon.config.issue import Notes, WrongValue
 from rftd.daemon.config.resolve.arguments import lifted_counts
 from rftd.daemon.config.resolve.bench import with_service
 from rftd.daemon.config.resolve.rollout_engine import check_arguments, choose_engine, resolve_dtype, resolve_needs
@@ -23,6 +25,7 @@ _SMALL: Final = ("torch", "fake")
 In a deterministic run the torch engine's tokens depend, to the last bit, on its number of slots, which differs.
 """
 ROLLOUT_ARGS: Final[FieldPath] = ("explorer", "rollout_model", "extra_engine_args")
+_OURS: Final = "RFTD_"
 _OVER: Final[FieldPath] = ("explorer", "over_rollout", "ratio")
 _DYNAMIC: Final[FieldPath] = ("explorer", "dynamic_timeout", "enable")
 
@@ -36,6 +39,7 @@ def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> Rollout
         what = f"is {model.engine_num}, and an experiment has {limits.WORKER_SLOTS} slots for explorers"
         fix = f"write at most {limits.WORKER_SLOTS}, and raise explorer.runner_per_model"
         notes.wrong(("explorer", "rollout_model", "engine_num"), what, fix)
+    plain = _plain_variables(given.env_vars, notes)
     args, lifted = lifted_counts(model.extra_engine_args, ("threads",), ROLLOUT_ARGS, notes)
     check_arguments(chosen.engine, args, ROLLOUT_ARGS, notes)
     if chosen.engine == SERVICE:
@@ -52,10 +56,26 @@ def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> Rollout
         threads=lifted.get("threads", 1),
         engine_args=args,
         needs=resolve_needs(model, chosen, notes),
-        # Names only: the values are secrets, which workers read where they run.
-        environment=tuple(sorted(given.env_vars)),
+        environment=tuple(sorted(given.env_vars.keys() - plain.keys())),
+        environment_values=plain,
         eval_engine=given.eval_engine or ("own" if chosen.engine in _SMALL else "shared"),
     )
+
+
+def _plain_variables(variables: Mapping[str, Any], notes: Notes) -> dict[str, str]:
+    """The variables that explorers are given; of the others, which they read where they run, only names are kept."""
+    plain: dict[str, str] = {}
+    for name, value in sorted(variables.items()):
+        where = ("explorer", "env_vars", name)
+        if not ENV_NAME.fullmatch(name):
+            notes.wrong(where, "is no name of a variable", "take letters, digits and _, and no digit first", WrongValue)
+        elif name.startswith(_OURS):
+            notes.wrong(where, f"begins with {_OURS}, as the daemon's own variables do", "leave it out", WrongValue)
+        elif isinstance(value, bool | list) or (isinstance(value, dict) and set(value) != {"env"}):
+            notes.wrong(where, "is neither text nor a number", f'write "text", or {{env: {name}}}', WrongValue)
+        elif value is not None and not isinstance(value, dict):
+            plain[name] = str(value)
+    return plain
 
 
 def schedule_rollouts(

@@ -11,6 +11,7 @@ from rftd.daemon.config.resolve.gpu_shares import GpuShares, parallel_of, shares
 from rftd.daemon.config.resolve.rollout_engine import computes_on_gpu
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.spec import RolloutSpec, TrainerSpec
+from rftd.streams.split_submission import BOTH
 from rftd.workers.devices.host import Host
 
 _CLUSTER: FieldPath = ("cluster", "gpu_per_node")
@@ -148,11 +149,11 @@ def _check_slots(experiment: Experiment, host: Host, notes: Notes) -> None:
     explorers = shares.engines * shares.each
     if not shares.nodes:
         return
-    if shares.total > 1 and explorers >= shares.total:
-        what = (
-            f"{shares.nodes} x {shares.per_node} = {shares.total} slots, and explorers take {explorers}: "
-            f"none is left for the trainer"
-        )
+    # The trainer of a half is the other submission's, and what is only collected or measured has none.
+    alone = experiment.mode in (*BOTH, BENCH) or experiment.explorer.collect_only
+    if explorers > shares.total if alone else shares.total > 1 and explorers >= shares.total:
+        what = f"{shares.nodes} x {shares.per_node} = {shares.total} slots, and explorers take {explorers}"
+        what += "" if alone else ": none is left for the trainer"
         notes.wrong(_CLUSTER, what, "raise it, or lower explorer.rollout_model.engine_num")
     elif host.seen and not host.gpus:
         notes.warn(

@@ -36,6 +36,7 @@ _ROLLOUT: Final[Mapping[str, FieldPath]] = {
     "dtype": ("explorer", "rollout_model", "dtype"),
     "threads": (*ROLLOUT_ARGS, "threads"),
     "eval_engine": ("explorer", "eval_engine"),
+    "environment_values": ("explorer", "env_vars"),
 }
 _TEMPLATE: Final = ("chat_template", "enable_thinking")
 """Fields of the model and of `explorer.rollout_model` that the tokenizer of the explorers is opened with."""

@@ -168,7 +168,8 @@ class Explorer(Section):
     max_timeout: Seconds = 1800.0
     max_retry_times: Natural = 2
     env_vars: dict[str, Any] = {}
-    """Each value `{env: NAME}`: workers read it where they run."""
+    """Text or a number, which explorers and what they start are given; a secret is `{env: NAME}`, and read where they
+    run."""
     concurrent_mode: Annotated[Literal["sequential", "asynchronous", "multi-threading"], word()] = "sequential"
     max_repeat_times_per_runner: Count | None = None
     rollout_model: RolloutModel = section(RolloutModel)

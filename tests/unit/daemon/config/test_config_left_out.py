@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
+
 from rftd.daemon.config.loading import Submission
 
 Load = Callable[..., Submission]
@@ -35,3 +37,13 @@ def test_a_section_a_list_or_a_mapping_with_nothing_behind_it_is_left_out(load: 
     assert any(each.startswith("auxiliary_buffers.rows has no effect") for each in empty.warnings)
     (text,) = errors(overrides=["buffer.explorer_input.taskset.path=null"])
     assert "buffer.explorer_input.taskset.path: is required" in text
+
+
+@pytest.mark.parametrize("mode", [["mode=explore"], ["mode=train"], ["mode=explore", "explorer.collect_only=true"]])
+def test_who_explores_without_a_trainer_beside_may_take_every_slot(load: Load, errors: Errors, mode: list[str]) -> None:
+    slots = ["cluster={node_num: 1, gpu_per_node: 4}", "explorer.rollout_model.engine_num=4"]
+    assert load(overrides=[*slots, *mode]).spec.stages[0].rollout.explorers == 4
+    (text,) = errors(overrides=slots)
+    assert "none is left for the trainer" in text
+    (text,) = errors(overrides=[*slots, *mode, "explorer.rollout_model.engine_num=5"])
+    assert "1 x 4 = 4 slots, and explorers take 5" in text

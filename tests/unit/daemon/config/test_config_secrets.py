@@ -94,3 +94,51 @@ def test_the_daemon_refuses_a_literal_secret_too(load: Load) -> None:
     with pytest.raises(ConfigErrors, match="must not be written") as caught:
         check_config(config)
     assert CANARY not in str(caught.value)
+
+
+PLAIN = "explorer.env_vars={TOKENIZERS_PARALLELISM: 'false', WORKERS: 4, CACHE: /data/cache-2024/a1, A: {env: A}}"
+
+
+def test_variables_that_are_no_secrets_are_values_of_the_specification(load: Load, errors: Errors) -> None:
+    submission = load(overrides=[PLAIN])
+    rollout = submission.spec.stages[0].rollout
+    assert rollout.environment_values == {
+        "TOKENIZERS_PARALLELISM": "false",
+        "WORKERS": "4",
+        "CACHE": "/data/cache-2024/a1",
+    }
+    assert rollout.environment == ("A",)
+    assert check_config(submission.config) == submission.spec
+    stages = "stages=[{stage_name: a}, {stage_name: b, explorer: {env_vars: {WORKERS: 5}}}]"
+    (text,) = errors(overrides=[PLAIN, stages])
+    assert "explorer.env_vars: is {" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["MY_KEY", "API_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "BASIC_AUTH", "SESSION_COOKIE", "APP_DSN"]
+)
+def test_a_variable_with_the_name_of_a_secret_is_refused_whatever_it_holds(errors: Errors, name: str) -> None:
+    (text,) = errors(overrides=[f"explorer.env_vars={{{name}: abc}}"])
+    assert f"{name}: {{env: {name}}}" in text
+    assert "abc" not in text
+
+
+@pytest.mark.parametrize("value", ["sk-1234567890abcdef", "'a b ghp16C7e42F292c6912E7'", "'http://me:pw@host/'"])
+def test_a_value_like_a_key_is_refused_whatever_its_name(errors: Errors, value: str) -> None:
+    (text,) = errors(overrides=[f"explorer.env_vars={{PLAIN: {value}}}"])
+    assert "must not be written into the file" in text
+    assert value.strip("'") not in text
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ("{A: true}", "env_vars.A: is neither text nor a number"),
+        ("{A: [x]}", "env_vars.A"),
+        ("{'1A': x}", "env_vars.1A: is no name of a variable"),
+        ("{RFTD_DATA: x}", "env_vars.RFTD_DATA: begins with RFTD_"),
+    ],
+)
+def test_what_is_no_variable_is_refused(errors: Errors, variables: str, says: str) -> None:
+    (text,) = errors(overrides=[f"explorer.env_vars={variables}"])
+    assert says in text
