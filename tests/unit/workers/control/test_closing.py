@@ -46,7 +46,7 @@ def closed(decisions: Sequence[Decision]) -> GroupClosed:
 @pytest.mark.parametrize(("retries", "attempts"), [(0, 1), (1, 2), (5, 6)])
 def test_a_rollout_is_leased_as_often_as_its_taskset_says(retries: int, attempts: int) -> None:
     stage = stage_of(taskset=TasksetSpec(name="t", path="p", rows=7, max_retry_times=retries))
-    assert attempts_of(stage) == attempts
+    assert attempts_of(stage, 0) == attempts
     desk = Desk(stage)
     for attempt in range(1, attempts + 1):
         lease = desk.lease(0, desk.id, attempt=attempt)
@@ -69,7 +69,7 @@ def test_an_expired_lease_without_a_reason_expired() -> None:
 
 def test_a_stage_without_a_taskset_has_no_attempts_to_count() -> None:
     with pytest.raises(ConfigError, match="has no taskset"):
-        attempts_of(stage_of(taskset=None))
+        attempts_of(stage_of(taskset=None), 0)
 
 
 def test_what_ended_and_what_is_under_way_is_not_leased_again() -> None:
