@@ -10,6 +10,7 @@ engine_needs  what a rollout engine takes of its machine
 auxiliary     a model beside the one that is trained
 cluster       what an experiment asks of the cluster that its workers run on
 correction    how tokens of older weights are corrected for
+updates       the optimizer steps that a batch gives
 spec          what an experiment is, resolved
 schedule      which weights an explore step needs, when weights are published, when an evaluation is due
 row_order     which row comes at which place of the experiment: a pure function

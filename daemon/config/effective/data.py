@@ -10,6 +10,7 @@ from rftd.daemon.config.effective.arguments import with_defaults
 from rftd.daemon.config.effective.pacing import replay_buffer
 from rftd.streams.bounds import LAST_INDEX
 from rftd.streams.spec import FormatSpec, SamplingSpec, StageSpec, TasksetSpec
+from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
 
@@ -35,6 +36,8 @@ def _explorer_input(stage: StageSpec) -> dict[str, Any]:
     if stage.serving is not None and stage.taskset is not None:
         # Its tasks are what clients ask: only how they are answered is written.
         given["taskset"] = {"rollout_args": _sampling(stage.taskset.sampling)}
+    elif stage.more_tasksets:
+        given["tasksets"] = [_taskset(each) for each in tasksets_of(stage)]
     elif stage.taskset is not None:
         given["taskset"] = _taskset(stage.taskset)
     given["eval_tasksets"] = [_taskset(each) for each in stage.evals]

@@ -7,7 +7,8 @@ from typing import Any
 from rftd.daemon.config.effective.arguments import struct_defaults, with_defaults
 from rftd.daemon.config.resolve.algorithm import PARTS, STRATEGIES, other_names
 from rftd.streams.correction import CorrectionPart
-from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec, UpdatesSpec
+from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec
+from rftd.streams.updates import UpdatesSpec
 from rftd.workers.training.corrections.registry import CORRECTIONS
 from rftd.workers.training.engines import registry as trainer_engines
 from rftd.workers.training.losses.registry import POLICY_LOSSES
