@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rftd.daemon.config.effective.experiment import effective_config
 from rftd.daemon.config.loading import Submission
 from rftd.daemon.supervisor.preflight import check_tasksets, preflight
 from rftd.ops.errors import ConfigError
@@ -73,3 +74,10 @@ def test_a_stage_may_take_the_place_of_one_by_several(load: Load) -> None:
     first, second = load(overrides=[stages]).spec.stages
     assert [each.path for each in tasksets_of(first)] == ["/t.jsonl"]
     assert [each.path for each in tasksets_of(second)] == ["/x", "/y"]
+
+
+def test_the_view_of_an_experiment_has_each_of_them(load: Load) -> None:
+    submission = load(overrides=several("{path: /a.jsonl}", "{path: /b.jsonl}"))
+    given = effective_config(submission.spec)["buffer"]["explorer_input"]
+    assert [each["path"] for each in given["tasksets"]] == ["/a.jsonl", "/b.jsonl"]
+    assert "taskset" not in given
