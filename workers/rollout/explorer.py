@@ -81,10 +81,9 @@ class Explorer:
     async def run(self, stop: asyncio.Event) -> None:
         """Works until the experiment ends or `stop` is set; then finishes what is under way, as far as time allows."""
         await self._follower.catch_up()
-        spine = self._view.spine
-        assert spine.spec is not None
-        stage = next((each for each in spine.spec.stages if each.kind != "train"), spine.spec.stages[0])
-        spec = spine.spec
+        spec = self._view.spine.spec
+        assert spec is not None
+        stage = next((each for each in spec.stages if each.kind != "train"), spec.stages[0])
         exploring = [each for each in spec.stages if each.taskset is not None] or [stage]
         # Before the first engine, workflow or program is started: each of them reads what it is told in this way.
         os.environ.update(stage.rollout.environment_values)

@@ -107,9 +107,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     )
     check_objective(stage, notes)
     check_sampling(stage, notes)
-    stage = collecting(stage, notes) if explores and collects(experiment, notes) else stage
-    stage = benched(stage) if experiment.mode == BENCH else stage
-    return with_server(stage, experiment, notes) if experiment.mode == SERVE and explores else stage
+    return _with_its_mode(stage, experiment, notes) if explores else stage
 
 
 def _of_its_mode(experiment: Experiment, notes: Notes) -> Experiment:
@@ -119,6 +117,13 @@ def _of_its_mode(experiment: Experiment, notes: Notes) -> Experiment:
     if experiment.mode == SERVE:
         return as_served(experiment, notes)
     return as_benched(experiment, notes) if experiment.mode == BENCH else experiment
+
+
+def _with_its_mode(stage: StageSpec, experiment: Experiment, notes: Notes) -> StageSpec:
+    """The stage, which explores, with what its mode makes of it."""
+    stage = collecting(stage, notes) if collects(experiment, notes) else stage
+    stage = benched(stage) if experiment.mode == BENCH else stage
+    return with_server(stage, experiment, notes) if experiment.mode == SERVE else stage
 
 
 def _tasksets(
