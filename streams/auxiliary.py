@@ -42,7 +42,7 @@ class AuxiliarySpec(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: Index = 16
     """Questions of one explorer that are under way at a time; more wait."""
     engine_args: dict[str, Any] = {}
-    """The engine's own, or those of `workers.rollout.auxiliary.service`."""
+    """The engine's own, or those of `workers.rollout.auxiliary.service_arguments`."""
     needs: EngineNeeds = EngineNeeds()
     model_name: str = ""
     """What the service calls the model."""

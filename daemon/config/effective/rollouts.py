@@ -10,7 +10,7 @@ from rftd.daemon.config.effective.learning import TINKER
 from rftd.streams.auxiliary import SERVICE, AuxiliarySpec
 from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.spec import LoraSpec, RolloutSpec, StageSpec
-from rftd.workers.rollout.auxiliary.service import ServiceArgs
+from rftd.workers.rollout.auxiliary.service_arguments import ServiceArgs
 from rftd.workers.rollout.engines import registry as rollout_engines
 
 _OF_SERVICE: Final = ("model_name", "base_url_env", "api_key_env")

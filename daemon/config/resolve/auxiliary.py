@@ -22,7 +22,7 @@ from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Host
-from rftd.workers.rollout.auxiliary.service import ServiceArgs
+from rftd.workers.rollout.auxiliary.service_arguments import ServiceArgs
 from rftd.workers.rollout.engines import registry as rollout_engines
 from rftd.workers.rollout.engines.vllm.arguments import START_S
 

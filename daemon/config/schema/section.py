@@ -58,7 +58,10 @@ class Section(BaseModel):
     """A mapping of the file: unknown keys are errors, values are not converted, an empty section is all defaults."""
 
     # Strict: pydantic would otherwise read "4" as 4 and 1 as true, and a typing error would pass for a value.
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+    # Built when the first file is read, the whole of it at once: by itself each section costs as much again.
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True
+    )
 
     @field_validator("*", mode="before")
     @classmethod

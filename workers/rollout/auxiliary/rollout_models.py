@@ -68,7 +68,8 @@ class AuxiliaryModels:
                     continue
                 if spec.served:
                     # Here: it needs httpx, a fifth of what a worker imports, and few experiments ask a service.
-                    from rftd.workers.rollout.auxiliary.service import ModelService, ServiceArgs, service_address
+                    from rftd.workers.rollout.auxiliary.service import ModelService, service_address
+                    from rftd.workers.rollout.auxiliary.service_arguments import ServiceArgs
 
                     address = service_address(spec, environ)
                     arguments = converted(spec.engine_args, ServiceArgs)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from random import Random
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import httpx
 import msgspec
@@ -21,6 +21,7 @@ from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.spec import SamplingSpec
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, ModelAddress
 from rftd.workers.rollout.auxiliary.retries import Retries
+from rftd.workers.rollout.auxiliary.service_arguments import ServiceArgs
 from rftd.workers.rollout.engine import Sampling
 from rftd.workers.tasksets.message import Message
 
@@ -47,21 +48,6 @@ def auxiliary(spec: AuxiliarySpec) -> ServiceModel:
 
 class ServiceKeyError(RolloutError):
     """A service refuses the key: whatever is asked of it will be refused."""
-
-
-class ServiceArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The arguments below `extra_engine_args` of a model with `engine_type: external`."""
-
-    timeout_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 120.0
-    """The longest wait for one answer."""
-    retries: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 8
-    """Retries of one rollout, of all its questions together."""
-    wait_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 300.0
-    """The pauses before them, together."""
-    length_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """What the service calls the longest answer."""
-    body: dict[str, Any] = {}
-    """More fields of each request, as the service knows them."""
 
 
 class _Said(msgspec.Struct, frozen=True):

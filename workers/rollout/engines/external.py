@@ -20,11 +20,11 @@ from rftd.streams.events.experience import Span
 from rftd.workers.rollout.auxiliary.auxiliary_model import ModelAddress
 from rftd.workers.rollout.auxiliary.service import (
     ModelService,
-    ServiceArgs,
     ServiceKeyError,
     ServiceModel,
     service_address,
 )
+from rftd.workers.rollout.auxiliary.service_arguments import ServiceArgs
 from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, RolloutEngine
 from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
 from rftd.workers.tasksets.stage_tokenizer import external_tokenizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -82,6 +83,26 @@ def test_check_hears_of_the_devices_of_this_machine(tmp_path: Path, monkeypatch:
     assert "1 x 2 = 2 GPUs, and the workers' machine has 1 GPU (NVIDIA L4 0)" in result.stderr
     assert CliRunner().invoke(config_group, ["show", EXAMPLE]).exit_code == 2, "it would not run here"
     assert CliRunner().invoke(config_group, ["show", "--given", EXAMPLE]).exit_code == 0, "it only prints the file"
+
+
+HEAVY = [
+    *("aiokafka", "aiosqlite", "alembic", "asyncpg", "httpx", "jinja2", "litestar", "pygments", "ray", "rich"),
+    *("sqlalchemy", "starlette", "sympy", "tinker", "tokenizers", "torch", "transformers", "uvicorn", "verl", "vllm"),
+]
+"""Libraries that a check needs not, and that take longer to import than the check itself takes."""
+
+
+def test_a_check_imports_nothing_heavy() -> None:
+    program = f"""
+import sys
+from click.testing import CliRunner
+from rftd.daemon.verbs.config import config_group
+for verb in ("check", "show"):
+    assert CliRunner().invoke(config_group, [verb, {EXAMPLE!r}]).exit_code == 0
+print(*sorted(set(sys.modules) & set({HEAVY!r})))
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=300)
+    assert (done.stdout.split(), done.stderr) == ([], "")
 
 
 @pytest.mark.parametrize("verb", ["show", "check"])

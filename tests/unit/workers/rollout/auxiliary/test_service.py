@@ -20,7 +20,8 @@ from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.spec import SamplingSpec
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer
 from rftd.workers.rollout.auxiliary.retries import Retries
-from rftd.workers.rollout.auxiliary.service import ModelService, ServiceArgs, service_address
+from rftd.workers.rollout.auxiliary.service import ModelService, service_address
+from rftd.workers.rollout.auxiliary.service_arguments import ServiceArgs
 from rftd.workers.tasksets.message import Message
 
 KEY = "sk-very-secret"
