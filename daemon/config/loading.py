@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ from rftd.daemon.config.overrides import apply_overrides
 from rftd.daemon.config.plain import check_plain
 from rftd.daemon.config.resolve.auxiliary import unset_variables
 from rftd.daemon.config.resolve.experiment import resolve_experiment
+from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.source import SourceMap
 from rftd.daemon.config.validation import validate
 from rftd.daemon.config.yaml_source import parse_yaml
@@ -28,6 +29,8 @@ from rftd.streams.spec import ExperimentSpec
 from rftd.workers.devices.host import ANY_HOST, Host
 
 _PATH: FieldPath = ("trainer", "trainer_config_path")
+_SECTIONS: Final = frozenset(Experiment.model_fields) - {"mode", "stages"}
+"""Sections whose errors leave the others their meaning, which the mode and the stages would not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,7 @@ def _spec(
     # A field whose `${...}` failed is left out of the tree: that it is missing is no error of its own.
     issues += [issue for issue in wrong if not _follows(issue.path, failed)]
     if experiment is None or issues:
-        raise report(issues, source)
+        raise report([*issues, *_beside(tree, issues, source, host)], source)
     # Only what the user wrote is kept: a default that a later release changes must not look as if it had been
     # asked for.
     config = experiment.model_dump(exclude_unset=True)
@@ -209,6 +212,37 @@ def _spec(
         errors.draft = spec
         raise errors
     return spec
+
+
+def _beside(tree: dict[str, Any], issues: list[Issue], source: SourceMap, host: Host) -> list[Issue]:
+    """The contradictions of sections in which nothing else is wrong, so that they need no second attempt.
+
+    A wrong field is left out here, and its default may contradict what is there: nothing is said of its section, and
+    nothing whose words name it.
+    """
+    sections = {str(issue.path[0]) if issue.path else "" for issue in issues}
+    if not sections <= _SECTIONS:
+        return []
+    rest = _copy(tree)
+    for issue in issues:
+        node: Any = rest
+        for part in issue.path[:-1]:
+            node = child(node, part)
+        if isinstance(node, dict):
+            node.pop(issue.path[-1], None)
+    experiment, wrong = validate(rest, source)
+    if experiment is None or wrong:
+        return []
+    _, found = resolve_experiment(experiment, _plain(experiment.model_dump(exclude_unset=True)), host=host)
+    names = {str(part) for issue in issues for part in issue.path}
+    beside = []
+    for each in found:
+        below_stage = each.path[:1] == ("stages",)
+        section = each.path[2:3] if below_stage else each.path[:1]
+        said = f"{each.what} {each.fix}"
+        if section and section[0] not in sections and not any(name in said for name in names):
+            beside.append(each)
+    return beside
 
 
 def _follows(path: FieldPath, failed: set[FieldPath]) -> bool:

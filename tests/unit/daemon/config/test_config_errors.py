@@ -31,6 +31,20 @@ def test_all_errors_come_at_once_in_the_order_of_the_file(errors: Errors, small:
     assert any("expected a whole number, got the number 5.5" in text for text in found)
 
 
+def test_a_contradiction_comes_with_what_is_malformed_elsewhere(errors: Errors, small: str) -> None:
+    text = small.replace("default_workflow_type: math_workflow", "default_workflow_type: math_workflo")
+    workflow, often = errors(text + "trainer: {save_interval: often}\n")
+    assert "default_workflow_type: unknown workflow 'math_workflo'" in workflow
+    assert "trainer.save_interval: expected a whole number" in often
+
+
+def test_nothing_is_said_of_what_may_follow_from_what_is_malformed(errors: Errors, small: str) -> None:
+    asked = small + "deterministic: true\nsynchronizer: {sync_style: STYLE, sync_offset: 0}\n"
+    assert len(errors(asked.replace("STYLE", "fully_async"))) == 1, "it contradicts deterministic"
+    [found] = errors(asked.replace("STYLE", "fully_asink"))
+    assert "synchronizer.sync_style: expected" in found
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -14,6 +14,8 @@ from synthetic.daemon.experiment_files import overlaid
 from synthetic.daemon.house import BASE
 
 from rftd.daemon.api.app import make_app
+from rftd.daemon.config.issue import ConfigErrors
+from rftd.daemon.config.loading import load_text
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
@@ -26,6 +28,8 @@ from rftd.workers.launcher.local import LocalExecutor
 
 pytestmark = pytest.mark.anyio
 
+DAEMONS = {"RFTD-DAT-001", "RFTD-CON-001", "RFTD-CFG-001"}
+"""Codes of what only a daemon can see: files, folders, and steps that rows are too few for."""
 CHECK = "/v1/experiments/check"
 SUBMIT = "/v1/experiments"
 FORM = {"prompt_type": "plaintext", "prompt_key": "question", "response_key": "answer"}
@@ -141,6 +145,15 @@ def said(answer: httpx.Response) -> list[tuple[int, str, str, str]]:
     return sorted((answer.status_code, each["code"], each["field"], each.get("what", body["detail"])) for each in found)
 
 
+def errors_here(config: dict[str, Any]) -> set[tuple[str, str]]:
+    """Codes and fields of the errors that need no daemon."""
+    try:
+        load_text(yaml.safe_dump(config), "mine.yaml", environ={"HOME": "${"})
+    except ConfigErrors as errors:
+        return {(each.code, each.field or "") for each in errors.errors}
+    return set()
+
+
 async def asked(client: httpx.AsyncClient, path: str, config: dict[str, Any], *, file: bool = False) -> httpx.Response:
     """The answer to a configuration, as JSON or as a file."""
     if file:
@@ -160,6 +173,10 @@ async def test_a_dry_run_refuses_what_a_submission_refuses(
         submitted = await asked(client, SUBMIT, config)
         if submitted.status_code not in (409, 422) or not said(checked) == said(as_file) == said(submitted):
             differences[case] = (checked.text, as_file.text, submitted.text)
+        here = errors_here(config)
+        there = {(code, field) for _, code, field, _ in said(submitted)}
+        if not here <= there or not (here or {code for code, _ in there} <= DAEMONS):
+            differences[f"{case}: here"] = (here, there)
     assert differences == {}
     assert await records(log) == before
 
