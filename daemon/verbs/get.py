@@ -23,8 +23,6 @@ from rftd.storage.queries.experiments import ExperimentSummary, StageRow
 from rftd.storage.queries.signal import SignalRow
 from rftd.storage.queries.steps import EvalRow
 from rftd.storage.queries.weights import WorkerRow
-from rftd.streams.events.step import PROMPTS_CUT_ROWS
-from rftd.streams.folds.signal import SOLVED
 
 if TYPE_CHECKING:
     from rftd.daemon.client.client import Answer, Client
@@ -191,7 +189,7 @@ def _evals(page: ExperimentPage) -> Iterator[Text]:
 
 def _worthless(row: EvalRow) -> str:
     """The rows of an evaluation that score 0 whatever the model is worth; empty if there are none."""
-    told = ((PROMPTS_CUT_ROWS, "prompts were cut"), ("failed_rows", "rows have no answer"))
+    told = (("prompts_cut_rows", "prompts were cut"), ("failed_rows", "rows have no answer"))
     parts = [f"{count:.0f} of {row.rows} {what}" for name, what in told if (count := row.metrics.get(name))]
     return f"  {', '.join(parts)}" if parts else ""
 
@@ -200,7 +198,7 @@ def _signal(signal: SignalRow, clock: Clock) -> Iterator[Text]:
     """The loss of the signal, if it is lost, and the figures of the newest step."""
     if lost := _lost(signal):
         ago = f" ({age(signal.since_ns, clock)})" if signal.since_ns is not None else ""
-        yield _line("signal", Text(f"{lost}{ago}", style="yellow" if signal.cause == SOLVED else "red"))
+        yield _line("signal", Text(f"{lost}{ago}", style="yellow"))
     shares = (
         (signal.equal_groups, "of groups with equal rewards"),
         (signal.prompts_cut, "of prompts cut"),

@@ -10,7 +10,6 @@ import msgspec
 
 from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.rows import fetch_one
-from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, PROMPTS_CUT
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -56,6 +55,9 @@ class _Step(msgspec.Struct, frozen=True):
 
 async def signal_of(connection: AsyncConnection, experiment: UUID) -> SignalRow:
     """The signal, as of the newest step of the newest generation."""
+    # Late: a command line reads these rows too, and needs no event for that.
+    from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, PROMPTS_CUT
+
     lost = await fetch_one(
         connection,
         _Lost,

@@ -120,7 +120,7 @@ async def test_a_read_is_declared_once() -> None:
 
 def _needed() -> Iterator[str]:
     """The parts of a daemon that have no default."""
-    yield from ("operations", "engine", "log", "applied", "health", "feed", "clock", "ids", "version")
+    yield from ("operations", "engine", "log", "applied", "health", "scrape", "clock", "ids", "version")
 
 
 def test_states_that_nothing_leaves_are_those_of_the_log() -> None:
