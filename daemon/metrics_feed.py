@@ -138,6 +138,7 @@ class MetricsFeed:
     def _begin(self, id: UUID) -> None:
         """Lets rare counts begin at zero: of a series that begins at one, Prometheus sees no increase."""
         self._of(self.metrics.nonfinite_steps, self._label(id))
+        self._of(self.metrics.zero_variance_groups, self._label(id))
         for then in _THEN:
             self._of(self.metrics.weight_sync_overdue, self._label(id), then)
 
