@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from rftd.daemon.config.field_path import FieldPath, parse, show
 from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError, RftdError, UsageError
-from rftd.streams.spec import ExperimentSpec
+
+if TYPE_CHECKING:
+    from rftd.streams.spec import ExperimentSpec
 
 
 class FieldError(ConfigError):
