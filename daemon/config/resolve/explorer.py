@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -26,6 +27,10 @@ In a deterministic run the torch engine's tokens depend, to the last bit, on its
 """
 ROLLOUT_ARGS: Final[FieldPath] = ("explorer", "rollout_model", "extra_engine_args")
 _OURS: Final = "RFTD_"
+_CODE: Final = re.compile(
+    r"LD_.*|DYLD_.*|PATH|PYTHON(PATH|HOME|STARTUP|USERBASE|PLATLIBDIR)|BASH_ENV|ENV|IFS|SHELLOPTS"
+)
+"""Variables by which a loader, a shell or an interpreter chooses the code that it runs: no data may."""
 _OVER: Final[FieldPath] = ("explorer", "over_rollout", "ratio")
 _DYNAMIC: Final[FieldPath] = ("explorer", "dynamic_timeout", "enable")
 
@@ -71,6 +76,9 @@ def _plain_variables(variables: Mapping[str, Any], notes: Notes) -> dict[str, st
             notes.wrong(where, "is no name of a variable", "take letters, digits and _, and no digit first", WrongValue)
         elif name.startswith(_OURS):
             notes.wrong(where, f"begins with {_OURS}, as the daemon's own variables do", "leave it out", WrongValue)
+        elif _CODE.fullmatch(name) and not isinstance(value, dict):
+            fix = "set it where the workers are started"
+            notes.wrong(where, "chooses what programs run, which no experiment may", fix, WrongValue)
         elif isinstance(value, bool | list) or (isinstance(value, dict) and set(value) != {"env"}):
             notes.wrong(where, "is neither text nor a number", f'write "text", or {{env: {name}}}', WrongValue)
         elif value is not None and not isinstance(value, dict):
