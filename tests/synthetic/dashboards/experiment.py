@@ -81,6 +81,18 @@ LEARNING: Final = Row(
             unit="sci",
         ),
         Panel(
+            title="Nothing is learnt",
+            text="The cause for which the newest batches teach nothing; `rftd why` has the field to change.",
+            queries={"{{cause}}": f"rftd_signal_lost{{{OF}}}"},
+            on_failure=True,
+        ),
+        Panel(
+            title="Batches without a signal",
+            text="Shares of the last batch: groups with equal rewards; rollouts that were cut or empty.",
+            queries={"{{of}}": f"rftd_signal_ratio{{{OF}}}"},
+            unit="percentunit",
+        ),
+        Panel(
             title="Groups without a signal",
             text="Groups per second whose rewards are all equal.",
             queries={"equal rewards": rate("rftd_group_zero_variance_total")},

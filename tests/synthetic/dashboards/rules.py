@@ -54,6 +54,17 @@ E: Final = {"experiment": "e"}
 IS_RUNNING: Final = {'rftd_experiment_state{experiment="e",state="running"}': "1x200"}
 ALERTS: Final = (
     Alert(
+        name="RftdSignalLost",
+        # It has no `for`: the daemon tells it at the first batch, and pauses the run after a few.
+        expr='rftd_signal_lost{cause!="solved"} == 1',
+        severity="critical",
+        summary="{{ $labels.experiment }} learns nothing: {{ $labels.cause }}",
+        series={'rftd_signal_lost{experiment="e",cause="prompts_cut"}': "_x3 1x60"},
+        at="5m",
+        labels={**E, "cause": "prompts_cut"},
+        said="e learns nothing: prompts_cut",
+    ),
+    Alert(
         name="RftdRoleHeartbeatMissing",
         expr=f"time() - rftd_experiment_heartbeat_timestamp_seconds > 60 {RUNNING}",
         lasts="1m",
