@@ -12,7 +12,8 @@ from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from rftd.daemon.views import experiments
 
 pytestmark = pytest.mark.e2e
-TRAIN = "buffer.explorer_input.taskset.path"
+TASKSET = "buffer.explorer_input.taskset"
+TRAIN = f"{TASKSET}.path"
 
 
 def refused(shared: Scene, *overrides: str, text: str = EXPERIMENT) -> Said:
@@ -37,8 +38,8 @@ def names(shared: Scene) -> list[str]:
 def test_a_malformed_file_is_shown_where_it_breaks(shared: Scene) -> None:
     said = refused(shared, text="project: [a\nname: b\n  c: d\n")
     assert "error[RFTD-CFG-002] not valid YAML" in said.err
-    assert "--> exp.yaml:2:5" in said.err
-    assert "2 | name: b" in said.err
+    assert "--> exp.yaml:1:10" in said.err
+    assert "1 | project: [a" in said.err
 
 
 def test_an_unknown_field_comes_with_the_nearest_one(shared: Scene) -> None:
@@ -64,31 +65,36 @@ def test_a_missing_model_is_named(shared: Scene) -> None:
 
 def test_a_missing_taskset_is_named(shared: Scene) -> None:
     said = refused(shared, f"{TRAIN}=./absent.jsonl")
-    assert f"error[RFTD-DAT-001] taskset 'sums': there is no file or folder '{shared.folder / 'absent.jsonl'}'" in (
-        said.err
-    )
+    told = f"taskset 'sums': there is no file or folder '{shared.folder / 'absent.jsonl'}'"
+    assert f"error[RFTD-DAT-001] {TRAIN}: {told}" in said.err
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "field", "message"),
     [
-        ("\n \n", "taskset 'sums' has no rows"),
-        ('{"question": "1+1=", "answer": "2"}\n{"quest\n', "line is not JSON"),
-        ('{"q": "1+1=", "answer": "2"}\n', "question: row has no value under 'question'; its keys are ['answer', 'q']"),
+        ("\n \n", "path", "taskset 'sums' has no rows"),
+        ('{"question": "1+1=", "answer": "2"}\n{"quest\n', "path", "line is not JSON"),
+        (
+            '{"q": "1+1=", "answer": "2"}\n',
+            "format.prompt_key",
+            "row has no value under 'question'; its keys are ['answer', 'q']",
+        ),
     ],
+    ids=["empty", "malformed", "another_column"],
 )
-def test_a_taskset_without_tasks_is_refused(shared: Scene, content: str, message: str) -> None:
+def test_a_taskset_without_tasks_is_refused(shared: Scene, content: str, field: str, message: str) -> None:
     path = shared.folder / "odd.jsonl"
     path.write_text(content)
     said = refused(shared, f"{TRAIN}=./odd.jsonl")
-    assert f"error[RFTD-DAT-001] {message}" in said.err
+    assert f"error[RFTD-DAT-001] {TASKSET}.{field}: {message}" in said.err
     assert str(path) in said.err
 
 
 def test_a_warm_up_dataset_is_looked_at_too(shared: Scene) -> None:
     (shared.folder / "odd.jsonl").write_text('{"question": "1+1="}\n')
     text = EXPERIMENT.replace("name: warmup\n        path: ./train.jsonl", "name: warmup\n        path: ./odd.jsonl")
-    assert "error[RFTD-DAT-001] answer: row has no value under 'answer'" in refused(shared, text=text).err
+    field = "stages[0].buffer.trainer_input.experience_buffer.format.response_key"
+    assert f"error[RFTD-DAT-001] {field}: row has no value under 'answer'" in refused(shared, text=text).err
 
 
 def test_the_api_says_the_same_as_the_command_line(shared: Scene) -> None:
