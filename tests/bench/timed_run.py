@@ -50,7 +50,7 @@ buffer:
 explorer:
   eval_interval: 1000000
   rollout_model: {engine_type: fake}
-trainer: {trainer_type: fake, save_interval: 1000000}
+trainer: {trainer_type: fake, save_interval: 1000000, max_idle_steps: 0}
 synchronizer: {sync_method: checkpoint, sync_style: fully_async, sync_interval: 1}
 """
 LEFT_OUT_AT_THE_END = 4

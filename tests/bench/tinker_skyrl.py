@@ -106,7 +106,7 @@ def overrides(model: Path, port: int) -> tuple[str, ...]:
         "explorer.eval_interval=1000",
         "explorer.runner_per_model=32",
         "explorer.rollout_model={engine_num: 1}",
-        "trainer={save_interval: 5}",
+        "trainer={save_interval: 5, max_idle_steps: 0}",
         f"buffer.total_steps={GRPO_STEPS}",
     )
 

@@ -23,7 +23,7 @@ TORCH = (
     "explorer.proxy_port=0",
     "explorer.runner_per_model=4",
     "explorer.rollout_model.engine_type=torch",
-    "trainer={trainer_type: torch, save_interval: 1}",
+    "trainer={trainer_type: torch, save_interval: 1, max_idle_steps: 0}",
     "algorithm.optimizer.lr=0.01",
     "buffer.batch_size=2",
 )

@@ -39,7 +39,7 @@ def test_killed_and_left_alone_no_step_is_lost_or_doubled(tmp_path: Path, server
         "explorer.max_timeout=600",
         "explorer.eval_interval=1000",
         "explorer.rollout_model={engine_num: 1}",
-        "trainer={save_interval: 2}",
+        "trainer={save_interval: 2, max_idle_steps: 0}",
         f"buffer.total_steps={STEPS - 5}",
     )
     with scene.host:

@@ -68,6 +68,7 @@ def test_two_engines_answer_while_their_weights_change_and_train_on_what_they_dr
         "explorer.rollout_model.dtype=float32",
         f"explorer.rollout_model.extra_engine_args.kv_cache_memory_bytes={CACHE_BYTES}",
         "trainer.trainer_type=torch",
+        "trainer.max_idle_steps=0",
         "buffer.batch_size=2",
         f"buffer.total_steps={STEPS}",
     )

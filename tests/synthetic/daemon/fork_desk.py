@@ -51,7 +51,7 @@ explorer:
   runner_per_model: 16
   max_timeout: 20
   rollout_model: {engine_type: fake, engine_num: 1}
-trainer: {trainer_type: fake, save_interval: 2}
+trainer: {trainer_type: fake, save_interval: 2, max_idle_steps: 0}
 synchronizer: {sync_method: checkpoint, sync_style: fixed, sync_interval: 1, sync_offset: 0}
 stages:
 - stage_name: warmup

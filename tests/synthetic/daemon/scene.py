@@ -71,7 +71,7 @@ explorer:
   runner_per_model: 16
   max_timeout: 20
   rollout_model: {engine_type: fake, engine_num: 1, extra_engine_args: {latency_s: 0.05}}
-trainer: {trainer_type: fake, save_interval: 7, engine_args: {step_s: 0.05}}
+trainer: {trainer_type: fake, save_interval: 7, max_idle_steps: 0, engine_args: {step_s: 0.05}}
 synchronizer: {sync_method: checkpoint, sync_style: fully_async, sync_interval: 1}
 stages:
 - stage_name: warmup

@@ -15,7 +15,7 @@ TORCH = (
     "explorer.runner_per_model=8",
     "explorer.max_timeout=60",
     "explorer.eval_interval=1000",
-    "trainer={trainer_type: torch, save_interval: 3}",
+    "trainer={trainer_type: torch, save_interval: 3, max_idle_steps: 0}",
     "algorithm.optimizer={lr: 0.003, lr_scheduler_type: cosine}",
 )
 """Overrides that put `scene.EXPERIMENT` on real engines; asynchronous, with two explorers."""

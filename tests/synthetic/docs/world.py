@@ -28,6 +28,8 @@ FAKES = (
     "explorer.rollout_model.extra_engine_args.latency_s=0.02",
     "trainer.trainer_type=fake",
     "trainer.engine_args.step_s=0.04",
+    # A fake explorer hardly ever meets the answer of a row.
+    "trainer.max_idle_steps=0",
 )
 """The tests' changes to the documents' experiments: engines that need no model."""
 PARSED_ONLY = frozenset({"serve", "demo"})
