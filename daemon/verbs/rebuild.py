@@ -36,10 +36,13 @@ def command(ctx: click.Context, verify: bool, log_at: LogUrl | None, postgres: s
     report = place.compare() if verify else place.replace()
     if settings.machine_readable:
         tables = {name: {"digest": digest, "equal": name not in report.different} for name, digest in _tables(report)}
-        emit({"digest": report.rebuilt.total, "compared": report.live is not None, "tables": tables}, settings)
+        said = {"digest": report.rebuilt.total, "compared": report.live is not None, "lacking": report.lacking}
+        emit({**said, "tables": tables}, settings)
     elif settings.verbosity >= 0:
         for name in report.different:
             click.echo(f"differs: {name}")
+        if report.lacking:
+            click.echo(f"not compared, for the tables are of an earlier release: {', '.join(report.lacking)}")
         verdict = "nothing to compare with" if report.live is None else f"{len(report.different)} differ"
         click.echo(f"{len(report.rebuilt.tables)} tables, sha256 {report.rebuilt.total[:16]}; {verdict}")
     ctx.exit(1 if verify and report.different else 0)

@@ -182,7 +182,8 @@ def killed_run(engine: str, parts: list[str], folder: Path, *, seed: int) -> Run
             "stages=[]",
             f"buffer.total_steps={steps}",
             "explorer.rollout_model={engine_type: torch, engine_num: 1}",
-            f"trainer={{trainer_type: {engine}, save_interval: 3, max_idle_steps: 0, engine_args: {{device: cpu, ranks: {RANKS}}}}}",
+            f"trainer={{trainer_type: {engine}, save_interval: 3, engine_args: {{device: cpu, ranks: {RANKS}}}}}",
+            "trainer.max_idle_steps=0",
         )
         # Where it begins counts too: the first kill may come while the first ranks open the model.
         while len(done) < len(parts):

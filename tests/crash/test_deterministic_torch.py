@@ -22,7 +22,8 @@ SMALL = (
     "buffer.total_steps=6",
     "stages.0.buffer.total_steps=2",
     "explorer.rollout_model={engine_type: torch, engine_num: 1}",
-    "trainer={trainer_type: torch, save_interval: 2, max_idle_steps: 0, ppo_epochs: 2, ppo_mini_batch_size: 2, shuffle: true}",
+    "trainer={trainer_type: torch, save_interval: 2, ppo_epochs: 2, ppo_mini_batch_size: 2, shuffle: true}",
+    "trainer.max_idle_steps=0",
 )
 """Several optimizer steps per batch: what a batch began with, and the order of each epoch, are found again too."""
 
