@@ -117,10 +117,10 @@ async def test_labelled_answers_move_apart_from_the_reference(tmp_path: Path, cl
 @pytest.mark.parametrize(
     ("row", "field", "what"),
     [
-        ({"label": "good"}, "label", "has \"good\" under 'label', which is true for a desirable answer"),
-        ({"label": None}, "label", "no value under 'label'"),
-        ({"completion": "5"}, "completion", "has messages under 'completion' that"),
-        ({"prompt": None}, "prompt", "no value under 'prompt'"),
+        ({"label": "good"}, "label_key", "has \"good\" under 'label', which is true for a desirable answer"),
+        ({"label": None}, "label_key", "no value under 'label'"),
+        ({"completion": "5"}, "completion_key", "has messages under 'completion' that"),
+        ({"prompt": None}, "prompt_key", "no value under 'prompt'"),
     ],
 )
 def test_every_labelled_row_is_looked_at_before_it_is_queued(
@@ -130,7 +130,7 @@ def test_every_labelled_row_is_looked_at_before_it_is_queued(
     rows[70] = rows[70] | row
     with pytest.raises(DataError, match=what) as caught:
         accepted("kto", tmp_path, rows)
-    assert caught.value.field == field
+    assert caught.value.field == f"buffer.trainer_input.experience_buffer.format.{field}"
     assert f"{tmp_path / 'rows.jsonl'}:71, taskset 'labelled'" in str(caught.value.where)
 
 

@@ -42,7 +42,7 @@ def test_schemas_stay(rftd: Rftd) -> None:
     page = json.loads(rftd("get", "small", "--json").out)
     assert sorted(page) == [
         *("checkpoints", "evals", "experiment", "overdue", "overdue_windows", "resolved", "reward_curve"),
-        *("waiting", "weights", "workers"),
+        *("signal", "waiting", "weights", "workers"),
     ]
     assert page["resolved"]["name"] == "small"
     assert page["resolved"]["stages"][1]["buffer"]["batch_size"] > 0

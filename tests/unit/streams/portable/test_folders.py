@@ -60,10 +60,10 @@ def test_every_path_of_a_specification_moves() -> None:
     moved = Folders([(OLD, NEW)]).event(ExperimentSubmitted(spec=spec))
     assert isinstance(moved, ExperimentSubmitted)
     before, after = msgspec.json.encode(spec).decode(), msgspec.json.encode(moved.spec).decode()
-    assert before.count(OLD) == 14
+    assert before.count(OLD) == 16
     assert after == before.replace(OLD, NEW)
     models = {"model.path", "model.lora.path", "trainer.critic_path", "trainer.teacher_path", "auxiliary.path"}
-    tasksets = {f"{name}.{field}" for name in ("taskset", "dataset", "evals") for field in ("path", "reward_args")}
+    tasksets = {f"{name}.{field}" for name in ("taskset", "more_tasksets", "dataset", "evals") for field in ("path", "reward_args")}
     assert inputs_of(moved.spec) == {f"{NEW}/.stages.{name}" for name in models | tasksets}
 
 
