@@ -4,6 +4,7 @@ hearing      compares the log with everything that remembers it; a loss stops th
 intake       accepts submissions and forks, each with a folder of its own
 submissions  submit and fork as orders, each once for its key
 forking      a fork's specification, and the changes that are allowed
+continuing   a file submitted again goes on from what ended in its folder
 findings     everything that checks refuse, under the fields of the file
 preflight    what only the daemon can know: models, rows, tasksets, digests before it accepts, parts of others later
 disk_guard   pauses experiments before a disk is full

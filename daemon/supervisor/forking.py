@@ -84,6 +84,27 @@ def forked_spec(
     return forked
 
 
+def continued_spec(spec: ExperimentSpec, shared: SharedHistory) -> ExperimentSpec:
+    """`spec`, which has passed the preflight, as it goes on from a history. Raises ConfigError if it cannot.
+
+    Stages that the history completed stay as they were trained; a warning names those that `spec` would change.
+    """
+    history = shared.spine.spec
+    event = shared.forked
+    assert history is not None
+    _same_stages(spec, history, event)
+    _same_base(spec, history)
+    settled = tuple(
+        msgspec.structs.replace(old, folder=new.folder)
+        for old, new in zip(history.stages[: event.stage], spec.stages, strict=False)
+    )
+    ignored = tuple(_without_effect(old) for old, new in zip(settled, spec.stages, strict=False) if old != new)
+    stages = (*settled, *spec.stages[event.stage :])
+    spec = msgspec.structs.replace(spec, stages=stages, warnings=(*spec.warnings, *ignored))
+    _goes_on(spec, history, event)
+    return spec
+
+
 def evaluated(spec: ExperimentSpec, shared: SharedHistory) -> tuple[int, ...]:
     """The tasksets of the stage that goes on which the parent has answered with the shared weights."""
     history = shared.spine.spec
@@ -214,4 +235,8 @@ def _ignored(spec: ExperimentSpec, parent: ExperimentSpec, settled: Sequence[Sta
     before = check_config(parent.config, host=host)
     for old, new, kept in zip(before.stages, spec.stages, settled, strict=False):
         if msgspec.structs.replace(new, folder=old.folder) != old:
-            yield f"stage {kept.name} was trained before the fork: what is changed of it has no effect there"
+            yield _without_effect(kept)
+
+
+def _without_effect(settled: StageSpec) -> str:
+    return f"stage {settled.name} was trained before the fork: what is changed of it has no effect there"

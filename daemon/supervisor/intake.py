@@ -13,9 +13,10 @@ import msgspec
 
 from rftd.daemon.operations import Accepted
 from rftd.daemon.registry import Entry
+from rftd.daemon.supervisor.continuing import continued, earlier, stamped
 from rftd.daemon.supervisor.forking import check_parent, check_payloads, evaluated, forked_spec, lineage_note, moved
 from rftd.ops import faults, limits
-from rftd.ops.clock import Clock, iso
+from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, NotFoundError, ReusedKeyError
 from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams.codec import Writer
@@ -85,7 +86,7 @@ class Intake:
         if spec.half != "both" and self._half(spec, None) in self._entries:
             return spec
         # Nothing is tidied: what a crash left in the folder of a removed experiment goes when somebody submits.
-        spec = await self._housed(spec, tidy=False)
+        spec, _ = await self._begun(spec, tidy=False)
         self._room()
         return spec
 
@@ -94,13 +95,17 @@ class Intake:
         spec = within_reach(spec, self._roles)
         experiment = self._half(spec, id) if spec.half != "both" else made_by(key)
         known = self._entries.get(experiment)
+        forked: life.ExperimentForked | None = None
         if known is None:
-            spec = await self._housed(spec)
+            spec, forked = await self._begun(spec)
             self._room()
         submitted = life.ExperimentSubmitted(spec=spec)
-        draft = self._writer.draft(submitted, experiment=experiment, id=id, correlation=key)
+        drafts = [self._writer.draft(submitted, experiment=experiment, id=id, correlation=key)]
+        if forked is not None:  # in the same append: no reader meets a continuation whose history it does not know
+            ours = derive(experiment, "fork")
+            drafts.append(self._writer.draft(forked, experiment=experiment, id=ours, correlation=key))
         faults.point("submission.before_append")
-        position = (await self._log.append([draft]))[0]
+        position = (await self._log.append(drafts))[0]
         # A crash between the two appends leaves an experiment that is submitted and never accepted. The same request
         # finds it under the id that follows from its key, and accepts it then.
         faults.point("submission.between_appends")
@@ -213,6 +218,31 @@ class Intake:
         ]
         await append_when_space(self._log, drafts, clock=self._clock)
 
+    async def _begun(
+        self, spec: ExperimentSpec, *, tidy: bool = True
+    ) -> tuple[ExperimentSpec, life.ExperimentForked | None]:
+        """The specification in a folder of its own, and the history that it goes on from, if there is one.
+
+        With `continue_from_checkpoint`, a folder in which an experiment ended is left to that one, as the owner of its
+        files, and the new one gets a folder beside it. Raises ConflictError, ConfigError.
+        """
+        before = earlier(self._entries.values(), spec)
+        running = next((entry for entry in before if entry.status and not entry.status.ended), None)
+        if running is not None:
+            raise ConflictError(
+                f"{running.name}, an experiment that has not ended, uses {running.job_dir}",
+                field="name",
+                fix="cancel it, or choose a name",
+            )
+        kept = [entry for entry in before if entry.spine.kept is not Kept.REMOVED]
+        if not kept or not await asyncio.to_thread(_used, Path(spec.job_dir)):
+            return await self._housed(spec, tidy=tidy), None
+        check_parent(kept[-1].name, kept[-1].spine)
+        name = self._free_name(stamped(spec.name, self._clock.now_ns()), Path(spec.job_dir).parent)
+        own = moved(spec, name, str(Path(spec.job_dir).with_name(name)))
+        spec, forked = await continued(self._log, kept[-1], own)
+        return await self._housed(spec, tidy=tidy), forked
+
     async def _housed(self, spec: ExperimentSpec, *, tidy: bool = True) -> ExperimentSpec:
         """The specification with a job folder of its own. Raises ConflictError if the folder is in use."""
         live = [entry for entry in self._entries.values() if entry.status and not entry.status.ended]
@@ -240,8 +270,8 @@ class Intake:
                 fix="choose another name"
                 + (", or set continue_from_checkpoint: false for a folder with a time stamp" * (spec.half == "both")),
             )
-        stamp = _stamp(self._clock.now_ns())
-        return moved(spec, f"{spec.name}_{stamp}", f"{spec.job_dir}_{stamp}")
+        name = stamped(spec.name, self._clock.now_ns())
+        return moved(spec, name, str(Path(spec.job_dir).with_name(name)))
 
     def _room(self) -> None:
         queued = sum(1 for entry in self._entries.values() if entry.status is Status.QUEUED)
@@ -264,10 +294,6 @@ def _unlike(name: str, field: str) -> ConflictError:
 
 def _used(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
-
-
-def _stamp(now_ns: int) -> str:
-    return iso(now_ns)[:19].translate(str.maketrans("", "", "-:T"))
 
 
 def within_reach(spec: ExperimentSpec, roles: frozenset[str]) -> ExperimentSpec:

@@ -258,3 +258,27 @@ async def test_verify_finds_forks_that_do_not_share_their_parents_history(
             each.what for each in report.findings if (each.rule, each.experiment) == ("forks-share-history", experiment)
         ]
         assert any(said in what for what in found), (said, found)
+
+
+@pytest.mark.anyio
+async def test_a_file_submitted_again_goes_on_from_what_ended_in_its_folder(desk: ForkDesk, fake_world) -> None:
+    async with desk.open() as supervisor:
+        first = await desk.submit(supervisor, "stages.1.buffer.total_steps=2")
+        with pytest.raises(ConfigError, match="nothing is left to do after step 6"):
+            await desk.hand_in(supervisor, "stages.1.buffer.total_steps=2")
+        second = await desk.hand_in(supervisor, "stages.1.buffer.total_steps=4")
+        with pytest.raises(ConflictError, match="has not ended"):
+            await desk.hand_in(supervisor)
+        await desk.completed(second)
+        third = await desk.submit(supervisor)
+        fresh = await desk.submit(supervisor, "continue_from_checkpoint=false", "stages.1.buffer.total_steps=1")
+    steps = [sorted(await weights(desk, each)) for each in (first, second, third, fresh)]
+    assert steps == [[1, 2, 3, 4, 5, 6], [7, 8], [9, 10], [1, 2, 3, 4, 5]]
+    spines = [(await desk.state(each)).spine for each in (first, second, third, fresh)]
+    parents = [spine.forked.parent if spine.forked else None for spine in spines]
+    assert parents == [None, first, second, None]
+    folders = {spine.spec.job_dir for spine in spines if spine.spec}
+    assert len(folders) == 4
+    assert all(re.fullmatch(r"sums(_\d{14}(-\d+)?)?", Path(folder).name) for folder in folders)
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings

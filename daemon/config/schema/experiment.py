@@ -193,7 +193,7 @@ class Experiment(Section):
     checkpoint_root_dir: str = ""
     """Absolute by the time the daemon reads it."""
     ray_namespace: str = ""
-    continue_from_checkpoint: bool = acts_later(True, why="the daemon looks at the folder as it takes the experiment")
+    continue_from_checkpoint: bool = acts_later(True, why="the daemon goes on from what ended in the folder")
     ignore_validator_suggestions: bool = harmless(False, why="no advice on memory is given")
     deterministic: bool = False
     seed: Seed = 42

@@ -63,7 +63,8 @@ def test_every_path_of_a_specification_moves() -> None:
     assert before.count(OLD) == 16
     assert after == before.replace(OLD, NEW)
     models = {"model.path", "model.lora.path", "trainer.critic_path", "trainer.teacher_path", "auxiliary.path"}
-    tasksets = {f"{name}.{field}" for name in ("taskset", "more_tasksets", "dataset", "evals") for field in ("path", "reward_args")}
+    kinds = ("taskset", "more_tasksets", "dataset", "evals")
+    tasksets = {f"{name}.{field}" for name in kinds for field in ("path", "reward_args")}
     assert inputs_of(moved.spec) == {f"{NEW}/.stages.{name}" for name in models | tasksets}
 
 
