@@ -112,12 +112,32 @@ def absolute_paths(
         root = environ.get(_ROOT_VARIABLE) or "./checkpoints"
     if isinstance(root, str):
         tree["checkpoint_root_dir"] = _join(cwd, root)
-    for node, key in _paths(Experiment, tree):
+    for _, node, key in _paths(Experiment, tree, ()):
         node[key] = _absolute(node[key], cwd, exists)
 
 
-def _paths(kind: type[Section], node: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """The paths that are given below a section, each as the mapping that holds it and its key; values are unchecked."""
+def relative_paths(tree: dict[str, Any]) -> list[Issue]:
+    """An issue for each path in `tree` that is relative to the sender's folder, which a daemon does not know."""
+    return [
+        Issue(path, f"{value!r} is relative, and the daemon does not know to which folder", "give an absolute path")
+        for path, value in _given_paths(tree)
+        # What may be the name of a model or of data on a hub is taken as one.
+        if isinstance(value, str)
+        and not value.startswith("/")
+        and _absolute(value, Path("/"), exists=lambda _: False) != value
+    ]
+
+
+def _given_paths(tree: dict[str, Any]) -> Iterator[tuple[FieldPath, object]]:
+    root = tree.get("checkpoint_root_dir")
+    if root:
+        yield ("checkpoint_root_dir",), root
+    for path, holder, key in _paths(Experiment, tree, ()):
+        yield path, holder[key]
+
+
+def _paths(kind: type[Section], node: Any, at: FieldPath) -> Iterator[tuple[FieldPath, dict[str, Any], str]]:
+    """The paths below a section: the field of each, the mapping that holds it and its key; values are unchecked."""
     for name, field in kind.model_fields.items() if isinstance(node, dict) else ():
         value = node.get(name)
         # The tree is not validated yet: any value may have any type.
@@ -125,27 +145,29 @@ def _paths(kind: type[Section], node: Any) -> Iterator[tuple[dict[str, Any], str
         if mark is not None:
             holder, key = (value, mark.argument) if mark.argument else (node, name)
             if isinstance(holder, dict) and isinstance(holder.get(key), str) and holder[key]:
-                yield holder, key
+                yield (*at, name, key) if mark.argument else (*at, name), holder, key
         else:
-            yield from _paths_below(field.annotation, value)
+            yield from _paths_below(field.annotation, value, (*at, name))
 
 
-def _paths_below(annotation: Any, value: Any) -> Iterator[tuple[dict[str, Any], str]]:
+def _paths_below(annotation: Any, value: Any, at: FieldPath) -> Iterator[tuple[FieldPath, dict[str, Any], str]]:
     """Paths of the sections that a field may hold, by itself or in a list or a mapping."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield from _paths(annotation, value)
+        yield from _paths(annotation, value, at)
         return
     origin = get_origin(annotation)
     # The arguments of a Literal are words, no types; of a mapping only the values' type can hold a section.
     parts = get_args(annotation) if origin is not Literal else ()
     if origin in (list, dict):
         parts = parts[-1:]
-        held = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
+        held = list(enumerate(value)) if isinstance(value, list) else []
+        held += list(value.items()) if isinstance(value, dict) else []
+        inner = [((*at, key), each) for key, each in held]
     else:
-        held = [value]
+        inner = [(at, value)]
     for part in parts:
-        for each in held:
-            yield from _paths_below(part, each)
+        for path, each in inner:
+            yield from _paths_below(part, each, path)
 
 
 def _absolute(text: str, cwd: Path, exists: Callable[[str], bool]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from rftd.daemon.config.client_side import absolute_paths, withhold_secrets
+from rftd.daemon.config.client_side import absolute_paths, relative_paths, withhold_secrets
 from rftd.daemon.config.field_path import FieldPath, child, parse, show
 from rftd.daemon.config.interpolation import resolve_interpolations
 from rftd.daemon.config.issue import ConfigErrors, Contradiction, Interpolation, Issue, LimitIssue, SyntaxIssue, report
@@ -125,6 +125,7 @@ def check_config(config: Mapping[str, Any], *, overrides: Sequence[str] = (), ho
     issues += spelling
     issues += apply_overrides(tree, overrides, source)
     issues += withhold_secrets(tree, source)
+    issues += relative_paths(tree)
     return _spec(tree, source, issues, set(), host)
 
 
