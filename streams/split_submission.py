@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.spec import ExperimentSpec
 
 EXPLORE: Final = "explore"
 TRAIN: Final = "train"
@@ -23,20 +23,28 @@ def halves_of(spec: ExperimentSpec) -> frozenset[str]:
     return BOTH if spec.half == "both" else frozenset((spec.half,))
 
 
-def difference(one: ExperimentSpec, other: ExperimentSpec) -> str | None:
+class Disagreement(NamedTuple):
+    """A field of the specification in which two submissions disagree, and its value in each."""
+
+    field: str
+    one: object
+    other: object
+
+
+def difference(one: ExperimentSpec, other: ExperimentSpec) -> Disagreement | None:
     """The first field in which they are not the two halves of one experiment; None if they are. Pure."""
-    fields = (name for name in ExperimentSpec.__struct_fields__ if name not in _OF_ONE)
-    for name in fields:
-        if name == "stages" and len(one.stages) == len(other.stages):
-            for mine, theirs in zip(one.stages, other.stages, strict=True):
-                if (found := _difference(mine, theirs)) is not None:
-                    return f"{found} of stage {mine.name}"
-        elif getattr(one, name) != getattr(other, name):
-            return name
-    return None
+    names = (name for name in ExperimentSpec.__struct_fields__ if name not in _OF_ONE)
+    return next((found for name in names if (found := _below(name, getattr(one, name), getattr(other, name)))), None)
 
 
-def _difference(one: StageSpec, other: StageSpec) -> str | None:
-    left = msgspec.structs.asdict(one)
-    right = msgspec.structs.asdict(other)
-    return next((name for name, value in left.items() if value != right[name]), None)
+def _below(field: str, one: object, other: object) -> Disagreement | None:
+    """The innermost field of `field` that differs."""
+    if one == other:
+        return None
+    pairs: list[tuple[str, object, object]] = []
+    if isinstance(one, msgspec.Struct) and type(one) is type(other):
+        pairs = [(f"{field}.{name}", getattr(one, name), getattr(other, name)) for name in one.__struct_fields__]
+    elif isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+        pairs = [(f"{field}[{place}]", *both) for place, both in enumerate(zip(one, other, strict=True))]
+    inner = (_below(*pair) for pair in pairs)
+    return next((found for found in inner if found), Disagreement(field, one, other))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import textwrap
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import chain, count
 from pathlib import Path
@@ -29,7 +30,7 @@ from rftd.streams.patience import append_when_space
 from rftd.streams.role import as_refs
 from rftd.streams.shared_history import shared_history
 from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.streams.split_submission import BOTH, ROLES, difference, halves_of
+from rftd.streams.split_submission import BOTH, ROLES, Disagreement, difference, halves_of
 from rftd.workers.devices.host import Host
 
 _MEMORY: Final = "memory"
@@ -138,8 +139,8 @@ class Intake:
                 field="mode",
                 fix=f"submit the other half with mode: {' or '.join(sorted(BOTH - halves_of(spec)))}, or cancel it",
             )
-        if (field := difference(known.spec, spec)) is not None:
-            raise _unlike(known.name, field)
+        if (found := difference(known.spec, spec)) is not None:
+            raise _unlike(known.name, found)
         return known.id
 
     async def _check_half(self, experiment: UUID, spec: ExperimentSpec) -> None:
@@ -147,7 +148,7 @@ class Intake:
         await self._refresh()
         entry = self._entries[experiment]
         if not halves_of(spec) <= entry.spine.halves:
-            raise _unlike(entry.name, difference(entry.spec, spec) or "half")
+            raise _unlike(entry.name, difference(entry.spec, spec) or Disagreement("half", entry.spec.half, spec.half))
 
     async def fork(self, wanted: WantedFork, host: Host, *, key: UUID, id: UUID) -> Position:
         """See `Operations.fork`, for workers on `host`; the submission gets this id. The position of its last event."""
@@ -284,10 +285,12 @@ def made_by(key: UUID) -> UUID:
     return derive(key, "experiment")
 
 
-def _unlike(name: str, field: str) -> ConflictError:
+def _unlike(name: str, found: Disagreement) -> ConflictError:
+    there, here = (textwrap.shorten(repr(value), 100) for value in (found.one, found.other))
     return ConflictError(
-        f"{name} was submitted with another {field}: they are not two halves of one experiment",
-        field=field,
+        f"{name} was submitted with {found.field}: {there}, and here it is {here}: they are not two halves of one "
+        "experiment",
+        field=found.field,
         fix="submit the same file; only its mode, priority and labels may differ",
     )
 

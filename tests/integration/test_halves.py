@@ -91,13 +91,15 @@ async def test_the_halves_join_on_one_daemon(desk: ForkDesk, fake_world, first: 
         assert wait.unblock == f"submit the same file with mode: {second}, or rftd worker {missing}"
         assert set(executor.roles) == {"trainer", "explorer"} - {missing}
         assert run.state.spine.furthest <= 4
-        for overrides in (
-            (f"mode={first}",),
-            (f"mode={second}", "buffer.batch_size=5"),
-            (f"mode={second}", "seed=1"),
-            (),
+        other = f"mode={second}"
+        for overrides, said in (
+            ((f"mode={first}",), f"has its {first} half already"),
+            ((other, "buffer.batch_size=5"), r"stages\[0\]\.batch_size: 4, and here it is 5:"),
+            ((other, "seed=1"), "seed: 42, and here it is 1:"),
+            ((other, "algorithm.optimizer.lr=0.25"), r"algorithm\.optimizer\.lr: 0\.5, and here it is 0\.25"),
+            ((), "has not ended"),
         ):
-            with pytest.raises(ConflictError):
+            with pytest.raises(ConflictError, match=said):
                 await desk.hand_in(supervisor, *overrides)
         again = [await desk.hand_in(supervisor, f"mode={second}", "priority=3", "labels={team: b}")]
         assert again == [experiment]

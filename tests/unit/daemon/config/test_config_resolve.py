@@ -364,8 +364,9 @@ def test_a_mode_may_bring_one_half(load: Load, errors: Errors) -> None:
         assert difference(half, both) is None
         assert half.stages[0].kind == "both"
         assert any(f"submit the same file with mode: {other}" in text for text in half.warnings)
-    assert difference(both, load(overrides=["group=g"]).spec) == "group"
-    assert difference(both, load(overrides=["buffer.batch_size=8"]).spec) == "batch_size of stage main"
+    assert difference(both, load(overrides=["group=g"]).spec) == ("group", "", "g")
+    found = difference(both, load(overrides=["buffer.batch_size=8"]).spec)
+    assert found == ("stages[0].batch_size", both.stages[0].batch_size, 8)
     assert load(overrides=[STAGES % ("explore", "explore")]).spec.half == "explore"
     memory = load(overrides=["mode=train", "synchronizer.sync_method=memory"]).spec.stages[0]
     assert memory.sync.method == "checkpoint", "explorers may be on another machine"
