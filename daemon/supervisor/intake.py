@@ -271,7 +271,8 @@ class Intake:
                 fix="choose another name"
                 + (", or set continue_from_checkpoint: false for a folder with a time stamp" * (spec.half == "both")),
             )
-        name = stamped(spec.name, self._clock.now_ns())
+        # Two may be submitted in one second.
+        name = self._free_name(stamped(spec.name, self._clock.now_ns()), Path(spec.job_dir).parent)
         return moved(spec, name, str(Path(spec.job_dir).with_name(name)))
 
     def _room(self) -> None:
