@@ -51,7 +51,7 @@ def test_an_experiment_is_archived_restored_and_removed(embedded_scene: Scene) -
     assert str(archive) in refused.err, refused
     taken = scene.rftd("submit", str(scene.write()), *(word for each in SHORT for word in ("-s", each)))
     assert taken.status == 5, taken
-    assert "archived" in taken.err, taken
+    assert "are in an archive" in taken.err, taken
     for verb in ("events", "lineage"):
         assert scene.rftd(verb, name).status == 0
     moved = archive.with_name("moved.rftd")
