@@ -72,6 +72,8 @@ def run_demo(
         told = {"RFTD_DISK_RESERVE": os.environ.get("RFTD_DISK_RESERVE", RESERVE), **told}
         host = stack.enter_context(DaemonHost(folder / "data", folder / "daemon.log", environ=told))
         make_tiny_model(folder / "model", seed=seed, head_size=HEAD_SIZES[engine])
+        # A pause would wait for somebody to resume it; whether the model learned is told at the end.
+        overrides = ("trainer.max_idle_steps=0", *overrides)
         if engine != "torch":
             overrides = (f"explorer.rollout_model.engine_type={engine}", *overrides)
         environment = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}

@@ -140,7 +140,6 @@ def killed_run(parts: list[str], folder: Path, *, seed: int) -> Run:
     command += ["--seed", str(seed), "--folder", str(folder), "-s", "trainer.save_interval=10"]
     # What was learned is no matter here: a few steps of SFT are enough.
     command += ["-s", "stages[0].buffer.total_steps=10", "-s", f"buffer.total_steps={STEPS_A_KILL * len(parts)}"]
-    command += ["-s", "trainer.max_idle_steps=0"]
     demo = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     done: list[Kill] = []
     while len(done) < len(parts) and demo.poll() is None:
