@@ -12,8 +12,8 @@ demo: $(READY)                      ## train a tiny model through the log, about
 
 # Files with the most work first (tests/conftest.py). Three at a time even on two cores: tests with real processes wait
 # for most of their time, for a worker to start or a lease to end, and all share one Kafka and one Postgres. A test that
-# ends its process is begun again by the process that follows, so few may follow.
-SPREAD := --dist loadfile --no-loadscope-reorder --max-worker-restart 1
+# ends its process would be begun again by the process that follows it, so none follows: the run ends by its name.
+SPREAD := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: $(READY)                      ## the whole test suite, three files at a time
 	$(BIN)/python -P -m pytest -q -n 3 $(SPREAD)

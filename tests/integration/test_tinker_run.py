@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,13 @@ def spec_of(folder: Path, fake_world: Any, base_model: str = "org/tiny") -> Expe
 
 
 @pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Rehearsal:
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rehearsal]:
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     monkeypatch.setattr("rftd.workers.tinker.watch.LOOK_S", 0.05)
     service = Rehearsal()
     monkeypatch.setattr(sdk, "connect", lambda _access: RehearsalService(service))
-    return service
+    yield service
+    service.hang_up()
 
 
 def steps_of(service: Rehearsal, run: Run) -> tuple[str, ...]:
@@ -67,6 +69,11 @@ async def test_killed_and_left_alone_no_step_is_lost_or_doubled(
     def daemon() -> Run:
         return Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
 
+    def kill_all() -> None:
+        for handle in executor.handles:
+            handle.kill()
+        service.hang_up()  # their threads, which a cancelled task leaves
+
     def waits(run: Run) -> dict[str, str]:
         return {each.role: each.state for each in run.waits()}
 
@@ -78,13 +85,11 @@ async def test_killed_and_left_alone_no_step_is_lost_or_doubled(
         await until(lambda: run.state.spine.version >= 4)
         # Away while both sides begin anew, and so ask for something: the newest state, and the newest weights.
         service.away = True
-        for handle in executor.handles:
-            handle.kill()
+        kill_all()
         await until(lambda: waits(run).get("trainer") == waits(run).get("explorer") == "wait_service")
         service.away = False
         await until(lambda: run.state.spine.version >= 7)
-        for handle in executor.handles:
-            handle.kill()
+        kill_all()
         driven.cancel()
         await asyncio.wait({driven})
         run = daemon()

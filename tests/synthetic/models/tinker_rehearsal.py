@@ -33,6 +33,8 @@ from rftd.workers.tinker.service import (
 KEY = "tml-rehearsal-key"
 END = 2
 """The token that ends a text."""
+LOOK_S = 0.02
+"""How often a wait for the service looks whether whoever waits is dead."""
 
 
 @dataclass
@@ -74,6 +76,13 @@ class Rehearsal:
     log: list[str] = field(default_factory=list)
     keys: set[str] = field(default_factory=lambda: {KEY})
     there: threading.Event = field(default_factory=_set)
+    asking: list[RehearsalService] = field(default_factory=list)
+    """The ways to it of whoever asks, or asked."""
+
+    def hang_up(self) -> None:
+        """Ends the waits of all that asked until now, as the death of their processes does."""
+        for each in self.asking:
+            each.gone.set()
 
     @property
     def away(self) -> bool:
@@ -212,6 +221,9 @@ class RehearsalService:
         self.service = service
         self.strike = strike
         self.access = Access(Secret(key), "TINKER_API_KEY", "http://rehearsal")
+        self.gone = threading.Event()
+        """Set once the process that asks is dead."""
+        service.asking.append(self)
         self._key = key
 
     def new_run(self, base_model: str, shape: AdapterShape) -> RehearsalRun:
@@ -229,7 +241,7 @@ class RehearsalService:
         return RehearsalRun(self, made)
 
     def sampler(self, path: str) -> RehearsalSampler:
-        self.service.there.wait()
+        self.reach()
         if path not in self.service.saved:
             raise RolloutError(self.access.forgotten(path, "no weights").what)
         return RehearsalSampler(self, path)
@@ -250,9 +262,15 @@ class RehearsalService:
         """What the service answers, if the key is good and nothing strikes."""
         if self._key not in self.service.keys:
             raise self.access.error(401, f"invalid key {self._key}", what)
-        self.service.there.wait()
+        self.reach()
         self.service.log.append(what)
         return self.strike(what, work)
+
+    def reach(self) -> None:
+        """Waits until the service is there. Raises ConnectionError if whoever asks dies meanwhile."""
+        while not self.service.there.wait(LOOK_S):
+            if self.gone.is_set():
+                raise ConnectionError("whoever asked is dead")
 
 
 class RehearsalRun:
@@ -304,6 +322,12 @@ class RehearsalSampler:
         self._path = path
 
     async def sample(self, prompt: Sequence[int], draw: ServiceSampling) -> SampleAnswer:
-        await asyncio.to_thread(self._service.service.there.wait)
-        found = self._service.ask("sample", lambda: self._service.service.sample(self._path, prompt, draw))
+        def sampled() -> dict[str, Any]:
+            answer: dict[str, Any] = self._service.ask(
+                "sample", lambda: self._service.service.sample(self._path, prompt, draw)
+            )
+            return answer
+
+        # The whole of it on a thread: the service may go away at any moment, and the loop must not wait for it.
+        found = await asyncio.to_thread(sampled)
         return SampleAnswer(tokens=found["tokens"], logprobs=found["logprobs"], stop_reason=found["stop_reason"])
