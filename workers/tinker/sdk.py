@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from rftd.ops.errors import ConfigError, RftdError, RolloutError
+from rftd.workers.devices.engine_build import how_to_install
 from rftd.workers.tinker.access import FIELD, UNREADABLE, Access
 from rftd.workers.tinker.service import (
     AdamStep,
@@ -49,7 +50,7 @@ def connect(access: Access) -> SdkService:
         raise ConfigError(
             f"the tinker package is not installed here: {error}",
             field=FIELD,
-            fix="pip install 'rftd[tinker]'",
+            fix=how_to_install("tinker"),
         ) from error
     return SdkService(tinker, access)
 

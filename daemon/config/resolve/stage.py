@@ -40,7 +40,7 @@ _ANY_LENGTHS = LengthLimits(2**20, 2**19, 2**19, 0)
 
 def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -> StageSpec | None:
     """The stage, or None after saying everything that is wrong with it."""
-    experiment = as_tinker(_of_its_mode(config.experiment, notes), notes)
+    experiment = as_tinker(_of_its_mode(config.experiment, notes), host, notes)
     definition = find_algorithm(experiment.algorithm, notes)
     kind = _kind(experiment, definition, notes)
     total_steps = _total_steps(experiment, notes)

@@ -11,15 +11,18 @@ from rftd.daemon.config.issue import Contradiction, Notes, Unsupported
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
+from rftd.workers.devices.engine_build import how_to_install
+from rftd.workers.devices.host import Host
 from rftd.workers.rollout.engines.tinker.arguments import undrawable
 from rftd.workers.weights.service import SERVICE
 
 TINKER: Final = "tinker"
-"""The name of both engines."""
+"""The name of both engines, of the package that they need, and of its extra."""
 _AT: Final[FieldPath] = ("model", "tinker")
+_HOW: Final = how_to_install(TINKER)
 
 
-def as_tinker(experiment: Experiment, notes: Notes) -> Experiment:
+def as_tinker(experiment: Experiment, host: Host, notes: Notes) -> Experiment:
     """The experiment as the service runs it, if `model.tinker` is enabled; else as it is.
 
     Its engines, their arguments and the channel of its weights take the places of those that the file names.
@@ -28,6 +31,8 @@ def as_tinker(experiment: Experiment, notes: Notes) -> Experiment:
     if not given.enable:
         _refuse_alone(experiment, notes)
         return experiment
+    if host.seen and TINKER not in host.packages:
+        notes.wrong((*_AT, "enable"), "is true, and the tinker package is not installed", _HOW, Unsupported)
     if experiment.deterministic:
         what = "is true, and the Tinker service promises no equal bits"
         notes.wrong(("deterministic",), what, "write false, or train with torch", Unsupported)

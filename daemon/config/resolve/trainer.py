@@ -20,6 +20,7 @@ from rftd.streams.spec import AlgorithmSpec, StageSpec, TrainerSpec
 from rftd.streams.updates import UpdatesSpec
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
 from rftd.workers.algorithms.registry import lookup
+from rftd.workers.devices.engine_build import how_to_install
 from rftd.workers.devices.host import Host
 from rftd.workers.training.engines import registry as trainer_engines
 from rftd.workers.training.losses.policy_loss import LossNeeds
@@ -94,7 +95,7 @@ def _without_verl(experiment: Experiment, host: Host) -> str:
     if not host.gpus and "verl" not in host.packages:
         return "needs a GPU, or to be installed: `make engines-cpu`"
     if "verl" not in host.packages:
-        return "is not installed (pip install 'rftd[verl]', or `make engines-cpu` for a lock of it)"
+        return f"is not installed ({how_to_install('verl')})"
     if experiment.model.lora_configs and not written:
         return "trains whole models, and model.lora_configs names an adapter"
     return ""

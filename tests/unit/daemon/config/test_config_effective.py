@@ -22,11 +22,11 @@ from rftd.workers.algorithms.registry import ALGORITHMS, lookup
 from rftd.workers.devices.host import ANY_HOST, Device, Host
 
 ROOT: Final = Path(__file__).parents[4]
-NO_GPU: Final = Host(name="laptop", no_gpu="there is no nvidia-smi")
+NO_GPU: Final = Host(name="laptop", no_gpu="there is no nvidia-smi", packages={"tinker": "0.38"})
 GPUS: Final = Host(
     name="node",
     devices=tuple(Device(kind="cuda", index=each, name="G", memory_bytes=8 * 10**10) for each in range(8)),
-    packages={"vllm": "0.31", "verl": "0.9", "flash-attn": "2"},
+    packages={"vllm": "0.31", "verl": "0.9", "flash-attn": "2", "tinker": "0.38"},
 )
 ENVIRON: Final = {
     "MODEL_PATH": "/models/m",

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 from unit.daemon.config.conftest import Load
 
+from rftd.workers.devices.host import ANY_HOST, Host
+
 GUIDE = """
 project: p
 name: n
@@ -123,6 +125,15 @@ def test_what_the_service_cannot_do_is_refused_with_its_field(
 ) -> None:
     texts = errors(GUIDE.replace(old, new))
     assert any(field in text and said in text for text in texts), texts
+
+
+def test_a_service_whose_package_is_not_installed_is_refused_with_the_extra_and_the_lock(
+    load: Load, errors: Callable[..., list[str]]
+) -> None:
+    (said,) = errors(GUIDE, host=Host(no_gpu="there is no nvidia-smi"))
+    for each in ("model.tinker.enable", "not installed", "pip install 'rftd[tinker]'", "make engines-cpu"):
+        assert each in said
+    assert load(GUIDE, host=ANY_HOST).spec.stages[0].trainer.engine == "tinker", "whose workers run elsewhere"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -327,6 +328,14 @@ def test_a_step_that_is_not_finite_gives_the_run_up(bench: TrainerBench, way: Re
         engine.train(make_batch(1))
     assert error.value.field == "metrics['grad_norm']"
     assert engine.checksum() == before
+
+
+def test_a_worker_without_the_package_says_the_extra_and_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tinker", None)
+    with pytest.raises(ConfigError, match="tinker package is not installed here") as refused:
+        sdk.connect(Access.of("", {"TINKER_API_KEY": KEY}))
+    assert "pip install 'rftd[tinker]'" in str(refused.value.fix)
+    assert "make engines-cpu" in str(refused.value.fix)
 
 
 def test_what_the_service_lacks_is_refused_before_anything_is_asked(bench: TrainerBench) -> None:
