@@ -223,10 +223,12 @@ class Explorer:
                     where=self._member.source,
                     fix="start it again: it joins as a new one",
                 )
-            if self._orphans.too_many:
+            try:
+                self._check_goes_on()
+            except WorkError:
                 # The error ends the process, so what was made is brought into the log first.
                 await self._outbox.drained(limits.DRAIN_TIMEOUT_S)
-                raise self._orphans.error()
+                raise
             while view.leased:
                 lease = view.leased.popleft()
                 if isinstance(lease, EvalLeased):
@@ -238,6 +240,14 @@ class Explorer:
             view.ended.clear()
             self._drop([lease for lease, task in self._running.items() if task.done()])
             await self._gate.notify()
+
+    def _check_goes_on(self) -> None:
+        """Returns if this process may make another rollout. Raises WorkError if it never will."""
+        if self._orphans.too_many:
+            raise self._orphans.error()
+        # Here too, and not only where rollouts fail: an engine may die while nothing is asked of it.
+        if self._engine is not None:
+            check_lives(self._engine)
 
     async def _drain(self) -> None:
         self._leaving = True

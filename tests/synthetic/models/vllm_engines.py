@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -209,3 +211,12 @@ def prompts(count: int, lengths: Sequence[int] = range(4, 61), *, seed: int = 0)
 def ask(number: int = 0, *, prompt: tuple[int, ...] = (20, 30, 40), **sampling: Any) -> GenerationRequest:
     settings: dict[str, Any] = {"max_tokens": 24, "min_tokens": 24, "seed": number, **sampling}
     return GenerationRequest(id=UUID(int=number), prompt=prompt, sampling=Sampling(**settings))
+
+
+def stays(pid: int) -> bool:
+    """True of a process that lives, or that ended and is this one's to collect; grandchildren are collected by init."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE or process.ppid() == os.getpid()
+    except psutil.NoSuchProcess:
+        return False

@@ -4,9 +4,11 @@ In reading order:
 
 arguments  its `extra_engine_args`, vLLM's own arguments, and its opening
 engine     the asyncio front: `VllmRolloutEngine`
+start      the start of vLLM's own front, and what its requests have in common
 requests   our sampling as vLLM's, or the reason for which it has none; its output as our response
 flights    requests under way, and the weights that drew each of their tokens
 counters   the numbers of running requests and drawn tokens, from vLLM's own statistics
+watchdog   tells when vLLM's processes ended or hang
 processes  vLLM's processes: their start with a time-out, their names when one died, their end
 worker     our part of vLLM's worker process: it opens, verifies and swaps weights
 shapes     the tensors that a model folder's weights consist of, to check others against

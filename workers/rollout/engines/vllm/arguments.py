@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
+from rftd.workers.rollout.engines.vllm.watchdog import HANG_S
 
 FIELD: Final = "explorer.rollout_model.extra_engine_args"
 WORKER: Final = "rftd.workers.rollout.engines.vllm.worker.RolloutWorker"
@@ -62,6 +63,8 @@ class VllmArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     kv_cache_memory_bytes: int = 0
     """The size of the cache of keys and values; 0: what `gpu_memory_utilization` leaves, and on a CPU 1 GiB."""
+    hang_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = HANG_S
+    """The time without any progress, of an engine that has requests, after which it is ended; 0: never."""
     vllm: dict[str, Any] = {}
     """More arguments of vLLM's AsyncEngineArgs, by its names."""
 
@@ -134,6 +137,8 @@ async def _open(opening: EngineOpening[VllmArgs]) -> RolloutEngine:
         device=opening.rollout.needs.device,
         start_timeout_s=opening.rollout.needs.start_timeout_s or START_S,
         biased=opening.biased,
+        hang_timeout_s=opening.arguments.hang_timeout_s,
+        clock=opening.clock,
     )
 
 

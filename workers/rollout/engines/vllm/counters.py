@@ -14,6 +14,9 @@ class EngineCounters(StatLoggerBase):  # type: ignore[misc]
         self.running = 0
         """Requests that had a slot in the last step. No step comes once the last of them has left."""
         self.tokens_total = 0
+        self.progress = 0
+        """It grows with each step that brought any request on. Steps that did not are made, too, while all wait."""
+        self._scheduled: tuple[float, ...] = ()
 
     def __call__(self, vllm_config: Any, engine_index: int = 0) -> EngineCounters:
         """Itself: vLLM makes its loggers by calling what it is given."""
@@ -25,8 +28,13 @@ class EngineCounters(StatLoggerBase):  # type: ignore[misc]
         """The statistics of one step; either may be missing."""
         if scheduler_stats is not None:
             self.running = scheduler_stats.num_running_reqs
+            # A part of a prompt draws no token, and fills a part of the cache.
+            scheduled = (self.running, scheduler_stats.num_waiting_reqs, scheduler_stats.kv_cache_usage)
+            self.progress += scheduled != self._scheduled
+            self._scheduled = scheduled
         if iteration_stats is not None:
             self.tokens_total += iteration_stats.num_generation_tokens
+            self.progress += iteration_stats.num_generation_tokens
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""

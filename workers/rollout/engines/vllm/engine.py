@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
@@ -13,20 +12,20 @@ from typing import Any, Final
 
 import msgspec
 
+from rftd.ops.clock import Clock
 from rftd.ops.decoding import converted
-from rftd.ops.errors import ConfigError, DataError, RolloutError, WeightsElsewhereError
+from rftd.ops.errors import DataError, RolloutError, WeightsElsewhereError
 from rftd.workers.rollout.engine import Answers, EngineStats, Generation, GenerationRequest
 from rftd.workers.rollout.engines.vllm.flights import RequestFlight, WeightSwap
 from rftd.workers.rollout.engines.vllm.processes import GRACE_S, EngineProcesses, set_environment
+from rftd.workers.rollout.engines.vllm.start import start
+from rftd.workers.rollout.engines.vllm.watchdog import HANG_S, Vitals, Watchdog
 from rftd.workers.weights.channel import WeightsRef
 
 _UPDATE_S: Final = 600.0
 """The longest that opening or swapping weights may take."""
-_CPU_CACHE_BYTES: Final = 1 << 30
 _OPENING_S: Final = 0.005
 """The pause between two questions for weights that are being opened."""
-_LOOK_S: Final = 1.0
-"""The pause between two looks whether vLLM's processes live, while it is waited for an answer of theirs."""
 
 
 class VllmRolloutEngine:
@@ -49,7 +48,12 @@ class VllmRolloutEngine:
         self._flights: dict[str, RequestFlight] = {}
         self._asked = 0
         self._requests_total = 0
+        self._calls = 0
+        """Calls of workers' methods that wait for their answer."""
+        self._answered = 0
         self._error: RolloutError | None = None
+        self._hangs = False
+        self._watching: asyncio.Future[None] | None = None
 
     @classmethod
     async def open(
@@ -60,28 +64,67 @@ class VllmRolloutEngine:
         device: str = "auto",
         start_timeout_s: float,
         biased: Collection[int] = (),
+        hang_timeout_s: float = HANG_S,
+        clock: Clock,
     ) -> VllmRolloutEngine:
         """An engine that waits for its first `load_weights`; `arguments` are vLLM's.
 
-        `slots` requests run at once; `biased` are the token ids that tasksets have a bias for. Raises DataError if
-        there is no model folder, ConfigError if the installed vLLM has no such device, RolloutError if vLLM does not
-        start, is not ready in time, or has no such tokens.
+        `slots` requests run at once; `biased` are the token ids that tasksets have a bias for; after `hang_timeout_s`
+        without progress it is ended (0: never). Raises DataError if there is no model folder, ConfigError if the
+        installed vLLM has no such device, RolloutError if vLLM does not start, is not ready in time, or has no such
+        tokens.
         """
         folder = str(arguments["model"])
         if not (Path(folder) / "config.json").is_file():
             raise DataError("no model folder", where=folder, fix="model.model_path must name a Hugging Face folder")
         set_environment()
         processes = EngineProcesses()
+        engine: VllmRolloutEngine | None = None
         try:
-            llm, counters, form = await processes.started(partial(_started, dict(arguments), device), start_timeout_s)
+            llm, counters, form = await processes.started(partial(start, dict(arguments), device), start_timeout_s)
             engine = cls(llm, processes, counters, form, slots=slots)
+            engine.watch(hang_timeout_s, clock)
             for token in biased:
                 form.check_token(token)
             await engine._call("prepare_rollouts", folder)
+            # vLLM asks its process for them with the first request, and would wait for ever if that hangs by then.
+            await engine._answer_of(llm.get_supported_tasks())
         except BaseException:
+            if engine is not None:
+                engine._stop_watching()
             await asyncio.shield(asyncio.to_thread(processes.end))
             raise
         return engine
+
+    def watch(self, hang_timeout_s: float, clock: Clock) -> None:
+        """Fails the engine as soon as its processes end or hang, until it is closed. The last call counts."""
+        self._stop_watching()
+        self._watching = asyncio.ensure_future(
+            self._watched(Watchdog(self._vitals, hang_timeout_s=hang_timeout_s, clock=clock))
+        )
+
+    async def _watched(self, watchdog: Watchdog) -> None:
+        trouble = await watchdog.trouble()
+        if not trouble.quiet_s:
+            self._died(None)
+            return
+        self._failed(trouble.error(self._processes.states()))
+        self._hangs = True
+        # At once, and without asking: what hangs would not listen, and keeps the device's memory.
+        await asyncio.to_thread(self._processes.kill)
+
+    def _vitals(self) -> Vitals:
+        return Vitals(
+            dead=bool(self._llm.errored),
+            work=len(self._flights) + self._calls,
+            tokens_total=self._counters.tokens_total,
+            progress=(self._counters.progress, self._answered),
+        )
+
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            # What was begun to end a hanging engine goes on: it is on a thread.
+            self._watching.cancel()
 
     @property
     def version(self) -> tuple[int, int]:
@@ -172,10 +215,11 @@ class VllmRolloutEngine:
         """Stops vLLM's processes; running requests raise RolloutError. Idempotent."""
         if self._error is None:
             self._failed(RolloutError("the engine was closed"))
+        self._stop_watching()
         await asyncio.to_thread(self._stop)
 
     def _stop(self) -> None:
-        if self._processes.ended():
+        if self._hangs or self._processes.ended():
             # What outlives a process of its engine waits for it until a time-out, and keeps the memory meanwhile.
             self._processes.kill()
         self._llm.shutdown(timeout=GRACE_S)
@@ -267,17 +311,22 @@ class VllmRolloutEngine:
 
     async def _call(self, method: str, *arguments: Any, all_workers: bool = False) -> Any:
         """The answer of the worker's method: of the first worker, or of all of them."""
+        answers = await self._answer_of(self._llm.collective_rpc(method, timeout=_UPDATE_S, args=arguments))
+        return answers if all_workers else answers[0]
+
+    async def _answer_of(self, asked: Coroutine[Any, Any, Any]) -> Any:
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        self._alive()
-        call = asyncio.ensure_future(self._llm.collective_rpc(method, timeout=_UPDATE_S, args=arguments))
+        call = asyncio.ensure_future(asked)
+        self._calls += 1
         try:
-            # vLLM leaves a call without an answer if its processes end meanwhile.
-            while not call.done():
-                await asyncio.wait((call, self._over), timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-                if not call.done():
-                    self._alive()
-            answers = call.result()
+            self._alive()
+            # vLLM leaves a call without an answer if its processes end or hang meanwhile.
+            await asyncio.wait((call, self._over), return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                self._alive()
+            self._answered += 1
+            return call.result()
         except EngineDeadError as error:
             raise self._died(error) from error
         except RolloutError:
@@ -285,12 +334,11 @@ class VllmRolloutEngine:
         except Exception as error:  # whatever a worker raises comes back as a bare Exception
             raise RolloutError(f"vLLM's worker failed: {error}") from error
         finally:
+            self._calls -= 1
             call.cancel()
-        return answers if all_workers else answers[0]
 
     def _alive(self) -> None:
-        # The handler is made with the first request; without it nothing has looked at the processes yet.
-        if self._error is None and self._llm.output_handler is not None and self._llm.errored:
+        if self._error is None and self._llm.errored:
             self._died(None)
         if self._error is not None:
             raise RolloutError(self._error.what, fix=self._error.fix) from self._error
@@ -315,36 +363,6 @@ class VllmRolloutEngine:
         for flight in list(self._flights.values()):
             if flight.collector is not None:
                 flight.collector.put(RolloutError(error.what, fix=error.fix))
-
-
-def _started(arguments: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
-    """AsyncLLM, its counters, and what its requests have in common. It blocks for as long as vLLM takes to start."""
-    # Here and not above: vLLM reads the environment while it is imported, and takes seconds for it.
-    from transformers import GenerationConfig
-    from vllm import AsyncEngineArgs
-    from vllm.platforms import current_platform
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    from rftd.workers.rollout.engines.vllm.counters import EngineCounters
-    from rftd.workers.rollout.engines.vllm.requests import RequestForm
-
-    found = "cpu" if current_platform.is_cpu() else "cuda"
-    if device not in ("auto", found):
-        raise ConfigError(f"the vLLM that is installed here runs on {found}, and {device} was asked for")
-    if found == "cpu":
-        # A share of the machine's memory would be taken from everybody else; compiling takes minutes for nothing.
-        arguments.pop("gpu_memory_utilization", None)
-        arguments.setdefault("kv_cache_memory_bytes", _CPU_CACHE_BYTES)
-        arguments["enforce_eager"] = True
-    counters = EngineCounters()
-    llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[counters])
-    config = llm.model_config.hf_text_config
-    ends = [config.eos_token_id, llm.get_tokenizer().eos_token_id]
-    with contextlib.suppress(OSError):  # a folder need not have one
-        ends.append(GenerationConfig.from_pretrained(arguments["model"], local_files_only=True).eos_token_id)
-    flat = (end for each in ends for end in (each if isinstance(each, list | tuple) else [each]))
-    known = frozenset(end for end in flat if isinstance(end, int))
-    return llm, counters, RequestForm(config.vocab_size, arguments["max_model_len"], known)
 
 
 class _GroupAnswers:

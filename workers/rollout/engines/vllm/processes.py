@@ -88,6 +88,15 @@ class EngineProcesses:
         """The processes that were there and are not any more."""
         return [str(pid) for pid, process in self._seen.items() if not _lives(process)]
 
+    def states(self) -> list[str]:
+        """The processes that live, each with what the system says of it, such as `12 stopped`."""
+        found: list[str] = []
+        for pid, process in self._seen.items():
+            with suppress(psutil.Error):
+                if _lives(process):
+                    found.append(f"{pid} {process.status()}")
+        return found
+
     def end(self) -> None:
         """Ends all that live; returns when none does. It blocks."""
         # Only if the start failed: later ones may be of another engine of this process.
