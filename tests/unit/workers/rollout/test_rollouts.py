@@ -198,6 +198,21 @@ async def test_what_failed_is_tried_again_while_the_others_run(tmp_path: Path) -
         task.cancel()
 
 
+async def test_requests_that_an_engine_leaves_unanswered_fail_alone_and_are_tried_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, FatedGroup())
+    first, second, third, _ = bench.ids("group")
+    bench.engine._of = {first: ["unanswered"] * (RETRIES + 1), second: ["unanswered"] * (RETRIES + 1)}
+    async with asyncio.timeout(60):
+        played = await bench.group(Rows(), [0, 1, 2])
+    assert played.answered == {0: False, 1: False, 2: True}
+    assert "the rollout engine left 2 requests unanswered" in played.error
+    bench.engine._of = {each: ["unanswered"] for each in (first, second, third)}
+    bench.engine._met.clear()
+    async with asyncio.timeout(60):
+        assert all((await bench.group(Rows(), [0, 1, 2])).answered.values())
+    assert bench.at_rest()
+
+
 @pytest.mark.parametrize("error", [RolloutError("gone"), DiskFullError("gone"), DataError("gone")])
 async def test_weights_that_cannot_be_loaded_end_the_lease_and_not_the_explorer(
     tmp_path: Path, error: Exception

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from rftd.ops.errors import RolloutError
-from rftd.workers.rollout.engine import GenerationRequest, Sampling
+from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
+from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
 from rftd.workers.rollout.engines.vllm.flights import RequestFlight, WeightSwap
 
 REQUEST = GenerationRequest(id=UUID(int=1), prompt=(1,), sampling=Sampling(max_tokens=10))
 
 
-def output(*, tokens: int = 10, scheduled_s: float = 5.0, finish: str = "length", logprob: float = -1.0) -> Any:
+def output(
+    *,
+    tokens: int = 10,
+    scheduled_s: float = 5.0,
+    finish: str = "length",
+    logprob: float = -1.0,
+    logprobs: int | None = None,
+) -> Any:
     completion = SimpleNamespace(
         token_ids=list(range(tokens)),
         finish_reason=finish,
         stop_reason=None,
-        logprobs=SimpleNamespace(logprobs=[logprob] * tokens),
+        logprobs=SimpleNamespace(logprobs=[logprob] * (tokens if logprobs is None else logprobs)),
     )
     return SimpleNamespace(outputs=[completion], metrics=SimpleNamespace(scheduled_ts=scheduled_s))
 
@@ -55,3 +64,37 @@ def test_what_is_no_response_is_an_error() -> None:
         spans(finish="abort")
     with pytest.raises(RolloutError, match="no number at token 0"):
         spans(logprob=float("nan"))
+
+
+def test_half_an_answer_is_an_error() -> None:
+    with pytest.raises(RolloutError, match="10 tokens and 9 log-probabilities of 10"):
+        spans(logprobs=9)
+    both = msgspec.structs.replace(REQUEST, sampling=Sampling(max_tokens=10, processed_logprobs=True))
+    with pytest.raises(RolloutError, match="10 tokens and 19 log-probabilities of 20"):
+        RequestFlight(both, "0", (3, 0)).generation(output(logprobs=19))
+    none = output()
+    none.outputs[0].logprobs = None
+    with pytest.raises(RolloutError, match="10 tokens and 0 log-probabilities"):
+        RequestFlight(REQUEST, "0", (3, 0)).generation(none)
+    watched = msgspec.structs.replace(REQUEST, watch=lambda tokens, logprobs: None)
+    with pytest.raises(RolloutError, match="half"):
+        RequestFlight(watched, "0", (3, 0)).tell(output(logprobs=3))
+
+
+@pytest.mark.anyio
+async def test_half_an_answer_fails_its_request_and_not_the_others_of_its_group() -> None:
+    llm = SimpleNamespace(errored=False)
+    form = SimpleNamespace(check=lambda request: None)
+    engine = VllmRolloutEngine(llm, cast(Any, None), SimpleNamespace(), form, slots=4)
+    engine._open.set()
+    outputs = [output(), output(logprobs=4), output()]
+
+    async def last(flight: RequestFlight) -> Any:
+        return outputs[int(flight.name)]
+
+    engine._last_output = last  # type: ignore[method-assign]
+    answers: dict[int, Generation | RolloutError] = {}
+    async with engine.generate_each([REQUEST] * 3) as given:
+        while some := await given.some():
+            answers |= dict(some)
+    assert [type(answers[number]) for number in range(3)] == [Generation, RolloutError, Generation]

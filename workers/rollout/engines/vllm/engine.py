@@ -264,6 +264,8 @@ class VllmRolloutEngine:
         except EngineDeadError as error:
             raise self._died(error) from error
         except RolloutError:
+            if self._error is None:  # it was the request's own: vLLM goes on with it
+                await self._llm.abort(flight.name)
             raise
         except asyncio.CancelledError:
             await self._llm.abort(flight.name)

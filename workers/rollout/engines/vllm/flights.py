@@ -38,7 +38,7 @@ class RequestFlight:
     """The number of tokens that the request's watch was told."""
 
     def tell(self, output: Any) -> None:
-        """Tells the watch what was drawn since the last time."""
+        """Tells the watch what was drawn since the last time. Raises RolloutError if that is no part of a response."""
         completion = output.outputs[0]
         tokens = completion.token_ids
         if self.request.watch is not None and len(tokens) > self.told:
@@ -66,12 +66,20 @@ class RequestFlight:
         )
 
     def _logprobs(self, found: Any, length: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Log-probabilities, and processed ones if they were asked for  # [R], [R or 0]"""
+        """Log-probabilities, and processed ones if they were asked for  # [R], [R or 0]
+
+        Raises RolloutError for fewer of them than tokens.
+        """
         # The sampler's columns: one for each token, or two.
         columns = 2 if self.request.sampling.processed_logprobs else 1
-        flat = found.logprobs
+        flat = found.logprobs if found is not None else ()
+        if len(flat) < columns * length:
+            raise RolloutError(
+                f"vLLM answered request {self.request.id} half: {length} tokens and {len(flat)} log-probabilities of "
+                f"{columns * length}",
+                fix="this is a defect of vLLM, or of its version here",
+            )
         # A stop text is found after the fact: what was drawn behind it is no part of the response.
-        assert len(flat) >= columns * length, "vLLM gave fewer log-probabilities than tokens"
         flat = flat[: columns * length]
         return tuple(flat[::columns]), tuple(flat[1::columns]) if columns == 2 else ()
 
