@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.issue import Notes, Unsupported
+from rftd.daemon.config.issue import FieldError, Notes, UnknownField, Unsupported, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct
 from rftd.daemon.config.resolve.bench import check_external
 from rftd.daemon.config.resolve.gpu_shares import parallel_of, shares_of
@@ -16,7 +16,9 @@ from rftd.streams.engine_needs import EngineNeeds
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Host
 from rftd.workers.rollout.engines.registry import ENGINES, arguments_of
-from rftd.workers.rollout.engines.vllm.arguments import START_S, not_given
+from rftd.workers.rollout.engines.vllm.arguments import START_S
+from rftd.workers.rollout.engines.vllm.async_engine_args import ASYNC_ENGINE_ARGS
+from rftd.workers.rollout.engines.vllm.refused import REFUSED, misplaced, not_given
 
 ON_CPU: Final = "float32"
 """The number format where no GPU computes and the file names none."""
@@ -46,10 +48,22 @@ def check_arguments(engine: str, arguments: dict[str, Any], path: FieldPath, not
     kind = arguments_of(engine)
     if kind is None:
         return
+    if engine == "vllm":
+        nested = arguments.get("vllm")
+        for name, why, fix in not_given(nested) if isinstance(nested, dict) else ():
+            notes.wrong((*path, "vllm", name), why, fix, _kind(name))
+        beside = list(misplaced(arguments, kind.__struct_fields__))
+        for name, why, fix in beside:
+            notes.wrong((*path, name), why, fix, _kind(name))
+        told = {name for name, _, _ in beside}
+        arguments = {name: value for name, value in arguments.items() if name not in told}
     check_struct(arguments, kind, path, f"the {engine} engine", notes, beside=("threads",))
-    nested = arguments.get("vllm") if engine == "vllm" else None
-    for name, why, fix in not_given(nested) if isinstance(nested, dict) else ():
-        notes.wrong((*path, "vllm", name), why, fix, Unsupported)
+
+
+def _kind(argument: str) -> type[FieldError]:
+    if argument in REFUSED:
+        return Unsupported
+    return WrongValue if argument in ASYNC_ENGINE_ARGS else UnknownField
 
 
 class ChosenEngine(NamedTuple):

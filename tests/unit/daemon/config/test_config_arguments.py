@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,6 +80,34 @@ def test_a_buffer_counts_no_epochs_of_its_own(load: Load, errors: Errors, buffer
     [
         ("{vllm: {model: /x}}", "vllm.model", "is said elsewhere", "write model.model_path"),
         ("{vllm: {speculative_config: {}}}", "vllm.speculative_config", "cannot be given", "leave it out"),
+        ("{vllm: {spec_method: ngram}}", "vllm.spec_method", "cannot be given: log-probabilities", "leave it out"),
+        (
+            "{vllm: {watermark_config: {}}}",
+            "vllm.watermark_config",
+            "cannot be given: log-probabilities",
+            "leave it out",
+        ),
+        (
+            "{vllm: {otlp_traces_endpoint: h}}",
+            "vllm.otlp_traces_endpoint",
+            "nothing leaves the machine",
+            "leave it out",
+        ),
+        (
+            "{vllm: {max_num_seq: 4}}",
+            "vllm.max_num_seq",
+            "no argument of vLLM",
+            "write explorer.rollout_model.max_num_seqs",
+        ),
+        ("{vllm: {blok_size: 4}}", "vllm.blok_size", "no argument of vLLM", "did you mean 'block_size'?"),
+        ("{vllm: {block_size: big}}", "vllm.block_size", "expected `int | null`, got `str`", "correct it"),
+        ("{vllm: {moe_backend: tritn}}", "vllm.moe_backend", "'tritn'", "correct it"),
+        ("{vllm: {3: 4}}", "vllm.3", "no argument of vLLM", "leave it out"),
+        ("{vllm: all}", "vllm", "is 'all'", ""),
+        ("{hf_overrides: {a: 1}}", "hf_overrides", "an argument of vLLM's own", "{vllm: {hf_overrides: ...}}"),
+        ("{revision: v2}", "revision", "cannot be given: the model and its tokenizer are a local", "leave it out"),
+        ("{dtype: float16}", "dtype", "is said elsewhere", "write explorer.rollout_model.dtype"),
+        ("{hang_timeout_s: -1}", "hang_timeout_s", "is -1", "300"),
         ("{vlm: {seed: 1}}", "vlm", "takes no argument 'vlm'", "did you mean 'vllm'?"),
     ],
 )
@@ -90,6 +119,13 @@ def test_what_vllm_would_be_opened_with_in_vain_is_refused_at_submission(
     assert f"explorer.rollout_model.extra_engine_args.{field}:" in text, text
     assert says in text, text
     assert fix in text, text
+
+
+def test_arguments_of_vllms_own_that_break_no_promise_reach_it_without_a_vllm_here(load: Load) -> None:
+    own = {"hf_overrides": {"rope_theta": 1}, "block_size": 32, "cpu_offload_gb": 4, "attention_backend": "FLASH_ATTN"}
+    arguments = f"explorer.rollout_model.extra_engine_args={{vllm: {json.dumps(own)}}}"
+    spec = load(overrides=["explorer.rollout_model.engine_type=vllm", arguments], host=ANY_HOST).spec
+    assert spec.stages[0].rollout.engine_args == {"vllm": own}
 
 
 def test_a_wrong_argument_of_an_engine_is_found_in_its_line(errors: Errors, small: str) -> None:

@@ -15,6 +15,8 @@ from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.spec import ModelSpec, RolloutSpec
 from rftd.workers.rollout.engines.definition import EngineOpening
 from rftd.workers.rollout.engines.vllm.arguments import ENGINE, VllmArgs, engine_arguments
+from rftd.workers.rollout.engines.vllm.async_engine_args import ASYNC_ENGINE_ARGS
+from rftd.workers.rollout.engines.vllm.refused import REFUSED, not_given
 
 
 def opening(arguments: dict[str, Any] | None = None, **needs: Any) -> EngineOpening[VllmArgs]:
@@ -51,11 +53,19 @@ def test_every_need_that_has_vllms_name_reaches_it() -> None:
     assert {name: made[name] for name in needs} == needs
 
 
-@pytest.mark.parametrize("name", ["speculative_config", "logprobs_mode", "dtype", "max_num_seqs", "enable_lora"])
+@pytest.mark.parametrize("name", [*REFUSED, "dtype", "max_num_seqs", "max_num_seq"])
 def test_an_argument_that_would_break_a_promise_is_refused(name: str) -> None:
     with pytest.raises(ConfigError) as raised:
         engine_arguments(opening({name: 1}))
     assert raised.value.field == f"explorer.rollout_model.extra_engine_args.vllm.{name}"
+
+
+def test_nothing_that_a_file_gives_replaces_what_the_engine_needs() -> None:
+    """Whatever vLLM calls its arguments: those of the engine come last."""
+    needed = engine_arguments(opening())
+    names = [name for name in needed if name in ASYNC_ENGINE_ARGS]
+    assert set(names) == set(needed)
+    assert not [name for name in names if not list(not_given({name: needed[name]}))]
 
 
 @pytest.mark.parametrize("name", ["data_parallel_size", "pipeline_parallel_size"])

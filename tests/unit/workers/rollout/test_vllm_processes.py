@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from rftd.ops.errors import ConfigError, RolloutError
+from rftd.workers.rollout.engines.vllm.processes import EngineProcesses
+
 EXPLORER = """
 import multiprocessing, subprocess, time
 from rftd.workers.rollout.engines.vllm import processes
@@ -42,3 +45,22 @@ sys.exit(subprocess.Popen([sys.executable, "-P", "-c", {EXPLORER!r}]).wait())
 def test_processes_whose_status_nobody_collects_are_not_waited_for() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", FIRST], capture_output=True, timeout=120, text=True)
     assert done.stdout == "ended\n", done.stderr
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("error", [TypeError("no argument 'x'"), ValueError("no argument 'x'"), KeyError("x")])
+async def test_whatever_vllm_raises_as_it_starts_is_told(error: Exception) -> None:
+    def start() -> None:
+        raise error
+
+    with pytest.raises(RolloutError, match=r"vLLM does not start: .*'x'"):
+        await EngineProcesses().started(start, 60.0)
+
+
+@pytest.mark.anyio
+async def test_an_error_of_ours_stays_what_it_is() -> None:
+    def start() -> None:
+        raise ConfigError("no such device")
+
+    with pytest.raises(ConfigError, match="no such device"):
+        await EngineProcesses().started(start, 60.0)

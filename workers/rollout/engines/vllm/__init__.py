@@ -3,6 +3,9 @@
 In reading order:
 
 arguments  its `extra_engine_args`, vLLM's own arguments, and its opening
+refused    the arguments of vLLM that a file cannot give, with the reasons
+async_engine_args
+           the names and types of vLLM's arguments, written by a program
 engine     the asyncio front: `VllmRolloutEngine`
 start      the start of vLLM's own front, and what its requests have in common
 requests   our sampling as vLLM's, or the reason for which it has none; its output as our response

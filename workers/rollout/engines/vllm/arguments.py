@@ -3,7 +3,6 @@ vLLM."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
@@ -12,6 +11,7 @@ import msgspec
 from rftd.ops.errors import ConfigError
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
+from rftd.workers.rollout.engines.vllm.refused import NEEDS, REFUSED, not_given
 from rftd.workers.rollout.engines.vllm.watchdog import HANG_S
 
 FIELD: Final = "explorer.rollout_model.extra_engine_args"
@@ -19,43 +19,6 @@ WORKER: Final = "rftd.workers.rollout.engines.vllm.worker.RolloutWorker"
 
 START_S: Final = 1800.0
 """The longest start of vLLM, where the specification says nothing: it compiles, and profiles its memory."""
-_NEEDS: Final = (
-    "tensor_parallel_size",
-    "enable_expert_parallel",
-    "gpu_memory_utilization",
-    "enforce_eager",
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-    "max_num_batched_tokens",
-)
-"""What a specification and vLLM have one name for."""
-_ELSEWHERE: Final = {
-    "model": "model.model_path",
-    "max_model_len": "model.max_model_len",
-    "trust_remote_code": "model.trust_remote_code",
-    "dtype": "explorer.rollout_model.dtype",
-    "max_num_seqs": "explorer.rollout_model.max_num_seqs",
-    **{name: f"explorer.rollout_model.{name}" for name in _NEEDS},
-}
-"""Arguments of vLLM that other fields of the experiment file say."""
-_WEIGHTS = "new weights come whole, in full precision, under the names of the model's folder"
-_POLICY = "log-probabilities would be others than those of what tokens were drawn from"
-_REFUSED: Final = {
-    "speculative_config": _POLICY,
-    "logits_processors": _POLICY,
-    "logprobs_mode": _POLICY,
-    "generation_config": "every setting of a request is its own",
-    "override_generation_config": "every setting of a request is its own",
-    "worker_cls": "the worker is extended to take new weights",
-    "worker_extension_cls": "the worker is extended to take new weights",
-    "quantization": _WEIGHTS,
-    "load_format": _WEIGHTS,
-    "enable_lora": _WEIGHTS,
-    "skip_tokenizer_init": "stop texts need the tokenizer",
-    "data_parallel_size": "one engine is one set of weights; raise explorer.rollout_model.engine_num",
-    "pipeline_parallel_size": "its stages would change weights at different tokens",
-}
-"""Arguments of vLLM that would break a promise of the engine, each with the promise."""
 
 
 class VllmArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,28 +32,21 @@ class VllmArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """More arguments of vLLM's AsyncEngineArgs, by its names."""
 
 
-def not_given(arguments: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """(name, reason, fix) of each of these arguments of vLLM that cannot be given as one."""
-    for name in arguments:
-        if name in _ELSEWHERE:
-            yield name, "is said elsewhere", f"write {_ELSEWHERE[name]}"
-        elif name in _REFUSED:
-            yield name, f"cannot be given: {_REFUSED[name]}", "leave it out"
-
-
 def engine_arguments(opening: EngineOpening[VllmArgs]) -> dict[str, Any]:
     """The arguments of vLLM's AsyncEngineArgs. Raises ConfigError for what cannot be given."""
     needs = opening.rollout.needs
     for name in ("data_parallel_size", "pipeline_parallel_size"):
         if getattr(needs, name) > 1:
             field = f"explorer.rollout_model.{name}"
-            raise ConfigError(f"is {getattr(needs, name)}: {_REFUSED[name]}", field=field, fix="write 1")
+            raise ConfigError(f"is {getattr(needs, name)}: {REFUSED[name]}", field=field, fix="write 1")
     for name, why, fix in not_given(opening.arguments.vllm):
         raise ConfigError(why, field=f"{FIELD}.vllm.{name}", fix=fix)
-    made: dict[str, Any] = {name: getattr(needs, name) for name in _NEEDS if getattr(needs, name)}
+    made: dict[str, Any] = {name: getattr(needs, name) for name in NEEDS if getattr(needs, name)}
     if opening.arguments.kv_cache_memory_bytes:
         made["kv_cache_memory_bytes"] = opening.arguments.kv_cache_memory_bytes
     return {
+        # First, so that nothing of what follows is replaced by it.
+        **opening.arguments.vllm,
         **made,
         "model": opening.model.path,
         "max_model_len": opening.model.max_model_len,
@@ -106,7 +62,6 @@ def engine_arguments(opening: EngineOpening[VllmArgs]) -> dict[str, Any]:
         "seed": 0,
         "disable_log_stats": True,
         "worker_extension_cls": WORKER,
-        **opening.arguments.vllm,
     }
 
 

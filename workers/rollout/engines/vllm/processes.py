@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import psutil
 
-from rftd.ops.errors import RolloutError
+from rftd.ops.errors import RftdError, RolloutError
 
 T = TypeVar("T")
 
@@ -64,8 +64,15 @@ class EngineProcesses:
                 f"vLLM was not ready after {timeout_s:g} s",
                 fix="raise the engine's start time-out, or look into the explorer's log for what it waits for",
             ) from error
-        except (ValueError, RuntimeError, OSError, ImportError) as error:
-            raise RolloutError(f"vLLM does not start: {error}", fix="look into the explorer's log") from error
+        except RftdError:
+            raise
+        except Exception as error:  # vLLM has no one class for what it refuses
+            said = (
+                str(error)
+                if isinstance(error, ValueError | RuntimeError | OSError)
+                else f"{type(error).__name__}: {error}"
+            )
+            raise RolloutError(f"vLLM does not start: {said}", fix="look into the explorer's log") from error
         self.look()
         return found
 

@@ -62,8 +62,18 @@ class RolloutWorker:
     rollout_weights: OpenedWeights
 
     def prepare_rollouts(self, folder: str) -> str:
-        """Sets the sampler, and learns what the weights of the model in `folder` consist of; answers the device."""
+        """Sets the sampler, and learns what the weights of the model in `folder` consist of; answers the device.
+
+        Raises RolloutError for a model runner that would not use the sampler.
+        """
         runner = self.model_runner
+        # Its second one has an attribute of this name, too, and another sampler: log-probabilities would be wrong.
+        if not isinstance(runner, gpu_model_runner.GPUModelRunner):
+            raise RolloutError(
+                f"vLLM chose the model runner {type(runner).__module__}.{type(runner).__qualname__} for this model, "
+                "which has no log-probabilities at a request's temperature",
+                fix="use a model that vLLM's first runner has, or engine_type: torch",
+            )
         # Replaced rather than configured: vLLM has no mode for log-probabilities at a row's temperature.
         runner.sampler = PolicySampler(runner)
         _keep_unmasked(runner.sampler)
