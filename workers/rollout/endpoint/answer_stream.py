@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from rftd.workers.rollout.endpoint.api_call import Answered, AnswerEvents
-from rftd.workers.rollout.endpoint.call_error import CallError
 from rftd.workers.rollout.endpoint.http_call import HttpCall
 from rftd.workers.rollout.endpoint.rollout_calls import ModelCall
 
@@ -43,10 +42,6 @@ class AnswerStream:
         """The events that are still missing."""
         events = self._events or self._call.asked.events(answered)
         return list(events.rest(answered))
-
-    async def fail(self, error: CallError) -> None:
-        """Tells a client to whom a part was told that there will be no more."""
-        await self._http.stream([error.as_event()])
 
     async def _send_drawn(self) -> None:
         begun = self._call.begun

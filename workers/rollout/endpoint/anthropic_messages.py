@@ -107,6 +107,10 @@ class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
         """True if the answer is wanted as events."""
         return bool(self.given.stream)
 
+    def id_of(self, begun: Begun) -> str:
+        """The id of the answer, as the client sees it."""
+        return f"msg_{begun.id}"
+
     def whole(self, answered: Answered) -> bytes:
         """A `message`."""
         return msgspec.json.encode(self._message(answered))
@@ -128,7 +132,7 @@ class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
     def begun(self, begun: Begun) -> dict[str, Any]:
         """A message of which nothing is told yet."""
         return {
-            "id": f"msg_{begun.id}",
+            "id": self.id_of(begun),
             "type": "message",
             "role": "assistant",
             "model": self.given.model,

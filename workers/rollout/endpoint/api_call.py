@@ -31,6 +31,10 @@ class ApiCall(Protocol):
         """True if the answer is wanted as events."""
         ...
 
+    def id_of(self, begun: Begun) -> str:
+        """The id of the answer, as the client sees it."""
+        ...
+
     def whole(self, answered: Answered) -> bytes:
         """The answer as one JSON object."""
         ...

@@ -94,6 +94,10 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
         """True if the answer is wanted as events."""
         return bool(self.given.stream)
 
+    def id_of(self, begun: Begun) -> str:
+        """The id of the answer, as the client sees it."""
+        return f"chatcmpl-{begun.id}"
+
     def whole(self, answered: Answered) -> bytes:
         """A `chat.completion`."""
         choices = []
@@ -107,7 +111,7 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
                 message["reasoning"] = said.thought
             logprobs = self.logprobs(answered, response.tokens, response.logprobs)
             choices.append({"index": index, "message": message, "logprobs": logprobs, "finish_reason": said.finish})
-        head = self.given.head(answered, "chatcmpl", "chat.completion")
+        head = self.given.head(answered, self.id_of(answered), "chat.completion")
         return msgspec.json.encode({**head, "choices": choices, "usage": answered.usage})
 
     def events(self, begun: Begun) -> ChatEvents:
@@ -143,7 +147,7 @@ class ChatEvents:
     def __init__(self, call: ChatCall, begun: Begun) -> None:
         self._call = call
         self._begun = begun
-        self._head = call.given.head(begun, "chatcmpl", "chat.completion.chunk")
+        self._head = call.given.head(begun, call.id_of(begun), "chat.completion.chunk")
         self._choices = [
             _ChoiceEvents(call.question.shown(begun.prompt, begun.tokens_of)) for _ in range(call.question.choices)
         ]

@@ -73,13 +73,17 @@ class CompletionCall(msgspec.Struct, frozen=True, kw_only=True):
         """True if the answer is wanted as events."""
         return bool(self.given.stream)
 
+    def id_of(self, begun: Begun) -> str:
+        """The id of the answer, as the client sees it."""
+        return f"cmpl-{begun.id}"
+
     def whole(self, answered: Answered) -> bytes:
         """A `text_completion`."""
         choices = []
         for index, each in enumerate(answered.responses):
             text = text_of(answered.prompt, each, self.question.settings.stop)
             choices.append(self.choice(index, text, self.logprobs(answered, each.tokens, each.logprobs), each.finish))
-        head = self.given.head(answered, "cmpl", "text_completion")
+        head = self.given.head(answered, self.id_of(answered), "text_completion")
         return msgspec.json.encode({**head, "choices": choices, "usage": answered.usage})
 
     def events(self, begun: Begun) -> CompletionEvents:
@@ -107,7 +111,7 @@ class CompletionEvents:
     def __init__(self, call: CompletionCall, begun: Begun) -> None:
         self._call = call
         self._begun = begun
-        self._head = call.given.head(begun, "cmpl", "text_completion")
+        self._head = call.given.head(begun, call.id_of(begun), "text_completion")
         question = call.question
         self._texts = [
             ShownText(begun.tokens_of.tokenizer.decode, stops=question.settings.stop) for _ in range(question.choices)

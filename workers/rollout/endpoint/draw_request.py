@@ -79,10 +79,10 @@ class DrawRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             held=held,
         )
 
-    def head(self, begun: Begun, prefix: str, kind: str) -> dict[str, Any]:
+    def head(self, begun: Begun, id: str, kind: str) -> dict[str, Any]:
         """What every object of an answer begins with; a stream's say that their usage is not told yet."""
         head: dict[str, Any] = {
-            "id": f"{prefix}-{begun.id}",
+            "id": id,
             "object": kind,
             "created": begun.created_s,
             "model": self.model,

@@ -1,4 +1,4 @@
-"""`HttpCall`: one request of an agent program, as ASGI has it: its body within limits, its hang-up, and the reply."""
+"""`HttpCall`: one request for an API, as ASGI has it: its body within limits, its hang-up, and the reply."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class HttpCall:
         self._read = False
         self.replied = False
         """True once the reply has begun."""
+        self._telling = False
+        """True while the reply is events, of which more may come."""
 
     @property
     def key(self) -> bytes:
@@ -82,15 +84,19 @@ class HttpCall:
         """Sends server-sent events; the reply begins with the first."""
         for event in events:
             if not self.replied:
+                self._telling = True
                 await self._start(200, b"text/event-stream; charset=utf-8")
             await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
     async def end(self) -> None:
         """Ends a reply of events."""
+        self._telling = False
         await self._send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, error: CallError) -> None:
-        """Replies with an error object, unless the reply has begun."""
+        """Replies with an error object; it is the last event of a reply that has begun as events."""
+        if self._telling:
+            await self.stream([error.as_event()])
         if self.replied:
             return
         with contextlib.suppress(CallError):

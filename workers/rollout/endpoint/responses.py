@@ -133,6 +133,10 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
         """True if the answer is wanted as events."""
         return bool(self.given.stream)
 
+    def id_of(self, begun: Begun) -> str:
+        """The id of the answer, as the client sees it."""
+        return f"resp_{begun.id}"
+
     def whole(self, answered: Answered) -> bytes:
         """A `response`."""
         said = self.question.said(answered.prompt, answered.responses[0])
@@ -163,7 +167,7 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
         """A response of which nothing is told yet."""
         given = self.given
         return {
-            "id": f"resp_{begun.id}",
+            "id": self.id_of(begun),
             "object": "response",
             "created_at": begun.created_s,
             "status": "in_progress",

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -30,6 +31,8 @@ from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
 
 TOO_LONG: Final = "context_length_exceeded"
+Place: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
+"""The block within which one answer is drawn: it may wait first, limit the time, and raise CallError."""
 
 
 class CallBounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +111,14 @@ class RolloutCalls:
     """The calls of one rollout. All of it happens on one event loop."""
 
     def __init__(
-        self, model: Model, bounds: CallBounds, *, lengths_only: bool, tasks: asyncio.TaskGroup, clock: Clock
+        self,
+        model: Model,
+        bounds: CallBounds,
+        *,
+        lengths_only: bool,
+        tasks: asyncio.TaskGroup,
+        clock: Clock,
+        place: Place = nullcontext,
     ) -> None:
         self.model = model
         self.record = TurnRecord()
@@ -122,6 +132,7 @@ class RolloutCalls:
         self.tasks = tasks
         """The group that calls and their requests run in."""
         self._clock = clock
+        self._place = place
         self._calls = 0
         self._running = 0
         self._tokens = 0
@@ -226,7 +237,8 @@ class RolloutCalls:
 
     async def _outcome(self, call: ModelCall) -> Answered | CallError:
         try:
-            return await self._answer(call, call.asked.question)
+            async with self._place():
+                return await self._answer(call, call.asked.question)
         except CallError as error:
             return error
         except RftdError as error:

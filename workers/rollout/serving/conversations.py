@@ -28,7 +28,7 @@ from rftd.workers.rollout.leased import (
 )
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.rewards.reward import RewardResult
-from rftd.workers.rollout.serving.history import Committed, CommittedRun, History
+from rftd.workers.rollout.serving.history import BY_IDS, Committed, CommittedRun, History
 from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.rollout.workflows.runner import joined
 
@@ -95,8 +95,7 @@ class Conversations:
 
     async def _ended(self, lease: TaskLeased, number: int, experience: UUID) -> ExperienceProduced | RolloutFailed:
         try:
-            run = await asyncio.to_thread(self.history.run, lease.row, number)
-            result = result_of(run)
+            result = await asyncio.to_thread(lambda: result_of(self.history.run(lease.row, number)))
             result.check(self._max_model_len)
         except RftdError as error:
             return failure_of(lease, number, error)
@@ -108,6 +107,8 @@ def result_of(run: CommittedRun) -> RolloutResult:
     record = TurnRecord()
     turns: dict[str, RecordedTurn] = {}
     for answer in run.answers:
-        turn = turns[answer.id] = RecordedTurn(answer.response, turns.get(answer.parent))
+        by_ids = answer.parent == BY_IDS
+        parent = record.longest_prefix(answer.response.prompt) if by_ids else turns.get(answer.parent)
+        turn = turns[answer.id] = RecordedTurn(answer.response, parent)
         record.add(turn, answer.key)
     return joined(record.results(RewardResult(value=run.reward)))

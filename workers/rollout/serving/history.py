@@ -39,6 +39,8 @@ CREATE TABLE IF NOT EXISTS answers (
 CREATE INDEX IF NOT EXISTS answers_by_key ON answers (key);
 CREATE INDEX IF NOT EXISTS answers_by_run ON answers (run);
 """
+BY_IDS: Final = "*"
+"""Stands for the answer of the same run with the most ids that a prompt begins with."""
 _BUSY_S: Final = 30.0
 """The longest wait for another process that writes."""
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -51,7 +53,7 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes
     """The digest of the conversation with this answer, by which the next call finds it."""
     parent: str
-    """The id of the answer that its prompt goes on from; empty if there is none."""
+    """The id of the answer that its prompt goes on from; empty if there is none, `BY_IDS` if its ids alone say it."""
     response: Response
 
 

@@ -1,6 +1,6 @@
-"""`ConversationServer`: OpenAI's chat API for whoever asks, and what they say of the answers.
+"""`ConversationServer`: the APIs of the endpoint for whoever asks, and what they say of the answers.
 
-An answer is on disk before the client has it, feedback and commits before they are acknowledged.
+An answer is on disk before the client has all of it, feedback and commits before they are acknowledged.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import asyncio
 import hmac
 import math
 import os
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -27,10 +27,10 @@ from rftd.ops.http_server import bind, serving_http, url_of
 from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
 from rftd.streams.spec import SamplingSpec, StageSpec
-from rftd.workers.rollout.endpoint.api_call import Answered
-from rftd.workers.rollout.endpoint.call_app import decoded
+from rftd.workers.rollout.endpoint.api_call import Answered, ApiCall
 from rftd.workers.rollout.endpoint.call_error import SERVER, CallError, bug_in_rftd, refusal
-from rftd.workers.rollout.endpoint.chat_completions import ChatCall
+from rftd.workers.rollout.endpoint.call_reply import call_of, decoded, models_of, names_models, reply
+from rftd.workers.rollout.endpoint.completions import TextQuestion
 from rftd.workers.rollout.endpoint.http_call import HttpCall
 from rftd.workers.rollout.endpoint.rollout_calls import CallBounds, Repetition, RolloutCalls
 from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
@@ -38,13 +38,12 @@ from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.rollouts import RolloutPlaces
 from rftd.workers.rollout.serving.conversations import Conversations
-from rftd.workers.rollout.serving.history import Feedback, History, KeptAnswer
+from rftd.workers.rollout.serving.history import BY_IDS, Feedback, History, KeptAnswer
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.tasksets.tokenizer import Tokenizer
 
 KEY_VARIABLE: Final = "RFTD_SERVE_KEY"
 """The environment variable of explorers that holds the key which clients must bring."""
-_ID: Final = "chatcmpl-"
 _STATUS: Final[tuple[tuple[type[RftdError], int], ...]] = ((NotFoundError, 404), (ConflictError, 409))
 
 
@@ -189,80 +188,69 @@ class ConversationServer:
             raise CallError(401, "no valid key", reason="invalid_api_key")
 
     async def _answer(self, http: HttpCall) -> None:
-        path = http.path.rstrip("/")
         routes: dict[tuple[str, str], Callable[[HttpCall], Awaitable[None]]] = {
-            ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/feedback"): self._feedback,
             ("POST", "/commit"): self._commit,
-            ("GET", "/v1/models"): self._models,
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
         }
-        route = routes.get((http.method, path))
-        if route is None:
-            raise CallError(404, f"there is no {http.method} {http.path}", reason="unknown_url")
+        route = routes.get((http.method, http.path.rstrip("/")), self._models if names_models(http) else self._call)
         await route(http)
 
-    async def _chat(self, http: HttpCall) -> None:
-        body = await http.body()
-        # On a thread: a body of megabytes would hold up every other client.
-        asked = await asyncio.to_thread(decoded, ChatCall.read, body)
+    async def _call(self, http: HttpCall) -> None:
+        asked = await call_of(http, await http.body())
         choices = asked.question.choices
         if self._calls + choices > limits.SERVED_CALLS:
             what = f"{self._calls} answers are drawn, and {limits.SERVED_CALLS} may be at a time"
             raise CallError(429, what, kind="requests", reason="rate_limit_exceeded")
         if self._gate.version < 0:
             raise CallError(503, "there are no weights yet", kind=SERVER, reason="no_weights")
-        self._calls += choices
         try:
-            answered = await self._drawn(asked, http)
-        finally:
-            self._calls -= choices
-        if answered is None:
-            return  # nobody is there
-        await asyncio.to_thread(self._history.record, _kept(asked, answered))
-        if asked.stream:
-            await http.stream(asked.events(answered).rest(answered))
-        else:
-            await http.answer(asked.whole(answered))
-
-    async def _drawn(self, asked: ChatCall, http: HttpCall) -> Answered | None:
-        """The answer; None if the client hung up first. Raises CallError."""
-        assert self._tasks is not None
-        hang_up = self._tasks.create_task(http.hung_up())
-        drawing = self._tasks.create_task(self._outcome(asked))
-        try:
-            await asyncio.wait([drawing, hang_up], return_when=asyncio.FIRST_COMPLETED)
-            if not drawing.done():
-                return None
-        finally:
-            hang_up.cancel()
-            drawing.cancel()
-        if drawing.cancelled():
-            raise CallError(503, "this engine is about to leave", kind=SERVER, reason="leaving")
-        outcome = drawing.result()
-        if isinstance(outcome, CallError):
-            raise CallError(502, outcome.what, kind=SERVER) if outcome.status == 500 else outcome
-        return outcome
-
-    async def _outcome(self, asked: ChatCall) -> Answered | CallError:
-        assert self._tasks is not None
-        calls = RolloutCalls(self._model(), CallBounds(), lengths_only=False, tasks=self._tasks, clock=self._clock)
-        calls.record = KeptTurns(self._history)
-        try:
-            async with asyncio.timeout(self._timeout_s), AsyncExitStack() as held:
-                await held.enter_async_context(self._gate.passing(0, pinned=False))
-                count = await self._places.take(1)
-                held.callback(self._places.give_back, count)
-                call = calls.enter(asked, Repetition(b""))
-                assert call.task is not None
-                return await call.task
-        except TimeoutError:
-            return CallError(504, f"no answer within {self._timeout_s:g} s", kind=SERVER, reason="timeout")
+            await self._drawn(asked, http)
         except CallError as error:
-            return error
+            # The engine failed, and not this server, whose own bugs have a reason.
+            if error.status == 500 and error.reason is None:
+                raise CallError(502, error.what, kind=SERVER) from error
+            raise
+
+    async def _drawn(self, asked: ApiCall, http: HttpCall) -> None:
+        """Replies with the answer, which is kept before the client has all of it. Raises RftdError."""
+        assert self._tasks is not None
+        bounds = CallBounds()
+        model = self._model()
+        calls = RolloutCalls(model, bounds, lengths_only=False, tasks=self._tasks, clock=self._clock, place=self._place)
+        calls.record = KeptTurns(self._history)
+        choices = asked.question.choices
+
+        def over(_: object) -> None:
+            self._calls -= choices
+
+        async def keep(answered: Answered) -> None:
+            await asyncio.to_thread(self._history.record, _kept(asked, answered))
+
+        try:
+            call = calls.enter(asked, Repetition(b""))
+            assert call.task is not None
+            self._calls += choices
+            call.task.add_done_callback(over)
+            leaving = CallError(503, "this engine is about to leave", kind=SERVER, reason="leaving")
+            await reply(http, calls, call, keep, ended=leaving)
         finally:
             await calls.end()
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        """A place among the engine's requests, and the time that an answer may take with the wait for it."""
+        try:
+            async with asyncio.timeout(self._timeout_s), self._gate.passing(0, pinned=False):
+                count = await self._places.take(1)
+                try:
+                    yield
+                finally:
+                    self._places.give_back(count)
+        except TimeoutError:
+            what = f"no answer within {self._timeout_s:g} s"
+            raise CallError(504, what, kind=SERVER, reason="timeout") from None
 
     def _model(self) -> Model:
         """The model for a new call, whose id nobody can guess: who knows it may judge the answer."""
@@ -283,9 +271,7 @@ class ConversationServer:
         await http.answer(msgspec.json.encode(told))
 
     async def _models(self, http: HttpCall) -> None:
-        name = self._model().name
-        listed = [{"id": name, "object": "model", "created": 0, "owned_by": "rftd"}]
-        await http.answer(msgspec.json.encode({"object": "list", "data": listed}))
+        await http.answer(models_of(self._model(), http))
 
     async def _health(self, http: HttpCall) -> None:
         version = self._gate.version
@@ -300,14 +286,17 @@ class ConversationServer:
         await http.answer("".join(lines).encode(), media_type=b"text/plain; version=0.0.4; charset=utf-8")
 
 
-def _kept(asked: ChatCall, answered: Answered) -> list[KeptAnswer]:
-    """The answers of a call, by the call's id; further choices have their number behind it."""
+def _kept(asked: ApiCall, answered: Answered) -> list[KeptAnswer]:
+    """The answers of a call, by the id that the client has; further choices have their number behind it."""
     parent = answered.prompt.parent
+    before = parent.id if isinstance(parent, KeptTurn) else ""
+    if isinstance(asked.question, TextQuestion):
+        before = BY_IDS
     return [
         KeptAnswer(
-            id=f"{_ID}{answered.id}" + (f"-{number}" if number else ""),
+            id=asked.id_of(answered) + (f"-{number}" if number else ""),
             key=asked.question.key_after(answered.prompt, response),
-            parent=parent.id if isinstance(parent, KeptTurn) else "",
+            parent=before,
             response=response,
         )
         for number, response in enumerate(answered.responses)

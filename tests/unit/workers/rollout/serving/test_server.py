@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import httpx
 import pytest
@@ -28,6 +28,7 @@ from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"
+Turns: TypeAlias = Callable[[Sequence[str]], dict[str, Any]]
 
 
 class Served:
@@ -136,9 +137,121 @@ async def test_a_conversation_goes_on_from_its_ids_and_is_on_disk_before_it_is_t
         assert again.offered == [TasksOffered(stage=0, rows=1)], "who committed may have died before it said so"
 
 
+CONVERSATIONS: dict[str, tuple[Turns, dict[str, Any]]] = {
+    CHAT: (lambda said: {"messages": chat_of(said)}, {}),
+    "/v1/responses": (lambda said: {"input": chat_of(said)}, {"instructions": ""}),
+    "/v1/messages": (lambda said: {"messages": chat_of(said)}, {"max_tokens": 400}),
+    # The end of an answer is drawn, and no text has it: a bare text goes on from what was cut before its end.
+    "/v1/completions": (lambda said: {"prompt": "".join(said)}, {"max_tokens": 3}),
+}
+"""What each API is asked of a conversation, whose texts come from both sides in turn, and the fields of every call."""
+
+
+def chat_of(said: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(said)]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", CONVERSATIONS)
+async def test_each_api_has_its_conversations_kept_judged_and_made_one_sequence(
+    tmp_path: Path, path: str, stream: bool
+) -> None:
+    asked, fixed = CONVERSATIONS[path]
+    engine = ScriptedEngine(["one", "two"])
+    said: list[str] = []
+    ids = []
+    async with serving(tmp_path, engine) as served:
+        for question, answer in (("a", "one"), ("b", "two")):
+            said.append(question)
+            response = await served.post(path, {**fixed, **asked(said), "stream": stream})
+            assert response.status_code == 200, response.text
+            ids.append(first_id(response, stream=stream))
+            said.append(answer)
+            assert answer in response.text
+        feedback = {"reward": 1, "msg_ids": ids, "task_id": "t"}
+        assert (await served.said("/feedback", feedback))["recorded"]
+        other = await served.said(CHAT, {"messages": [user("c")]})
+        await served.said("/feedback", {"reward": 0, "msg_ids": [other["id"]], "task_id": "t"})
+        assert (await served.said("/commit"))["groups"] == 1
+        result = result_of(served.history.run(0, 0))
+    drawn = [token for generation in engine.drawn[:2] for token in generation.tokens]
+    assert not result.steps, "one sequence"
+    assert result.tokens[result.prompt_tokens :][result.loss_mask == 1].tolist() == drawn
+    assert len(set(ids)) == 2
+
+
+def first_id(response: httpx.Response, *, stream: bool) -> str:
+    """The id of an answer: the first in its events, or in the object."""
+    if stream:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        return response.text.partition('"id":"')[2].partition('"')[0]
+    return str(response.json()["id"])
+
+
+async def test_a_conversation_goes_on_whatever_api_it_goes_on_by(tmp_path: Path) -> None:
+    engine = ScriptedEngine(["one", "two", "three"])
+    async with serving(tmp_path, engine) as served:
+        await served.said(CHAT, {"messages": chat_of(["a"])})
+        await served.said("/v1/messages", {"messages": chat_of(["a", "one", "b"]), "max_tokens": 9})
+        await served.said("/v1/responses", {"input": chat_of(["a", "one", "b", "two", "c"])})
+    for before, request, drawn in zip(engine.requests, engine.requests[1:], engine.drawn, strict=False):
+        ids = (*before.prompt, *drawn.tokens)
+        assert request.prompt[: len(ids)] == ids
+
+
+async def test_a_stream_tells_what_is_drawn_and_ends_once_the_answer_is_on_disk(tmp_path: Path) -> None:
+    engine = ScriptedEngine(["one"], steps=asyncio.Semaphore(1))
+    assert engine.steps is not None
+    body = {"messages": [user("a")], "stream": True}
+    async with serving(tmp_path, engine) as served:
+        async with served.client.stream("POST", CHAT, json=body) as response:
+            lines = response.aiter_lines()
+            told = ""
+            while '"content":"o"' not in told:
+                told = await anext(lines)
+            id = told.partition('"id":"')[2].partition('"')[0]
+            assert not engine.drawn
+            early = {"reward": 1, "msg_ids": [id], "task_id": "t"}
+            assert (await served.refused("/feedback", early))[0] == 404, "it can be judged once it is complete"
+            for _ in range(3):
+                engine.steps.release()
+            assert [line async for line in lines if line][-1] == "data: [DONE]"
+        assert (await served.said("/feedback", early))["recorded"]
+
+
+async def test_an_answer_that_cannot_be_kept_is_no_answer(tmp_path: Path) -> None:
+    """Its disk is full: a client is told so in place of the answer, or of the end of its stream."""
+    engine = ScriptedEngine(["one"])
+    async with serving(tmp_path, engine) as served:
+        await served.said(CHAT, {"messages": [user("a")]})
+        pages = served.history._writer.execute("PRAGMA page_count").fetchone()[0]
+        served.history._writer.execute(f"PRAGMA max_page_count = {pages}")
+        long = {"messages": [user("a" * 2500)]}
+        reply = await served.post(CHAT, long)
+        while reply.status_code == 200:  # there is room in the pages
+            reply = await served.post(CHAT, long)
+        assert (reply.status_code, reply.json()["error"]["type"]) == (507, "server_error")
+        engine.steps = asyncio.Semaphore(1)
+        async with served.client.stream("POST", CHAT, json={**long, "stream": True}) as stream:
+            events = stream.aiter_lines()
+            while '"content":"o"' not in await anext(events):
+                pass
+            for _ in range(3):
+                engine.steps.release()
+            rest = [event async for event in events if event]
+        assert '"code":"RFTD-WRK-006"' in rest[-1]
+        assert not any('"finish_reason":"stop"' in event or "[DONE]" in event for event in rest)
+
+
 async def test_what_cannot_be_is_refused_as_openai_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(tmp_path, ScriptedEngine(["one", "two"])) as served:
         assert (await served.refused("/v1/embeddings"))[0] == 404
+        for path in CONVERSATIONS:
+            status, error = await served.refused(path, {"nonsense": 1})
+            assert (status, error["type"]) == (400, "invalid_request_error")
+        told = {"input": "a", "previous_response_id": "resp_1"}
+        assert (await served.refused("/v1/responses", told))[1]["param"] == "previous_response_id"
+        assert (await served.client.get("/v1/models/any")).json()["id"] == "any"
         status, error = await served.refused(CHAT, {"messages": [user("a")], "nonsense": 1})
         assert (status, error["param"], error["code"]) == (400, "nonsense", "unknown_parameter")
         assert (await served.refused(CHAT, {"messages": [user("a" * 4000)]}))[1]["code"] == "context_length_exceeded"
@@ -170,6 +283,9 @@ async def test_what_cannot_be_is_refused_as_openai_refuses(tmp_path: Path, monke
     monkeypatch.setenv(KEY_VARIABLE, "sesame")
     async with serving(tmp_path, ScriptedEngine()) as served:
         assert (await served.refused("/commit"))[0] == 401
+        said = {"messages": [user("a")], "max_tokens": 5}
+        assert (await served.refused("/v1/messages", said))[0] == 401
+        assert (await served.post("/v1/messages", said, **{"x-api-key": "sesame"})).status_code == 200
         assert (await served.refused("/commit", authorization="Bearer wrong"))[1]["code"] == "invalid_api_key"
         assert (await served.post("/commit", authorization="Bearer sesame")).status_code == 200
         assert (await served.client.get("/health")).status_code == 200
@@ -186,8 +302,25 @@ async def test_who_hangs_up_leaves_nothing_and_who_waits_too_long_is_told(
         assert (await served.refused(CHAT, {"messages": [user("b")]}))[0] == 429
         asked.cancel()
         await engine.until(lambda held: held.running == 0)
-    async with serving(tmp_path, engine, timeout_s=0.05) as served:
+        engine.go.set()
+        engine.steps = asyncio.Semaphore(1)
+        async with served.client.stream("POST", CHAT, json={"messages": [user("a")], "stream": True}) as response:
+            lines = response.aiter_lines()
+            while '"content":"f"' not in await anext(lines):
+                pass
+            assert engine.running == 1
+        await engine.until(lambda held: held.running == 0)
+        engine.steps = None
+        await served.said(CHAT, {"messages": [user("b")]})
+        assert served.history.counts()["answers"] == 1, "what nobody waited for is not kept"
+    engine.go.clear()
+    async with serving(tmp_path / "late", engine, timeout_s=0.05) as served:
         monkeypatch.undo()
         assert (await served.refused(CHAT, {"messages": [user("b")]}))[0] == 504
+        engine.go.set()
+        engine.steps = asyncio.Semaphore(1)
+        begun = await served.post(CHAT, {"messages": [user("b")], "stream": True})
+        assert '"content":"f"' in begun.text
+        assert '"code":"timeout"' in begun.text.strip().split("\n")[-1]
         assert engine.running == 0
         assert served.history.counts()["answers"] == 0
