@@ -81,6 +81,10 @@ ORPHANED_ROLLOUTS: Final = 8
 """After this many workflows that did not end when they were cancelled, their process is started anew."""
 WORKER_SLOTS: Final = 16
 """Explorers of one experiment that are told apart: each reads the leases of its slot, a partition of `rftd.tasks`."""
+RANKS: Final = 1024
+"""Processes of one trainer: they are of one machine, and none has as many processors or GPUs."""
+CALL_TIMEOUT_S: Final = 10_000_000.0
+"""The longest that anybody can let one call of the ranks take, some months."""
 HEARTBEAT_INTERVAL_S: Final = 1.0
 WORKER_LOST_AFTER_S: Final = 15.0
 WORKER_START_TIMEOUT_S: Final = 300.0

@@ -5,13 +5,29 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from synthetic.daemon.ray_cluster import RayNodes, ray_nodes
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from synthetic.until import poll
+
+SIZES = """
+import sys, time, ray
+from rftd.workers.launcher.ray.cluster import RayCluster
+ray.init(sys.argv[1], log_to_driver=False, configure_logging=False)
+cluster = RayCluster(local_log=False)
+cluster.look()
+assert not any(node.sized for node in cluster.nodes), "nothing waits for it"
+while not all(node.sized for node in cluster.nodes):
+    time.sleep(0.05)
+    cluster.look()
+print(*(node.memory_bytes for node in cluster.nodes))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +80,15 @@ def test_what_has_no_room_waits_and_says_for_what(scene: Scene, nodes: RayNodes)
     scene.rftd("cancel", first)
     scene.until_ended(first)
     poll(lambda: not nodes.left(), 60.0, told=nodes.left)
+
+
+def test_each_node_says_how_much_memory_it_has(nodes: RayNodes) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", SIZES, nodes.address], capture_output=True, text=True, timeout=180, check=True
+    )
+    sizes_bytes = [int(each) for each in done.stdout.split()]
+    assert len(sizes_bytes) >= 2, "the head and a node"
+    assert set(sizes_bytes) == {psutil.virtual_memory().total}
 
 
 def test_a_cluster_that_is_not_there_is_waited_for_and_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final, Literal
 
 import msgspec
@@ -17,6 +18,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str = ""
     memory_bytes: int
     """All of its memory; 0 where the driver does not say."""
+    node: str = ""
+    """The address of its machine in a cluster; empty where there is one machine."""
     visible: str = ""
     """The text that stands for it in CUDA_VISIBLE_DEVICES; empty for the CPU."""
 
@@ -39,6 +42,11 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     def gpus(self) -> tuple[Device, ...]:
         """The GPUs that workers may use."""
         return tuple(device for device in self.devices if device.kind == "cuda")
+
+    @property
+    def most_gpus(self) -> int:
+        """The GPUs of the machine that has most of them."""
+        return max(Counter(gpu.node for gpu in self.gpus).values(), default=0)
 
     def named(self) -> str:
         """The GPUs in words: `2 GPUs (NVIDIA H100 0, 1)`, or why there is none."""

@@ -18,6 +18,8 @@ FIX: Final = (
     "free memory there, or take a smaller model, model.lora_configs, a smaller "
     "trainer.max_token_len_per_gpu, or another device"
 )
+RANK_PROCESS: Final = Need("its process", 128 * 1024**2)
+"""What a rank's process has for its own once it has imported torch: less than half of what was seen."""
 _FLOAT32_BYTES: Final = 4
 _HALF_BYTES: Final = 2
 _DEVICE_CHANNEL: Final = "nccl"

@@ -19,6 +19,7 @@ explorer.py    how rollouts are given out
 tinker.py      a service as trainer and sampler
 auxiliary.py   the models that workflows and rewards ask
 placement.py   which GPUs each worker has for its own
+ranks.py       the sizes by which a trainer's ranks share weights and sequences
 verl.py        the guide's fields that verl has
 trainer.py     which engine trains, the critic or the teacher beside the model, the optimizer steps of a batch
 """

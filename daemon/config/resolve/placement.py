@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.issue import Notes
+from rftd.daemon.config.issue import Notes, Unsupported
 from rftd.daemon.config.resolve.bench import BENCH
 from rftd.daemon.config.resolve.gpu_shares import GpuShares, parallel_of, shares_of
 from rftd.daemon.config.resolve.rollout_engine import computes_on_gpu
@@ -16,6 +16,7 @@ from rftd.workers.devices.host import Host
 
 _CLUSTER: FieldPath = ("cluster", "gpu_per_node")
 _RANKS: FieldPath = ("trainer", "engine_args", "ranks")
+_PARALLEL: FieldPath = ("explorer", "rollout_model", "tensor_parallel_size")
 
 
 def with_devices(
@@ -26,7 +27,10 @@ def with_devices(
     0 of a worker means that it is given none, and sees what its machine shows.
     """
     each = _gpus_of_engine(experiment, rollout, host)
-    trains = _gpus_of_trainer(experiment, trainer, host)
+    if not _fits_a_node(each, host):
+        _refuse_nodes(f"the engine takes {each} GPUs", _PARALLEL, host, notes)
+        return rollout, trainer
+    trains = gpus_of_trainer(experiment, trainer, host)
     if not host.gpus or not (each or trains):
         if not experiment.model.tinker.enable:  # it computes elsewhere, and leaves all of a cluster
             _check_slots(experiment, host, notes)
@@ -52,6 +56,9 @@ def with_devices(
         return rollout, trainer
     # verl spreads over all that is left; torch trains on one, or on as many as its ranks.
     own = shares.left if trains and trainer.engine == "verl" else trains
+    if not _fits_a_node(own, host):
+        _refuse_nodes(f"{shares}: {own} are left for the trainer", _CLUSTER, host, notes)
+        return rollout, trainer
     if own and own < shares.left:
         more = f"trainer.engine_args: {{device: cuda, ranks: {shares.left}}} would train on all of them"
         notes.warn(f"{shares}; {trainer.engine} trains on {own} of the {shares.left} that are left: {more}")
@@ -63,14 +70,18 @@ def with_trainer_devices(experiment: Experiment, trainer: TrainerSpec, host: Hos
 
     0: it is given none, and sees what its machine shows.
     """
-    trains = _gpus_of_trainer(experiment, trainer, host)
+    trains = gpus_of_trainer(experiment, trainer, host)
     if not host.gpus or not trains:
         return trainer
     shares = shares_of(experiment, host, each=0, auxiliary=())
     if not _is_there(shares, host, notes):
         return trainer
+    own = shares.total if trainer.engine == "verl" else trains
+    if own <= shares.total and not _fits_a_node(own, host):
+        _refuse_nodes(f"the trainer takes {own} GPUs", _CLUSTER if shares.nodes else _RANKS, host, notes)
+        return trainer
     if trainer.engine == "verl":
-        return _on_gpus(trainer, shares.total, notes)
+        return _on_gpus(trainer, own, notes)
     if trains > shares.total:
         _refuse_ranks(trains, f"there are {shares.total}", notes)
     return msgspec.structs.replace(trainer, devices=trains if trains > 1 else 0)
@@ -83,6 +94,17 @@ def _is_there(shares: GpuShares, host: Host, notes: Notes) -> bool:
     what = f"{shares.nodes} x {shares.per_node} = {shares.total} GPUs, and the workers' machine has {host.named()}"
     notes.wrong(_CLUSTER, what, "write what is there, or leave cluster out")
     return False
+
+
+def _fits_a_node(gpus: int, host: Host) -> bool:
+    """True unless one worker would have more GPUs than any machine of a cluster has."""
+    return not host.clustered or not host.gpus or gpus <= host.most_gpus
+
+
+def _refuse_nodes(needed: str, where: FieldPath, host: Host, notes: Notes) -> None:
+    what = f"{needed}, and no node has more than {host.most_gpus}: a worker of this release is on one node"
+    fix = "write cluster.node_num and cluster.gpu_per_node, engines and their parallel sizes so that it fits on a node"
+    notes.wrong(where, what, fix, Unsupported)
 
 
 def _on_gpus(trainer: TrainerSpec, own: int, notes: Notes) -> TrainerSpec:
@@ -109,7 +131,7 @@ def _gpus_of_engine(experiment: Experiment, rollout: RolloutSpec, host: Host) ->
     return int(rollout.engine == "torch" and computes_on_gpu(experiment, rollout.engine_args, host))
 
 
-def _gpus_of_trainer(experiment: Experiment, trainer: TrainerSpec, host: Host) -> int:
+def gpus_of_trainer(experiment: Experiment, trainer: TrainerSpec, host: Host) -> int:
     """GPUs that the trainer must have: 1, or one for each rank of torch's."""
     if trainer.engine not in ("torch", "verl") or not computes_on_gpu(experiment, trainer.engine_args, host):
         return 0

@@ -19,7 +19,8 @@ from rftd.daemon.config.resolve.pacing import (
     sync_of_training,
     with_turns,
 )
-from rftd.daemon.config.resolve.placement import with_devices, with_trainer_devices
+from rftd.daemon.config.resolve.placement import gpus_of_trainer, with_devices, with_trainer_devices
+from rftd.daemon.config.resolve.ranks import check_ranks
 from rftd.daemon.config.resolve.rows import dataset, resolve_mix
 from rftd.daemon.config.resolve.serving import SERVE, as_served, conversations, with_server
 from rftd.daemon.config.resolve.stages import StageConfig
@@ -29,7 +30,7 @@ from rftd.daemon.config.resolve.trainer import check_objective, resolve_trainer,
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.schedule import explorer_interval
-from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, TasksetSpec
+from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, TasksetSpec, TrainerSpec
 from rftd.streams.split_submission import BOTH
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.devices.host import ANY_HOST, Host
@@ -63,10 +64,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     explores = kind == "both"
     batch, train_batch = _batches(experiment, algorithm, explores, notes)
     trainer = with_updates(trainer, experiment, algorithm, train_batch, notes)
-    if explores:
-        rollout, trainer = with_devices(experiment, rollout, trainer, host, notes)
-    else:
-        trainer = with_trainer_devices(experiment, trainer, host, notes)
+    rollout, trainer = _placed(experiment, rollout, trainer, host, notes, explores=explores)
     expert, expert_rows = resolve_mix(experiment, algorithm, train_batch, notes) if explores else (None, 0)
     explored = train_batch - expert_rows
     _fits_a_record(experiment, algorithm, explored if explores else 0, expert_rows if explores else train_batch, notes)
@@ -108,6 +106,21 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     check_objective(stage, notes)
     check_sampling(stage, notes)
     return _with_its_mode(stage, experiment, notes) if explores else stage
+
+
+def _placed(
+    experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec, host: Host, notes: Notes, *, explores: bool
+) -> tuple[RolloutSpec, TrainerSpec]:
+    """The parts of a stage with the GPUs of each worker, and the sizes of the trainer's ranks checked."""
+    issues = len(notes.issues)
+    if explores:
+        rollout, trainer = with_devices(experiment, rollout, trainer, host, notes)
+    else:
+        trainer = with_trainer_devices(experiment, trainer, host, notes)
+    if len(notes.issues) == issues:  # else nobody knows how many ranks there will be
+        on_gpus = gpus_of_trainer(experiment, trainer, host) > 0
+        trainer = check_ranks(trainer, experiment.trainer, host, on_gpus=on_gpus, notes=notes)
+    return rollout, trainer
 
 
 def _of_its_mode(experiment: Experiment, notes: Notes) -> Experiment:

@@ -1,13 +1,15 @@
 """Workers as actors of a Ray cluster. The daemon never speaks to Ray: a process beside it does, its driver.
 
 messages   what the two say to each other: lines of JSON, no pickle
-placement  the nodes that a worker takes: the guide's GPU rule
+placement  the node that a worker takes, and what it waits for
 launcher   the daemon's side: orders, and what was last heard of each worker; it never waits
 driver     the process beside: placement groups and actors, named by the worker's id
 cluster    what Ray's control store says of nodes, actors and groups
+node_sizes the memory of nodes and GPUs, which each node says itself
 actor      what an actor runs: a guest, its log file, and the end of what its predecessor left
 deaths     why Ray ended an actor, in words
 
 A driver that loses the cluster for a minute is ended by Ray itself; the launcher starts the next one, which finds the
-actors by their names. Only `driver`, `cluster` and `actor` import ray, and only in processes of their own.
+actors by their names. Only `driver`, `cluster`, `node_sizes` and `actor` import ray, and only in processes of their
+own.
 """

@@ -11,6 +11,7 @@ from ray.util.placement_group import get_placement_group, placement_group_table
 
 from rftd.workers.launcher.ray.deaths import reason_of
 from rftd.workers.launcher.ray.messages import RayNode
+from rftd.workers.launcher.ray.node_sizes import UNSIZED, NodeSizes
 
 
 class RayCluster:
@@ -20,10 +21,13 @@ class RayCluster:
         self._local_log = local_log
         self._address = ray.util.get_node_ip_address()
         self.nodes: tuple[RayNode, ...] = ()
+        self._sizes = NodeSizes()
 
     def look(self) -> None:
         """Reads the nodes and what is free on them."""
         free = ray._private.state.available_resources_per_node()
+        alive = [each for each in ray.nodes() if each["Alive"]]
+        self._sizes.look({each["NodeID"] for each in alive})
         self.nodes = tuple(
             RayNode(
                 id=each["NodeID"],
@@ -32,9 +36,11 @@ class RayCluster:
                 free_gpus=free.get(each["NodeID"], {}).get("GPU", 0.0),
                 cpus=each["Resources"].get("CPU", 0.0),
                 free_cpus=free.get(each["NodeID"], {}).get("CPU", 0.0),
+                sized=each["NodeID"] in self._sizes.known,
+                memory_bytes=self._sizes.known.get(each["NodeID"], UNSIZED).memory_bytes,
+                gpu_memory_bytes=self._sizes.known.get(each["NodeID"], UNSIZED).gpu_memory_bytes,
             )
-            for each in ray.nodes()
-            if each["Alive"]
+            for each in alive
         )
 
     def unreached(self) -> list[str]:

@@ -39,7 +39,7 @@ from rftd.workers.launcher.ray.messages import (
     Sweep,
     line,
 )
-from rftd.workers.launcher.ray.placement import CPUS, bundles_of, lack_of
+from rftd.workers.launcher.ray.placement import CPUS, bundle_of, lack_of
 
 NAMESPACE: Final = "rftd"
 LOOK_S: Final = 0.1
@@ -122,9 +122,8 @@ class Tracked:
                 return
             if self._is_kept_waiting(cluster):
                 return
-            bundles = bundles_of(self.order.devices, cluster.nodes)
             self.group = placement_group(
-                bundles.resources, strategy=bundles.strategy, name=self.name, lifetime="detached"
+                [bundle_of(self.order.devices)], strategy="STRICT_PACK", name=self.name, lifetime="detached"
             )
         if placement_group_table(self.group)["state"] == "CREATED":
             self._make_actor()
@@ -166,7 +165,7 @@ class Tracked:
             "max_task_retries": 0,
             "max_concurrency": CALLS,
             "num_cpus": CPUS,
-            "num_gpus": self.order.devices and int(self.group.bundle_specs[0].get("GPU", 0)),
+            "num_gpus": self.order.devices,
             "runtime_env": {"env_vars": env},
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, 0),
         }

@@ -168,23 +168,12 @@ class RayExecutor:
         return handle.exit_code() is None
 
     def host(self) -> Host:
-        if not self._seen.wait(LOOK_S) or (cluster := self._cluster) is None:
+        # Nodes say how much memory they have a little later than that they are there.
+        self._seen.wait(LOOK_S)
+        cluster = self._cluster
+        if cluster is None:
             return msgspec.structs.replace(ANY_HOST, clustered=True)
-        devices = [
-            Device(kind="cpu", index=0, name=f"{sum(each.cpus for each in cluster.nodes):g} CPUs", memory_bytes=0)
-        ]
-        for node in cluster.nodes:
-            for number in range(int(node.gpus)):
-                name = f"GPU {number} of {node.address}"
-                devices.append(Device(kind="cuda", index=len(devices) - 1, name=name, memory_bytes=0))
-        no_gpu = "" if len(devices) > 1 else "Ray's nodes have none"
-        return Host(
-            name=f"Ray at {self._options.address}",
-            clustered=True,
-            devices=tuple(devices),
-            no_gpu=no_gpu,
-            packages=installed_packages(),
-        )
+        return host_of(cluster, self._options.address)
 
     def clear(self, order: WorkerOrder) -> Handle | None:
         timeline = order.cluster.timeline and order.role == "trainer"
@@ -305,7 +294,8 @@ class RayExecutor:
                 case ClusterSeen():
                     self._cluster = report
                     self.away = None
-                    self._seen.set()
+                    if all(node.sized for node in report.nodes):
+                        self._seen.set()
                 case ClusterAway():
                     told = True
                     self.away = self._told(report.reason, report.fix)
@@ -323,6 +313,28 @@ class RayExecutor:
 
     def _told(self, what: str, fix: str) -> Words:
         return Words("ray_away", what, "Ray", f"{fix}; it is tried again by itself", Level.STUCK)
+
+
+def host_of(cluster: ClusterSeen, address: str) -> Host:
+    """The cluster at the address, as a submission is held against it."""
+    devices: list[Device] = []
+    gpus = 0
+    for number, node in enumerate(cluster.nodes):
+        name = f"{node.cpus:g} CPUs of {node.address}"
+        cpu = Device(kind="cpu", index=number, name=name, memory_bytes=node.memory_bytes, node=node.address)
+        devices.append(cpu)
+        for number in range(int(node.gpus)):
+            name = f"GPU {number} of {node.address}"
+            memory_bytes = node.gpu_memory_bytes
+            devices.append(Device(kind="cuda", index=gpus, name=name, memory_bytes=memory_bytes, node=node.address))
+            gpus += 1
+    return Host(
+        name=f"Ray at {address}",
+        clustered=True,
+        devices=tuple(devices),
+        no_gpu="" if gpus else "Ray's nodes have none",
+        packages=installed_packages(),
+    )
 
 
 def driver_environment(environ: Mapping[str, str]) -> dict[str, str]:

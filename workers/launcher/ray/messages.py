@@ -59,6 +59,12 @@ class RayNode(msgspec.Struct, frozen=True, kw_only=True):
     free_gpus: float
     cpus: float
     free_cpus: float
+    sized: bool = True
+    """False while it has not answered how much memory it has."""
+    memory_bytes: int = 0
+    """All of its memory; 0 where it did not say."""
+    gpu_memory_bytes: int = 0
+    """All memory of its largest GPU; 0 where it did not say, or has none."""
 
 
 class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):

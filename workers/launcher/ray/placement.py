@@ -1,13 +1,13 @@
-"""The nodes that a worker takes. Pure.
+"""The node that a worker takes. Pure.
 
-The configuration guide's rule: a worker is on one node, unless it takes more GPUs than a node has; then it takes whole
-nodes. The actor itself is on the first of them.
+A worker is on one node. The configuration guide gives one that takes more GPUs than a node has whole nodes: the engines
+of this release would use the first of them alone, so such a worker is refused at submission, or waits and is named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from rftd.workers.launcher.ray.messages import RayNode
 
@@ -15,22 +15,9 @@ CPUS: Final = 1
 """Processors that Ray counts for a worker: its threads are its own affair."""
 
 
-class Bundles(NamedTuple):
-    """The resources of a placement group."""
-
-    resources: list[dict[str, float]]
-    strategy: str
-    """Ray's strategy: STRICT_PACK is one node, STRICT_SPREAD as many nodes as bundles."""
-
-
-def bundles_of(devices: int, nodes: Sequence[RayNode]) -> Bundles:
-    """The bundles of a worker with so many GPUs, on a cluster of these nodes."""
-    per_node = _per_node(nodes)
-    if not devices:
-        return Bundles([{"CPU": CPUS}], "STRICT_PACK")
-    if devices <= per_node or not per_node or devices % per_node:
-        return Bundles([{"CPU": CPUS, "GPU": devices}], "STRICT_PACK")
-    return Bundles([{"CPU": CPUS, "GPU": per_node}] * (devices // per_node), "STRICT_SPREAD")
+def bundle_of(devices: int) -> dict[str, float]:
+    """The resources of a worker with so many GPUs, all of one node."""
+    return {"CPU": CPUS, "GPU": devices} if devices else {"CPU": CPUS}
 
 
 def lack_of(devices: int, nodes: Sequence[RayNode]) -> str:
@@ -52,10 +39,7 @@ def lack_of(devices: int, nodes: Sequence[RayNode]) -> str:
         return f"{gpus} on one node; {_are(most)} free"
     if not per_node:
         return f"{gpus} on one node; the cluster has none"
-    if devices % per_node:
-        return f"{gpus}: more than a node has, and no whole number of nodes of {per_node}"
-    free = sum(each.free_gpus >= per_node for each in nodes)
-    return f"{devices // per_node} whole nodes of {per_node} GPUs; {_are(free)} free"
+    return f"{gpus} on one node, as a worker of this release must have them; no node has more than {per_node}"
 
 
 def _per_node(nodes: Sequence[RayNode]) -> int:

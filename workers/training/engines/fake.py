@@ -9,11 +9,12 @@ import hashlib
 import os
 import time
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
 
+from rftd.ops import limits
 from rftd.ops.decoding import converted, json_decoder
 from rftd.ops.errors import DataError
 from rftd.streams.spec import ExperimentSpec, StageSpec
@@ -36,9 +37,9 @@ class FakeTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The stage step whose loss is NaN; 0: none."""
     nan_steps: int = 1
     """The number of steps with a NaN loss, from that one on."""
-    ranks: int = 0
+    ranks: Annotated[int, msgspec.Meta(ge=0, le=limits.RANKS)] = 0
     """The number of processes that all do the same; 0: it runs in the trainer process."""
-    rank_timeout_s: float = TIMEOUT_S
+    rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = TIMEOUT_S
     """The longest that one call of the ranks may take."""
 
 

@@ -17,7 +17,7 @@ from rftd.workers.devices.host import Host
 from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.losses.demands import Demand, demands_of
-from rftd.workers.training.memory_needs import FIX
+from rftd.workers.training.memory_needs import FIX, RANK_PROCESS
 
 _HERE: Final = "rftd.workers.training.engines"
 _FIELD: Final = "trainer.engine_args"
@@ -84,19 +84,24 @@ def check_objective(stage: StageSpec) -> None:
 def check_room(stage: StageSpec, host: Host) -> None:
     """Raises ConfigError, with the arithmetic, if a stage needs more memory than its trainer's devices have at all.
 
-    What others take of it meanwhile is the engine's to see, when it opens. On a host that nobody has looked at, or a
-    cluster, nothing is known.
+    What others take of it meanwhile is the engine's to see, when it opens. On a host that nobody has looked at, and
+    while a node of a cluster has not said its memory, nothing is known.
     """
     needs_of = lookup(stage.trainer.engine).needs
     gpus = stage.trainer.devices
-    if needs_of is None or stage.kind == "explore" or not host.seen or host.clustered or (host.gpus and not gpus):
+    if needs_of is None or stage.kind == "explore" or not host.seen or (host.gpus and not gpus):
         return
     ranks = gpus or max(1, stage.trainer.engine_args.get("ranks", 0))
-    device = max(host.gpus if gpus else host.devices, key=lambda each: each.memory_bytes, default=None)
+    devices = host.gpus if gpus else host.devices
+    if host.clustered and not all(each.memory_bytes for each in devices):
+        return
+    device = max(devices, key=lambda each: each.memory_bytes, default=None)
     try:
         needs = needs_of(stage, Path(stage.model.path), ranks)
     except ConfigError:  # a part that is not here: its worker may have it, and says so if not
         return
+    if ranks > 1 and not gpus:
+        needs = [*needs, RANK_PROCESS]
     each_bytes = sum(need.size_bytes for need in needs)
     held_bytes = each_bytes if gpus else each_bytes * ranks
     if device is None or not device.memory_bytes or held_bytes <= device.memory_bytes:

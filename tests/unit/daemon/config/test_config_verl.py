@@ -8,11 +8,22 @@ import msgspec
 import pytest
 
 from rftd.daemon.config.loading import Submission
-from rftd.workers.devices.host import Device, Host
+from rftd.workers.devices.host import ANY_HOST, Device, Host
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
 VERL = "trainer.trainer_type=verl"
+STAGES = """
+stages:
+- stage_name: warmup
+  mode: train
+  algorithm: {algorithm_type: sft}
+  buffer:
+    train_batch_size: 4
+    trainer_input: {experience_buffer: {name: w, path: /w.jsonl}}
+- stage_name: rft
+"""
+WARMUP = STAGES.replace("- stage_name: rft\n", "")
 GPU = Device(kind="cuda", index=0, name="g", uuid="GPU-0", memory_bytes=1 << 36, visible="0")
 ON_CPU = Host(no_gpu="there is no nvidia-smi", packages={"verl": "0.9.1"})
 ON_GPU = Host(devices=(GPU,), packages={"verl": "0.9.1", "flash-attn": "2.8.3"})
@@ -105,18 +116,6 @@ def test_a_lora_is_refused_where_verl_is_written_and_trained_by_torch_where_it_i
     assert any("verl trains whole models, and model.lora_configs names an adapter" in text for text in spec.warnings)
 
 
-STAGES = """
-stages:
-- stage_name: warmup
-  mode: train
-  algorithm: {algorithm_type: sft}
-  buffer:
-    train_batch_size: 4
-    trainer_input: {experience_buffer: {name: w, path: /w.jsonl}}
-- stage_name: rft
-"""
-
-
 def test_every_stage_has_the_gpus_that_explorers_leave(load: Load, small: str) -> None:
     """One trainer process serves all stages: it cannot begin with one rank and go on with three."""
     four = Host(
@@ -131,6 +130,111 @@ def test_every_stage_has_the_gpus_that_explorers_leave(load: Load, small: str) -
     assert load(alone, host=four).spec.stages[0].trainer.devices == 4
     (on_cpu,) = load(alone, overrides=["trainer.engine_args={device: cpu}"], host=four).spec.stages
     assert on_cpu.trainer.devices == 0
+
+
+def gpus(count: int, node: str = "", **packages: str) -> Host:
+    """A machine, or a node of a cluster, with so many GPUs."""
+    found = tuple(msgspec.structs.replace(GPU, index=each, visible=str(each), node=node) for each in range(count))
+    return Host(devices=found, clustered=bool(node), packages={"verl": "0.9.1", **packages})
+
+
+CPU_ARGS = "trainer.engine_args={{device: cpu, {}}}".format
+SEQUENCES = "trainer.ulysses_sequence_parallel_size"
+FSDP_SIZE = "trainer.trainer_config.actor_rollout_ref.actor.fsdp_config.fsdp_size"
+FLASH = {"flash-attn": "2.8.3"}
+
+
+@pytest.mark.parametrize(
+    ("host", "overrides", "words"),
+    [
+        (ON_CPU, [CPU_ARGS("ranks: 2, fsdp_size: 3")], ["engine_args.fsdp_size: is 3", "2 ranks", "write -1 for all"]),
+        (ON_CPU, [CPU_ARGS("ranks: 4, fsdp_size: 3")], ["is 3, and the trainer has 4 ranks", "1 or 2 or 4"]),
+        (ON_CPU, [CPU_ARGS("ranks: 2, fsdp_size: 0")], ["is 0", "over none"]),
+        (ON_CPU, [CPU_ARGS("fsdp_size: -2")], ["is -2", "expected `int` >= -1"]),
+        (gpus(4), [f"{FSDP_SIZE}=8"], [f"{FSDP_SIZE}: is 8", "has 4 ranks"]),
+        (gpus(3, **FLASH), [f"{SEQUENCES}=2"], [f"{SEQUENCES}: is 2", "has 3 ranks", "write 1 or 3"]),
+        (
+            ON_CPU,
+            [CPU_ARGS("ranks: 2, ulysses_sequence_parallel_size: 2")],
+            ["engine_args.ulysses_sequence_parallel_size: is 2", "flash-attn on a GPU", "computes on the CPU"],
+        ),
+        (ON_CPU, [CPU_ARGS("use_remove_padding: true")], ["use_remove_padding: is True", "computes on the CPU"]),
+        (
+            gpus(2),
+            ["trainer.engine_args={attn_implementation: flash_attention_2}"],
+            ["is 'flash_attention_2'", "flash-attn is not installed"],
+        ),
+        (
+            gpus(2, **FLASH),
+            [f"{SEQUENCES}=2", "trainer.use_remove_padding=false"],
+            ["trainer.use_remove_padding: is false, and 2 ranks share each sequence"],
+        ),
+        (ON_CPU, [CPU_ARGS("ranks: 100000")], ["ranks: is 100000", "<= 1024"]),
+        (ON_CPU, [CPU_ARGS("ranks: -1")], ["ranks: is -1", ">= 1"]),
+        (ON_CPU, [CPU_ARGS("rank_timeout_s: 0")], ["rank_timeout_s: is 0", "> 0"]),
+        (ON_CPU, [CPU_ARGS("rank_timeout_s: 1e9")], ["rank_timeout_s: is 1000000000.0", "<= 10000000"]),
+    ],
+)
+def test_sizes_that_the_ranks_cannot_have_are_refused_with_the_numbers(
+    small: str, errors: Errors, host: Host, overrides: list[str], words: list[str]
+) -> None:
+    (text,) = errors(small + WARMUP, overrides=[VERL, *overrides], host=host)
+    for each in words:
+        assert each in text
+
+
+@pytest.mark.parametrize("engine", ["torch", "fake"])
+@pytest.mark.parametrize("argument", ["ranks: 100000", "ranks: -1", "rank_timeout_s: 0", "rank_timeout_s: -1"])
+def test_no_engine_takes_such_a_number_of_ranks_or_such_a_time(errors: Errors, engine: str, argument: str) -> None:
+    (text,) = errors(overrides=[f"trainer.trainer_type={engine}", f"trainer.engine_args={{{argument}}}"], host=ON_CPU)
+    assert f"trainer.engine_args.{argument.partition(':')[0]}: is " in text
+
+
+def test_ranks_that_share_sequences_have_texts_without_padding(load: Load, small: str) -> None:
+    fits = [VERL, f"{SEQUENCES}=2", f"{FSDP_SIZE}=2"]
+    (stage,) = load(small + WARMUP, overrides=fits, host=gpus(4, **FLASH)).spec.stages
+    assert stage.trainer.devices == 4
+    assert stage.trainer.engine_args == {
+        "ulysses_sequence_parallel_size": 2,
+        "fsdp_size": 2,
+        "use_remove_padding": True,
+    }
+    unseen = (
+        load(small + WARMUP, overrides=[*fits, "trainer.engine_args={ranks: 7}"], host=ANY_HOST).spec.stages[0].trainer
+    )
+    assert unseen.engine_args["ranks"] == 7, "nobody knows that machine"
+
+
+@pytest.mark.parametrize("engine", ["verl", "torch"])
+def test_a_trainer_beyond_one_node_is_refused_with_the_numbers(
+    load: Load, small: str, errors: Errors, engine: str
+) -> None:
+    text = small + WARMUP
+    two = msgspec.structs.replace(
+        gpus(4, "10.0.0.1"), devices=(*gpus(4, "10.0.0.1").devices, *gpus(2, "10.0.0.2").devices)
+    )
+    asked = [
+        f"trainer.trainer_type={engine}",
+        *(["trainer.engine_args={device: cuda, ranks: 6}"] * (engine == "torch")),
+    ]
+    (said,) = errors(text, overrides=asked, host=two)
+    assert "takes 6 GPUs, and no node has more than 4: a worker of this release is on one node" in said
+    if engine == "verl":
+        one = load(text, overrides=[*asked, "cluster.node_num=1", "cluster.gpu_per_node=4"], host=two).spec.stages[0]
+        assert one.trainer.devices == 4
+        assert load(text, overrides=asked, host=gpus(6)).spec.stages[0].trainer.devices == 6, "one machine"
+
+
+def test_an_engine_beyond_one_node_is_refused_with_the_numbers(errors: Errors) -> None:
+    two = gpus(8, "10.0.0.1", vllm="0.31.0")
+    far = tuple(msgspec.structs.replace(each, node=f"10.0.0.{each.index // 4}") for each in two.devices)
+    rollout = ["explorer.rollout_model.engine_type=vllm", "explorer.rollout_model.tensor_parallel_size=6"]
+    (text,) = errors(overrides=rollout, host=msgspec.structs.replace(two, devices=far))
+    assert "tensor_parallel_size: the engine takes 6 GPUs, and no node has more than 4" in text
+    (text,) = errors(
+        overrides=["explorer.rollout_model.engine_type=vllm"], host=msgspec.structs.replace(two, devices=far)
+    )
+    assert "1 engines x 1 take 1: 7 are left for the trainer, and no node has more than 4" in text
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from rftd.workers.launcher.ray.actor import refusal_of
 from rftd.workers.launcher.ray.deaths import reason_of
 from rftd.workers.launcher.ray.launcher import RayExecutor, RayOptions, driver_environment
 from rftd.workers.launcher.ray.messages import ActorOrder, RayNode
-from rftd.workers.launcher.ray.placement import bundles_of, lack_of
+from rftd.workers.launcher.ray.placement import bundle_of, lack_of
 
 DRIVER = """
 import json, sys, threading, time
@@ -173,11 +173,27 @@ def node(gpus: float, free: float, cpus: float = 4, free_cpus: float = 4) -> Ray
     return RayNode(id=str(free), address="10.0.0.2", gpus=gpus, free_gpus=free, cpus=cpus, free_cpus=free_cpus)
 
 
-def test_a_worker_is_on_one_node_and_beyond_it_on_whole_ones() -> None:
-    nodes = [node(8, 1), node(8, 8), node(8, 0)]
-    assert bundles_of(0, nodes) == ([{"CPU": 1}], "STRICT_PACK")
-    assert bundles_of(2, nodes) == ([{"CPU": 1, "GPU": 2}], "STRICT_PACK")
-    assert bundles_of(16, nodes) == ([{"CPU": 1, "GPU": 8}] * 2, "STRICT_SPREAD")
+def test_a_worker_reserves_one_node_and_never_nodes_that_it_would_not_use() -> None:
+    assert bundle_of(0) == {"CPU": 1}
+    assert bundle_of(2) == {"CPU": 1, "GPU": 2}
+    assert bundle_of(16) == {"CPU": 1, "GPU": 16}
+
+
+def test_a_submission_is_held_against_what_the_nodes_say_of_themselves(play: Play) -> None:
+    first = node(2, 2)
+    second = msgspec.structs.replace(node(1, 0), address="10.0.0.3", memory_bytes=7, gpu_memory_bytes=5)
+    play.say(type="cluster", nodes=[msgspec.to_builtins(msgspec.structs.replace(first, sized=False))])
+    poll(lambda: play.launcher._cluster is not None)
+    play.say(type="cluster", nodes=[msgspec.to_builtins(each) for each in (first, second)])
+    host = play.launcher.host()
+    assert (host.clustered, host.most_gpus) == (True, 2)
+    assert [(each.kind, each.index, each.node, each.memory_bytes) for each in host.devices] == [
+        ("cpu", 0, "10.0.0.2", 0),
+        ("cuda", 0, "10.0.0.2", 0),
+        ("cuda", 1, "10.0.0.2", 0),
+        ("cpu", 1, "10.0.0.3", 7),
+        ("cuda", 2, "10.0.0.3", 5),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -185,8 +201,11 @@ def test_a_worker_is_on_one_node_and_beyond_it_on_whole_ones() -> None:
     [
         (2, [node(4, 1), node(4, 0)], "2 GPUs on one node; 1 is free"),
         (1, [node(4, 0)], "1 GPU on one node; none is free"),
-        (16, [node(8, 8), node(8, 7)], "2 whole nodes of 8 GPUs; 1 is free"),
-        (12, [node(8, 8), node(8, 8)], "12 GPUs: more than a node has, and no whole number of nodes of 8"),
+        (
+            16,
+            [node(8, 8), node(8, 7)],
+            "16 GPUs on one node, as a worker of this release must have them; no node has more than 8",
+        ),
         (1, [node(0, 0)], "1 GPU on one node; the cluster has none"),
         (1, [], "a node: the cluster has none"),
         (0, [node(0, 0, 2, 0)], "1 CPU on one node; none is free"),

@@ -24,11 +24,13 @@ from rftd.streams.spec import (
 from rftd.workers.devices import device_memory
 from rftd.workers.devices.device_memory import Need, check_memory, elements_of, free_on, shown
 from rftd.workers.devices.host import ANY_HOST, Device, Host
+from rftd.workers.launcher.ray.launcher import host_of as host_of_cluster
+from rftd.workers.launcher.ray.messages import ClusterSeen, RayNode
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.registry import check_room
 from rftd.workers.training.engines.torch.arguments import ENGINE
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.memory_needs import training_needs
+from rftd.workers.training.memory_needs import RANK_PROCESS, training_needs
 
 MakeStage = Callable[..., StageSpec]
 MakeBatch = Callable[..., TrainBatch]
@@ -177,8 +179,41 @@ def test_what_no_device_can_hold_is_refused_at_submission(tiny_model: Path, make
         check_room(verl, host_of(2, halves - 1))
     check_room(on_ranks(stage, tiny_model, "verl", 2, param_offload=True), host_of(2, halves - 1))
     on_cpu = on_ranks(stage, tiny_model, "torch", 0, ranks=3)
-    check_room(on_cpu, host_of(0, 3 * whole))
-    with pytest.raises(ConfigError, match=r"by each of 3 ranks .* 8 processors has"):
-        check_room(on_cpu, host_of(0, 3 * whole - 1))
+    each = whole + RANK_PROCESS.size_bytes
+    check_room(on_cpu, host_of(0, 3 * each))
+    with pytest.raises(ConfigError, match=r"by each of 3 ranks .* \+ its process 128 MiB\), and 8 processors has"):
+        check_room(on_cpu, host_of(0, 3 * each - 1))
     check_room(on_cpu, ANY_HOST)
     check_room(msgspec.structs.replace(on_cpu, kind="explore"), host_of(0, 1))
+
+
+def test_a_cluster_is_held_against_its_largest_node_once_all_have_said_their_memory(
+    tiny_model: Path, make_stage: MakeStage
+) -> None:
+    stage = on_ranks(make_stage(), tiny_model, "torch", 2, device="cuda", ranks=2)
+    needed = sum(need.size_bytes for need in training_needs(stage, tiny_model))
+
+    def cluster(*memory_bytes: int) -> Host:
+        nodes = (
+            RayNode(
+                id=f"{number}",
+                address=f"10.0.0.{number}",
+                gpus=2,
+                free_gpus=2,
+                cpus=4,
+                free_cpus=4,
+                memory_bytes=each,
+                gpu_memory_bytes=each,
+            )
+            for number, each in enumerate(memory_bytes)
+        )
+        return host_of_cluster(ClusterSeen(nodes=tuple(nodes)), "auto")
+
+    check_room(stage, cluster(needed, 1))
+    check_room(stage, cluster(1, 0))
+    with pytest.raises(ConfigError, match=r"on each of 2 GPUs .*, and GPU 0 of 10\.0\.0\.1 has"):
+        check_room(stage, cluster(1, needed - 1))
+    on_cpu = on_ranks(stage, tiny_model, "torch", 0, device="cpu")
+    bare = msgspec.structs.replace(cluster(1, needed - 1), devices=cluster(1, needed - 1).devices[::3])
+    with pytest.raises(ConfigError, match=r"4 CPUs of 10\.0\.0\.1 has"):
+        check_room(on_cpu, bare)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from rftd.ops import limits
 from rftd.ops.plugin_arguments import parsed
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.training.engine import TrainerEngine
@@ -36,12 +37,12 @@ class TorchTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     critic_clip: float = 0.5
     """The farthest that one step may move a value, in units of the return."""
     critic_grad_clip: float = 1.0
-    ranks: int = 0
+    ranks: Annotated[int, msgspec.Meta(ge=0, le=limits.RANKS)] = 0
     """The processes that share the micro-batches of each step, each with the whole model; 0: the trainer process alone.
 
     They need `device: cpu`, or `cuda` with as many GPUs.
     """
-    rank_timeout_s: float = TIMEOUT_S
+    rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = TIMEOUT_S
     """The longest that one call of the ranks may take, a step or a checkpoint."""
     lora_publish: Literal["merged", "adapter"] = "merged"
     """`merged`: explorers get whole weights; `adapter`: the adapter alone, which they add to their base. For LoRA

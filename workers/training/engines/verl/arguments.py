@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugin_arguments import parsed
 from rftd.streams.spec import StageSpec
@@ -30,10 +31,10 @@ class VerlTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     device: DeviceName = "auto"
     """`auto`: cuda if there is one and the experiment is not deterministic."""
     strategy: Literal["fsdp2"] = "fsdp2"
-    ulysses_sequence_parallel_size: int = 1
+    ulysses_sequence_parallel_size: Annotated[int, msgspec.Meta(ge=1, le=limits.RANKS)] = 1
     """The number of ranks that share each sequence; it divides that of all ranks, and needs `use_remove_padding`."""
-    fsdp_size: int = -1
-    """The number of ranks that the weights are spread over; others hold copies. -1: all."""
+    fsdp_size: Annotated[int, msgspec.Meta(ge=-1, le=limits.RANKS)] = -1
+    """The number of ranks that the weights are spread over, which divides that of all; others hold copies. -1: all."""
     reshard_after_forward: bool = True
     forward_prefetch: bool = False
     param_offload: bool = False
@@ -55,9 +56,9 @@ class VerlTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     micro_batch_size_per_gpu: int = 0
     """The responses of a micro-batch where they are not cut by tokens."""
     entropy_checkpointing: bool = False
-    ranks: int = 1
+    ranks: Annotated[int, msgspec.Meta(ge=1, le=limits.RANKS)] = 1
     """The number of processes on a CPU; on GPUs there is one for each."""
-    rank_timeout_s: float = TIMEOUT_S
+    rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = TIMEOUT_S
     """The longest that one call of the ranks may take, a step or a checkpoint."""
     save_strategy: Literal["unrestricted", "single_thread", "single_process", "single_node"] = "unrestricted"
     """The ranks write a checkpoint at once, or with `single_thread` and `single_process` one after the other."""
