@@ -272,7 +272,6 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     reissue_ratio: Finite = 0.0
     """A lease that lasts longer than so many recent mean durations is given to a second, idle explorer; 0: never."""
     dtype: str = "float32"
-    seed: Integer = 42
     threads: Index = 1
     """0: as many as the machine has."""
     engine_args: dict[str, Any] = {}

@@ -37,6 +37,9 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": DIALECT, **schema, "title": "rftd experiment", "description": _ABOUT}
 
 
+_EFFECTS: Final = {"harmless": "Has no effect", "refused": "Refused if it is set", "checked": "Is checked alone"}
+
+
 def _describe(definition: dict[str, Any], section: type[Section] | None) -> None:
     """Says of each field what it is, and lets a `${...}` stand in its place."""
     properties: dict[str, dict[str, Any]] = definition.get("properties", {})
@@ -50,10 +53,10 @@ def _describe(definition: dict[str, Any], section: type[Section] | None) -> None
         if info is not None:
             mark = mark_of(info)
             unit = unit_of(info)
-            effect = {"harmless": "Has no effect", "refused": "Refused if it is set"}.get(mark.effect, "")
+            effect = _EFFECTS.get(mark.effect, "")
             parts = [text, f"In {unit}." if unit else "", f"{effect}{f': {mark.why}' if mark.why else ''}."]
             text = " ".join(part for part in (parts if effect else parts[:2]) if part)
-            if effect:
+            if mark.effect in ("harmless", "refused"):
                 outer["deprecated"] = True
         if "default" in field:
             outer["default"] = field.pop("default")

@@ -36,7 +36,9 @@ Written by `tests/golden/make_configuration_page.py` from the schema; do not edi
 file](experiment_file.md) explains how fields work together.
 
 A field **acts**; or it is **refused** if it is set, because it would change what is trained or sampled and cannot yet;
-or it is **harmless**: it changes nothing that is trained or sampled, and a warning says so. `[]` stands for an item of
+or it is **harmless**: it changes nothing that is trained or sampled, and a warning says so; or it is **checked**: it
+changes nothing either, and where what it says is not so, that is an error or a warning. A field that acts, and that is
+written where nothing has a use for it, is named in a warning with the reason. `[]` stands for an item of
 a list, `NAME` for a name of your own. A stage has sections of its own with the same fields: `stages[].algorithm` and so
 on. Arguments of functions (`*_args`) are in [algorithms](algorithms.md), those of engines in [engines](engines.md).
 """

@@ -17,7 +17,10 @@ from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
 
 def buffer_section(stage: StageSpec) -> dict[str, Any]:
     """Every taskset with its workflow, reward and sampling; what is trained on; and how much of it."""
-    section: dict[str, Any] = {"batch_size": stage.batch_size, "train_batch_size": stage.train_batch_size}
+    section: dict[str, Any] = {"batch_size": stage.batch_size}
+    # Where nothing is trained it is spoken of, and follows from what is explored unless it was written.
+    if stage.kind != "explore" or stage.train_batch_size != stage.batch_size * stage.algorithm.repeat_times:
+        section["train_batch_size"] = stage.train_batch_size
     steps = stage.total_steps
     if stage.kind == "explore" and stage.collect_groups != LAST_INDEX:
         steps = stage.collect_groups // stage.batch_size

@@ -13,6 +13,7 @@ from rftd.daemon.config.effective.pacing import policy_section, synchronizer_sec
 from rftd.daemon.config.effective.rollouts import explorer_section, model_section
 from rftd.daemon.config.resolve.stages import stage_trees
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import ExperimentSpec, StageSpec
 
 DERIVED: Final = "derived"
@@ -83,8 +84,9 @@ def _stage(spec: ExperimentSpec, stage: StageSpec, written: Mapping[str, Any]) -
         "buffer": buffer_section(stage),
     }
     if stage.kind != "train":
-        sections["explorer"] = explorer_section(stage, spec.seed, written.get("explorer") or {})
-    sections["trainer"] = trainer_section(stage)
+        sections["explorer"] = explorer_section(stage, written.get("explorer") or {})
+    if stage.rollout.engine != SERVICE:  # which answers with weights that nobody here has
+        sections["trainer"] = trainer_section(stage)
     if stage.kind == "both" and (policy := policy_section(stage)) is not None:
         sections["policy"] = policy
     return sections

@@ -54,7 +54,7 @@ def _optimizer(spec: OptimizerSpec) -> dict[str, Any]:
     return {
         "optimizer_type": spec.kind,
         "lr": spec.lr,
-        "lr_warmup_steps": -1 if spec.warmup_ratio else spec.warmup_steps,
+        "lr_warmup_steps": spec.warmup_steps or -1,
         "lr_warmup_steps_ratio": spec.warmup_ratio,
         "lr_scheduler_type": spec.scheduler,
         "min_lr_ratio": spec.min_lr_ratio,

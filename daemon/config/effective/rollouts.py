@@ -23,7 +23,7 @@ _SAMPLED: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_pe
 """Settings of `model` that a taskset or an auxiliary model may have for its own, with their defaults."""
 
 
-def explorer_section(stage: StageSpec, seed: int, written: Mapping[str, Any]) -> dict[str, Any]:
+def explorer_section(stage: StageSpec, written: Mapping[str, Any]) -> dict[str, Any]:
     """The explorers; `written` is the section as the user wrote it, for what the specification does not keep."""
     spec = stage.rollout
     section: dict[str, Any] = {
@@ -33,13 +33,12 @@ def explorer_section(stage: StageSpec, seed: int, written: Mapping[str, Any]) ->
         "max_timeout": spec.max_timeout_s,
         "max_retry_times": spec.max_retry_times,
         "env_vars": written.get("env_vars") or {},
-        "rollout_model": _rollout_model(stage, seed),
+        "rollout_model": _rollout_model(stage),
         "auxiliary_models": [
             _auxiliary(each, given)
             for each, given in zip(stage.auxiliary, written.get("auxiliary_models") or [], strict=False)
         ],
-        "eval_interval": stage.eval_interval,
-        "eval_on_startup": stage.eval_on_startup,
+        **_evaluations(stage),
         "eval_engine": spec.eval_engine,
         "collect_only": stage.kind == "explore" and (stage.taskset is not None),
         "over_rollout": {
@@ -69,11 +68,15 @@ def explorer_section(stage: StageSpec, seed: int, written: Mapping[str, Any]) ->
     return section
 
 
-def _rollout_model(stage: StageSpec, seed: int) -> dict[str, Any]:
+def _evaluations(stage: StageSpec) -> dict[str, Any]:
+    if stage.kind == "explore":  # its mode says when
+        return {}
+    return {"eval_interval": stage.eval_interval, "eval_on_startup": stage.eval_on_startup}
+
+
+def _rollout_model(stage: StageSpec) -> dict[str, Any]:
     spec = stage.rollout
     section: dict[str, Any] = {"engine_type": spec.engine, "engine_num": spec.explorers, "dtype": spec.dtype}
-    if spec.seed != seed:
-        section["seed"] = spec.seed
     arguments = dict(spec.engine_args)
     if spec.engine == TINKER:
         arguments = {}  # model.tinker has them

@@ -28,10 +28,7 @@ from rftd.workers.rollout.engines.vllm.arguments import START_S
 
 _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 """Other engines of the guide."""
-_IDLE: Final = (
-    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel"),
-    *("enable_prefix_caching", "enable_chunked_prefill", "max_num_batched_tokens", "start_timeout"),
-)
+_IDLE: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 """Fields that no auxiliary model's engine looks at."""
 _OF_VLLM: Final = ("gpu_memory_utilization", "enforce_eager")
 _OF_ENGINES: Final = ("engine_num", "dtype", "chat_template")
@@ -117,7 +114,7 @@ def _at_service(given: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, not
     elif isinstance(address, str) and not address.startswith(("http://", "https://")):
         notes.wrong((*path, "base_url"), "is no http address", "begin it with http:// or https://", WrongValue)
     if given.model_path:
-        notes.warn("explorer.auxiliary_models: model_path has no effect with engine_type external")
+        notes.warn(f"{show((*path, 'model_path'))} has no effect: engine_type is {SERVICE}")
     if given.enable_thinking is not None:
         what = f"is {str(given.enable_thinking).lower()}, and a service fills its chat template in by itself"
         notes.wrong((*path, "enable_thinking"), what, "start the service with it, and leave it out here", Unsupported)
@@ -135,10 +132,10 @@ def _warn_idle(given: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, note
     """Warns of fields of an engine that another one, or a service, does not look at."""
     names = (*_IDLE, *(() if spec.engine == "vllm" else _OF_VLLM), *(_OF_ENGINES if spec.served else ()))
     fields = type(given).model_fields
-    idle = [each for each in names if each in given.model_fields_set and getattr(given, each) != fields[each].default]
-    if idle:
-        taker = "a service answers" if spec.served else f"{spec.engine} answers, on one device"
-        notes.warn(f"{show(path)}: {', '.join(idle)} without effect, for {taker}")
+    taker = "a service answers" if spec.served else f"{spec.engine} answers, on one device"
+    for each in names:
+        if each in given.model_fields_set and getattr(given, each) != fields[each].default:
+            notes.warn(f"{show((*path, each))} has no effect: {taker}")
 
 
 def _variable(value: Any) -> str:
@@ -156,7 +153,7 @@ def _with_engine(
         notes.wrong((*path, "model_path"), "is required", fix, Contradiction)
     for name in ("model_name", "base_url"):
         if getattr(given, name):
-            notes.warn(f"explorer.auxiliary_models: {name} has no effect without engine_type {SERVICE}")
+            notes.warn(f"{show((*path, name))} has no effect: it is for engine_type {SERVICE}")
     check_engine(rollout_engines.ENGINES, spec.engine, _GUIDES, where, notes)
     arguments = (*path, "extra_engine_args")
     args, lifted = lifted_counts(given.extra_engine_args, ("threads",), arguments, notes)

@@ -8,9 +8,9 @@ from typing import Any
 
 from rftd.daemon.config.field_path import FieldPath, child, show
 from rftd.daemon.config.issue import Issue, Notes, Unsupported
+from rftd.daemon.config.resolve.idle_fields import idle_fields
 from rftd.daemon.config.resolve.stage import resolve_stage
-from rftd.daemon.config.resolve.stages import check_against_first, stage_configs, unheeded, with_one_trainer
-from rftd.daemon.config.resolve.verl import acts_in_verl
+from rftd.daemon.config.resolve.stages import check_against_first, stage_configs, with_one_trainer
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import without_effect
 from rftd.daemon.config.schema.trainer import Trainer
@@ -46,11 +46,10 @@ def resolve_experiment(
             stages.append(spec)
         if spec is not None and spec.kind == "both":
             modes.add(mode if (mode := stage.experiment.mode) in (EXPLORE, TRAIN) else "both")
-    in_verl = any(stage.trainer.engine == "verl" for stage in stages)
     issues += _refused(experiment)
     if len(stages) == len(configs):
-        warnings += unheeded(config, [stage.kind for stage in stages])
-    warnings = [*_harmless(experiment, in_verl), *warnings]
+        warnings += idle_fields(config, list(zip(configs, stages, strict=True)))
+    warnings = [*_harmless(experiment), *warnings]
     if len(modes) > 1:
         what = f"stages that explore have the modes {', '.join(sorted(modes))}: one submission brings one half"
         issues.append(Issue(("mode",), what, "give all of them the same mode"))
@@ -139,10 +138,10 @@ def _check_trainer_config(experiment: Experiment) -> list[Issue]:
     ]
 
 
-def _harmless(experiment: Experiment, in_verl: bool) -> Iterator[str]:
+def _harmless(experiment: Experiment) -> Iterator[str]:
     """A warning for each field without effect that changes nothing that is trained or sampled."""
     for path, _, mark in without_effect(experiment):
-        if mark.effect == "harmless" and not (in_verl and acts_in_verl(path)):
+        if mark.effect == "harmless":
             yield f"{show(path)} has no effect" + (f": {mark.why}" if mark.why else "")
 
 

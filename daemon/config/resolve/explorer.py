@@ -56,8 +56,6 @@ def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> Rollout
         max_timeout_s=given.max_timeout,
         max_retry_times=given.max_retry_times,
         dtype=resolve_dtype(experiment, chosen, host),
-        # 42 is the guide's default here, and is not meant to undo the seed of the experiment.
-        seed=model.seed if "seed" in model.model_fields_set else experiment.seed,
         threads=lifted.get("threads", 1),
         engine_args=args,
         needs=resolve_needs(model, chosen, notes),
@@ -135,8 +133,6 @@ def _check_over(experiment: Experiment, sync: SyncSpec, notes: Notes) -> None:
     over = experiment.explorer.over_rollout
     batch = experiment.buffer.batch_size
     if not over.ratio:
-        if over.return_partial_tasks:
-            notes.warn("explorer.over_rollout.return_partial_tasks has no effect without a ratio")
         return
     if sync.style == "fixed":
         what = "goes on without the slowest tasks of a step, and sync_style fixed trains on all of them"

@@ -109,10 +109,10 @@ def resolve_lora(given: Model, notes: Notes) -> LoraSpec | None:
         notes.wrong(_AT, what, f"keep {entries[0].name!r} alone, and submit a run for each other", Contradiction)
     entry = entries[0]
     if entry.base_model_name not in (None, given.model_path):
-        notes.warn("model.lora_configs: base_model_name has no effect: the adapter belongs to model.model_path")
+        notes.warn("model.lora_configs[0].base_model_name has no effect: the adapter belongs to model.model_path")
     # Adam's updates of an adapter are smaller than bfloat16's resolution around typical weights.
     if entry.lora_dtype not in ("auto", "float32"):
-        notes.warn(f"model.lora_configs: lora_dtype {entry.lora_dtype} has no effect: adapters are trained in float32")
+        notes.warn("model.lora_configs[0].lora_dtype has no effect: adapters are trained in float32")
     return LoraSpec(
         name=entry.name,
         path=entry.path or "",

@@ -49,7 +49,6 @@ def resolve_pacing(
         explorer_interval=given.explorer_sync_interval or 0,
         trainer_interval=given.trainer_sync_interval or 0,
     )
-    _without_effect(sync, notes)
     if experiment.deterministic and (not fixed or given.sync_offset):
         field = (*_SYNC, "sync_offset" if fixed else "sync_style")
         what = "deterministic means that explorers wait for the trainer: sync_style fixed, sync_offset 0"
@@ -66,16 +65,6 @@ def resolve_pacing(
 def sync_of_training(experiment: Experiment) -> SyncSpec:
     """The schedule of a stage that only trains: it publishes too, and weights at a service have no other channel."""
     return SyncSpec(method=SERVICE) if experiment.model.tinker.enable else SyncSpec()
-
-
-def _without_effect(sync: SyncSpec, notes: Notes) -> None:
-    """Warns of fields that the style does not look at."""
-    if sync.style == "fully_async" and sync.explorer_interval:
-        notes.warn("synchronizer.explorer_sync_interval has no effect: fully_async explorers never stop")
-    if sync.style == "fully_async" and sync.offset:
-        notes.warn("synchronizer.sync_offset has no effect: fully_async explorers never stop")
-    if sync.style == "explorer_driven" and sync.trainer_interval:
-        notes.warn("synchronizer.trainer_sync_interval has no effect: with explorer_driven the trainer is asked")
 
 
 def _method(experiment: Experiment, host: Host, notes: Notes) -> str:

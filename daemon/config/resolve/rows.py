@@ -42,8 +42,9 @@ def resolve_mix(
     buffers = experiment.buffer.trainer_input.auxiliary_buffers
     name: str = algorithm.sample_strategy_args.get("sft_dataset_name", "sft_dataset")
     mixes = algorithm.sample_strategy == "mix"
-    if unused := [each for each in buffers if not (mixes and each == name)]:
-        notes.warn(f"auxiliary_buffers.{unused[0]} has no effect: no sample_strategy takes rows of it")
+    for each in buffers:
+        if not (mixes and each == name):
+            notes.warn(f"{show((*_BUFFERS, each))} has no effect: no sample_strategy takes rows of it")
     if not mixes:
         return None, 0
     ratio: float = algorithm.sample_strategy_args.get("expert_data_ratio", 0.5)

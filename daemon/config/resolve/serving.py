@@ -30,11 +30,6 @@ def as_served(experiment: Experiment, notes: Notes) -> Experiment:
     for name, value in _PACED.items():
         if name in given.model_fields_set and (asked := getattr(given, name)) not in (value, None):
             notes.warn(f"mode serve: synchronizer.{name} {asked} becomes {value}: explorers never wait for weights")
-    tasks = experiment.buffer.explorer_input
-    if tasks.taskset is not None and tasks.taskset.path:
-        notes.warn("mode serve: buffer.explorer_input.taskset.path is not read: tasks are what clients ask")
-    if tasks.tasksets:
-        notes.warn("mode serve: buffer.explorer_input.tasksets has no effect: tasks are what clients ask")
     if not experiment.explorer.collect_only and not (experiment.buffer.total_steps or experiment.trainer.total_steps):
         what = "is required: conversations have no end after which one could count"
         notes.wrong(

@@ -219,9 +219,8 @@ def _replay_notes(experiment: Experiment, kind: str, notes: Notes) -> None:
     if kind != "both":
         return
     if buffer.storage_type != "queue":
-        notes.warn(f"experience_buffer.storage_type {buffer.storage_type} becomes queue: experiences live in the log")
-    if buffer.path is not None:
-        notes.warn("buffer.trainer_input.experience_buffer.path has no effect: the log keeps every experience")
+        where = "buffer.trainer_input.experience_buffer.storage_type"
+        notes.warn(f"{where} {buffer.storage_type} becomes queue: experiences live in the log")
 
 
 def _model(experiment: Experiment, lengths: LengthLimits, notes: Notes) -> ModelSpec:

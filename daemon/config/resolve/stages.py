@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Notes
 from rftd.daemon.config.resolve.explorer import ROLLOUT_ARGS
-from rftd.daemon.config.resolve.rows import NOT_OF_ROWS, OF_EXPERIENCES
 from rftd.daemon.config.resolve.trainer import TRAINER_ARGS
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.engine_needs import EngineNeeds
@@ -144,32 +143,6 @@ def _overlay(below: Any, above: Any) -> Any:
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **{key: _overlay(below.get(key), value) for key, value in above.items()}}
     return above
-
-
-_OF_EXPLORERS: Final = ("explorer", "synchronizer", "policy", "cluster")
-_OF_ROWS: Final = ("buffer", "trainer_input", "experience_buffer")
-
-
-def unheeded(config: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
-    """A warning for each section and field that no stage has a use for where it is written.
-
-    `kinds` are those of the stages. What a stage inherits and another one uses is not spoken of.
-    """
-    for index, stage in enumerate(config.get("stages") or []):
-        if kinds[index] == "train":
-            yield from _unheeded(stage, f"stages[{index}].")
-    if all(kind == "train" for kind in kinds):
-        yield from _unheeded(config, "")
-
-
-def _unheeded(tree: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    for name in _OF_EXPLORERS:
-        if tree.get(name):
-            yield f"{prefix}{name} has no effect: rows are trained without explorers"
-    written = _at(tree, _OF_ROWS)
-    for name in OF_EXPERIENCES:
-        if name in written:
-            yield f"{prefix}{show((*_OF_ROWS, name))} has no effect: {NOT_OF_ROWS}"
 
 
 def check_against_first(stage: StageSpec, before: Sequence[StageSpec], notes: Notes) -> None:

@@ -38,6 +38,9 @@ def as_tinker(experiment: Experiment, host: Host, notes: Notes) -> Experiment:
         notes.wrong(("deterministic",), what, "write false, or train with torch", Unsupported)
     if experiment.mode == "colocate":
         notes.wrong(("mode",), "is colocate, and Tinker needs no device here", "write mode: both", Contradiction)
+    if experiment.model.external_model.enable:
+        what = "is true, and so is model.tinker.enable: one service answers"
+        notes.wrong(("model", "external_model", "enable"), what, "write false for one of the two", Contradiction)
     if experiment.model.lora_configs:
         notes.warn("model.lora_configs has no effect: model.tinker says what adapter the service trains")
     base_url = {"base_url": given.base_url} if given.base_url else {}

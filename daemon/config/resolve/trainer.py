@@ -221,8 +221,6 @@ def with_companions(
             critic_warmup_steps=experiment.trainer.critic_warmup,
             engine_args=args,
         )
-    elif experiment.trainer.critic_warmup or experiment.model.critic_model_path:
-        notes.warn(f"model.critic_model_path, trainer.critic_warmup: {algorithm.kind} has no critic")
     if "teacher_logprobs" in needs:
         models = experiment.explorer.auxiliary_models
         path = models[0].model_path if models else None

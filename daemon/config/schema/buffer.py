@@ -18,6 +18,7 @@ from rftd.daemon.config.schema.section import (
     Steps,
     Tokens,
     Url,
+    checked,
     harmless,
     refused,
     section,
@@ -102,7 +103,7 @@ class Taskset(Section):
     """A dataset of tasks."""
 
     name: str = ""
-    storage_type: Annotated[Literal["file", "queue", "sql"], word()] = "file"
+    storage_type: Annotated[Literal["file", "queue", "sql"], word()] = checked("file", why="tasks come from files")
     path: Annotated[str | None, LocalPath()] = None
     """Required; checked once stages are laid over the global sections."""
     subset_name: str | None = None
@@ -137,7 +138,9 @@ class ExperienceBuffer(Section):
     """`buffer.trainer_input.experience_buffer`, or one of `auxiliary_buffers`."""
 
     name: str = ""
-    storage_type: Annotated[Literal["queue", "sql", "file"], word()] = "queue"
+    storage_type: Annotated[Literal["queue", "sql", "file"], word()] = checked(
+        "queue", why="experiences are kept in the log, and rows are read from files"
+    )
     path: Annotated[Url, LocalPath()] = None
     capacity: Count = 10000
     """Experiences that wait or rest at once: beyond it no more are explored, or the least are retired (replay)."""

@@ -156,9 +156,9 @@ class TaskPipeline(Section):
     operators: list[Operator] = refused([], why=_OPERATORS, fix=_BEFORE)
     num_process: Count = harmless(4, why=_OPERATORS)
     config_path: str | None = refused(None, why=_OPERATORS, fix=_BEFORE)
-    inputs: list[str] = harmless([], why=_OPERATORS)
+    inputs: list[str] = refused([], why=_OPERATORS, fix=_BEFORE)
     output: Any = refused(None, why=_OPERATORS, fix=_BEFORE)
-    target_fields: list[str] = harmless([], why=_OPERATORS)
+    target_fields: list[str] = refused([], why=_OPERATORS, fix=_BEFORE)
     priority_weights: dict[str, float] = refused({}, why=_OPERATORS, fix=_BEFORE)
     top_k: Annotated[int, Field(ge=-1)] = refused(-1, why=_OPERATORS, fix=_BEFORE)
 

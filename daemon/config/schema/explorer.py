@@ -17,6 +17,7 @@ from rftd.daemon.config.schema.section import (
     Seed,
     Tokens,
     Url,
+    checked,
     harmless,
     refused,
     section,
@@ -29,6 +30,7 @@ Engine = Annotated[str, word(vllm_async="vllm")]
 _LENGTHS = "explorers and trainer share one set of lengths"
 _ASKED = "whoever asks the model says so"
 _FORMS = "programs are told its answers as text, and calls of tools in the form of Hermes"
+_SMALL = "an auxiliary model's engine is on one device, and is not tuned"
 _ALWAYS = "the log-probability of each sampled token is always kept"
 
 
@@ -129,6 +131,11 @@ class AuxiliaryModel(RolloutModel):
     enable_auto_tool_choice: bool | None = refused(None, why=_FORMS)
     tool_call_parser: str | None = refused(None, why=_FORMS)
     reasoning_parser: str | None = refused(None, why=_FORMS)
+    enable_expert_parallel: bool = harmless(False, why=_SMALL)
+    enable_prefix_caching: bool = harmless(True, why=_SMALL)
+    enable_chunked_prefill: bool = harmless(True, why=_SMALL)
+    max_num_batched_tokens: Tokens | None = harmless(None, why=_SMALL)
+    start_timeout: Seconds | None = harmless(None, why="it is opened with its explorer")
     max_model_len: Tokens | None = None
     max_prompt_tokens: Tokens | None = None
     max_response_tokens: Tokens | None = None
@@ -185,8 +192,9 @@ class Explorer(Section):
     """The address that clients find with `mode: serve`. The guide's is every interface; one beyond this machine needs a
     key."""
     service_status_check_interval: Seconds = harmless(60.0, why="an engine that dies is noticed at once")
-    min_running_model_num: Count = 1
-    """Engines that go on answering with `mode: serve`: all of them do, for weights change between two tokens."""
+    min_running_model_num: Count = checked(
+        1, why="all engines go on answering with mode serve, for weights change between two tokens"
+    )
     db_url: Url = harmless(None, why="the log keeps what was served")
     over_rollout: OverRollout = section(OverRollout)
     dynamic_timeout: DynamicTimeout = section(DynamicTimeout)

@@ -14,6 +14,7 @@ from rftd.daemon.config.schema.section import (
     Section,
     Seed,
     Tokens,
+    checked,
     harmless,
     refused,
     section,
@@ -29,10 +30,10 @@ class Lora(Section):
 
     name: str
     path: Annotated[str | None, LocalPath()] = None
-    base_model_name: str | None = None
+    base_model_name: str | None = checked(None, why="an adapter belongs to model.model_path")
     lora_rank: Count = 32
     lora_alpha: Count = 32
-    lora_dtype: str = "auto"
+    lora_dtype: str = checked("auto", why="adapters are trained in float32")
     # A word or a list: the resolver tells which, with a better message than a union of types has.
     target_modules: Any = "all-linear"
     exclude_modules: Any = None

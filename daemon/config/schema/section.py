@@ -111,7 +111,7 @@ def _members(annotation: Any) -> Iterator[Any]:
 class FieldEffect:
     """The way in which a field acts, as its schema says it."""
 
-    effect: Literal["acts", "harmless", "refused"] = "acts"
+    effect: Literal["acts", "checked", "harmless", "refused"] = "acts"
     why: str = ""
     fix: str = ""
     same_as: str = ""
@@ -131,6 +131,11 @@ def harmless(default: Any, *, why: str = "", promises: bool = False) -> Any:
 def refused(default: Any, *, why: str, fix: str = "leave it out", same_as: str = "") -> Any:
     """A field that would change what is trained or sampled, and cannot yet; set to something else, it is an error."""
     return _marked(default, FieldEffect("refused", why, fix, same_as))
+
+
+def checked(default: Any, *, why: str) -> Any:
+    """A field that changes nothing and is held against what is: where it says something else, that is said."""
+    return _marked(default, FieldEffect("checked", why))
 
 
 def acts_later(default: Any, *, why: str) -> Any:
@@ -224,7 +229,7 @@ def without_effect(model: Section, path: FieldPath = ()) -> Iterator[tuple[Field
         field = type(model).model_fields[name]
         mark = mark_of(field)
         value = getattr(model, name)
-        if mark.effect != ACTS.effect:
+        if mark.effect in ("harmless", "refused"):
             # A file that spells out a default asks, as a rule, for nothing that rftd fails to do.
             if mark.promises or value != field.get_default(call_default_factory=True):
                 yield (*path, name), value, mark
@@ -239,3 +244,14 @@ def without_effect(model: Section, path: FieldPath = ()) -> Iterator[tuple[Field
         for key, item in held:
             if isinstance(item, Section):
                 yield from without_effect(item, (*path, name, key))
+
+
+def written_fields(model: Section, path: FieldPath = ()) -> Iterator[tuple[FieldPath, bool]]:
+    """Every field that the user wrote, outside of lists and mappings, and whether its value is the default."""
+    for name in sorted(model.model_fields_set, key=list(type(model).model_fields).index):
+        value = getattr(model, name)
+        if isinstance(value, Section):
+            yield from written_fields(value, (*path, name))
+        else:
+            default = type(model).model_fields[name].get_default(call_default_factory=True)
+            yield (*path, name), value == default

@@ -15,6 +15,7 @@ from rftd.daemon.config.schema.section import (
     Section,
     Steps,
     Tokens,
+    checked,
     harmless,
     section,
     word,
@@ -39,15 +40,19 @@ class Trainer(Section):
     name: str = harmless("trainer")
     trainer_type: Annotated[str, word()] = "verl"
     """A trainer engine that is registered, or one of the guide's. Not written: torch trains where verl cannot."""
-    trainer_strategy: Annotated[Literal["fsdp2", "fsdp", "megatron"], word()] = harmless("fsdp2")
+    trainer_strategy: Annotated[Literal["fsdp2", "fsdp", "megatron"], word()] = checked(
+        "fsdp2", why="verl trains with FSDP2; fsdp gives the same numbers, and megatron is refused"
+    )
     save_interval: Annotated[Natural, InUnit("steps")] = 0
     """0 = only at the end of a stage."""
     enable_preview: bool = harmless(True)
     total_steps: Steps | None = None
     save_hf_checkpoint: Annotated[Literal["last", "always", "never"], word()] = "last"
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
-    use_dynamic_bsz: bool = harmless(True)
-    use_remove_padding: bool = harmless(True)
+    use_dynamic_bsz: bool = True
+    """verl's, as the other fields that say so: micro-batches are cut by tokens, and not by responses."""
+    use_remove_padding: bool = True
+    """verl's; it needs flash-attn on a GPU."""
     balance_batch: bool = harmless(True)
     max_nonfinite_steps: Steps = 3
     """rftd's own: so many steps in a row that are skipped, for they are not finite, end the experiment."""
@@ -66,21 +71,21 @@ class Trainer(Section):
     fix_actor_microbatch_loss_scale: bool = harmless(
         False, why="the loss of a batch is divided as a whole, whatever the micro-batches"
     )
-    param_offload: bool = harmless(False)
-    optimizer_offload: bool = harmless(False)
+    param_offload: bool = False
+    """verl's, on GPUs."""
+    optimizer_offload: bool = False
+    """verl's, on GPUs."""
     grad_offload: bool = harmless(False)
     offload_policy: bool = harmless(False)
     save_strategy: Annotated[Literal["unrestricted", "single_thread", "single_process", "single_node"], word()] = (
-        harmless("unrestricted")
+        "unrestricted"
     )
+    """verl's: the ranks that write a checkpoint at once."""
     max_checkpoints_to_keep: Natural = 0
     """0 = all."""
     megatron: Megatron = section(Megatron, mark=FieldEffect("harmless", "no engine of rftd trains with Megatron"))
-    trainer_config: Args | None = harmless(
-        None,
-        why="but for actor_rollout_ref.actor.ppo_epochs, ppo_mini_batch_size and shuffle, and of an algorithm with a "
-        "critic the same of critic, critic.optim.lr, critic.cliprange_value and critic.grad_clip",
-    )
+    trainer_config: Args | None = None
+    """veRL's own tree: each key acts, is refused with the field that says it here, or is named in a warning."""
     trainer_config_path: str = ""
     """The older spelling: the client reads the file and puts it into trainer_config."""
     engine_args: Args = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
 
 import msgspec
 import pytest
@@ -83,6 +84,19 @@ _OVER: Final[tuple[tuple[dict[str, Any], Host], ...]] = (
     ({"explorer": {"auxiliary_models": [_SERVED]}}, _NO_GPU),
 )
 """Experiments in one of which each field acts: what is laid over `_BASE`, and the machine."""
+_EVERY_MODE: Final = (0, 1, 2, 4, 8, 9, 13, 14, 15, 17)
+"""Places in it of one experiment for each mode, style and engine: there, whatever does nothing says so."""
+_AUXILIARY: Final = "buffer.trainer_input.auxiliary_buffers.NAME"
+_ACT_ELSEWHERE: Final = [
+    "buffer.explorer_input.taskset.repeat_times",  # of held-out tasksets
+    "buffer.explorer_input.tasksets[0].repeat_times",
+    f"{_AUXILIARY}.capacity",  # of `experience_buffer`
+    f"{_AUXILIARY}.max_read_timeout",
+    *(f"{_AUXILIARY}.replay_buffer.{name}" for name in ("enable", "priority_fn", "reuse_cooldown_time")),
+    f"{_AUXILIARY}.replay_buffer.priority_fn_args",
+    f"{_AUXILIARY}.schema_type",
+    "trainer.trainer_config_path",  # the client reads it
+]
 _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "advantage_fn": ("rloo",),
     "advantage_fn_args": ({"epsilon": 0.5},),
@@ -96,18 +110,19 @@ _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "default_workflow_type": ("math_workflow",),
     "engine_args": ({"device": "cpu"},),
     "engine_type": ("fake",),
-    "entropy_loss_fn": ("none",),
+    "entropy_loss_fn": ("none", "default"),
     "entropy_loss_fn_args": ({"entropy_coef": 0.5},),
     "env_vars": ({"TOKEN": {"env": "TOKEN"}},),
     "extra_engine_args": ({"device": "cpu"},),
     "kl_loss_fn": ("k1",),
     "kl_loss_fn_args": ({"kl_coef": 0.5},),
-    "kl_penalty_fn": ("k1",),
+    "kl_penalty_fn": ("k1", "k2"),
     "kl_penalty_fn_args": ({"kl_coef": 0.5},),
     "kwargs": ({"tau": 0.5},),
     "name": ("x", "others"),
     "policy": ({"kind": "in_order"},),
     "policy_loss_fn": ("gspo",),
+    "trainer_config": ({"critic": {"ppo_epochs": 3}}, {"actor_rollout_ref": {"actor": {"ppo_epochs": 3}}}),
     "policy_loss_fn_args": ({"clip_range": 0.5},),
     "priority_fn": ("tag",),
     "priority_fn_args": ({"decay": 0.5},),
@@ -116,9 +131,9 @@ _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "rollout_is_threshold": (3.0,),
     "rollout_rs_threshold": (3.0,),
     "rollout_rs": ("seq_sum_k3",),
-    "sample_strategy": ("staleness_control",),
+    "sample_strategy": ("staleness_control", "default"),
     "sample_strategy_args": ({"max_staleness": 9},),
-    "sync_method": ("memory",),
+    "sync_method": ("memory", "checkpoint"),
     "tool_call_parser": ("hermes",),
     "trainer_type": ("fake",),
     "workflow_args": ({"with_think": True},),
@@ -150,13 +165,19 @@ def _outcome(tree: dict[str, Any], host: Host) -> _Outcome:
     return _Outcome(msgspec.structs.replace(spec, config={}, warnings=()), spec.warnings)
 
 
-def _differs(field: SchemaField, path: FieldPath, was: _Outcome, now: _Outcome) -> bool:
-    """True if the field changed what runs, or is spoken of."""
+def _speaks(path: FieldPath, outcome: _Outcome) -> bool:
+    """True if a warning says of this very field, or of a section around it, that it has no effect."""
+    around = [show(path[:length]) for length in range(1, len(path) + 1)]
+    return any(text.startswith(f"{place} has no effect") for text in outcome.warnings for place in around)
+
+
+def _differs(path: FieldPath, was: _Outcome, now: _Outcome) -> bool:
+    """True if the field changed what runs, is refused at its place, or is named in a new warning by its whole path."""
     if now.spec is not None and now.spec != was.spec:
         return True
     spoken = set(now.warnings) - set(was.warnings)
-    names = [field.name, *(f"{show(path[:length])} has no effect" for length in range(3, len(path)))]
-    return show(path) in now.refused or any(name in text for text in spoken for name in names)
+    said = any(show(path) in text.replace(",", " ").replace(":", " ").split() for text in spoken)
+    return said or show(path) in now.refused or _speaks(path, now)
 
 
 def _values(field: SchemaField) -> tuple[Any, ...]:
@@ -193,39 +214,81 @@ def _required(field: SchemaField) -> dict[str, Any]:
     return {name: "theirs" if name == "name" else 1.0 for name in names}
 
 
-def _acts(field: SchemaField, bases: list[tuple[dict[str, Any], Host, _Outcome]]) -> bool:
-    path = tuple("sft_dataset" if part == "NAME" else part for part in field.path)
+_Bases: TypeAlias = Sequence[tuple[dict[str, Any], Host, _Outcome]]
+
+
+@pytest.fixture(scope="module")
+def bases() -> _Bases:
+    """The experiments, each with what comes of it."""
+    trees = [(_laid(_BASE, over), host) for over, host in _OVER]
+    return [(tree, host, _outcome(tree, host)) for tree, host in trees]
+
+
+def _in_each(field: SchemaField, bases: _Bases) -> Iterator[tuple[_Outcome, Iterator[_Outcome]]]:
+    """What came of each experiment before, and with each value of the field that it has not got."""
+    path = _path(field)
     for tree, host, was in bases:
         if field.kind:
             tree = with_field(tree, path[:-1], {**_required(field), "kind": field.kind})
             was = _outcome(tree, host)
-        if any(_differs(field, path, was, _outcome(with_field(tree, path, value), host)) for value in _values(field)):
-            return True
-    return False
+        changed = [with_field(tree, path, value) for value in _values(field)]
+        yield was, map(partial(_outcome, host=host), [each for each in changed if each != tree])
+
+
+def _path(field: SchemaField) -> FieldPath:
+    return tuple("sft_dataset" if part == "NAME" else part for part in field.path)
 
 
 @pytest.mark.slow
-def test_every_field_acts_or_is_spoken_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fields are the schema's, and so are the marks: nothing is listed here."""
+def test_every_field_acts_and_none_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bases: _Bases) -> None:
+    """Each field changes what runs in some experiment; in every other one it is refused, or named with the reason.
+
+    The fields are the schema's, and so are the marks: nothing is listed here but places of a section that acts
+    elsewhere.
+    """
     parts = {
         group: dict.fromkeys(("theirs", "others"), "their_parts:PART")
         for group in ("rftd.policies", "rftd.corrections")
     }
     install(tmp_path, "their_parts", None, parts)
     monkeypatch.syspath_prepend(str(tmp_path))
-    trees = [(_laid(_BASE, over), host) for over, host in _OVER]
-    bases = [(tree, host, _outcome(tree, host)) for tree, host in trees]
     assert [over for (over, _), (_, _, was) in zip(_OVER, bases, strict=True) if was.spec is None] == []
-    fields = list(schema_fields())
+    fields = [each for each in schema_fields() if each.mark == ACTS or each.mark.effect == "checked"]
     assert len(fields) > 400
-    idle = [f"{show(each.path)} {each.kind}" for each in fields if each.mark == ACTS and not _acts(each, bases)]
-    assert idle == []
+    idle = []
+    silent = []
+    for field in fields:
+        acts = field.mark != ACTS
+        for number, (was, outcomes) in enumerate(_in_each(field, bases)):
+            if acts and (number not in _EVERY_MODE or field.kind):
+                continue
+            said = False
+            for now in outcomes:
+                acts = acts or (now.spec is not None and now.spec != was.spec)
+                said = said or now.spec is None or _differs(_path(field), was, now)
+                if acts and said:
+                    break
+            if not (said or field.kind):
+                silent.append((show(field.path), _OVER[number][0]))
+        if not acts:
+            idle.append(show(field.path))
+    assert silent == []
+    assert idle == _ACT_ELSEWHERE
+
+
+def test_a_field_that_is_checked_changes_nothing_and_is_spoken_of(bases: _Bases) -> None:
+    for field in schema_fields():
+        if field.mark.effect != "checked":
+            continue
+        found = [(was, now) for was, outcomes in _in_each(field, bases[:14]) for now in outcomes]
+        assert all(now.spec in (None, was.spec) for was, now in found), show(field.path)
+        assert any(_differs(_path(field), was, now) for was, now in found), show(field.path)
 
 
 def test_marks_do_what_they_say() -> None:
     """A harmless field that is set is a warning which names it; a refused one is an error at its place."""
     for field in schema_fields():
-        if field.mark.effect == "acts":
+        if field.mark.effect in ("acts", "checked"):
             continue
         path = tuple("sft_dataset" if part == "NAME" else part for part in field.path)
         default = field.info.get_default(call_default_factory=True)

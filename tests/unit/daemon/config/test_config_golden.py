@@ -104,6 +104,8 @@ def test_the_whole_guide_in_its_own_spelling() -> None:
     # What the guide has and rftd has not yet, by name: everything else in it loads.
     assert [error.field for error in caught.value.errors] == [
         "data_processor.task_pipeline.operators",
+        "data_processor.task_pipeline.inputs",
+        "data_processor.task_pipeline.target_fields",
         "data_processor.experience_pipeline.operators",
     ]
     rest = ["data_processor={}"]
@@ -117,8 +119,10 @@ def test_the_whole_guide_in_its_own_spelling() -> None:
     assert submission.config["monitor"]["monitor_args"]["api_key"] == {"env": "WANDB_API_KEY"}
     without = sorted(text.split(" ")[0] for text in submission.spec.warnings if "has no effect" in text)
     assert without == [
-        "auxiliary_buffers.sft_dataset",
+        "buffer.trainer_input.auxiliary_buffers.sft_dataset",
+        "buffer.trainer_input.experience_buffer.name",
         "buffer.trainer_input.experience_buffer.path",
+        "model.critic_model_path",
         "monitor.monitor_args",
         "monitor.monitor_type",
         "service",

@@ -34,7 +34,7 @@ def test_a_section_a_list_or_a_mapping_with_nothing_behind_it_is_left_out(load: 
     assert load(overrides=nothing).spec.stages == bare
     empty = load(overrides=["buffer.trainer_input.auxiliary_buffers={rows: null}"])
     assert empty.spec.stages == bare
-    assert any(each.startswith("auxiliary_buffers.rows has no effect") for each in empty.warnings)
+    assert any(each.startswith("buffer.trainer_input.auxiliary_buffers.rows has no effect") for each in empty.warnings)
     (text,) = errors(overrides=["buffer.explorer_input.taskset.path=null"])
     assert "buffer.explorer_input.taskset.path: is required" in text
 

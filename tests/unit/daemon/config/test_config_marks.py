@@ -57,7 +57,7 @@ def test_a_field_may_repeat_what_the_model_says(load: Load) -> None:
         ),
         (
             "explorer.auxiliary_models=[{model_path: /a, tensor_parallel_size: 2, enforce_eager: true}]",
-            "explorer.auxiliary_models[0]: tensor_parallel_size, enforce_eager without effect, for torch answers",
+            "explorer.auxiliary_models[0].enforce_eager has no effect: torch answers",
         ),
     ],
 )

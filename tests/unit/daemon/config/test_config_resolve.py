@@ -238,7 +238,7 @@ def test_staleness_control_sets_the_bound(load: Load, errors: Errors) -> None:
 def test_deterministic_means_in_order(load: Load, errors: Errors) -> None:
     spec = load(overrides=["deterministic=true", "seed=7"]).spec
     assert spec.stages[0].policy.kind == "in_order"
-    assert (spec.seed, spec.stages[0].rollout.seed) == (7, 7)
+    assert spec.seed == 7
     (warning,) = (text for text in spec.warnings if text.startswith("deterministic"))
     assert "explorer.max_timeout (1800 s)" in warning, "time can retire a task"
     assert not any(text.startswith("deterministic") for text in load().spec.warnings)

@@ -95,7 +95,10 @@ def test_what_depends_on_durations_is_not_deterministic(errors: Errors) -> None:
     ("overrides", "words"),
     [
         ([ASYNC, "explorer.over_rollout.ratio=0.4"], "of 2 tasks each is needed; from 0.5 on"),
-        (["explorer.over_rollout.return_partial_tasks=true"], "no effect without a ratio"),
+        (
+            ["explorer.over_rollout.return_partial_tasks=true"],
+            "return_partial_tasks has no effect: explorer.over_rollout.ratio is 0",
+        ),
         (["explorer.dynamic_timeout={enable: true, ratio: 0.9}"], "so the mean falls"),
         (["explorer.straggler_reissue.enable=true"], "before a second explorer joins"),
     ],
