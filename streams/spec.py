@@ -272,6 +272,8 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     reissue_ratio: Finite = 0.0
     """A lease that lasts longer than so many recent mean durations is given to a second, idle explorer; 0: never."""
     dtype: str = "float32"
+    seed: Integer = 42
+    """Nothing reads it: rollouts are drawn by `ExperimentSpec.seed`. Logs of earlier releases have it."""
     threads: Index = 1
     """0: as many as the machine has."""
     engine_args: dict[str, Any] = {}
