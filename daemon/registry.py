@@ -19,6 +19,7 @@ from rftd.streams.effective import ruling_if_ours
 from rftd.streams.envelope import Head, Position, Record
 from rftd.streams.events import experiment
 from rftd.streams.events.experiment import HeadRef
+from rftd.streams.events.step import GenerationStarted
 from rftd.streams.feed import Feed
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.commands import VERBS, Commands
@@ -49,7 +50,7 @@ class Entry(msgspec.Struct, kw_only=True):
 
     @property
     def spec(self) -> ExperimentSpec:
-        """The specification as it was submitted."""
+        """The specification as it was submitted, by both halves if they are there."""
         assert self.spine.spec is not None
         return self.spine.spec
 
@@ -66,7 +67,7 @@ class Known(msgspec.Struct, kw_only=True):
 
 
 class Registry:
-    """Reads only life events: payloads of plans and steps are not decoded."""
+    """Reads life events and the trainers that began: payloads of plans and steps are not decoded."""
 
     def __init__(self, log: EventLog, folder: Path | None = None, *, logger: Logger | None = None) -> None:
         """A registry with a `folder` goes on from the newest snapshot there, and keeps one there."""
@@ -194,7 +195,7 @@ class Registry:
         known = self.entries.get(head.experiment)
         if known is not None and isinstance(event, experiment.Fence) and event.heads:
             known.fence = event.heads
-        if not _is_life(head):
+        if not _is_life(head) and not isinstance(event, GenerationStarted):
             return
         if isinstance(event, experiment.ExperimentSubmitted) and head.experiment not in self.entries:
             self.entries[head.experiment] = Entry(
@@ -219,9 +220,10 @@ def _is_life(head: Head) -> bool:
 
 
 def _matters(head: Head) -> bool:
-    """True for life events, for fences, and for what commands became."""
+    """True for life events, for fences, for trainers that began, and for what commands became."""
     command = head.correlation is not None and head.type in VERBS
-    return head.experiment is not None and (_is_life(head) or head.type == "fence" or command)
+    known = _is_life(head) or head.type in ("fence", "generation.started")
+    return head.experiment is not None and (known or command)
 
 
 def _in_order(entries: Iterable[Entry], *states: Status) -> list[Entry]:

@@ -1,12 +1,16 @@
-"""Halves: an experiment whose explorers and whose trainer come from two submissions of the same file."""
+"""Halves: an experiment whose explorers and whose trainer come from two submissions.
+
+Each half fixes the fields of its own role; fields that both use must agree. What the joined specification takes from
+which half is said here alone, so that every reader of the log joins them alike.
+"""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, StageSpec
 
 EXPLORE: Final = "explore"
 TRAIN: Final = "train"
@@ -16,6 +20,37 @@ HALF_OF: Final = {"explorer": EXPLORE, "trainer": TRAIN}
 ROLES: Final = frozenset(HALF_OF)
 _OF_ONE: Final = frozenset(("half", "config", "warnings", "labels", "priority"))
 """Fields that each submission may fill in its own way."""
+_OF_ONE_FILE: Final = ("mode", "priority", "labels")
+"""The same, as keys of the user's file."""
+_OF_TASKS: Final = (
+    *("taskset", "more_tasksets", "evals", "eval_interval", "eval_on_startup", "eval_at_end"),
+    *("batch_size", "rollout", "auxiliary"),
+)
+"""Fields of a stage that the explore half fixes for a train half without tasks."""
+_OF_TRAINING: Final = (
+    *("optimizer", "policy_loss", "policy_loss_args", "kl_penalty", "kl_penalty_args", "kl_penalty_place"),
+    *("kl_loss", "kl_loss_args", "entropy_loss", "entropy_loss_args", "loss_agg_mode", "loss_scale_factor"),
+    "correction",
+)
+"""Fields of the algorithm that the trainer alone reads; by `advantage` the planner tells, too, what teaches nothing."""
+_EXPLORE_KEYS: Final = frozenset(
+    (
+        *(("explorer",), ("buffer", "explorer_input"), ("buffer", "batch_size")),
+        *(("model", name) for name in ("temperature", "top_p", "top_k", "repetition_penalty")),
+    )
+)
+_TRAIN_KEYS: Final = frozenset(
+    (
+        ("trainer",),
+        *(("algorithm", name) for name in ("optimizer", "loss_agg_mode", "rollout_correction")),
+        *(
+            ("algorithm", f"{part}_fn{suffix}")
+            for part in ("policy_loss", "kl_penalty", "kl_loss", "entropy_loss")
+            for suffix in ("", "_args")
+        ),
+    )
+)
+"""Sections and keys of the user's file that one half alone fixes; a stage's own are those below it."""
 
 
 def halves_of(spec: ExperimentSpec) -> frozenset[str]:
@@ -29,6 +64,84 @@ class Disagreement(NamedTuple):
     field: str
     one: object
     other: object
+
+
+def has_tasks(spec: ExperimentSpec) -> bool:
+    """False for a train half that leaves the tasks to the explore half: it can only run once both are there."""
+    return all(stage.taskset is not None for stage in spec.stages if stage.kind == "both")
+
+
+def joined(known: ExperimentSpec, half: ExperimentSpec, *, trained: bool = False) -> ExperimentSpec | Disagreement:
+    """The specification that `known` and another submission make, or the first field in which they disagree. Pure.
+
+    Once it is `trained`, the trainer's fields are settled: steps were taken under them, and a half that comes then
+    must have the same.
+    """
+    if {known.half, half.half} != BOTH:
+        return difference(known, half) or known
+    explore, train = (known, half) if known.half == EXPLORE else (half, known)
+    explores = explore
+    trains = train
+    if len(explore.stages) == len(train.stages):
+        pairs = list(zip(explore.stages, train.stages, strict=True))
+        explored = tuple(_trained_by(one, other, settled=trained) for one, other in pairs)
+        explores = msgspec.structs.replace(explore, stages=explored)
+        trains = msgspec.structs.replace(train, stages=tuple(_explored_by(other, one) for one, other in pairs))
+    # In the order in which they came, for whoever reads the disagreement was the second.
+    if (found := difference(*((explores, trains) if known is explore else (trains, explores)))) is not None:
+        return found
+    config = _own(_merged(explore.config, train.config), known.config)
+    return msgspec.structs.replace(known, stages=trains.stages, config=config)
+
+
+def _own(merged: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """The file with the mode and what else is each submission's own as the first one has it."""
+    kept = {key: value for key, value in merged.items() if key in known or key not in _OF_ONE_FILE}
+    kept |= {key: known[key] for key in _OF_ONE_FILE if key in known}
+    stages, of = merged.get("stages"), known.get("stages")
+    if isinstance(stages, list) and isinstance(of, list) and len(stages) == len(of):
+        kept["stages"] = [_own(each, old) for each, old in zip(stages, of, strict=True)]
+    return kept
+
+
+def _trained_by(stage: StageSpec, train: StageSpec, *, settled: bool) -> StageSpec:
+    """The explore half's stage with the fields that the train half fixes."""
+    if settled:
+        return stage
+    own = {name: getattr(train.algorithm, name) for name in _OF_TRAINING}
+    algorithm: AlgorithmSpec = msgspec.structs.replace(stage.algorithm, **own)
+    return msgspec.structs.replace(stage, trainer=train.trainer, algorithm=algorithm)
+
+
+def _explored_by(stage: StageSpec, explore: StageSpec) -> StageSpec:
+    """The train half's stage with the fields that the explore half fixes."""
+    if stage.kind != "both":
+        return stage
+    if stage.taskset is None:
+        return msgspec.structs.replace(stage, **{name: getattr(explore, name) for name in _OF_TASKS})
+    # The trainer holds the type of the numbers that explorers compute with against its own.
+    rollout = msgspec.structs.replace(explore.rollout, dtype=stage.rollout.dtype)
+    return msgspec.structs.replace(stage, rollout=rollout, auxiliary=explore.auxiliary)
+
+
+def _merged(explore: Any, train: Any, path: tuple[str, ...] = ()) -> Any:
+    """The user's file that resolves to the joined specification, out of what each half wrote."""
+    if isinstance(explore, dict) and isinstance(train, dict):
+        merged: dict[str, Any] = {}
+        for key in dict.fromkeys((*explore, *train)):
+            below = (*path, key)
+            # A key that one half fixes alone and has left out has its default, whatever the other half wrote.
+            of = [
+                side[key]
+                for side, foreign in ((train, _EXPLORE_KEYS), (explore, _TRAIN_KEYS))
+                if key in side and below not in foreign
+            ]
+            if of:
+                merged[key] = _merged(explore[key], train[key], below) if len(of) > 1 else of[0]
+        return merged
+    if path == ("stages",) and isinstance(explore, list) and isinstance(train, list) and len(explore) == len(train):
+        return [_merged(one, other) for one, other in zip(explore, train, strict=True)]
+    return train
 
 
 def difference(one: ExperimentSpec, other: ExperimentSpec) -> Disagreement | None:

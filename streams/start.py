@@ -15,6 +15,7 @@ from rftd.streams.events.experiment import ExperimentAccepted, ExperimentSubmitt
 from rftd.streams.fencing import FenceView
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.split_submission import joined
 from rftd.streams.topics import Partition, partition_of
 
 
@@ -22,6 +23,7 @@ class ExperimentStart(msgspec.Struct, frozen=True, kw_only=True):
     """The beginning of an accepted experiment."""
 
     spec: ExperimentSpec
+    """As it was accepted: a half that came later is known to whoever reads on."""
     positions: dict[Partition, int]
     """The offset of each partition below which nothing of the experiment lies."""
 
@@ -42,9 +44,12 @@ async def beginning_of(log: EventLog, experiment: UUID, *, spine_offset: int = 0
     # Closed at once: a generator that is left early would otherwise hold its place until the collector comes.
     async with aclosing(records):
         async for decoded in records:
-            if isinstance(decoded.event, ExperimentSubmitted) and spec is None:
-                submitted = decoded.offset
-                spec = decoded.event.spec
+            if isinstance(decoded.event, ExperimentSubmitted):
+                if spec is None:
+                    submitted = decoded.offset
+                    spec = decoded.event.spec
+                elif isinstance(both := joined(spec, decoded.event.spec), ExperimentSpec):
+                    spec = both
             if isinstance(decoded.event, ExperimentAccepted) and spec is not None:
                 start = {Partition(ref.stream, ref.partition): ref.next_offset for ref in decoded.event.start}
                 # The submission lies below the heads that were noted when it was accepted, and is the first record.

@@ -78,13 +78,15 @@ class Fleet:
         self._draining = False
         self._roles = roles
         self._spine_offset = spine_offset
+        self._spec: ExperimentSpec | None = None
+        """The specification that the places follow."""
         self._berths: list[Berth] = []
 
     def take_up(self, spec: ExperimentSpec) -> None:
         """Wants the workers of `spec`; takes over those that the log shows as live, if their process runs (rule 13)."""
         if not self._berths:
-            orders = _orders(self._state.experiment, spec, self._spine_offset)
-            self._berths = [Berth(order=order) for order in orders if order.role in self._roles]
+            self._spec = spec
+            self._berths = list(self._berths_of(spec))
         for started in self._state.roster.live.values():
             for berth in self._berths:
                 if berth.handle is None and _fits(started, berth.order):
@@ -98,6 +100,22 @@ class Fleet:
                         berth.order = order
                         berth.begun = True
                         self._log.info("worker.adopted", role=started.role, slot=started.slot, pid=started.pid)
+
+    def _berths_of(self, spec: ExperimentSpec) -> Iterator[Berth]:
+        orders = _orders(self._state.experiment, spec, self._spine_offset)
+        return (Berth(order=order) for order in orders if order.role in self._roles)
+
+    def _follow(self) -> None:
+        """Has the places of a role as the half wants them that came since; those that are taken stay as they are."""
+        spec = self._state.spine.spec
+        if spec is None or self._spec is None or spec is self._spec:
+            return
+        if spec != self._spec:
+            kept = [berth for berth in self._berths if berth.handle is not None or berth.restarts]
+            taken = {(berth.order.role, berth.order.slot) for berth in kept}
+            new = (each for each in self._berths_of(spec) if (each.order.role, each.order.slot) not in taken)
+            self._berths = [*kept, *new]
+        self._spec = spec
 
     def processes(self) -> list[Process]:
         """Each wanted worker with the state of its process, for `rftd why`."""
@@ -133,6 +151,7 @@ class Fleet:
         What an ended worker said must have been folded before.
         """
         now_s = self._clock.monotonic_s()
+        self._follow()
         for berth in self._berths:
             # `exit_code` looks and never waits: this runs on the daemon's loop between two turns of the run.
             if berth.handle is not None and (code := berth.handle.exit_code()) is not None:

@@ -97,7 +97,7 @@ class Hosting:
         try:
             await follower.catch_up()
             self._phase = Phase.LEADING
-            self._fleet.take_up(beginning.spec)
+            self._fleet.take_up(self.state.spine.spec or beginning.spec)
             while not (self._stopping or self.state.spine.ended):
                 try:
                     await self._tend(follower)

@@ -30,7 +30,7 @@ from rftd.streams.patience import append_when_space
 from rftd.streams.role import as_refs
 from rftd.streams.shared_history import shared_history
 from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.streams.split_submission import BOTH, ROLES, Disagreement, difference, halves_of
+from rftd.streams.split_submission import BOTH, ROLES, TRAIN, Disagreement, halves_of, has_tasks, joined
 from rftd.workers.devices.host import Host
 
 _MEMORY: Final = "memory"
@@ -110,8 +110,11 @@ class Intake:
         # A crash between the two appends leaves an experiment that is submitted and never accepted. The same request
         # finds it under the id that follows from its key, and accepts it then.
         faults.point("submission.between_appends")
-        if known is None or known.status is Status.SUBMITTED:
-            await self._accept(experiment, spec)
+        # A train half that leaves the tasks to the other one is accepted with it: no worker is to begin before.
+        whole = spec.half != TRAIN or has_tasks(spec) or (known is not None and has_tasks(known.spec))
+        if whole and (known is None or known.status is Status.SUBMITTED):
+            earlier_warnings = known.spec.warnings if known is not None else ()
+            await self._accept(experiment, tuple(dict.fromkeys((*earlier_warnings, *spec.warnings))))
         if spec.half != "both":
             await self._check_half(experiment, spec)
         return Accepted(experiment=experiment, name=spec.name, event=id, position=position, warnings=spec.warnings)
@@ -139,7 +142,7 @@ class Intake:
                 field="mode",
                 fix=f"submit the other half with mode: {' or '.join(sorted(BOTH - halves_of(spec)))}, or cancel it",
             )
-        if (found := difference(known.spec, spec)) is not None:
+        if isinstance(found := joined(known.spec, spec, trained=known.spine.generation >= 0), Disagreement):
             raise _unlike(known.name, found)
         return known.id
 
@@ -148,7 +151,9 @@ class Intake:
         await self._refresh()
         entry = self._entries[experiment]
         if not halves_of(spec) <= entry.spine.halves:
-            raise _unlike(entry.name, difference(entry.spec, spec) or Disagreement("half", entry.spec.half, spec.half))
+            found = joined(entry.spec, spec, trained=entry.spine.generation >= 0)
+            own = Disagreement("half", entry.spec.half, spec.half)
+            raise _unlike(entry.name, found if isinstance(found, Disagreement) else own)
 
     async def fork(self, wanted: WantedFork, host: Host, *, key: UUID, id: UUID) -> Position:
         """See `Operations.fork`, for workers on `host`; the submission gets this id. The position of its last event."""
@@ -176,7 +181,7 @@ class Intake:
         ]
         position = (await append_when_space(self._log, drafts, clock=self._clock))[-1]
         if known is None or known.status is Status.SUBMITTED:
-            await self._accept(child, spec)
+            await self._accept(child, spec.warnings)
         return position
 
     async def _forked(self, wanted: WantedFork, host: Host) -> tuple[ExperimentSpec, life.ExperimentForked]:
@@ -207,11 +212,11 @@ class Intake:
         candidates = chain([name], (f"{name}-{number}" for number in count(2)))
         return next(each for each in candidates if each not in taken and not (folder / each).exists())
 
-    async def _accept(self, experiment: UUID, spec: ExperimentSpec) -> None:
+    async def _accept(self, experiment: UUID, warnings: tuple[str, ...]) -> None:
         # Read before the acceptance is written: readers of the experiment begin at these positions, so nothing of it
         # may lie below them.
         heads = as_refs(await self._log.heads())
-        events: list[Event] = [life.ExperimentWarned(text=text) for text in spec.warnings]
+        events: list[Event] = [life.ExperimentWarned(text=text) for text in warnings]
         events.append(life.ExperimentAccepted(start=heads))
         drafts: list[Draft] = [
             self._writer.draft(event, experiment=experiment, id=derive(experiment, "accept", number))
@@ -292,7 +297,7 @@ def _unlike(name: str, found: Disagreement) -> ConflictError:
         f"{name} was submitted with {found.field}: {there}, and here it is {here}: they are not two halves of one "
         "experiment",
         field=found.field,
-        fix="submit the same file; only its mode, priority and labels may differ",
+        fix="write it alike in both files, for both halves use it",
     )
 
 

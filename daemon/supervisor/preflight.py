@@ -206,8 +206,9 @@ def _dataset(stage: StageSpec) -> FieldPath:
 
 def _check_parts(stage: StageSpec, found: Findings) -> None:
     """Finds engines, policies and their arguments that nobody has here."""
-    with found.of(stage, at="explorer.rollout_model.engine_type"):
-        rollout_engines.check_engine(stage.rollout)
+    if stage.kind != "both" or stage.taskset is not None:  # else the explore half says which engine it is
+        with found.of(stage, at="explorer.rollout_model.engine_type"):
+            rollout_engines.check_engine(stage.rollout)
     with found.of(stage, at="trainer.trainer_type"):
         trainer_engines.check_engine(stage.trainer)
         trainer_engines.check_objective(stage)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rftd.daemon.client.client import Answer, Client
 
 _LABEL: Final = 14
+_SUBMISSIONS: Final = 100
+"""Submissions of one experiment that are looked at: one, or its two halves, each maybe more than once."""
 
 
 @click.command("get")
@@ -54,12 +56,16 @@ def resolved(client: Client, id: str) -> dict[str, Any] | None:
     from rftd.daemon.config.effective.experiment import effective_config
     from rftd.daemon.views.events import events
     from rftd.streams.spec import ExperimentSpec
+    from rftd.streams.split_submission import joined
 
-    page = client.ask(events, name=id, type=["experiment.submitted"], limit=1, full=True).value
+    page = client.ask(events, name=id, type=["experiment.submitted"], limit=_SUBMISSIONS, full=True).value
     if not page.items:
         return None
-    # Of two halves the first on the log is the specification, as everywhere.
-    return effective_config(converted(page.items[0].payload["spec"], ExperimentSpec))
+    spec, *more = (converted(each.payload["spec"], ExperimentSpec) for each in page.items)
+    for half in more:
+        both = joined(spec, half)
+        spec = both if isinstance(both, ExperimentSpec) else spec
+    return effective_config(spec)
 
 
 def render(page: ExperimentPage, clock: Clock) -> RenderableType:

@@ -12,6 +12,7 @@ from rftd.ops.errors import LogLossError
 from rftd.ops.words import Level, Words
 from rftd.streams.folds.signal import SOLVED
 from rftd.streams.folds.spine import Spine, Status
+from rftd.streams.split_submission import TRAIN, has_tasks
 from rftd.workers.control.hold import Paused
 from rftd.workers.control.obstacle import ERROR, TRIED_AGAIN, wanted
 
@@ -98,6 +99,10 @@ def entry_wait(entry: Entry, line: Line) -> Wait:
     spine = entry.spine
     if spine.ended:
         return ended(spine)
+    if spine.status is Status.SUBMITTED and spine.spec and spine.spec.half == TRAIN and not has_tasks(spine.spec):
+        what = "an explorer: nobody has submitted the half with mode: explore, which names the tasks"
+        ends = "submit a file with mode: explore of the same project, group, name and checkpoint_root_dir"
+        return Wait("experiment", "half_missing", what, "you", ends, Level.STUCK, since_ns=entry.submitted_ns)
     if spine.status is Status.SUBMITTED:
         ends = f"submit it again with the same --request-id, or: rftd cancel {entry.id}"
         what = "its acceptance: its submission did not end"

@@ -15,7 +15,7 @@ from rftd.streams.folds.once import PlannedBatches, trim
 from rftd.streams.folds.ranges import Versions
 from rftd.streams.folds.signal import Signal
 from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.streams.split_submission import difference, halves_of
+from rftd.streams.split_submission import halves_of, joined
 
 
 class Status(StrEnum):
@@ -79,7 +79,7 @@ class Spine(msgspec.Struct):
     priority: int = 0
     """Its place in the line, as it was submitted or changed since; the highest goes first."""
     spec: ExperimentSpec | None = None
-    """The specification that was submitted first."""
+    """The specification that was submitted first, or what it and the other half make."""
     halves: frozenset[str] = frozenset()
     """The halves that its submissions have brought: `explore`, `train`."""
     start: tuple[experiment.HeadRef, ...] = ()
@@ -270,14 +270,8 @@ class Spine(msgspec.Struct):
     def _life(self, decoded: Decoded) -> None:
         event, before = decoded.event, self.status
         match event:
-            case experiment.ExperimentSubmitted() if self.spec is None:
-                self.spec, self.priority = event.spec, event.spec.priority
-                self.halves = halves_of(event.spec)
-                self.status = Status.SUBMITTED
             case experiment.ExperimentSubmitted():
-                # Two daemons may take in the two halves at once; the first on the spine is the specification.
-                if self.spec is not None and difference(self.spec, event.spec) is None:
-                    self.halves |= halves_of(event.spec)
+                self._submit(event.spec)
             case experiment.ExperimentPrioritized():
                 self.priority = event.priority
             case experiment.ExperimentForked() if self.spec is not None and _fits(event, self.spec):
@@ -319,6 +313,18 @@ class Spine(msgspec.Struct):
                 pass
         if self.status is not before:
             self.status_ns = decoded.head.time_ns
+
+    def _submit(self, spec: ExperimentSpec) -> None:
+        if self.spec is None:
+            self.spec, self.priority = spec, spec.priority
+            self.halves = halves_of(spec)
+            self.status = Status.SUBMITTED
+            return
+        # Two daemons may take in the two halves at once; what fits the first on the spine joins it.
+        both = joined(self.spec, spec, trained=self.generation >= 0)
+        if isinstance(both, ExperimentSpec):
+            self.spec = both
+            self.halves |= halves_of(spec)
 
     def _drop_payloads(self, event: experiment.PayloadsDropped) -> None:
         if event.through_step == 0:

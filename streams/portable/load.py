@@ -27,6 +27,7 @@ from rftd.streams.portable.positions import Moved, Places, rewrite
 from rftd.streams.portable.present import PresentRecords, compare
 from rftd.streams.portable.source import ExportedRecord, check_partitions, entries
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.split_submission import joined
 from rftd.streams.topics import Partition
 
 RETRIES: Final = 8
@@ -78,7 +79,8 @@ def check(archive: ArchiveReader) -> Checked:
             _rewritten(entry, moved)
             match entry.event:
                 case ExperimentSubmitted():
-                    spec = spec or entry.event.spec
+                    both = entry.event.spec if spec is None else joined(spec, entry.event.spec)
+                    spec = both if isinstance(both, ExperimentSpec) else spec
                 case ExperimentForked():
                     parent = parent or entry.event.parent
                 case CheckpointCommitted():

@@ -7,6 +7,8 @@ from typing import Any, Final
 from rftd.streams import topics
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, experiment, step
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.split_submission import joined
 from rftd.streams.verify.evidence import Evidence, hashed
 from rftd.streams.verify.facts import (
     FATE,
@@ -257,9 +259,14 @@ def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> Non
     evidence.life.add(decoded.head.id)
     match event:
         case experiment.ExperimentSubmitted():
-            if evidence.spec is None:  # explorer and trainer may come from two submissions of one experiment
+            if evidence.spec is None:
                 evidence.spec = event.spec
                 evidence.state = "submitted"
+            # Explorer and trainer may come from two submissions of one experiment.
+            elif isinstance(
+                both := joined(evidence.spec, event.spec, trained=bool(evidence.generations)), ExperimentSpec
+            ):
+                evidence.spec = both
         case experiment.ExperimentForked():
             evidence.forked = event
         case experiment.StageStarted():

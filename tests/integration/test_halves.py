@@ -91,12 +91,14 @@ async def test_the_halves_join_on_one_daemon(desk: ForkDesk, fake_world, first: 
         assert wait.unblock == f"submit the same file with mode: {second}, or rftd worker {missing}"
         assert set(executor.roles) == {"trainer", "explorer"} - {missing}
         assert run.state.spine.furthest <= 4
+        if first == "train":  # a trainer that began settles the trainer's fields for whoever takes halves in
+            await until(lambda: supervisor._registry.entries[experiment].spine.generation == 0)
         other = f"mode={second}"
         for overrides, said in (
             ((f"mode={first}",), f"has its {first} half already"),
             ((other, "buffer.batch_size=5"), r"stages\[0\]\.batch_size: 4, and here it is 5:"),
             ((other, "seed=1"), "seed: 42, and here it is 1:"),
-            ((other, "algorithm.optimizer.lr=0.25"), r"algorithm\.optimizer\.lr: 0\.5, and here it is 0\.25"),
+            ((other, "synchronizer.sync_timeout=5"), r"sync\.timeout_s: 3600\.0, and here it is 5\.0:"),
             ((), "has not ended"),
         ):
             with pytest.raises(ConflictError, match=said):
@@ -109,6 +111,39 @@ async def test_the_halves_join_on_one_daemon(desk: ForkDesk, fake_world, first: 
         with pytest.raises(ConflictError, match="holds another experiment"):
             await desk.hand_in(supervisor, f"mode={first}")
     assert set(executor.roles) == {"trainer", "explorer"}
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
+
+
+@on_sqlite
+@pytest.mark.parametrize("first", ["explore", "train"])
+async def test_halves_written_apart_fix_what_each_uses(desk: ForkDesk, fake_world, first: str) -> None:
+    """The explorers' file says nothing of the training, and the trainer's nothing of tasks and explorers."""
+    explore = ("mode=explore", "stages=[]", "explorer.rollout_model.engine_num=2", "trainer={trainer_type: fake}")
+    train = (
+        *("mode=train", "stages=[]", "buffer.explorer_input={}", "buffer.batch_size=1", "buffer.train_batch_size=16"),
+        *("explorer={rollout_model: {engine_type: fake}}", "algorithm.optimizer.lr=0.25", "trainer.save_interval=3"),
+    )
+    order = (explore, train) if first == "explore" else (train, explore)
+    executor = Noted(desk.executor)
+    async with desk.open(executor=executor) as supervisor:
+        experiment = await desk.hand_in(supervisor, *order[0])
+        if first == "train":
+            wait = await wait_of(supervisor, experiment, "experiment")
+            assert (wait.state, wait.on_whom) == ("half_missing", "you")
+            assert not executor.roles, "no worker begins before somebody names the tasks"
+        assert experiment == await desk.hand_in(supervisor, *order[1])
+        state = await desk.completed(experiment)
+        await until(lambda: not supervisor.runs)
+        (stage,) = state.spine.spec.stages
+        assert (stage.batch_size, stage.rollout.explorers, stage.taskset.name) == (4, 2, "sums")
+        assert (stage.algorithm.optimizer.lr, stage.trainer.save_interval) == (0.25, 3)
+        assert {step for step, _ in state.checkpoints} >= {3, 6}
+        assert sorted(executor.roles) == ["explorer", "explorer", "trainer"]
+        fork = await desk.fork(supervisor, experiment, 3)
+        child = await desk.completed(fork.experiment)
+        assert child.spine.spec.stages[0].rollout == stage.rollout
+        assert child.spine.spec.stages[0].algorithm == stage.algorithm
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
 

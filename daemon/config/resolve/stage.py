@@ -165,7 +165,10 @@ def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes:
         notes.wrong(("mode",), what, "leave out storage_type: file: the other half is this file with mode: explore")
     elif mode != able and not experiment.explorer.collect_only:
         other = "train" if mode == "explore" else "explore"
-        notes.warn(f"mode {mode} brings one half: submit the same file with mode: {other} where that half is to run")
+        notes.warn(
+            f"mode {mode} brings one half: submit the same file with mode: {other} where that half is to run, or one "
+            "that agrees in what both halves use"
+        )
     return able
 
 

@@ -13,6 +13,7 @@ from rftd.daemon.config.schema.buffer import ExplorerInput, Format, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import SamplingSpec, TasksetSpec
+from rftd.streams.split_submission import TRAIN
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.sampling import TRAINED_FIX, trainable, unlike_the_policy
 from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
@@ -38,6 +39,14 @@ def training_tasksets(
     given = experiment.buffer.explorer_input
     if given.taskset is not None and given.tasksets:
         notes.wrong((*_INPUT, "tasksets"), "taskset and tasksets are both given", "keep one of them")
+        return ()
+    if given.taskset is None and not given.tasksets and experiment.mode == TRAIN:
+        if not (experiment.buffer.total_steps or experiment.trainer.total_steps):
+            what = "is not given, and without a taskset here nobody knows how many steps its epochs are"
+            notes.wrong(("buffer", "total_steps"), what, "set it in both files, or name the taskset here, too")
+        if given.eval_tasksets:
+            what = "are given without a taskset: both are the explorers'"
+            notes.wrong((*_INPUT, "eval_tasksets"), what, "leave them to the file with mode: explore")
         return ()
     if given.taskset is None and not given.tasksets:
         notes.wrong(_INPUT, "names no taskset to explore", "set buffer.explorer_input.taskset.path")
