@@ -20,6 +20,7 @@ from rftd.workers.algorithms.advantages.closed_group import ClosedGroup
 from rftd.workers.algorithms.definition import AlgorithmDefinition, Needs
 from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.policies.policy import Flight, PolicyView, Retirement, StalenessPolicy
+from rftd.workers.devices.host import Device, Host
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, AuxiliaryModel, ModelAddress
 from rftd.workers.rollout.engine import (
     EngineStats,
@@ -30,7 +31,7 @@ from rftd.workers.rollout.engine import (
     Sampling,
     SchemaEngine,
 )
-from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
+from rftd.workers.rollout.engines.definition import EngineOpening, EnginePlan, RolloutEngineDefinition
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.reward import Reward, RewardResult
@@ -74,8 +75,10 @@ __all__ = [
     "Corrected",
     "Correction",
     "DataError",
+    "Device",
     "DeviceMemoryError",
     "EngineOpening",
+    "EnginePlan",
     "EngineStats",
     "ExperimentSpec",
     "Exported",
@@ -83,6 +86,7 @@ __all__ = [
     "Generation",
     "GenerationRequest",
     "GroupEngine",
+    "Host",
     "LossNeeds",
     "LossTokens",
     "Manifest",

@@ -30,7 +30,7 @@ class Findings:
     """Errors of checks that do not need each other; each is kept once, for stages share sections."""
 
     def __init__(self, spec: ExperimentSpec) -> None:
-        self._spec = spec
+        self.spec = spec
         self.errors: list[ConfigError | DataError] = []
 
     @contextmanager
@@ -42,7 +42,7 @@ class Findings:
         try:
             yield
         except (ConfigError, DataError) as error:
-            error.field = field_in(self._spec, stage, path, error.field or at)
+            error.field = field_in(self.spec, stage, path, error.field or at)
             if not any((known.field, known.what) == (error.field, error.what) for known in self.errors):
                 self.errors.append(error)
 

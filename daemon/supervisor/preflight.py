@@ -27,6 +27,7 @@ from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.models.model_type import check_model_type, check_rotation
+from rftd.workers.rollout.auxiliary.auxiliary_stage import auxiliary_stage
 from rftd.workers.rollout.engines import registry as rollout_engines
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
@@ -237,11 +238,32 @@ def _check_models(stage: StageSpec, host: Host | None, found: Findings) -> None:
             if path:
                 with found.of(stage):
                     _model(path, field, trusted=trusted)
+    if stage.kind != "train":
+        _check_engine_runs(stage, host, found)
     for number, auxiliary in enumerate(stage.auxiliary):
         if not auxiliary.served and auxiliary.engine != "fake":
-            field = f"explorer.auxiliary_models[{number}].model_path"
+            section = f"explorer.auxiliary_models[{number}]"
             with found.of(stage):
-                _model(auxiliary.path, field, trusted=auxiliary.trust_remote_code)
+                _model(auxiliary.path, f"{section}.model_path", trusted=auxiliary.trust_remote_code)
+            _check_engine_runs(auxiliary_stage(auxiliary, stage), host, found, section)
+
+
+def _check_engine_runs(stage: StageSpec, host: Host | None, found: Findings, section: str = "") -> None:
+    """Finds what the stage's rollout engine says of its model and its devices.
+
+    `section` is that of an auxiliary model, which has the fields of `model` and of `explorer.rollout_model` in one.
+    """
+    if host is None or not (Path(stage.model.path) / "config.json").is_file():  # that it is missing is found above
+        return
+    for check in rollout_engines.checks_of(stage, host, deterministic=found.spec.deterministic):
+        with found.of(stage):
+            try:
+                check()
+            except (ConfigError, DataError) as error:
+                if section and error.field is not None:
+                    below = error.field.removeprefix("explorer.rollout_model.").removeprefix("model.")
+                    error.field = f"{section}.{below}"
+                raise
 
 
 def _check_steps(stage: StageSpec, steps: int, rows: int, size: int) -> None:

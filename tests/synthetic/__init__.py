@@ -14,7 +14,7 @@
     models/     what torch engines train: `tiny_models`, `families` of architectures, `loss_tokens` and `pair_tokens`
                 for losses, `algorithm_batches` for every algorithm, `plain_loops` that train as the papers write it.
                 `scripted_engine` only says what it is told to; its endpoint is there too. `foreign_checkpoints` are
-                those that other trainers write.
+                those that other trainers write; `vllm_architectures` is the table of what vLLM runs.
     daemon/     the daemon in parts and whole. `experiment_files`; `config_fields` are those of the schema;
                 `log_operations` and `house` (log, tables and API, no workers), `command_line`, `http_probe`,
                 `fork_desk` (a supervisor on fake engines); `scene` is the real daemon with real worker processes,

@@ -19,6 +19,7 @@ _CAUSAL: Final = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 _MASKED: Final = "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
 _SCORING: Final = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
 _TABLES: Final = (_CAUSAL, _MASKED, _SCORING)
+_CLASSES: Final = "causal classes"
 # Keys of the parts of models that see or hear; their text part is config.json's text_config.
 _SENSES: Final = re.compile(r"^(vision|image|video|audio|speech)\w*_config$")
 
@@ -28,7 +29,7 @@ def check_model_type(folder: Path, *, trust_remote_code: bool = False, field: st
 
     That is: a type that transformers has no causal language model of, an encoder, a model of more than text.
     """
-    config = _config(folder, field)
+    config = read_config(folder, field)
     kind = config.get("model_type")
     why = ""
     fix = "use a causal language model of text"
@@ -75,7 +76,7 @@ def check_scoring_model(folder: Path, *, field: str) -> None:
         why = f"no reward model in {str(folder)!r}" if folder.is_dir() else f"no such folder: {str(folder)!r}"
         fix = "give the path of a local Hugging Face folder (config.json, tokenizer, model.safetensors)"
     else:
-        config = _config(folder, field)
+        config = read_config(folder, field)
         kind = config.get("model_type")
         table = _table()
         made_for = [str(each) for each in config.get("architectures") or ()]
@@ -99,7 +100,7 @@ def check_rotation(folder: Path, max_tokens: int, *, field: str) -> None:
 
     What config.json leaves to transformers' defaults is looked at when the model is opened.
     """
-    config = _config(folder, field)
+    config = read_config(folder, field)
     text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
     given = text.get("rope_parameters") or text.get("rope_scaling")
     rotation = dict(given) if isinstance(given, dict) else {}
@@ -123,15 +124,21 @@ def check_rotation(folder: Path, max_tokens: int, *, field: str) -> None:
         )
 
 
+def causal_architectures() -> frozenset[str]:
+    """The causal language models of the installed transformers, by class; empty if its tables cannot be read."""
+    return _table().get(_CLASSES, frozenset())
+
+
 def model_type(folder: Path) -> str:
     """The model type of a folder, or `unknown`; it is for messages only."""
     try:
-        return str(_config(folder, None).get("model_type", "unknown"))
+        return str(read_config(folder).get("model_type", "unknown"))
     except DataError:
         return "unknown"
 
 
-def _config(folder: Path, field: str | None) -> dict[str, Any]:
+def read_config(folder: Path, field: str | None = None) -> dict[str, Any]:
+    """The whole of a folder's config.json. Raises DataError if it cannot be read."""
     path = folder / "config.json"
     try:
         config: dict[str, Any] = json_decoder(dict[str, Any]).decode(path.read_bytes())
@@ -147,7 +154,9 @@ def _config(folder: Path, field: str | None) -> dict[str, Any]:
 
 @cache
 def _table() -> dict[str, frozenset[str]]:
-    """The model types by kind of model, from the text of transformers; empty if it is not there or spelt otherwise.
+    """The model types by kind of model, and the classes of the causal ones, from the text of transformers.
+
+    It is empty if transformers is not there, or spells its tables otherwise.
 
     Its text, because importing it takes seconds, and torch, which the daemon does without.
     """
@@ -158,15 +167,24 @@ def _table() -> dict[str, frozenset[str]]:
         tree = ast.parse(Path(folders[0], "models", "auto", "modeling_auto.py").read_text())
     except (IndexError, OSError, SyntaxError, UnicodeDecodeError):
         return {}
-    table = {
-        target.id: frozenset(_first_words(node.value))
+    tables = {
+        target.id: node.value
         for node in tree.body
         if isinstance(node, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Name) and target.id in _TABLES
     }
+    table = {name: frozenset(_first_words(value)) for name, value in tables.items()}
     # A release that spells the tables otherwise has none here: then nothing is refused by type.
-    return table if all(table.get(name) for name in _TABLES) else {}
+    if not all(table.get(name) for name in _TABLES):
+        return {}
+    return {**table, _CLASSES: _words(tables[_CAUSAL]) - table[_CAUSAL]}
+
+
+def _words(value: ast.expr) -> frozenset[str]:
+    """Every text of a table."""
+    found = (node.value for node in ast.walk(value) if isinstance(node, ast.Constant))
+    return frozenset(each for each in found if isinstance(each, str))
 
 
 def _first_words(value: ast.expr) -> list[str]:

@@ -14,7 +14,8 @@ from rftd.ops.clock import Clock
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError, RftdError, RolloutError
 from rftd.streams.auxiliary import AuxiliarySpec
-from rftd.streams.spec import ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TrainerSpec
+from rftd.streams.spec import ExperimentSpec, ModelSpec, StageSpec
+from rftd.workers.rollout.auxiliary.auxiliary_stage import auxiliary_stage
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
@@ -48,29 +49,7 @@ class AuxiliaryEngine:
         self._spec = spec
         self._clock = clock
         self._folder = Path(experiment.job_dir) / "auxiliary" / spec.name
-        self._stage = msgspec.structs.replace(
-            stage,
-            model=ModelSpec(
-                path=spec.path,
-                max_model_len=spec.max_model_len,
-                max_prompt_tokens=spec.max_prompt_tokens,
-                max_response_tokens=spec.max_response_tokens,
-                chat_template=spec.chat_template,
-                enable_thinking=spec.enable_thinking,
-                trust_remote_code=spec.trust_remote_code,
-            ),
-            rollout=RolloutSpec(
-                engine=spec.engine,
-                dtype=spec.dtype,
-                threads=spec.threads,
-                engine_args=spec.engine_args,
-                needs=spec.needs,
-                concurrency=spec.concurrency,
-            ),
-            trainer=TrainerSpec(engine="fake" if spec.engine == "fake" else "torch"),
-            taskset=None,
-            evals=(),
-        )
+        self._stage = auxiliary_stage(spec, stage)
         # A folder of its own: two engines of one kind would write into one.
         self._experiment = msgspec.structs.replace(experiment, job_dir=str(self._folder), stages=(self._stage,))
         self._opening: asyncio.Task[OpenedModel | Exception] | None = None

@@ -1,4 +1,5 @@
 """`RolloutEngineDefinition`: what the name of a rollout engine leads to. `EngineOpening`: what one is opened with.
+`EnginePlan`: what is known of one when an experiment is submitted.
 
 The module of a definition is imported by everything that only checks an experiment. It therefore imports what is heavy
 (torch, an inference server) within `open`.
@@ -6,7 +7,7 @@ The module of a definition is imported by everything that only checks an experim
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -15,6 +16,7 @@ import msgspec
 
 from rftd.ops.clock import Clock
 from rftd.streams.spec import ModelSpec, RolloutSpec
+from rftd.workers.devices.host import Host
 from rftd.workers.rollout.engine import RolloutEngine
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -45,6 +47,23 @@ class EngineOpening(Generic[A]):
     """The token ids that tasksets have a bias for."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlan(Generic[A]):
+    """A rollout engine that an experiment asks for, before anything is started: what its checks may look at."""
+
+    model: ModelSpec
+    """The model's folder, which is there, and its lengths in tokens."""
+    rollout: RolloutSpec
+    """The explorers of the stage: among others `dtype`, and in `needs` the devices and the share of them."""
+    arguments: A
+    """`extra_engine_args` of the experiment file, checked."""
+    slots: int
+    """The number of requests that run at once, at least."""
+    host: Host
+    """The machine of the workers. Of one that is not `seen`, and of a cluster, no device is known."""
+    deterministic: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class RolloutEngineDefinition(Generic[A]):
     """A rollout engine that can be opened."""
@@ -59,4 +78,10 @@ class RolloutEngineDefinition(Generic[A]):
 
     Raises DataError if there is no such model, ConfigError if the arguments do not fit this machine, RolloutError for
     a model that the engine cannot run, DeviceMemoryError if the device has no room for it.
+    """
+    checks: Sequence[Callable[[EnginePlan[A]], None]] = ()
+    """All are made when an experiment is submitted. Each raises ConfigError or DataError, with the field of the
+    experiment file, for a model or a device that `open` could only fail on.
+
+    They may read files, and import nothing heavy: the daemon runs them, on a thread. What they cannot know passes.
     """

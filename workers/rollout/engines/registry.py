@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +16,9 @@ from rftd.ops.plugins import Plugins
 from rftd.ops.processors import threads_of
 from rftd.streams.spec import ExperimentSpec, RolloutSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
+from rftd.workers.devices.host import Host
 from rftd.workers.rollout.engine import RolloutEngine
-from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
+from rftd.workers.rollout.engines.definition import EngineOpening, EnginePlan, RolloutEngineDefinition
 
 _HERE: Final = "rftd.workers.rollout.engines"
 _FIELD: Final = "explorer.rollout_model.extra_engine_args"
@@ -58,6 +60,29 @@ def arguments_of(name: str) -> type[msgspec.Struct] | None:
 def check_engine(rollout: RolloutSpec) -> None:
     """Raises ConfigError for an engine that is not installed here, or that does not take its arguments."""
     _arguments(lookup(rollout.engine), rollout)
+
+
+def checks_of(stage: StageSpec, host: Host, *, deterministic: bool = False) -> Iterator[Callable[[], None]]:
+    """The checks of the stage's engine that its model and its devices can be held against before it is opened.
+
+    Each raises what it finds. There are none of an engine, or for arguments, that `check_engine` refuses.
+    """
+    rollout = stage.rollout
+    try:
+        engine = lookup(rollout.engine)
+        arguments = _arguments(engine, rollout)
+    except ConfigError:
+        return
+    plan = EnginePlan(
+        model=stage.model,
+        rollout=rollout,
+        arguments=arguments,
+        slots=rollout.concurrency,
+        host=host,
+        deterministic=deterministic,
+    )
+    for check in engine.checks:
+        yield partial(check, plan)
 
 
 async def open_engine(experiment: ExperimentSpec, stage: StageSpec, *, slots: int, clock: Clock) -> RolloutEngine:
