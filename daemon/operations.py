@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
-from rftd.daemon.why.wait import Why
+from rftd.daemon.why.wait import Wait, Why
 from rftd.ops.errors import LogLossError
 from rftd.streams.envelope import Position
 from rftd.streams.folds.failed_tasks import FailedTask
@@ -113,6 +113,10 @@ class Operations(Protocol):
 
     async def why(self, experiment: UUID) -> Why:
         """The waits of each role, worst first; nothing is changed. Raises NotFoundError."""
+        ...
+
+    def opening(self, experiment: UUID) -> list[Wait]:
+        """The workers that live and are not ready to be given work yet, each with what it does since when."""
         ...
 
     def stopped(self, experiment: UUID) -> LogLossError | None:

@@ -10,6 +10,7 @@ class WorkerState(StrEnum):
     """A worker's state as its heartbeat has it."""
 
     LOAD = "load"
+    OPEN_ENGINE = "open_engine"
     TAKE_UP = "take_up"
     ASSEMBLE = "assemble"
     BUSY = "busy"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -140,6 +142,16 @@ class Membership:
                 reason=explain(error) if error else "",
             )
         )
+
+    @asynccontextmanager
+    async def beating(self, refresh: Callable[[], None]) -> AsyncIterator[None]:
+        """Sends heartbeats as `beat` does, while the block runs; an error of either comes in an exception group."""
+        async with asyncio.TaskGroup() as tasks:
+            beat = tasks.create_task(self.beat(refresh))
+            try:
+                yield
+            finally:
+                beat.cancel()
 
     async def beat(self, refresh: Callable[[], None]) -> None:
         """Sends a heartbeat every `limits.HEARTBEAT_INTERVAL_S` until cancelled; `refresh` updates the pulse before."""

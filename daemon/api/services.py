@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from rftd.daemon.api.problem import BusyError
 from rftd.daemon.metrics_scrape import Scrape
 from rftd.daemon.operations import Operations
-from rftd.ops.clock import Clock
+from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import UsageError
 from rftd.ops.health import Health
 from rftd.ops.ids import Ids
@@ -101,9 +101,16 @@ class Services:
             yield connection
 
     def waiting(self, experiment: UUID) -> str | None:
-        """The reason why nothing moves, whatever the tables say; None if the log takes appends and lost nothing."""
+        """The reason why nothing moves, whatever the tables say: a failure of the log, else engines that open."""
         failure = self.operations.stopped(experiment) or self.log.failure
-        return None if failure is None else f"{failure.code}: {failure.what}; fix: {failure.fix}"
+        if failure is not None:
+            return f"{failure.code}: {failure.what}; fix: {failure.fix}"
+        opening = [
+            f"{wait.role}{'' if wait.slot is None else f' {wait.slot}'} {wait.waiting_for}, since {iso(wait.since_ns)}"
+            for wait in self.operations.opening(experiment)
+            if wait.since_ns is not None
+        ]
+        return "; ".join(opening) or None
 
     async def find(self, wanted: str, after: str | None = None) -> UUID:
         """The experiment that a person named. Raises NotFoundError, UsageError."""

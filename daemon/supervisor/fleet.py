@@ -131,6 +131,7 @@ class Fleet:
                 last_why=berth.last_why,
                 waits=None if berth.handle is None else berth.handle.waits,
                 start_timeout_s=berth.order.start_timeout_s or self._start_timeout_s,
+                worker=berth.order.worker,
             )
             for berth in self._berths
             if self._wanted(berth)

@@ -59,6 +59,10 @@ class UnderWay(Protocol):
         """The waits of each role, as they are now."""
         ...
 
+    def opening(self) -> list[Wait]:
+        """The workers that are not ready to be given work yet, each with what it does since when."""
+        ...
+
 
 class Runs:
     """The runs of one daemon, at most `slots` at once. `drive` runs for as long as the daemon."""

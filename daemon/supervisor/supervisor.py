@@ -27,7 +27,7 @@ from rftd.daemon.supervisor.runs import Runs, UnderWay
 from rftd.daemon.supervisor.submissions import Submissions
 from rftd.daemon.why.answer import answer, blocked_log
 from rftd.daemon.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
-from rftd.daemon.why.wait import Why
+from rftd.daemon.why.wait import Wait, Why
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, LogFullError, LogLossError, NotFoundError
@@ -292,6 +292,11 @@ class Supervisor:
         else:
             waits = [entry_wait(entry, self._places())]
         return answer(entry, [*waits, *blocked_log(self._log)], live=True, clock=self._clock)
+
+    def opening(self, experiment: UUID) -> list[Wait]:
+        """See `Operations.opening`."""
+        run = self.runs.of(experiment)
+        return [] if run is None else run.opening()
 
     async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
         """See `Operations.archive`."""

@@ -77,7 +77,8 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
     signal: SignalRow | None = if_unsent(None)
     """Whether the newest batches teach anything, and why not."""
     waiting: str | None = if_unsent(None)
-    """The reason why nothing moves although the experiment has not ended: the log takes no appends."""
+    """The reason why nothing moves although the experiment has not ended: the log takes no appends. Else the workers
+    that open their engines, with the time since when."""
 
 
 @read("/v1/experiments", ExperimentList, tag="experiments")

@@ -88,7 +88,7 @@ class Daemon(Protocol):
         ...
 
     def waiting(self, experiment: UUID) -> str | None:
-        """The reason why nothing moves, whatever the tables say; None if there is none."""
+        """The reason why nothing moves, or workers that open their engines, whatever the tables say; else None."""
         ...
 
     def follower(self) -> AbstractContextManager[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from uuid import UUID
 
 import msgspec
 
@@ -15,6 +16,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.split_submission import HALF_OF, ROLES
 from rftd.workers.control.deciders import LastDecided
 from rftd.workers.control.liveness import Liveness
+from rftd.workers.launcher.executor import NO_WORKER
 
 
 class Phase(StrEnum):
@@ -45,6 +47,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """The obstacle to its start; None if nothing is in its way."""
     start_timeout_s: float = limits.WORKER_START_TIMEOUT_S
     """The time that it has to join."""
+    worker: UUID = NO_WORKER
+    """The worker that its order names."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ _QUIET_S: Final = 3 * limits.HEARTBEAT_INTERVAL_S
 """A worker without a heartbeat for this long is shown as quiet, well before it counts as lost."""
 _WORKS: Final[dict[str, str]] = {
     WorkerState.LOAD: "loads its model and its state",
+    WorkerState.OPEN_ENGINE: "opens its engine, and is given no work before",
     WorkerState.TAKE_UP: "takes up the history: loads the newest good checkpoint",
     WorkerState.ASSEMBLE: "reads the records of its next batch",
     WorkerState.BUSY: "works",
@@ -27,6 +28,8 @@ _WORKS: Final[dict[str, str]] = {
     WorkerState.DRAIN: "finishes what is under way, and leaves",
 }
 """Heartbeats of a worker that works. One that a newer release sends is shown as it is."""
+_OPENING: Final = (WorkerState.LOAD, WorkerState.OPEN_ENGINE)
+"""Those of one that has not joined yet."""
 _WAITS: Final[dict[str, tuple[str, str, str]]] = {
     WorkerState.WAIT_BATCH: ("the plan of its next step", "planner", "batch.planned"),
     WorkerState.WAIT_TASKS: ("leases", "dispatcher", "a group is given to it"),
@@ -57,9 +60,12 @@ def worker_waits(scene: Scene) -> Iterator[Wait]:
     for started in sorted(live, key=lambda each: (each.role, each.slot, each.worker)):
         yield Wait(started.role, *_live(scene, started), slot=_slot(started.slot), worker=str(started.worker))
     places = {(each.role, each.slot) for each in live}
+    opening = list(opening_waits(scene))
+    yield from opening
+    heard = {each.worker for each in opening}
     for process in scene.processes:
-        # A worker that has joined speaks for itself; the fleet knows of places that nobody has joined from.
-        if (process.role, process.slot) not in places:
+        # A worker that is heard of speaks for itself; the fleet knows of places that nobody has joined from.
+        if (process.role, process.slot) not in places and str(process.worker) not in heard:
             yield Wait(process.role, *_absent(scene, process), slot=_slot(process.slot))
     joined = {each.role for each in live}
     for role, half in HALF_OF.items():
@@ -73,6 +79,34 @@ def worker_waits(scene: Scene) -> Iterator[Wait]:
         elif role == "trainer":
             what = "a trainer: none has joined, and this daemon starts none"
             yield Wait(role, "not_joined", what, "you", scene.joins_by(role), Level.STUCK)
+
+
+def opening_waits(scene: Scene) -> Iterator[Wait]:
+    """One for each worker that is heard of and has not joined yet, with the time since when it does what it does."""
+    roster = scene.state.roster
+    ordered = {process.worker: process for process in scene.processes}
+    for beat in sorted(scene.liveness.latest.values(), key=lambda each: (each.role, each.slot, each.worker)):
+        process = ordered.get(beat.worker)
+        quiet_s = scene.liveness.quiet_s(beat.worker, scene.now_s) or 0.0
+        # A process that ended says nothing more; of one that another machine runs, silence is all that tells it.
+        over = quiet_s > _QUIET_S if process is None else process.pid is None or process.joined
+        if beat.worker in roster.live or beat.worker in roster.gone or beat.state not in _OPENING or over:
+            continue
+        which = "" if process is None else f" (process {process.pid})"
+        quiet = f"; it was last heard of {quiet_s:.0f} s ago" if quiet_s > _QUIET_S else ""
+        bound = "" if process is None else f", or is killed {process.start_timeout_s:g} s after its start"
+        since_ns = scene.now_ns - int(scene.liveness.state_s(beat.worker, scene.now_s) * 1e9)
+        yield Wait(
+            beat.role,
+            beat.state,
+            f"{_WORKS[beat.state]}{which}{quiet}",
+            "its process",
+            f"it joins{bound}; see rftd logs",
+            Level.WORKS,
+            slot=_slot(beat.slot),
+            worker=str(beat.worker),
+            since_ns=since_ns,
+        )
 
 
 def _slot(slot: int) -> int | None:

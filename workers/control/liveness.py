@@ -21,6 +21,8 @@ class Liveness:
     def __init__(self, lost_after_s: float = limits.WORKER_LOST_AFTER_S) -> None:
         self.lost_after_s = lost_after_s
         self.latest: dict[UUID, Heartbeat] = {}
+        self._states_s: dict[UUID, float] = {}
+        """When the state of each worker's latest heartbeat was first heard of, by the clock of `tick`."""
         self._heard_s: dict[UUID, float] = {}
         self._renewed_s: dict[UUID, float] = {}
         self._began_s: dict[UUID, float] = {}
@@ -38,12 +40,19 @@ class Liveness:
         self._looked_s = self._looked(now_s)
         self._ticked_s = now_s
         for heartbeat in self._pending:
+            before = self.latest.get(heartbeat.worker)
+            if before is None or before.state != heartbeat.state:
+                self._states_s[heartbeat.worker] = now_s
             self.latest[heartbeat.worker] = heartbeat
             self._heard_s[heartbeat.worker] = self._looked_s
             for lease in heartbeat.leases:
                 if lease in self._renewed_s:  # one that nobody asked about is over, or counts from when it is asked for
                     self._renewed_s[lease] = self._looked_s
         self._pending.clear()
+
+    def state_s(self, worker: UUID, now_s: float) -> float:
+        """Seconds for which the worker's heartbeats have said what they say; 0 if there is none."""
+        return max(0.0, now_s - self._states_s.get(worker, now_s))
 
     def looked_s(self, now_s: float) -> float:
         """Seconds of this process's life in which it looked: a clock that stands still while nobody looks."""

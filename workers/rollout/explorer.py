@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
+from typing import Any
 from uuid import UUID
 
 from rftd.ops import limits
@@ -75,12 +76,38 @@ class Explorer:
         self._evaluator: Evaluator | None = None
         self._orphans = Orphans(log)
         self._loader = WeightsLoader(member, view, self._gate, self._outbox, log, device=self._device)
+        self._joined = False
         self._leaving = False
         self._turn: DeviceTurn | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until the experiment ends or `stop` is set; then finishes what is under way, as far as time allows."""
-        await self._follower.catch_up()
+        try:
+            # From the start: an engine may take minutes to open, and the worker lives meanwhile. It has not joined yet,
+            # so nothing is leased to it.
+            async with self._member.beating(self._refresh):
+                await self._follower.catch_up()
+                beside = await self._open()
+            # Only now, for from here on it is given work: whatever can be refused was refused before.
+            self._joined = True
+            await self._member.join(self._slots)
+            async with asyncio.TaskGroup() as tasks:
+                background = [tasks.create_task(run()) for run in (self._outbox.run, *beside)]
+                background.append(tasks.create_task(self._member.beat(self._refresh)))
+                async with asyncio.TaskGroup() as work:
+                    await self._take_leases(stop, work)
+                    if stop.is_set():
+                        await self._drain()
+                    # What has not ended by now is given up; its leases expire and are given out again.
+                    self._drop(list(self._running))
+                await self._outbox.drained(limits.DRAIN_TIMEOUT_S)
+                for task in background:
+                    task.cancel()
+        finally:
+            await self._close()
+
+    async def _open(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        """Opens the engine and what else can be refused; returns what runs beside the rollouts."""
         spec = self._view.spine.spec
         assert spec is not None
         stage = next((each for each in spec.stages if each.kind != "train"), spec.stages[0])
@@ -89,6 +116,7 @@ class Explorer:
         os.environ.update(stage.rollout.environment_values)
         # All stages share the engine, so it has the places of the busiest.
         slots = self._slots = max(each.rollout.concurrency for each in exploring)
+        self._member.pulse.state = WorkerState.OPEN_ENGINE
         engine = self._engine = await open_engine(spec, stage, slots=slots, clock=self._member.clock)
         tokenizer = await asyncio.to_thread(stage_tokenizer, stage)
         if any(each.sync.turns for each in spec.stages):
@@ -122,32 +150,17 @@ class Explorer:
                 self._rollouts[index, number] = self._leased(
                     each, taskset, spec, engine, tokenizer, auxiliary, places[index]
                 )
-        # Only now, for from here on it is given work: whatever can be refused was refused before.
-        await self._member.join(slots)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                background = [
-                    tasks.create_task(self._outbox.run()),
-                    tasks.create_task(self._member.beat(self._refresh)),
-                    tasks.create_task(self._loader.run(engine)),
-                    tasks.create_task(endpoint.run()),
-                    tasks.create_task(auxiliary.run()),
-                    *([tasks.create_task(server.run())] if server is not None else []),
-                ]
-                async with asyncio.TaskGroup() as work:
-                    await self._take_leases(stop, work)
-                    if stop.is_set():
-                        await self._drain()
-                    # What has not ended by now is given up; its leases expire and are given out again.
-                    self._drop(list(self._running))
-                await self._outbox.drained(limits.DRAIN_TIMEOUT_S)
-                for task in background:
-                    task.cancel()
-        finally:
+        served = [server.run] if server is not None else []
+        return [partial(self._loader.run, engine), endpoint.run, auxiliary.run, *served]
+
+    async def _close(self) -> None:
+        """Closes what was opened; the engine's own processes would outlive this one."""
+        if self._evaluator is not None:
             await self._evaluator.close()
-            await engine.close()
-            if self._turn is not None:
-                self._turn.close()
+        if self._engine is not None:
+            await self._engine.close()
+        if self._turn is not None:
+            self._turn.close()
 
     def _leased(
         self,
@@ -319,6 +332,8 @@ class Explorer:
             self._loader.linger()
 
     def _refresh(self) -> None:
+        if not self._joined:
+            return
         pulse = self._member.pulse
         pulse.leases = tuple(lease for lease in self._running if self._progresses(lease))
         if self._engine is not None:

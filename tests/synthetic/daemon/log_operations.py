@@ -13,7 +13,7 @@ from rftd.daemon.operations import Accepted, Done, Forked
 from rftd.daemon.registry import Registry
 from rftd.daemon.why.answer import answer
 from rftd.daemon.why.life import Line, entry_wait
-from rftd.daemon.why.wait import Why
+from rftd.daemon.why.wait import Wait, Why
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, NotFoundError
 from rftd.ops.ids import SystemIds, derive
@@ -119,6 +119,9 @@ class LogOperations:
         entry = registry.entries[experiment_id]
         wait = entry_wait(entry, Line(registry.line(), slots=1))
         return answer(entry, [wait], live=True, clock=SystemClock())
+
+    def opening(self, experiment_id: UUID) -> list[Wait]:
+        return []
 
     def stopped(self, experiment_id: UUID) -> None:
         return None

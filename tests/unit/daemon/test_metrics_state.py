@@ -42,6 +42,7 @@ OF_TRAINERS = {
     WorkerState.WAIT_BATCH,
 }
 OF_EXPLORERS = {
+    WorkerState.OPEN_ENGINE,
     WorkerState.LOAD_WEIGHTS,
     WorkerState.LOAD_FAILED,
     WorkerState.WAIT_TASKS,
