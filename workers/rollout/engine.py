@@ -172,8 +172,11 @@ class GroupEngine(RolloutEngine, Protocol):
         ...
 
 
-def check_lives(engine: RolloutEngine) -> None:
-    """Returns if the engine may answer again. Raises WorkError if it never will: another process opens a new one."""
+def check_lives(engine: RolloutEngine, name: str = "the rollout engine") -> None:
+    """Returns if the engine, which is called by `name`, may answer again.
+
+    Raises WorkError if it never will: another process opens a new one.
+    """
     error = engine.stats().error
     if error:
-        raise WorkError(f"the rollout engine failed: {error}", fix="nothing: the explorer is started again")
+        raise WorkError(f"{name} failed: {error}", fix="nothing: the explorer is started again")

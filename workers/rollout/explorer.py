@@ -72,6 +72,7 @@ class Explorer:
         self._rollouts: dict[tuple[int, int], LeasedRollouts] = {}
         """The rollouts of each stage and taskset of it."""
         self._engine: RolloutEngine | None = None
+        self._auxiliary: AuxiliaryModels | None = None
         self._slots = 0
         self._evaluator: Evaluator | None = None
         self._orphans = Orphans(log)
@@ -123,7 +124,7 @@ class Explorer:
             self._turn = DeviceTurn(Path(spec.job_dir), self._member.clock)
             self._turn.share(engine)
         endpoint = ModelEndpoint(clock=self._member.clock, random_bytes=secrets.token_bytes)
-        auxiliary = AuxiliaryModels(
+        auxiliary = self._auxiliary = AuxiliaryModels(
             spec, clock=self._member.clock, environ=os.environ, random=SystemRandom(), endpoint=endpoint
         )
         places = [RolloutPlaces(each.rollout.concurrency) for each in spec.stages]
@@ -259,8 +260,14 @@ class Explorer:
         if self._orphans.too_many:
             raise self._orphans.error()
         # Here too, and not only where rollouts fail: an engine may die while nothing is asked of it.
+        self._check_lives()
+
+    def _check_lives(self) -> None:
+        """Returns if the engines that rollouts ask may answer again. Raises WorkError if one of them never will."""
         if self._engine is not None:
             check_lives(self._engine)
+        if self._auxiliary is not None:
+            self._auxiliary.check_lives()
 
     async def _drain(self) -> None:
         self._leaving = True
@@ -286,9 +293,9 @@ class Explorer:
             await self._rollouts[lease.stage, number].run(lease, taskset, partial(self._hand_over, lease), row=row)
 
     async def _hand_over(self, lease: TaskLeased, events: Sequence[ExperienceProduced | RolloutFailed]) -> None:
-        if self._engine is not None and any(isinstance(event, RolloutFailed) for event in events):
+        if any(isinstance(event, RolloutFailed) for event in events):
             # Not the rollouts' fault: their leases end with this process, and are given out again.
-            check_lives(self._engine)
+            self._check_lives()
         partition = partition_of(topics.EXPERIENCES, lease.group)
         drafts = [
             self._member.writer.draft(
@@ -323,6 +330,9 @@ class Explorer:
             # The lease expires and is given out again; the dispatcher knows which weights still count.
             self._log.warning("eval.failed", error=error.what, version=lease.version)
             return
+        if scored.metrics["failed_rows"] and self._auxiliary is not None:
+            # The evaluator has seen to the engine that answers; a row may also have failed by the one that judges.
+            self._auxiliary.check_lives()
         draft = self._member.writer.draft(
             scored, experiment=self._member.experiment, key=lease.eval, causation=lease.lease
         )

@@ -16,7 +16,7 @@ from rftd.ops.errors import DataError, RftdError, RolloutError
 from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.spec import ExperimentSpec, ModelSpec, StageSpec
 from rftd.workers.rollout.auxiliary.auxiliary_stage import auxiliary_stage
-from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.engine import RolloutEngine, check_lives
 from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
 from rftd.workers.tasksets.tokenizer import Tokenizer
@@ -42,7 +42,10 @@ class OpenedModel(NamedTuple):
 
 
 class AuxiliaryEngine:
-    """One engine, opened when it is first asked for, and again after it could not be opened."""
+    """One engine, opened when it is first asked for, and again after it could not be opened.
+
+    One that failed later is not replaced: it ends the explorer, as the engine of the rollouts does.
+    """
 
     def __init__(self, spec: AuxiliarySpec, experiment: ExperimentSpec, stage: StageSpec, clock: Clock) -> None:
         """`stage` is any that names the model."""
@@ -71,14 +74,25 @@ class AuxiliaryEngine:
         fix = outcome.fix if isinstance(outcome, RftdError) else None
         raise RolloutError(f"the auxiliary model {self._spec.name!r} cannot be opened: {what}", fix=fix) from outcome
 
+    def check_lives(self) -> None:
+        """Returns if it may answer again, or was not asked yet. Raises WorkError if it never will in this process."""
+        opened = self._open()
+        if opened is not None:
+            check_lives(opened.engine, f"the engine of the auxiliary model {self._spec.name!r}")
+
     async def close(self) -> None:
         """Closes the engine. Idempotent."""
-        opening = self._opening
+        opened = self._open()
         self._opening = None
-        if opening is not None and opening.done() and not opening.cancelled():
-            outcome = opening.result()
-            if isinstance(outcome, OpenedModel):
-                await outcome.engine.close()
+        if opened is not None:
+            await opened.engine.close()
+
+    def _open(self) -> OpenedModel | None:
+        opening = self._opening
+        if opening is None or not opening.done() or opening.cancelled():
+            return None
+        outcome = opening.result()
+        return outcome if isinstance(outcome, OpenedModel) else None
 
     async def _outcome(self) -> OpenedModel | Exception:
         try:

@@ -89,6 +89,12 @@ class AuxiliaryModels:
             for _, source in self._opened:
                 await source.close()
 
+    def check_lives(self) -> None:
+        """Returns if all engines of ours may answer again. Raises WorkError for one that never will in this process."""
+        for _, source in self._opened:
+            if isinstance(source, AuxiliaryEngine):
+                source.check_lives()
+
     def of(self, stage: StageSpec, rollout: UUID, seed: UUID) -> RolloutModels:
         """The models of a stage for one attempt at a rollout; `seed` is what the seeds of engines derive from."""
         record = RolloutModels()

@@ -22,7 +22,7 @@ from synthetic.worlds.rollout_bench import WEIGHTS, Fated, Rows, eval_lease
 
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock, SystemClock
-from rftd.ops.errors import ConfigError, RolloutError
+from rftd.ops.errors import ConfigError, RolloutError, WorkError
 from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
 from rftd.streams.auxiliary import AuxiliarySpec
@@ -30,6 +30,8 @@ from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, FormatSpec, Samplin
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, ModelAddress
 from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels, RolloutModels
+from rftd.workers.rollout.engine import EngineStats
+from rftd.workers.rollout.engines.fake import FakeRolloutEngine
 from rftd.workers.rollout.eval_engine import OwnEngine
 from rftd.workers.rollout.evaluator import Evaluator
 from rftd.workers.rollout.orphans import Orphans
@@ -149,6 +151,19 @@ async def test_an_engine_that_cannot_be_opened_fails_the_attempt_and_is_tried_ag
             with pytest.raises(RolloutError, match="'tiny' cannot be opened") as refused:
                 await entered(models, spec).models[0].chat(ASKED)
     assert str(tmp_path / "gone") in str(refused.value)
+
+
+async def test_an_engine_that_died_is_told_of_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = experiment(tmp_path, FAKE, JUDGE)
+    async with running(spec) as models:
+        models.check_lives()
+        await entered(models, spec).models[0].chat(ASKED)
+        models.check_lives()
+        gone = EngineStats(tokens_total=0, requests_total=0, running=0, waiting=0, error="process 7 ended")
+        monkeypatch.setattr(FakeRolloutEngine, "stats", lambda self: gone)
+        with pytest.raises(WorkError, match="the engine of the auxiliary model 'sums' failed: process 7 ended"):
+            models.check_lives()
+    models.check_lives()
 
 
 async def test_a_thread_s_rollout_asks_on_the_explorer_s_loop(tmp_path: Path) -> None:
