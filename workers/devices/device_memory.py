@@ -64,11 +64,23 @@ def elements_of(folder: Path) -> int:
     Files that cannot be read count for nothing: whoever loads them says what is wrong.
     """
     found = 0
-    for file in folder.glob("*.safetensors"):
+    for file in _weight_files(folder):
         # A header that cannot be read is the loader's to complain about, with more to say.
         with suppress(WorkError):
             found += sum(math.prod(each.shape) for each in safetensors.read(file).values())
     return found
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that are loaded: a folder may hold the same weights once more, in another layout."""
+    whole = folder / "model.safetensors"
+    if whole.is_file():
+        return [whole]
+    try:
+        index = json.loads((folder / "model.safetensors.index.json").read_bytes())
+        return [folder / name for name in sorted({Path(str(name)).name for name in index["weight_map"].values()})]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return list(folder.glob("*.safetensors"))
 
 
 def settings_of(folder: Path) -> dict[str, Any]:

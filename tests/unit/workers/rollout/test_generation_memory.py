@@ -9,9 +9,12 @@ import pytest
 import torch
 from synthetic.models.families import FAMILIES
 from synthetic.models.tiny_models import MAX_LEN, make_model, network_of, prompts_of, run, running
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rftd.ops.errors import DeviceMemoryError
 from rftd.workers.devices import device_memory
+from rftd.workers.devices.device_memory import settings_of
+from rftd.workers.models.cached_tokens import least_cache_bytes
 from rftd.workers.rollout.engines.torch import engine
 from rftd.workers.rollout.engines.torch.alone import LoneRequests, Way
 from rftd.workers.rollout.engines.torch.batch import Batch
@@ -75,6 +78,29 @@ def test_states_of_recurrent_layers_are_counted_as_they_are_held(tmp_path: Path,
     assert cache.size_bytes == pytest.approx(cache_bytes, rel=2.5 / MAX_LEN), "but for the tokens that are not computed"
     assert bool(cache_bytes) is (family not in ("mamba", "mamba2", "recurrent_gemma"))
     assert bool(state_bytes) is (family != "recurrent_gemma")
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "mistral_sliding", "gemma2", "llama4_chunked", "cohere2", "gpt2", "falcon", "lfm2", "falcon_h1"]
+)
+def test_what_is_refused_at_submission_is_never_less_than_what_is_held(tmp_path: Path, family: str) -> None:
+    """The sum of a submission is by the settings alone; a model may keep more than it says, and not less."""
+    settings = dict(FAMILIES[family])
+    base = AutoConfig.for_model(settings.pop("model_type"))
+    config = AutoConfig.for_model(
+        base.model_type, **{key: value for key, value in settings.items() if hasattr(base, key)}
+    )
+    config.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    tokens = 40
+    with torch.inference_mode():
+        layers = model(input_ids=torch.zeros(1, tokens, dtype=torch.long, device="meta")).past_key_values.layers
+    kept = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
+    held_bytes = sum(each.nbytes for each in kept if isinstance(each, torch.Tensor))
+    least_bytes = least_cache_bytes(settings_of(tmp_path), tokens, 4)
+    assert least_bytes in (0, held_bytes)
+    assert (least_bytes > 0) is (family not in ("falcon", "lfm2", "falcon_h1")), "what is kept otherwise is not judged"
 
 
 def test_states_are_named_where_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,101 @@ def test_heads_that_a_cpu_lacks_are_named_and_on_a_gpu_let_pass(folder: Folder) 
     preflight(experiment(folder(**mamba)), LAPTOP)
 
 
+def weights_of(folder: Path, elements: int, name: str = "model.safetensors") -> None:
+    """A safetensors file whose header says that it has so many weights; the file is sparse."""
+    tensor = {"dtype": "BF16", "shape": [elements], "data_offsets": [0, 2 * elements]}
+    header = json.dumps({"weight": tensor}).encode()
+    with (folder / name).open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + 2 * elements)
+
+
+def refused_at(field: str, model: Path, rollout: RolloutSpec, host: Host) -> ConfigError:
+    with pytest.raises(ConfigError) as refused:
+        preflight(experiment(model, rollout), host)
+    assert refused.value.field == field
+    return refused.value
+
+
+SHARE = "explorer.rollout_model.gpu_memory_utilization"
+CACHE = "explorer.rollout_model.extra_engine_args.kv_cache_memory_bytes"
+# 4,096 tokens x 32 layers x keys and values of 32 heads of 128 in bfloat16: 2 GiB.
+LARGE = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 32, "num_hidden_layers": 32}
+
+
+def vllm(dtype: str = "bfloat16", cache_bytes: int = 0, **needs: Any) -> RolloutSpec:
+    args = {"kv_cache_memory_bytes": cache_bytes} if cache_bytes else {}
+    return RolloutSpec(engine="vllm", dtype=dtype, engine_args=args, needs=EngineNeeds(**needs))
+
+
+def test_a_share_of_a_gpu_that_cannot_hold_weights_and_cache_is_refused_with_the_sum(folder: Folder) -> None:
+    made = folder(**LARGE)
+    weights_of(made, 7 << 30)
+    error = refused_at(SHARE, made, vllm(), ONE_GPU)
+    assert error.what == (
+        "weights 14 GiB + cache of one sequence of 4096 tokens 2 GiB = 16 GiB > 0.9 × 16 GiB of NVIDIA T4 = 14.4 GiB"
+    )
+    assert "raise it, or take explorer.rollout_model.tensor_parallel_size" in str(error.fix)
+    preflight(experiment(made, vllm(gpu_memory_utilization=1.0)), ONE_GPU)
+    preflight(experiment(made, vllm(tensor_parallel_size=2)), ONE_GPU)
+    assert "raise it" not in str(refused_at(SHARE, made, vllm("float32"), ONE_GPU).fix)
+    # A second copy in another layout is not loaded beside the first.
+    weights_of(made, 7 << 30, "consolidated.safetensors")
+    preflight(experiment(made, vllm(gpu_memory_utilization=1.0)), ONE_GPU)
+    # Eight heads of keys: on two devices each has four of them.
+    grouped = folder(**LARGE | {"num_key_value_heads": 8})
+    assert "tokens 512 MiB = 14.5 GiB" in refused_at(SHARE, grouped, vllm(), ONE_GPU).what
+    windowed = folder(**LARGE, sliding_window=1024, layer_types=["sliding_attention"] * 24 + ["full_attention"] * 8)
+    assert "tokens 896 MiB" in refused_at(SHARE, windowed, vllm(), ONE_GPU).what
+    latent = folder(**LARGE, kv_lora_rank=512)
+    preflight(experiment(latent, vllm(tensor_parallel_size=1)), ONE_GPU)
+
+
+def test_a_size_of_the_cache_in_bytes_is_held_against_one_sequence_and_the_device(folder: Folder) -> None:
+    made = folder(**LARGE)
+    weights_of(made, 7 << 30)
+    error = refused_at(CACHE, made, vllm(cache_bytes=1 << 30), ONE_GPU)
+    assert error.what == "cache of one sequence of 4096 tokens 2 GiB > 1 GiB for all of the cache"
+    assert str(2 << 30) in str(error.fix)
+    preflight(experiment(made, vllm(cache_bytes=2 << 30)), ONE_GPU)
+    error = refused_at(CACHE, made, vllm(cache_bytes=3 << 30), ONE_GPU)
+    assert error.what == "weights 14 GiB + cache 3 GiB = 17 GiB > 16 GiB of NVIDIA T4"
+
+
+def test_on_a_cpu_the_cache_is_a_gib_where_nothing_is_written(folder: Folder) -> None:
+    made = folder(**LARGE)
+    weights_of(made, 7 << 30)
+    error = refused_at(CACHE, made, vllm(), LAPTOP)
+    assert error.what == "cache of one sequence of 4096 tokens 2 GiB > 1 GiB for all of the cache"
+    preflight(experiment(made, vllm(cache_bytes=2 << 30)), LAPTOP)
+    preflight(experiment(made, vllm("float32", cache_bytes=4 << 30)), LAPTOP)
+    error = refused_at(CACHE, made, vllm("float32", cache_bytes=5 << 30), LAPTOP)
+    assert error.what == "weights 28 GiB + cache 5 GiB = 33 GiB > 32 GiB of 8 processors"
+
+
+@pytest.mark.parametrize("host", [ANY_HOST, Host(devices=(CPU, GPU), packages={"vllm": "0.31.0"}, clustered=True)])
+def test_where_nobody_knows_the_memory_nothing_is_refused(folder: Folder, host: Host) -> None:
+    made = folder(**LARGE)
+    weights_of(made, 70 << 30)
+    for engine in ("vllm", "torch"):
+        preflight(experiment(made, RolloutSpec(engine=engine)), host)
+
+
+def test_the_torch_engine_has_its_sum_too(folder: Folder) -> None:
+    made = folder(**LARGE)
+    weights_of(made, 7 << 30)
+    preflight(experiment(made, RolloutSpec(engine="torch", dtype="bfloat16", concurrency=1)), ONE_GPU)
+    rollout = RolloutSpec(engine="torch", dtype="bfloat16", concurrency=2)
+    error = refused_at("explorer.runner_per_model", made, rollout, ONE_GPU)
+    assert error.what == (
+        "weights 14 GiB + keys and values of 2 requests of 4096 tokens 4 GiB = 18 GiB > 16 GiB of NVIDIA T4"
+    )
+    preflight(experiment(made, rollout), LAPTOP)
+    on_cpu = RolloutSpec(engine="torch", dtype="bfloat16", concurrency=2, engine_args={"device": "cpu"})
+    preflight(experiment(made, on_cpu), ONE_GPU)
+    refused_at("model.model_path", made, RolloutSpec(engine="torch", dtype="float32"), ONE_GPU)
+
+
 def test_everything_that_is_wrong_is_said_at_once_of_the_judge_too(folder: Folder) -> None:
     made = folder(model_type="mpt", architectures=["MptForCausalLM"], num_attention_heads=8)
     spec = experiment(made)

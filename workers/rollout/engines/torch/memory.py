@@ -10,7 +10,8 @@ import torch
 from transformers import AutoConfig
 from transformers.cache_utils import DynamicCache, LinearAttentionCacheLayerMixin
 
-from rftd.workers.devices.device_memory import Need, check_memory, elements_of, number_in, settings_of
+from rftd.workers.devices.device_memory import Need, check_memory, elements_of, settings_of
+from rftd.workers.models.cached_tokens import kinds_of_layers, layer_token_bytes
 from rftd.workers.models.pretrained import outlined_model
 from rftd.workers.rollout.engines.torch.cache import SLACK_COLUMNS
 
@@ -50,19 +51,8 @@ def generation_needs(folder: Path, *, slots: int, max_len: int, dtype: torch.dty
 
 def _cached_token_bytes(settings: dict[str, Any], dtype: torch.dtype) -> int:
     """The size of one token's keys and values in all layers that attend, by the settings of the model."""
-    kinds = _kinds_of_layers(settings)
-    layers = sum("attention" in kind and "linear" not in kind for kind in kinds)
-    heads = number_in(settings, "num_attention_heads", "n_head")
-    groups = number_in(settings, "num_key_value_heads") or heads
-    width = number_in(settings, "hidden_size", "n_embd", "d_model")
-    head_size = number_in(settings, "head_dim") or (width // heads if heads else 0)
-    return 0 if _COMPACT & settings.keys() else 2 * layers * groups * head_size * dtype.itemsize
-
-
-def _kinds_of_layers(settings: dict[str, Any]) -> list[str]:
-    """The kind of each layer, as the model's settings name them; all attend if they name none."""
-    named = settings.get("layer_types") or settings.get("layers_block_type") or settings.get("block_types")
-    return named or ["attention"] * number_in(settings, "num_hidden_layers", "n_layer", "num_layers")
+    layers = sum("attention" in kind and "linear" not in kind for kind in kinds_of_layers(settings))
+    return 0 if _COMPACT & settings.keys() else layers * layer_token_bytes(settings, dtype.itemsize)
 
 
 class _Kept(NamedTuple):
@@ -82,7 +72,7 @@ def _kept_by_one(folder: Path, settings: dict[str, Any], *, max_len: int, dtype:
     """
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
-        attends = all("attention" in kind for kind in _kinds_of_layers(settings))
+        attends = all("attention" in kind for kind in kinds_of_layers(settings))
         if attends and not any(map(_is_recurrent, DynamicCache(config=config).layers)):
             return None
         model = outlined_model(folder, dtype=dtype)

@@ -6,7 +6,7 @@ arguments  its `extra_engine_args`, vLLM's own arguments, and its opening
 refused    the arguments of vLLM that a file cannot give, with the reasons
 async_engine_args
            the names and types of vLLM's arguments, written by a program
-checks     what is refused at submission: models that vLLM does not have, heads that a CPU does not have
+checks     what is refused at submission: models and heads that vLLM does not have, memory that is too small
 architectures  the models that it has: a table that is written from the installed vLLM
 engine     the asyncio front: `VllmRolloutEngine`
 start      the start of vLLM's own front, and what its requests have in common

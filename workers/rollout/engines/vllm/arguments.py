@@ -11,7 +11,7 @@ import msgspec
 from rftd.ops.errors import ConfigError
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
-from rftd.workers.rollout.engines.vllm.checks import check_architecture, check_heads
+from rftd.workers.rollout.engines.vllm.checks import check_architecture, check_heads, check_room
 from rftd.workers.rollout.engines.vllm.refused import NEEDS, REFUSED, not_given
 from rftd.workers.rollout.engines.vllm.watchdog import HANG_S
 
@@ -98,4 +98,6 @@ async def _open(opening: EngineOpening[VllmArgs]) -> RolloutEngine:
     )
 
 
-ENGINE: Final = RolloutEngineDefinition(arguments=VllmArgs, open=_open, checks=(check_architecture, check_heads))
+ENGINE: Final = RolloutEngineDefinition(
+    arguments=VllmArgs, open=_open, checks=(check_architecture, check_heads, check_room)
+)

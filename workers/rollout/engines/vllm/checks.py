@@ -7,15 +7,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from rftd.ops.errors import DataError
-from rftd.workers.devices.device_memory import number_in, settings_of
+from rftd.ops.errors import ConfigError, DataError
+from rftd.workers.devices.device_memory import Need, elements_of, number_in, settings_of, shown, terms_of
 from rftd.workers.devices.engine_build import CPU_BUILD, CUDA_BUILD, EngineBuild, vllm_build
+from rftd.workers.devices.host import Device
+from rftd.workers.models.cached_tokens import least_cache_bytes
 from rftd.workers.models.model_type import causal_architectures, read_config
 from rftd.workers.rollout.engines.definition import EnginePlan
 from rftd.workers.rollout.engines.vllm.architectures import CPU_HEADS, KNOWN, NOT_CARRIED, SIZED_HEADS
 
 _FIELD: Final = "model.model_path"
 _TORCH: Final = "write explorer.rollout_model.engine_type: torch, which runs it, or use another model"
+_CACHE_FIELD: Final = "explorer.rollout_model.extra_engine_args.kv_cache_memory_bytes"
+CPU_CACHE_BYTES: Final = 1 << 30
+"""The size of the cache on a CPU, where the file names none."""
 _OTHER_CLASS: Final = frozenset({"hf_overrides", "model_class_overrides", "model_impl"})
 """Arguments of vLLM by which a model is run as another class than config.json says."""
 
@@ -76,6 +81,74 @@ def check_heads(plan: EnginePlan[Any]) -> None:
             field=_FIELD,
             fix=_TORCH,
         )
+
+
+def check_room(plan: EnginePlan[Any]) -> None:
+    """Raises ConfigError, with the sum, if weights and the cache of one longest text exceed what the engine is given.
+
+    That is what vLLM needs to start at all. What it needs besides, and what others hold meanwhile, is not counted.
+    """
+    device = _device(plan)
+    if device is None:
+        return
+    needs = plan.rollout.needs
+    on_gpu = device.kind == "cuda"
+    folder = Path(plan.model.path)
+    settings = settings_of(folder)
+    # Packed weights are smaller than what they stand for.
+    element_bytes = 1 if "quantization_config" in settings else _element_bytes(plan.rollout.dtype)
+    weights = Need("weights", elements_of(folder) * element_bytes // needs.tensor_parallel_size)
+    kept = "auto" if "kv_cache_dtype" not in plan.arguments.vllm else str(plan.arguments.vllm["kv_cache_dtype"])
+    cached_bytes = least_cache_bytes(
+        settings,
+        plan.model.max_model_len,
+        _element_bytes(plan.rollout.dtype) if kept == "auto" else 1,
+        spread=needs.tensor_parallel_size,
+    )
+    cache = Need(f"cache of one sequence of {plan.model.max_model_len} tokens", cached_bytes)
+    given_bytes = plan.arguments.kv_cache_memory_bytes or (0 if on_gpu else CPU_CACHE_BYTES)
+    if given_bytes:
+        if cache.size_bytes > given_bytes:
+            raise ConfigError(
+                f"{terms_of([cache])} > {shown(given_bytes)} for all of the cache",
+                field=_CACHE_FIELD,
+                fix=f"set it to {cache.size_bytes} at least, or lower model.max_model_len",
+            )
+        _check_sum([weights, Need("cache", given_bytes)], device, 1.0, _CACHE_FIELD, "lower it")
+    else:
+        share = needs.gpu_memory_utilization
+        _check_sum([weights, cache], device, share, "explorer.rollout_model.gpu_memory_utilization", "raise it")
+
+
+def _check_sum(needs: list[Need], device: Device, share: float, field: str, first: str) -> None:
+    sum_bytes = sum(need.size_bytes for need in needs)
+    room_bytes = int(share * device.memory_bytes)
+    if sum_bytes <= room_bytes:
+        return
+    part = f"{share:g} × " if share < 1 else ""
+    of_it = f" = {shown(room_bytes)}" if share < 1 else ""
+    helps = first if share < 1 and sum_bytes <= device.memory_bytes else ""
+    more = "model.max_model_len, explorer.rollout_model.dtype bfloat16, or a smaller model"
+    if device.kind == "cuda":
+        more = f"explorer.rollout_model.tensor_parallel_size to share it out; a smaller {more}"
+    raise ConfigError(
+        f"{terms_of(needs)} = {shown(sum_bytes)} > {part}{shown(device.memory_bytes)} of {device.name}{of_it}",
+        field=field,
+        fix=", or ".join(filter(None, (helps, f"take {more}"))),
+    )
+
+
+def _element_bytes(dtype: str) -> int:
+    return 4 if dtype == "float32" else 2
+
+
+def _device(plan: EnginePlan[Any]) -> Device | None:
+    """The largest device of the kind that it computes on; None where nobody knows its memory."""
+    where = computes_on(plan)
+    if not plan.host.seen or plan.host.clustered:
+        return None
+    devices = [each for each in plan.host.devices if each.kind == where and each.memory_bytes]
+    return max(devices, key=lambda each: each.memory_bytes, default=None)
 
 
 def computes_on(plan: EnginePlan[Any]) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Final
+from typing import Any
 
 from rftd.ops.errors import ConfigError
-
-_CPU_CACHE_BYTES: Final = 1 << 30
+from rftd.workers.rollout.engines.vllm.checks import CPU_CACHE_BYTES
 
 
 def start(arguments: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
@@ -27,7 +26,7 @@ def start(arguments: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
     if found == "cpu":
         # A share of the machine's memory would be taken from everybody else; compiling takes minutes for nothing.
         arguments.pop("gpu_memory_utilization", None)
-        arguments.setdefault("kv_cache_memory_bytes", _CPU_CACHE_BYTES)
+        arguments.setdefault("kv_cache_memory_bytes", CPU_CACHE_BYTES)
         arguments["enforce_eager"] = True
     counters = EngineCounters()
     llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[counters])
