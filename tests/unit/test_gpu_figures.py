@@ -23,9 +23,9 @@ def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_without_a_gpu_it_says_so_and_with_a_tiny_model_it_measures_all_of_its_figures() -> None:
     refused = ran()
-    assert refused.returncode == 1
-    assert refused.stderr.endswith("not run: no GPU\n")
-    done = ran("--tiny")
+    assert (refused.returncode, refused.stdout) == (0, "not run: no GPU\n"), "make bench goes on"
+    # vLLM has a test of its own, in tests/engines.
+    done = ran("--tiny", "--engines", "torch")
     assert done.returncode == 0, done.stderr
     (model,) = json.loads(done.stdout)["models"]
     torch = model["torch"]
