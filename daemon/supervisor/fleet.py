@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -11,18 +11,20 @@ import msgspec
 from rftd.daemon.why.scene import Process
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import DiskFullError, LogLossError, UnreachableError
+from rftd.ops.errors import DataError, DiskFullError, LogLossError, UnreachableError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.processors import most
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
 from rftd.streams.folds.roster import Gone
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.split_submission import HALF_OF, ROLES
+from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import REFUSALS, WORKER_FAILS, Obstacle, Trouble, of_refusal
-from rftd.workers.launcher.executor import NO_WORKER, Executor, Handle, WorkerOrder
+from rftd.workers.launcher.executor import NO_WORKER, UNFIT_PLACE, Executor, Handle, WorkerOrder
+from rftd.workers.membership import this_process
 
 
 class Berth(msgspec.Struct, kw_only=True):
@@ -72,6 +74,7 @@ class Fleet:
         self._executor = executor
         self._liveness = liveness
         self._clock = clock
+        self._here = this_process()
         self._log = log
         self._ids = ids
         self._start_timeout_s = start_timeout_s
@@ -258,6 +261,9 @@ class Fleet:
             berth.restarts = min(berth.restarts, limits.RESTARTS_IN_A_ROW)
         delay_s = _delay_s(berth.restarts)
         said = self._state.roster.gone.get(berth.order.worker)
+        if code == UNFIT_PLACE and said is None:
+            # Where it was placed it could not even join. Files or a release are missing there, which a person mends.
+            said = Gone(role=berth.order.role, slot=berth.order.slot, code=DataError.code, reason=berth.last_why)
         berth.refused = said if code != 0 and said is not None and said.code in REFUSALS else None
         self.met_loss = self.met_loss or berth.last_why.startswith(LogLossError.code)
         if berth.refused is not None:
@@ -275,7 +281,9 @@ class Fleet:
         others = [berth for berth in self._berths if berth.order.role == refused.role and self._wanted(berth)]
         if any(berth.refused is None for berth in others):
             return limits.CONDEMNED_S
-        self.trouble = self.trouble or of_refusal(refused, ours=True)
+        # On a cluster the environment of another machine's worker is its own: another node may suit it.
+        here = not refused.host or refused.host == self._here.host
+        self.trouble = self.trouble or of_refusal(refused, ours=here)
         for berth in others:  # each of them is asked anew once the experiment goes on
             berth.refused = None
             berth.start_at_s = 0.0
@@ -348,8 +356,6 @@ class Fleet:
 def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterator[WorkerOrder]:
     """One trainer, and explorers if any stage explores or evaluates."""
     logs = Path(spec.job_dir) / "log"
-    models = {stage.model.path for stage in spec.stages}
-    paths = tuple(sorted(path for path in models if Path(path).is_absolute()))
     namespace = spec.cluster.namespace or f"{spec.project}/{spec.name}"
     cluster = msgspec.structs.replace(spec.cluster, namespace=namespace)
     yield WorkerOrder(
@@ -360,7 +366,7 @@ def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterat
         log_path=logs / "trainer.log",
         devices=max(stage.trainer.devices for stage in spec.stages),
         cluster=cluster,
-        paths=paths,
+        paths=read_by("trainer", spec.stages),
         spine_offset=spine_offset,
     )
     exploring = [stage for stage in spec.stages if stage.kind != "train"]
@@ -375,10 +381,23 @@ def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterat
             devices=max(stage.rollout.needs.devices for stage in exploring),
             start_timeout_s=max(stage.rollout.needs.start_timeout_s for stage in exploring),
             cluster=cluster,
-            paths=paths,
+            paths=read_by("explorer", exploring),
             environment=tuple(sorted({name for stage in exploring for name in stage.rollout.environment})),
             spine_offset=spine_offset,
         )
+
+
+def read_by(role: str, stages: Iterable[StageSpec]) -> tuple[str, ...]:
+    """The folders and files of models and datasets that workers of a role read, which must be where they run."""
+    found: set[str] = set()
+    for stage in stages:
+        found |= {stage.model.path, stage.model.lora.path if stage.model.lora is not None else ""}
+        if role == "trainer":
+            dataset = stage.dataset.path if stage.dataset is not None else ""
+            found |= {stage.trainer.critic_path, stage.trainer.teacher_path, dataset}
+        else:
+            found |= {each.path for each in (*tasksets_of(stage), *stage.evals, *stage.auxiliary)}
+    return tuple(sorted(path for path in found if Path(path).is_absolute()))
 
 
 def _delay_s(restarts: int) -> float:

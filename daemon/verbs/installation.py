@@ -25,11 +25,12 @@ def doctor(ctx: click.Context, log_at: LogUrl | None, postgres: str | None) -> N
 
     Exit 1 if a check fails.
     """
+    import os
     from pathlib import Path
 
     from rftd.daemon.doctor.cluster import check_log, check_postgres
     from rftd.daemon.doctor.daemon import check_daemon, check_endpoint
-    from rftd.daemon.doctor.engines import check_devices, check_engines, check_ray
+    from rftd.daemon.doctor.engines import check_devices, check_engines, check_ray, check_tinker
     from rftd.daemon.doctor.machine import check_folder, check_identity, check_packages, check_python
     from rftd.workers.devices.discovery import find_host
 
@@ -42,7 +43,8 @@ def doctor(ctx: click.Context, log_at: LogUrl | None, postgres: str | None) -> N
         *check_packages(),
         *check_devices(host),
         *check_engines(host),
-        *check_ray(),
+        *check_ray(host),
+        *check_tinker(host, os.environ),
         *check_folder(folder),
         *check_log(log_at),
         *check_postgres(postgres),

@@ -13,6 +13,8 @@ from rftd.streams.cluster import ClusterSpec
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.devices.host import Host
 
+UNFIT_PLACE: Final = 78
+"""The exit code of a worker that never joined: the place that it was given lacks what it needs."""
 NO_WORKER: Final = UUID(int=0)
 """The id in an order that nobody has started yet."""
 

@@ -108,10 +108,10 @@ def refusal_of(order: ActorOrder, node: str) -> str:
     """The reason why a worker cannot run on this node; empty if it can."""
     here = release_of("rftd")
     if here != order.release:
-        return f"node {node} has rftd {here}, and the daemon is of {order.release}: install the same one"
+        return f"node {node} has rftd {here}, and the daemon is of {order.release}; fix: install the same one"
     for path in order.paths:
         if not Path(path).exists():
-            return f"node {node} has no {path}: the folders of job, models and datasets must be on every node"
+            return f"node {node} has no {path}; fix: give every node the folders of job, models and datasets"
     return ""
 
 

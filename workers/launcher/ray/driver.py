@@ -25,6 +25,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rftd.ops.decoding import json_decoder
 from rftd.workers.guest import Outcome
+from rftd.workers.launcher.executor import UNFIT_PLACE
 from rftd.workers.launcher.leftovers import MARK
 from rftd.workers.launcher.ray.actor import ActorBegun, WorkerActor
 from rftd.workers.launcher.ray.cluster import RayCluster
@@ -50,8 +51,6 @@ NO_ACTOR: Final = (
     "no actor of Ray's has its name: it has ended, or a daemon without --workers ray started it; in that case another "
     "takes its place, and it leaves"
 )
-REFUSED: Final = 78
-"""The exit code of a worker that its node cannot run."""
 
 
 class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +178,7 @@ class Tracked:
             return
         begun = json_decoder(ActorBegun).decode(ray.get(self._begun))
         if begun.refusal:
-            self._end(REFUSED, begun.refusal)
+            self._end(UNFIT_PLACE, begun.refusal)
             return
         self._ended = self.actor.outcome.remote()
         node = cluster.node_of(self.name)

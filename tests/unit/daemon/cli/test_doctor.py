@@ -15,7 +15,7 @@ from synthetic.daemon.command_line import Rftd, Served
 
 import rftd.ops as ours
 from rftd.daemon.doctor.daemon import check_daemon, check_endpoint
-from rftd.daemon.doctor.engines import check_devices, check_engines
+from rftd.daemon.doctor.engines import check_devices, check_engines, check_ray, check_tinker
 from rftd.daemon.doctor.machine import check_folder, check_identity, check_packages, check_python
 from rftd.daemon.settings import Settings
 from rftd.workers.devices.host import Device, Host
@@ -26,7 +26,10 @@ def test_a_fit_machine(rftd: Rftd) -> None:
     report = json.loads(said.out)
     found = {check["check"]: check for check in report["checks"]}
     assert {"python", "assertions", "identity", "packages", "folder", "disk", "daemon"} <= set(found)
-    assert {"device", "engine torch", "engine vllm", "engine verl", "launcher ray"} <= set(found)
+    assert {"device", "engine torch", "engine vllm", "engine verl", "kernels flash-attn", "strategy megatron"} <= set(
+        found
+    )
+    assert {"launcher ray", "service tinker"} <= set(found)
     assert found["daemon"]["status"] == "ok"
     assert said.status == 0
     assert report["ok"] is True
@@ -71,16 +74,59 @@ def test_devices_and_engines() -> None:
         "cpu 0: 16 processors, 64.0 GiB",
         "no GPU (there is no nvidia-smi)",
     ]
-    _, without, _ = check_engines(laptop)
+    _, without, *_ = check_engines(laptop)
     assert (without.status, without.what) == ("ok", "cannot generate: vLLM is not installed")
     assert "make engines-cpu" in without.fix
     bare = Host(devices=(cpu, gpu))
     assert check_devices(bare)[1].what == "cuda 1: NVIDIA L4, 24.0 GiB"
-    _, missing, _ = check_engines(bare)
+    _, missing, *_ = check_engines(bare)
     assert missing.status == "warn", "a GPU that the faster engine could use"
     assert "rftd[vllm]" in missing.fix
-    _, there, _ = check_engines(Host(devices=(cpu, gpu), packages={"vllm": "0.31.0"}))
+    _, there, *_ = check_engines(Host(devices=(cpu, gpu), packages={"vllm": "0.31.0"}))
     assert (there.status, there.what) == ("ok", "vllm 0.31.0 can generate on the GPUs")
+
+
+@pytest.mark.parametrize(
+    ("packages", "environ", "what"),
+    [
+        ({}, {}, "not installed, and needed for model.tinker alone; neither TINKER_API_KEY nor TRINITY_API_KEY is set"),
+        ({}, {"TRINITY_API_KEY": "tml-1"}, "not installed, and needed for model.tinker alone; TRINITY_API_KEY is set"),
+        (
+            {"tinker": "0.38.0"},
+            {"TINKER_API_KEY": " "},
+            "tinker 0.38.0 cannot train or generate: neither TINKER_API_KEY",
+        ),
+        (
+            {"tinker": "0.38.0"},
+            {"TINKER_API_KEY": "tml-1"},
+            "tinker 0.38.0 can train and generate; TINKER_API_KEY is set",
+        ),
+    ],
+)
+def test_the_service_and_the_variable_of_its_key_never_its_value(
+    packages: dict[str, str], environ: dict[str, str], what: str
+) -> None:
+    [finding] = check_tinker(Host(packages=packages), environ)
+    assert finding.what.startswith(what)
+    assert "tml-1" not in f"{finding}"
+    assert ("rftd[tinker]" in finding.fix) == ("tinker" not in packages)
+
+
+def test_kernels_and_strategies_that_engines_would_use() -> None:
+    gpu = Device(kind="cuda", index=0, name="NVIDIA L4", memory_bytes=24 * 1024**3, visible="0")
+
+    def said(*devices: Device, **packages: str) -> dict[str, str]:
+        host = Host(devices=devices, packages={name.replace("_", "-"): each for name, each in packages.items()})
+        return {each.check: each.what for each in (*check_engines(host), *check_ray(host))}
+
+    bare, full = said(gpu), said(gpu, flash_attn="2.8.3", megatron_core="0.14.0", ray="2.60.0")
+    assert bare["kernels flash-attn"].startswith("not installed, and needed for verl's texts without padding")
+    assert "no GPU for it" in said(flash_attn="2.8.3")["kernels flash-attn"]
+    assert full["kernels flash-attn"].startswith("flash-attn 2.8.3 is there")
+    assert bare["strategy megatron"].startswith("not installed, and not used: this release trains with verl's FSDP2")
+    assert full["strategy megatron"].startswith("megatron-core 0.14.0 is installed, and not used")
+    assert bare["launcher ray"].startswith("not installed")
+    assert full["launcher ray"] == "ray 2.60.0 can place workers: rftd serve --workers ray"
 
 
 def test_folders(tmp_path: Path) -> None:

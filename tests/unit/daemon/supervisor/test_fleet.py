@@ -11,16 +11,19 @@ import msgspec
 import pytest
 from synthetic.worlds.desk import Desk
 
-from rftd.daemon.supervisor.fleet import Fleet
+from rftd.daemon.supervisor.fleet import Fleet, read_by
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.logs import logger
 from rftd.ops.words import Words
+from rftd.streams.auxiliary import AuxiliarySpec
+from rftd.streams.events.experiment import ExperimentFailed
 from rftd.streams.events.worker import Heartbeat, WorkerLost, WorkerStarted, WorkerStopped
+from rftd.streams.spec import LoraSpec, TasksetSpec, TrainerSpec
 from rftd.workers.control.liveness import Liveness
-from rftd.workers.control.obstacle import WORKER_FAILS
+from rftd.workers.control.obstacle import REFUSED, WORKER_FAILS, Obstacle
 from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.launcher.executor import Handle, WorkerOrder
+from rftd.workers.launcher.executor import UNFIT_PLACE, Handle, WorkerOrder
 from rftd.workers.membership import this_process
 
 pytestmark = pytest.mark.anyio
@@ -39,8 +42,12 @@ class Process:
         self.killed = False
         self.deaf = False
         """Not even a kill ends it."""
+        self.code: int | None = None
+        """The exit code of one that ended by itself."""
 
     def exit_code(self) -> int | None:
+        if self.code is not None:
+            return self.code
         return -9 if self.killed and not self.deaf else None
 
     def terminate(self) -> None:
@@ -292,3 +299,52 @@ async def test_an_ordered_worker_is_known_by_its_id_wherever_its_process_runs() 
     assert place.last_why == "X: why", "its own reason, though its exit code says a signal"
     await harbour.after(10.0)
     assert harbour.processes.of("explorer")[-1].order.worker != first.worker, "each start has an id of its own"
+
+
+async def test_a_node_that_lacks_what_a_worker_needs_pauses_the_experiment_with_the_reason() -> None:
+    harbour = Harbour()
+    await harbour.after(0.0)
+    [trainer] = harbour.processes.of("trainer")
+    trainer.reason = "node 10.0.0.2 has no /models/m; fix: give every node the folders"
+    trainer.code = UNFIT_PLACE
+    await harbour.after(1.0)
+    trouble = harbour.fleet.trouble
+    assert isinstance(trouble, Obstacle)
+    assert (trouble.cause, trouble.fix) == (REFUSED, "give every node the folders")
+    assert trouble.reason == "its trainer refuses: RFTD-DAT-001: node 10.0.0.2 has no /models/m"
+
+
+@pytest.mark.parametrize(("host", "kind"), [(platform.node(), ExperimentFailed), ("10.0.0.2", Obstacle)])
+async def test_a_part_that_another_machine_lacks_may_be_on_the_next_node(host: str, kind: type[object]) -> None:
+    """Here the daemon has looked for it: what a worker still refuses will never suit it."""
+    harbour = Harbour()
+    await harbour.after(0.0)
+    [trainer] = harbour.processes.of("trainer")
+    started = harbour.join(trainer, host=host)
+    stopped = WorkerStopped(
+        worker=started.worker, role="trainer", slot=-1, code="RFTD-CFG-001", reason="unknown policy loss 'theirs'"
+    )
+    harbour.desk.put(stopped, key=started.worker)
+    trainer.code = 2
+    await harbour.after(1.0)
+    assert isinstance(harbour.fleet.trouble, kind)
+    assert "unknown policy loss" in harbour.fleet.trouble.reason
+
+
+def test_each_role_needs_the_models_and_datasets_that_it_reads() -> None:
+    taskset = TasksetSpec(name="t", path="/d/tasks")
+    spec = Desk().state.spine.spec
+    assert spec is not None
+    lora = LoraSpec(rank=1, alpha=1.0, path="/m/adapter")
+    stage = msgspec.structs.replace(
+        spec.stages[0],
+        model=msgspec.structs.replace(spec.stages[0].model, path="/m/base", lora=lora),
+        trainer=TrainerSpec(critic_path="/m/critic", teacher_path="/m/teacher"),
+        taskset=taskset,
+        dataset=msgspec.structs.replace(taskset, path="/d/rows"),
+        evals=(msgspec.structs.replace(taskset, path="/d/held"), msgspec.structs.replace(taskset, path="hub/name")),
+        auxiliary=(AuxiliarySpec(name="judge", path="/m/judge"), AuxiliarySpec(name="far")),
+    )
+    both = {"/m/base", "/m/adapter"}
+    assert set(read_by("trainer", [stage])) == both | {"/m/critic", "/m/teacher", "/d/rows"}
+    assert set(read_by("explorer", [stage])) == both | {"/d/tasks", "/d/held", "/m/judge"}
