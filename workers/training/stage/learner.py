@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from rftd.streams.spec import OptimizerSpec
 from rftd.workers.training.engine import TrainSample
 from rftd.workers.training.losses.aggregation import Aggregation
 from rftd.workers.training.stage.micro_batch import MicroBatch
@@ -70,8 +71,8 @@ class ValueLearner(Gradient, Protocol[M_contra]):
     """The critic."""
 
     @property
-    def rate(self) -> float:
-        """Its learning rate, which is constant."""
+    def schedule(self) -> OptimizerSpec:
+        """Its optimizer, by whose schedule its learning rate goes from step to step of the stage."""
         ...
 
     @property

@@ -47,7 +47,9 @@ class StageTraining(Generic[M]):
         updates = Updates.of(batch, self._spec, objective, self._learner, seed=self._seed)
         if objective.needs_old_logprobs:
             check_logprobs(batch)
-        rate = learning_rate(self._spec.algorithm.optimizer, batch.stage_step, self._spec.total_steps)
+        total_steps = self._spec.total_steps
+        rate = learning_rate(self._spec.algorithm.optimizer, batch.stage_step, total_steps)
+        critic = self._learner.critic
         reported: dict[str, float] = {}
         # Before the first forward pass: a NaN among the inputs would name the loss, and not the sample that brought it.
         reason = nonfinite.unusable(batch.samples)
@@ -59,6 +61,7 @@ class StageTraining(Generic[M]):
                 batch=batch,
                 updates=updates,
                 rate=rate,
+                critic_rate=0.0 if critic is None else learning_rate(critic.schedule, batch.stage_step, total_steps),
                 kl_coef=self._kl_coef,
                 penalty_coef=self._penalty_coef,
             )

@@ -40,6 +40,8 @@ class BatchSteps(Generic[M]):
     updates: Updates[M]
     rate: float
     """The policy's learning rate."""
+    critic_rate: float
+    """The critic's; 0 without one."""
     kl_coef: float
     penalty_coef: float
 
@@ -72,7 +74,7 @@ class BatchSteps(Generic[M]):
                     continue
                 figures.append(found)
                 if critic is not None and _trained(of_critic):
-                    critic.step(critic.rate)
+                    critic.step(self.critic_rate)
                 if self._trains_policy and _trained(of_policy):
                     self.learner.step(self.rate)
             finally:
@@ -131,7 +133,7 @@ class BatchSteps(Generic[M]):
 
         found = _summed(critic.accumulate(trained, loss))
         norm = critic.clip(critic.grad_clip)
-        return found | ({} if norm is None else {"critic/grad_norm": norm}) | {"critic/lr": critic.rate}
+        return found | ({} if norm is None else {"critic/grad_norm": norm}) | {"critic/lr": self.critic_rate}
 
     def _loss_tokens(self, micro: M, found: PolicyValues, passed: Passed) -> LossTokens:
         """The tokens of one micro-batch, with all that a loss may look at and the policy's gradient."""

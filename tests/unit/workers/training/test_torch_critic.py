@@ -68,6 +68,36 @@ def test_a_critic_learns_what_return_to_expect(
     assert found[-1]["critic/values/mean"] == pytest.approx(rewards, abs=0.1)
 
 
+def test_a_critic_has_a_schedule_of_its_own(
+    open_engine: Open, make_stage: Make, make_batch: MakeBatch, tiny_model: Path
+) -> None:
+    """A quarter of eight steps is warm-up, then a cosine to a tenth; the policy's rate stays what it is."""
+    stage = msgspec.structs.replace(make_stage(), total_steps=8)
+    own = {"critic_lr_warmup_steps_ratio": 0.25, "critic_lr_scheduler_type": "cosine", "critic_min_lr_ratio": 0.1}
+    spec = advantage(stage, "ppo", critic_path=str(tiny_model), engine_args={"critic_lr": 1e-3, **own})
+    engine = open_engine(spec)
+    batch = rewarded(make_batch(1))
+    steps = (1, 2, 5, 8)
+    found = [engine.train(msgspec.structs.replace(batch, step=step, stage_step=step)).metrics for step in steps]
+    assert [each["critic/lr"] for each in found] == pytest.approx([0.5e-3, 1e-3, 0.55e-3, 1e-4])
+    assert len({each["actor/lr"] for each in found}) == 1
+
+
+def test_a_critics_weights_decay_by_its_own_argument(
+    open_engine: Open, make_stage: Make, make_batch: MakeBatch, tiny_model: Path
+) -> None:
+    """Of two critics that differ in it alone, the second step's losses differ."""
+    sums: dict[float, set[str]] = {0.0: set(), 0.5: set()}
+    for decay, found in sums.items():
+        args = {"critic_lr": 0.1, "critic_weight_decay": decay}
+        engine = open_engine(advantage(make_stage(), "ppo", critic_path=str(tiny_model), engine_args=args))
+        batch = rewarded(make_batch(1))
+        for step in (1, 2):
+            result = engine.train(msgspec.structs.replace(batch, step=step, stage_step=step))
+        found.add(f"{result.metrics['critic/vf_loss']:.9g}")
+    assert sums[0.0] != sums[0.5]
+
+
 def test_the_policy_waits_for_its_critic(
     open_engine: Open, make_stage: Make, make_batch: MakeBatch, tiny_model: Path
 ) -> None:
@@ -86,7 +116,10 @@ def test_the_policy_waits_for_its_critic(
 def test_the_value_loss_is_the_formulas(tiny_model: Path, open_engine: Open, make_stage: Make) -> None:
     """Half the mean of the worse of two squares, by a loop; and its gradient by differences."""
     arguments = TorchTrainerArgs(critic_clip=0.2, critic_grad_clip=1e9)
-    critic = Critic(tiny_model, torch.device("cpu"), arguments, precision=nullcontext, decay_all=False, trusted=False)
+    optimizer = arguments.optimizer(8, decay_all=False)
+    critic = Critic(
+        tiny_model, torch.device("cpu"), arguments, precision=nullcontext, optimizer=optimizer, trusted=False
+    )
     torch.manual_seed(0)
     critic._head.weight.data.normal_(0, 0.05)
     micro = packed_batch(open_engine(make_stage()))

@@ -11,6 +11,7 @@ from rftd.ops import limits
 from rftd.ops.plugin_arguments import parsed
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.training.engine import TrainerEngine
+from rftd.workers.training.engines.critic_arguments import CriticArgs
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.memory_needs import held_need, training_needs
 from rftd.workers.training.ranks.controller import TIMEOUT_S, RankedEngine, RankPlan
@@ -19,7 +20,7 @@ from rftd.workers.training.ranks.messages import RankPlace
 DEVICE: Final = "trainer.engine_args.device"
 
 
-class TorchTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TorchTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings that the experiment file may give below `trainer.engine_args`."""
 
     device: DeviceName = "auto"
@@ -32,11 +33,6 @@ class TorchTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     gradient_checkpointing: bool = False
     """True: one state per layer is kept and the rest computed again for the gradient: less memory, a third more
     time."""
-    critic_lr: float = 1e-5
-    """The critic's learning rate, which is constant: `algorithm.optimizer` is the policy's alone."""
-    critic_clip: float = 0.5
-    """The farthest that one step may move a value, in units of the return."""
-    critic_grad_clip: float = 1.0
     ranks: Annotated[int, msgspec.Meta(ge=0, le=limits.RANKS)] = 0
     """The processes that share the micro-batches of each step, each with the whole model; 0: the trainer process alone.
 

@@ -33,7 +33,7 @@ class Critic:
         arguments: TorchTrainerArgs,
         *,
         precision: Precision,
-        decay_all: bool,
+        optimizer: OptimizerSpec,
         trusted: bool,
     ) -> None:
         self._device = device
@@ -43,14 +43,13 @@ class Critic:
         width: int = self._decoder.config.hidden_size
         self._head = torch.nn.Linear(width, 1, bias=False, device=device)
         torch.nn.init.zeros_(self._head.weight)  # at first every return is expected to be zero
-        self._optimizer = make_optimizer(
-            OptimizerSpec(lr=arguments.critic_lr, weight_decay=0.01, decay_all=decay_all), self._named()
-        )
+        self._schedule = optimizer
+        self._optimizer = make_optimizer(optimizer, self._named())
 
     @property
-    def rate(self) -> float:
-        """`critic_lr`."""
-        return self._arguments.critic_lr
+    def schedule(self) -> OptimizerSpec:
+        """Its optimizer, by whose schedule its learning rate goes."""
+        return self._schedule
 
     @property
     def value_clip(self) -> float:

@@ -103,7 +103,7 @@ class SharedCritic(SummedGradient, Generic[M]):
     def __init__(self, own: ValueLearner[M], parameters: Parameters, device: torch.device) -> None:
         super().__init__(own, parameters, device)
         self._critic = own
-        self.rate = own.rate
+        self.schedule = own.schedule
         self.value_clip = own.value_clip
         self.grad_clip = own.grad_clip
 

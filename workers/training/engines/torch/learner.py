@@ -75,7 +75,7 @@ class TorchLearner:
                 device,
                 arguments,
                 precision=precision,
-                decay_all=spec.algorithm.optimizer.decay_all,
+                optimizer=arguments.optimizer(spec.total_steps, decay_all=spec.algorithm.optimizer.decay_all),
                 trusted=spec.model.trust_remote_code,
             )
         if "teacher_logprobs" in needs:

@@ -16,6 +16,7 @@ from rftd.streams.spec import StageSpec
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.devices.device_memory import Need
 from rftd.workers.training.engine import TrainerEngine
+from rftd.workers.training.engines.critic_arguments import CriticArgs
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.losses.demands import Part
 from rftd.workers.training.memory_needs import training_needs
@@ -25,7 +26,7 @@ from rftd.workers.training.ranks.messages import RankPlace
 DEVICE: Final = "trainer.engine_args.device"
 
 
-class VerlTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class VerlTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings below `trainer.engine_args`. Fields of the guide's `trainer_config` come here under verl's names."""
 
     device: DeviceName = "auto"
@@ -62,11 +63,6 @@ class VerlTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The longest that one call of the ranks may take, a step or a checkpoint."""
     save_strategy: Literal["unrestricted", "single_thread", "single_process", "single_node"] = "unrestricted"
     """The ranks write a checkpoint at once, or with `single_thread` and `single_process` one after the other."""
-    critic_lr: float = 1e-5
-    """The critic's learning rate, which is constant: `algorithm.optimizer` is the policy's alone."""
-    critic_clip: float = 0.5
-    """The farthest that one step may move a value, in units of the return."""
-    critic_grad_clip: float = 1.0
 
 
 OPENED_WITH: Final = (

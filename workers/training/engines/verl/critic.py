@@ -25,16 +25,14 @@ class VerlCritic:
         self._arguments = arguments
         model = open_model(CriticModel, Path(spec.trainer.critic_path or spec.model.path), wrapping)
         self.passes = Passes(model, shares)
-        self._optimizer = ShardedOptimizer(
-            OptimizerSpec(lr=arguments.critic_lr, weight_decay=0.01, decay_all=spec.algorithm.optimizer.decay_all),
-            model.parameters,
-        )
+        self._schedule = arguments.optimizer(spec.total_steps, decay_all=spec.algorithm.optimizer.decay_all)
+        self._optimizer = ShardedOptimizer(self._schedule, model.parameters)
         model.optimizer = self._optimizer.inner
 
     @property
-    def rate(self) -> float:
-        """`critic_lr`."""
-        return self._arguments.critic_lr
+    def schedule(self) -> OptimizerSpec:
+        """Its optimizer, by whose schedule its learning rate goes."""
+        return self._schedule
 
     @property
     def value_clip(self) -> float:
