@@ -37,6 +37,7 @@ def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
         (("explorer", "api_port"), ("explorer", "proxy_port")),
         # veRL's place for it, which the guide's examples have.
         (("trainer", "trainer_config", "trainer", "critic_warmup"), ("trainer", "critic_warmup")),
+        (("trainer", "trainer_config", "trainer", "max_actor_ckpt_to_keep"), ("trainer", "max_checkpoints_to_keep")),
     ]
     # A stage has the same sections as the file, so that each move exists below `stages` as well.
     return tuple(pairs) + tuple((("stages", "*", *old), ("stages", "*", *new)) for old, new in pairs)
@@ -117,10 +118,8 @@ def _move(
             Issue(here, f"set twice with different values, here and as {show(target)}", fix, Contradiction, at_key=True)
         )
         return
-    if value is None:
-        # An older field that is null means that it was not given, and must not hide the current one.
-        section.setdefault(target[-1], None)
-    else:
+    # An older field that is null means that it was not given, and must not hide the current one.
+    if value is not None:
         section[target[-1]] = value
     source.moved.setdefault(target, here)
     notes.append(f"{show(here)} is the older spelling of {show(target)}")

@@ -91,8 +91,10 @@ def test_daemon_files_load(block: Block, tmp_path: Path) -> None:
 )
 @pytest.mark.usefixtures("third_parties")
 def test_experiment_files_load(block: Block, tmp_path: Path) -> None:
-    """A part of a file is laid over the README's whole one."""
-    content = overlaid(yaml.safe_load(block_named("mine.yaml").text), yaml.safe_load(block.text))
+    """A part of a file is laid over the README's whole one; a file of its own has a project and a model."""
+    content = yaml.safe_load(block.text)
+    if not {"project", "model"} <= content.keys():
+        content = overlaid(yaml.safe_load(block_named("mine.yaml").text), content)
     submission = load_text(yaml.safe_dump(content, sort_keys=False), block.place, environ={}, cwd=tmp_path)
     assert not [warning for warning in submission.warnings if "no effect" in warning]
 

@@ -51,6 +51,16 @@ def check_struct(
             notes.wrong((*path, name), what, _advice(kind, name, value) or _default(kind, name), WrongValue)
 
 
+def refused_value(kind: type[msgspec.Struct], name: str, value: object) -> str | None:
+    """What to write in the place of a value that the field of `kind` does not take; None if it takes it."""
+    try:
+        converted({name: value}, kind)
+    except msgspec.ValidationError as error:
+        reason = str(error).partition(" - at ")[0]
+        return _advice(kind, name, value) or f"{reason[:1].lower()}{reason[1:]}; {_default(kind, name)}"
+    return None
+
+
 def _advice(kind: type[msgspec.Struct], name: str, value: object) -> str | None:
     """The words that the field takes, the nearest first; None where it takes more than a few words."""
     words = list(_words(get_type_hints(kind)[name]))

@@ -10,8 +10,8 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
-from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
-from rftd.daemon.config.resolve.verl import check_tree, verl_arguments
+from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts, refused_value
+from rftd.daemon.config.resolve.verl import check_strategies, check_tree, verl_arguments, warn_without_critic
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.verl.table import critic_arguments
 from rftd.ops import limits
@@ -23,6 +23,7 @@ from rftd.workers.algorithms.registry import lookup
 from rftd.workers.devices.engine_build import how_to_install
 from rftd.workers.devices.host import Host
 from rftd.workers.training.engines import registry as trainer_engines
+from rftd.workers.training.engines.critic_arguments import CriticArgs
 from rftd.workers.training.losses.policy_loss import LossNeeds
 from rftd.workers.training.losses.registry import POLICY_LOSSES
 from rftd.workers.training.token_advantages.token_advantage import PassField, token_advantage
@@ -52,7 +53,8 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
         engine = "torch"
     else:
         check_engine(trainer_engines.ENGINES, engine, _GUIDES, ("trainer", "trainer_type"), notes)
-    check_tree(given.trainer_config or {}, notes)
+    check_tree(given.trainer_config or {}, engine, notes)
+    check_strategies(given, engine, notes)
     args, lifted = lifted_counts(given.engine_args, ("threads",), TRAINER_ARGS, notes)
     ulysses = max(given.ulysses_sequence_parallel_size, 1)
     if engine == "verl":
@@ -221,6 +223,11 @@ def with_companions(
             critic_warmup_steps=experiment.trainer.critic_warmup,
             engine_args=args,
         )
+    else:
+        warn_without_critic(experiment.trainer.trainer_config or {}, notes)
+        for field in msgspec.structs.fields(CriticArgs):
+            if trainer.engine_args.get(field.name, field.default) != field.default:
+                notes.warn(f"{show((*TRAINER_ARGS, field.name))} has no effect: the algorithm has no critic")
     if "teacher_logprobs" in needs:
         models = experiment.explorer.auxiliary_models
         path = models[0].model_path if models else None
@@ -262,6 +269,7 @@ def fields_of(algorithm: AlgorithmSpec) -> frozenset[PassField]:
 
 
 def _critic_args(config: dict[str, Any] | None, notes: Notes) -> dict[str, Any]:
+    """The arguments that the keys of the guide's critic are, checked."""
     given = (config or {}).get("critic", {})
     found: dict[str, Any] = {}
     for path, name in _CRITIC_ARGS.items():
@@ -270,9 +278,13 @@ def _critic_args(config: dict[str, Any] | None, notes: Notes) -> dict[str, Any]:
             value = value.get(key) if isinstance(value, dict) else None
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            where = ("trainer", "trainer_config", "critic", *path)
-            notes.wrong(where, f"is {value!r}", "write a number above 0", WrongValue)
-        else:
-            found[name] = float(value)
+        if name == "critic_lr_warmup_steps" and value == 0:
+            value = -1  # veRL takes the ratio then
+        where = ("trainer", "trainer_config", "critic", *path)
+        if found.setdefault(name, value) != value:
+            notes.wrong(where, f"is {value!r}, and lr_scheduler_type, which is the same, {found[name]!r}", "keep one")
+        reason = refused_value(CriticArgs, name, value)
+        if reason is not None:
+            notes.wrong(where, f"is {value!r}", reason, WrongValue)
+            del found[name]
     return found

@@ -9,7 +9,7 @@ from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Issue, Notes, UnknownField, Unsupported, WrongValue
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.daemon.config.verl.key import VerlKey
-from rftd.daemon.config.verl.table import engine_arguments, find, meant, read_elsewhere
+from rftd.daemon.config.verl.table import canonical, engine_arguments, find, keys_in, meant, read_elsewhere
 from rftd.workers.devices.host import Host
 
 _CONFIG: Final[FieldPath] = ("trainer", "trainer_config")
@@ -29,72 +29,119 @@ OWN_FIELDS: Final = {
 _TREE: Final = engine_arguments()
 """Fields below `trainer_config`, likewise."""
 _ELSEWHERE: Final = read_elsewhere()
-_LEARNING: Final = ("algorithm.", "actor_rollout_ref.actor.", "actor_rollout_ref.model.", "critic.")
+_UNWRAPPED: Final = ("actor", "ref", "rollout", "model")
+_AROUND: Final = (
+    *("project", "name", "checkpoint_root_dir", "monitor.", "cluster.", "trainer.balance_batch"),
+    "explorer.rollout_model.",
+)
+"""Fields that change neither what is learned nor what is sampled."""
 _COUNTS: Final = ("max_token_len_per_gpu", "micro_batch_size_per_gpu", "ulysses_sequence_parallel_size")
+_STRATEGIES: Final = ((*_ACTOR, "strategy"), ("critic", "strategy"))
+_GONE: Final = "leave it out: the sections are actor_rollout_ref, critic and trainer"
 _ON_GPUS: Final = ("param_offload", "optimizer_offload", "ref_param_offload", "activation_offload")
 
 
-def acts_in_verl(path: FieldPath) -> bool:
-    """True for a field of the guide's that torch takes no notice of, and verl does."""
-    return path[-2:-1] == ("trainer",) and path[-1] in (*OWN_FIELDS, "trainer_strategy", "trainer_config")
+def check_tree(config: Mapping[str, Any], engine: str, notes: Notes) -> None:
+    """Says of each key of the tree what becomes of it with this engine, unless it acts.
 
-
-def check_tree(config: Mapping[str, Any], notes: Notes) -> None:
-    """Refuses, on any engine, keys that veRL does not have, and those that would change what is learned and do not act.
-
-    The latter have a place of their own here, or none; a value that is veRL's default changes nothing.
+    A key that veRL does not have, and a value of another type, are errors; so is what would change what is learned or
+    sampled and has a place of its own here, or none. The rest is named in a warning. A value that is veRL's default
+    asks for nothing.
     """
-    for path, value in _leaves(config):
+    for written, path, value in _leaves(config):
         name = ".".join(map(str, path))
-        where = (*_CONFIG, *path)
-        near = meant(name)
+        where = (*_CONFIG, *written)
         key = find(name)
-        if near is not None:
-            fix = f"did you mean {near!r}?"
+        near = meant(name)
+        if near is not None or key is None:
+            fix = f"did you mean {near!r}?" if near is not None else _known_beside(name)
             notes.issues.append(Issue(where, "is no key of veRL", fix, UnknownField, at_key=True))
-        elif key is not None and key.name == name and path not in {*_TREE, *_ELSEWHERE}:
-            # The others are checked where they act, by what takes them.
-            wants = key.wrong(value)
-            if wants:
-                notes.wrong(where, f"is {value!r}", f"write {wants}", WrongValue)
-            elif _elsewhere(key) and value not in (None, key.default):
-                fix = f"write {key.target}" if key.target else key.note
-                notes.wrong(where, f"is {value!r}, and nothing reads it here", fix, Unsupported)
+            continue
+        known = key.name == canonical(name)
+        wants = key.wrong(value) if known else None
+        if wants:
+            notes.wrong(where, f"is {value!r}", f"write {wants}", WrongValue)
+        elif not (path in _ELSEWHERE or (path in _TREE and engine == "verl") or _asks_nothing(key, known, value)):
+            _idle_key(key, where, value, engine, notes)
 
 
-def _elsewhere(key: VerlKey) -> bool:
-    """True for a key that says what is learned, and that says it in another place here, or cannot."""
-    learned = key.name.startswith(_LEARNING) and ".checkpoint." not in key.name
-    return learned and key.fate in ("field", "rule", "person")
+def _known_beside(name: str) -> str:
+    """What veRL has in the section of a key that it does not have."""
+    known = keys_in(name.rpartition(".")[0])
+    return f"leave it out; known here: {', '.join(known[:8])}" + (", ..." if len(known) > 8 else "") if known else _GONE
+
+
+def _asks_nothing(key: VerlKey, known: bool, value: Any) -> bool:
+    """True of veRL's default; of a key that is known by its section alone, of what switches nothing on."""
+    return value in (None, "", [], {}) or (value == key.default if known else value is False)
+
+
+def _idle_key(key: VerlKey, where: FieldPath, value: Any, engine: str, notes: Notes) -> None:
+    """Refuses or warns of a key that nothing reads with this engine."""
+    if key.argument:
+        notes.warn(f"{show(where)} has no effect: it is verl's, and {engine} trains")
+    elif key.fate in ("dropped", "tree"):
+        notes.warn(f"{show(where)} has no effect" + (f": {key.note}" if key.note else ""))
+    elif key.target.startswith(_AROUND) or ".megatron." in key.name:
+        notes.warn(f"{show(where)} has no effect: " + (f"write {key.target}" if key.target else key.note))
+    else:
+        fix = f"write {key.target}" + (f" ({key.note})" if key.note else "") if key.target else key.note
+        notes.wrong(where, f"is {value!r}, and nothing reads it here", fix, Unsupported)
+
+
+def warn_without_critic(config: Mapping[str, Any], notes: Notes) -> None:
+    """Warns of keys that act on a critic, where there is none."""
+    for written, path, value in _leaves(config):
+        if path[0] == "critic" and path in _ELSEWHERE and value is not None:
+            notes.warn(f"{show((*_CONFIG, *written))} has no effect: the algorithm has no critic")
 
 
 def verl_arguments(trainer: Trainer, host: Host, notes: Notes) -> dict[str, Any]:
     """The arguments of the engine verl that the guide's fields give; what cannot act is warned of or refused."""
     given: dict[str, tuple[FieldPath, Any]] = {}
-    for path, value in _leaves(trainer.trainer_config or {}):
-        where = (*_CONFIG, *path)
+    for written, path, value in _leaves(trainer.trainer_config or {}):
         name = _TREE.get(path)
         if name is not None:
-            _take(given, name, where, value, notes)
-        elif path not in _ELSEWHERE and value is not None and not meant(".".join(map(str, path))):
-            notes.warn(f"{show(where)} has no effect")
+            _take(given, name, (*_CONFIG, *written), value, notes)
     for field, name in OWN_FIELDS.items():
         if field in trainer.model_fields_set:
             _take(given, name, ("trainer", field), getattr(trainer, field), notes)
-    _check_strategy(trainer, notes)
+    for name, value in trainer.engine_args.items():
+        # An argument of the engine that the user wrote by its own name counts more than verl's.
+        if name in ("use_dynamic_bsz", "micro_batch_size_per_gpu"):
+            given[name] = (("trainer", "engine_args", name), value)
+    _warn_of_cuts(given, notes)
     return {name: value for name, (where, value) in given.items() if _acts(name, where, value, host, notes)}
 
 
-def _leaves(node: Mapping[str, Any], above: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
-    """The values of the tree, with their places; verl's older spelling `actor` is below `actor_rollout_ref`."""
+def _warn_of_cuts(given: Mapping[str, tuple[FieldPath, Any]], notes: Notes) -> None:
+    """Warns of a way to cut micro-batches that is not taken: by tokens, unless responses are asked for and counted."""
+    by_tokens, dynamic = given.get("use_dynamic_bsz", ((), True))
+    counted, size = given.get("micro_batch_size_per_gpu", ((), 0))
+    if not dynamic and not size:
+        notes.warn(
+            f"{show(by_tokens)} has no effect: nothing says how many responses a micro-batch has "
+            "(ppo_micro_batch_size_per_gpu), so they are cut by tokens"
+        )
+    elif dynamic and size:
+        notes.warn(f"{show(counted)} has no effect: use_dynamic_bsz is true, so micro-batches are cut by tokens")
+
+
+def _leaves(node: Mapping[str, Any]) -> Iterator[tuple[FieldPath, FieldPath, Any]]:
+    """The values of the tree, with their places as they are written and as verl has them.
+
+    A file may leave the level `actor_rollout_ref` out.
+    """
+    for path, value in _values(node, ()):
+        yield path, (("actor_rollout_ref", *path) if path[0] in _UNWRAPPED else path), value
+
+
+def _values(node: Mapping[str, Any], above: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
     for key, value in node.items():
-        path = (*above, key)
-        if path == ("actor",):
-            path = _ACTOR
         if isinstance(value, Mapping):
-            yield from _leaves(value, path)
+            yield from _values(value, (*above, key))
         else:
-            yield path, value
+            yield (*above, key), value
 
 
 def _take(given: dict[str, tuple[FieldPath, Any]], name: str, where: FieldPath, value: Any, notes: Notes) -> None:
@@ -117,21 +164,18 @@ def _take(given: dict[str, tuple[FieldPath, Any]], name: str, where: FieldPath, 
     given[name] = (where, value)
 
 
-def _check_strategy(trainer: Trainer, notes: Notes) -> None:
+def check_strategies(trainer: Trainer, engine: str, notes: Notes) -> None:
     """FSDP2 alone: FSDP is replaced, for it gives the same numbers; others are refused."""
-    config = trainer.trainer_config or {}
-    actor = config.get("actor_rollout_ref", config)
-    actor = actor.get("actor") if isinstance(actor, Mapping) else None
-    written = actor.get("strategy") if isinstance(actor, Mapping) else None
-    for where, strategy in (
-        (("trainer", "trainer_strategy"), trainer.trainer_strategy),
-        ((*_CONFIG, *_ACTOR), written),
-    ):
-        if strategy in (None, "fsdp2"):
-            continue
-        if strategy == "fsdp":
+    written: list[tuple[FieldPath, Any]] = []
+    if engine == "verl":
+        written.append((("trainer", "trainer_strategy"), trainer.trainer_strategy))
+    for place, path, value in _leaves(trainer.trainer_config or {}):
+        if path in _STRATEGIES:
+            written.append(((*_CONFIG, *place), value))
+    for where, strategy in written:
+        if strategy == "fsdp" and engine == "verl":
             notes.warn(f"{show(where)} fsdp: FSDP2 spreads the weights instead, to the same numbers")
-        else:
+        elif strategy not in (None, "fsdp", "fsdp2"):
             what = f"is {strategy!r}: it needs megatron-core, and this release trains verl's FSDP2 alone"
             notes.wrong(where, what, "write fsdp2", Unsupported)
 

@@ -13,6 +13,7 @@ _REF: Final = "actor_rollout_ref.ref"
 _ENGINE: Final = "explorer.rollout_model"
 _EVAL: Final = "buffer.explorer_input.eval_tasksets[i]"
 _TRAIN: Final = "buffer.explorer_input.tasksets[i]"
+_WITH_POLICY: Final = "the critic is held as the policy is"
 _SERVED: Final = "the reward model is served beside the explorers, and is no part of the trainer"
 
 ALGORITHM: Final = (
@@ -92,12 +93,12 @@ ROLLOUT: Final = (
 CRITIC: Final = (
     rule("critic.model.path", "text", "~/models/deepseek-llm-7b-chat", "model.critic_model_path"),
     tree("critic.optim.lr", "number", 1e-5, "", "critic_lr"),
-    tree("critic.optim.lr_warmup_steps_ratio", "number", 0.0, "the critic's learning rate is constant here"),
-    tree("critic.model.use_remove_padding", "bool", True),
-    tree("critic.model.enable_gradient_checkpointing", "bool", True),
-    tree("critic.model.fsdp_config.param_offload", "bool", False),
-    tree("critic.model.fsdp_config.optimizer_offload", "bool", False),
-    tree("critic.ppo_micro_batch_size_per_gpu", "count", None),
+    tree("critic.optim.lr_warmup_steps_ratio", "number", 0.0, "", "critic_lr_warmup_steps_ratio"),
+    tree("critic.model.use_remove_padding", "bool", True, _WITH_POLICY),
+    tree("critic.model.enable_gradient_checkpointing", "bool", True, _WITH_POLICY),
+    tree("critic.model.fsdp_config.param_offload", "bool", False, _WITH_POLICY),
+    tree("critic.model.fsdp_config.optimizer_offload", "bool", False, _WITH_POLICY),
+    tree("critic.ppo_micro_batch_size_per_gpu", "count", None, "the critic's micro-batches are the policy's"),
 )
 REWARD_MODEL: Final = (
     rule("reward_model.enable", "bool", False, "explorer.auxiliary_models"),

@@ -66,7 +66,7 @@ def put_learning(draft: ExperimentDraft, interval: int) -> None:
     _put_optimizer(draft, interval)
     _put_trainer(draft, interval)
     _put_adapter(draft)
-    _put_critic(draft, has_critic=advantage == "ppo")
+    _put_critic(draft, interval, has_critic=advantage == "ppo")
 
 
 def _word(draft: ExperimentDraft, name: str, known: Mapping[str, Any]) -> Any:
@@ -223,6 +223,11 @@ def _put_trainer(draft: ExperimentDraft, interval: int) -> None:
             draft.drop(name, "checkpoints hold all that a restart needs")
     kept = "trainer.max_actor_ckpt_to_keep"
     draft.put_given("trainer.max_checkpoints_to_keep", kept)
+    newest = "trainer.remove_previous_ckpt_in_save"
+    if draft.flag(newest):
+        draft.put("trainer.max_checkpoints_to_keep", 1, newest)
+    else:
+        draft.drop(newest, "so it is here")
     warmup = "trainer.critic_warmup"
     if draft.given(warmup):
         draft.put(warmup, max(0, draft.number(warmup)) * interval, warmup)
@@ -244,7 +249,7 @@ def _put_adapter(draft: ExperimentDraft) -> None:
             draft.put(f"model.lora_configs[0].{target}", draft.value(f"{_MODEL}.{key}"), f"{_MODEL}.{key}")
 
 
-def _put_critic(draft: ExperimentDraft, *, has_critic: bool) -> None:
+def _put_critic(draft: ExperimentDraft, interval: int, *, has_critic: bool) -> None:
     given = [name for name in draft.settings.given if name.startswith("critic.")]
     if not has_critic:
         for name in given:
@@ -259,5 +264,10 @@ def _put_critic(draft: ExperimentDraft, *, has_critic: bool) -> None:
     elif draft.given(size):
         note = "times actor_rollout_ref.rollout.n" if n > 1 else ""
         draft.put(f"trainer.trainer_config.{size}", draft.number(size) * n, size, note=note)
+    warmup = "critic.optim.lr_warmup_steps"
+    if draft.given(warmup):
+        steps = draft.number(warmup)
+        counted = steps * interval if steps > 0 else -1
+        draft.put(f"trainer.trainer_config.{warmup}", counted, warmup, note=_times(interval))
     for name in ("critic.ppo_epochs", "critic.shuffle"):
         draft.put_given(f"trainer.trainer_config.{name}", name)

@@ -19,8 +19,31 @@ _SPEED: Final = "changes speed or memory alone"
 _PLUMBING: Final = "is a part of veRL's own machinery"
 _KEPT: Final = "every rollout and evaluation is in the log: `rftd experiences`"
 _ONE_CONTROLLER: Final = "explorers are processes of their own"
-_TREE_NOTE: Final = "has no effect yet"
+_AS_POLICY: Final = "the critic's micro-batches are the policy's"
+_CHECKPOINTS: Final = "checkpoints hold all that a restart needs"
+_CONTENTS: Final = ["model", "optimizer", "extra"]
+_OF_CHECKPOINTS: Final = ("load_contents", "async_save", "strict", "mbridge_config")
 _MEGATRON: Final = "this release trains veRL's FSDP2 alone: choose its sizes anew"
+
+
+def _wrapping(section: str) -> tuple[VerlKey, ...]:
+    """The rows of one section `fsdp_config`, but for those that have an effect somewhere."""
+    return (
+        *(
+            dropped(f"{section}.{name}", _SPEED)
+            for name in (
+                *("wrap_policy.*", "offload_policy", "use_orig_params", "seed", "full_determinism", "strategy"),
+                *("entropy_from_logits_with_chunking", "entropy_from_logits_chunk_size", "entropy_checkpointing"),
+                *("use_torch_compile", "use_no_sync_for_gradient_accumulation", "pad_to_length", "forward_only"),
+                *("pad_to_length_bucket", "ulysses_sequence_parallel_size", "turbo_config.*"),
+            )
+        ),
+        person(f"{section}.model_dtype", "write trainer.engine_args.dtype", "text", "fp32"),
+        person(f"{section}.dtype", "write trainer.engine_args.dtype", "text", "bfloat16"),
+        person(f"{section}.mixed_precision.*", "write trainer.engine_args.dtype"),
+        person(f"{section}.qat.*", "training for low precision is not here"),
+    )
+
 
 ALGORITHM: Final = (
     rule("algorithm.norm_adv_by_std_in_grpo", "bool", True, "algorithm.advantage_fn_args.std_cal_level", "false: none"),
@@ -144,9 +167,11 @@ ACTOR: Final = (
     person(f"{_ACTOR}.optim.num_cycles", "the cosine schedule here has half a cycle", "number", 0.5),
     person(f"{_ACTOR}.optim.override_optimizer_config", "write algorithm.optimizer"),
     person(f"{_ACTOR}.optim.override_optimizer_config.*", "write algorithm.optimizer"),
-    rule(f"{_ACTOR}.checkpoint.save_contents", "any", None, "trainer.save_hf_checkpoint", "hf_model in it is always"),
-    rule(f"{_ACTOR}.checkpoint.contents", "any", None, "trainer.save_hf_checkpoint", "veRL's older name"),
-    dropped(f"{_ACTOR}.checkpoint.*", "checkpoints hold all that a restart needs"),
+    rule(
+        f"{_ACTOR}.checkpoint.save_contents", "any", _CONTENTS, "trainer.save_hf_checkpoint", "hf_model in it is always"
+    ),
+    rule(f"{_ACTOR}.checkpoint.contents", "any", _CONTENTS, "trainer.save_hf_checkpoint", "veRL's older name"),
+    *(dropped(f"{_ACTOR}.checkpoint.{name}", _CHECKPOINTS) for name in _OF_CHECKPOINTS),
     tree(f"{_ACTOR}.entropy_checkpointing", "bool", False, "", "entropy_checkpointing"),
     tree(f"{_ACTOR}.fsdp_config.fsdp_size", "int", -1, "", "fsdp_size"),
     tree(f"{_ACTOR}.fsdp_config.forward_prefetch", "bool", False, "", "forward_prefetch"),
@@ -167,13 +192,26 @@ ACTOR: Final = (
     dropped(f"{_ACTOR}.rollout_n", "follows rollout.n", "int"),
     dropped(f"{_ACTOR}.data_loader_seed", "every seed follows from the experiment's", "int", 42),
     dropped(f"{_ACTOR}.profiler.*", "rftd has no profiler"),
-    dropped(f"{_ACTOR}.fsdp_config.*", _SPEED),
+    *_wrapping(f"{_ACTOR}.fsdp_config"),
+    person(f"{_ACTOR}.router_replay.*", "experts are not replayed yet"),
 )
 REF: Final = (
     tree(f"{_REF}.log_prob_micro_batch_size_per_gpu", "count", None, "the trainer's micro-batches are its own"),
     tree(f"{_REF}.log_prob_use_dynamic_bsz", "bool", None, "the trainer's micro-batches are its own"),
     tree(f"{_REF}.log_prob_max_token_len_per_gpu", "count", None, "the trainer's micro-batches are its own"),
-    dropped(f"{_REF}.*", "the reference follows the actor"),
+    person(f"{_REF}.model.*", "the reference is the model that the stage begins with"),
+    person(f"{_REF}.router_replay.*", "experts are not replayed yet"),
+    *(
+        dropped(f"{_REF}.{name}", "the reference follows the actor")
+        for name in (
+            *("strategy", "rollout_n", "use_torch_compile", "use_fused_kernels", "log_prob_micro_batch_size"),
+            *("ulysses_sequence_parallel_size", "entropy_from_logits_with_chunking", "entropy_from_logits_chunk_size"),
+            *("entropy_checkpointing", "pad_to_length", "profiler.*", "megatron.*"),
+            *(f"fsdp_config.{name}" for name in ("optimizer_offload", "fsdp_size", "forward_prefetch")),
+            "fsdp_config.reshard_after_forward",
+        )
+    ),
+    *_wrapping(f"{_REF}.fsdp_config"),
 )
 ROLLOUT: Final = (
     rule(f"{_ROLLOUT}.data_parallel_size", "count", 1, f"{_ENGINE}.data_parallel_size"),
@@ -231,17 +269,59 @@ CRITIC: Final = (
     rule("critic.ppo_epochs", "count", None, "trainer.trainer_config.critic.ppo_epochs", read=True),
     rule("critic.shuffle", "bool", None, "trainer.trainer_config.critic.shuffle", read=True),
     rule("critic.enable", "bool", None, "algorithm.advantage_fn", "follows algorithm.adv_estimator"),
-    tree("critic.optim.weight_decay", "number", 0.01, _TREE_NOTE),
-    dropped("critic.optim.*", "the critic's learning rate is constant here"),
-    tree("critic.use_dynamic_bsz", "bool", None, _TREE_NOTE),
-    tree("critic.ppo_max_token_len_per_gpu", "count", 32768, _TREE_NOTE),
-    tree("critic.forward_max_token_len_per_gpu", "count", None, _TREE_NOTE),
-    tree("critic.forward_micro_batch_size_per_gpu", "count", None, _TREE_NOTE),
-    tree("critic.ulysses_sequence_parallel_size", "count", 1, _TREE_NOTE),
+    tree("critic.optim.weight_decay", "number", 0.01, "", "critic_weight_decay"),
+    tree("critic.optim.lr_warmup_steps", "int", -1, "", "critic_lr_warmup_steps"),
+    tree("critic.optim.lr_scheduler_type", "text", "constant", "", "critic_lr_scheduler_type"),
+    tree("critic.optim.warmup_style", "text", None, "veRL's older name", "critic_lr_scheduler_type"),
+    tree("critic.optim.min_lr_ratio", "number", 0.0, "", "critic_min_lr_ratio"),
+    person("critic.optim.optimizer", "the critic's optimizer is AdamW", "text", "AdamW"),
+    person("critic.optim.betas", "the critic's AdamW has the betas 0.9 and 0.999", "any", [0.9, 0.999]),
+    person("critic.optim.lr_warmup_init", "warm-up begins at 0", "number"),
+    person("critic.optim.num_cycles", "the cosine schedule here has half a cycle", "number", 0.5),
+    person("critic.optim.override_optimizer_config", "the critic's optimizer is AdamW"),
+    person("critic.optim.override_optimizer_config.*", "the critic's optimizer is AdamW"),
+    dropped("critic.optim.clip_grad", "critic.grad_clip is what veRL clips by", "number", 1.0),
+    dropped("critic.optim.total_training_steps", "follows the length of the stage", "int", -1),
+    dropped("critic.optim.optimizer_impl", "the critic's optimizer is AdamW", "text", "torch.optim"),
+    dropped("critic.optim.zero_indexed_step", _PLUMBING, "bool", True),
+    rule("critic.strategy", "text", "fsdp", "trainer.trainer_strategy", "as the policy's", read=True),
+    tree("critic.use_dynamic_bsz", "bool", None, _AS_POLICY),
+    tree("critic.ppo_max_token_len_per_gpu", "count", 32768, _AS_POLICY),
+    tree("critic.forward_max_token_len_per_gpu", "count", None, _AS_POLICY),
+    tree("critic.forward_micro_batch_size_per_gpu", "count", None, _AS_POLICY),
+    tree("critic.ulysses_sequence_parallel_size", "count", 1, _AS_POLICY),
     person("critic.ppo_micro_batch_size", "deprecated in veRL: write ppo_micro_batch_size_per_gpu", "count"),
+    person("critic.loss_agg_mode", "the value loss is the mean over tokens", "text", "token-mean"),
+    person("critic.loss_scale_factor", "the value loss is the mean over tokens", "number"),
     person("critic.megatron.*", _MEGATRON),
     person("critic.model.tokenizer_path", "the tokenizer is that of model.model_path"),
-    dropped("critic.*", "the critic follows the actor"),
+    person("critic.model.hf_config_path", "the config is that of the critic's folder"),
+    person("critic.model.external_lib", "code of your own is installed as a plug-in"),
+    person("critic.model.override_config", "change config.json of the critic's folder"),
+    person("critic.model.override_config.*", "change config.json of the critic's folder"),
+    person("critic.model.lora_rank", "a critic is trained whole", "int", 0),
+    person("critic.model.lora.*", "a critic is trained whole"),
+    person("critic.model.mtp.*", "heads for several tokens are not trained"),
+    field("critic.model.trust_remote_code", "bool", False, "model.trust_remote_code"),
+    *(
+        dropped(f"critic.model.{name}", "a critic is trained whole")
+        for name in ("lora_alpha", "target_modules", "exclude_modules", "lora_adapter_path")
+    ),
+    *(
+        dropped(f"critic.model.{name}", _SPEED)
+        for name in (
+            *("enable_activation_offload", "use_shm", "use_liger", "use_fused_kernels", "fused_kernel_options.*"),
+            *("tiled_mlp.*", "custom_chat_template", "fsdp_config.reshard_after_forward", "fsdp_config.fsdp_size"),
+            "fsdp_config.forward_prefetch",
+        )
+    ),
+    *_wrapping("critic.model.fsdp_config"),
+    *(dropped(f"critic.checkpoint.{name}", _CHECKPOINTS) for name in ("save_contents", "contents", *_OF_CHECKPOINTS)),
+    dropped("critic.forward_micro_batch_size", _AS_POLICY),
+    dropped("critic.rollout_n", "follows rollout.n", "int"),
+    dropped("critic.data_loader_seed", "every seed follows from the experiment's", "int", 42),
+    dropped("critic.nccl_timeout", _PLUMBING, "int", 600),
+    dropped("critic.profiler.*", "rftd has no profiler"),
 )
 REWARD: Final = (
     rule(
@@ -272,7 +352,8 @@ REWARD: Final = (
 )
 TRAINER: Final = (
     field("trainer.balance_batch", "bool", True, "trainer.balance_batch"),
-    rule("trainer.max_actor_ckpt_to_keep", "count", None, "trainer.max_checkpoints_to_keep"),
+    rule("trainer.max_actor_ckpt_to_keep", "count", None, "trainer.max_checkpoints_to_keep", read=True),
+    rule("trainer.remove_previous_ckpt_in_save", "bool", False, "trainer.max_checkpoints_to_keep", "true is 1"),
     rule("trainer.val_only", "bool", False, "mode", "bench"),
     person("trainer.default_hdfs_dir", "checkpoints are in folders of this machine"),
     person("trainer.checkpoint_callback_class", "nothing is called when a checkpoint is made"),

@@ -56,6 +56,12 @@ def find(name: str) -> VerlKey | None:
     return max(held, key=lambda pair: pair[0])[1]
 
 
+def keys_in(section: str) -> list[str]:
+    """The last words of the keys that are known in a section."""
+    section = canonical(section)
+    return [last for above, _, last in (name.rpartition(".") for name in _EXACT) if above == section]
+
+
 @functools.lru_cache(maxsize=4096)  # the nearest name is dear to find
 def meant(name: str) -> str | None:
     """The known key that `name` is a misspelling of; None if it is known, or near to none."""

@@ -46,7 +46,7 @@ EXCEPTIONS: Final[Mapping[tuple[str, int], Mapping[str, str]]] = {
     },
     ("Configuration Guide", 505): {
         "data_processor.experience_pipeline.operators": NO_OPERATORS,
-        "data_processor.task_pipeline.operators": NO_OPERATORS,
+        **{f"data_processor.task_pipeline.{name}": NO_OPERATORS for name in ("operators", "inputs", "target_fields")},
     },
     # A reward of the reader's own, which the page tells to write.
     ("Align configuration with veRL", 186): {"buffer.explorer_input.default_reward_fn_type": NOT_OURS},

@@ -62,7 +62,7 @@ def test_a_critic_has_the_policys_unless_it_has_its_own(load: Load) -> None:
             ("critic.ppo_mini_", "6 would"),
         ),
         (["trainer.ppo_epochs=0"], ("trainer.ppo_epochs", "0")),
-        ([CONFIG + "{actor: {ppo_epochs: 0}}"], ("actor.ppo_epochs", "is 0", "between 1 and")),
+        ([CONFIG + "{actor: {ppo_epochs: 0}}"], ("actor.ppo_epochs", "is 0", "a whole number of at least 1")),
         ([CONFIG + "{actor: {ppo_epochs: many}}"], ("actor.ppo_epochs", "'many'")),
         ([CONFIG + "{actor: {ppo_epochs: true}}"], ("actor.ppo_epochs", "True")),
         ([CONFIG + "{actor: {shuffle: 3}}"], ("actor.shuffle", "write true or false")),

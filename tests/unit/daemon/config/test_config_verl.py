@@ -56,14 +56,14 @@ def test_what_verl_has_reaches_it_under_its_names(load: Load) -> None:
 
 
 def test_what_cannot_act_is_said_by_name(load: Load) -> None:
-    unknown = "trainer.trainer_config.actor_rollout_ref.actor.tiling=3"
-    spec = load(overrides=[VERL, TREE, unknown], host=ON_CPU).spec
+    idle = "trainer.trainer_config.actor_rollout_ref.actor.use_torch_compile=false"
+    spec = load(overrides=[VERL, TREE, idle], host=ON_CPU).spec
     assert spec.stages[0].trainer.engine_args == {"gradient_checkpointing": True, "fsdp_size": -1}
     said = "\n".join(spec.warnings)
     for words in (
         "fsdp_config.param_offload has no effect without GPUs",
         "model.use_remove_padding needs flash-attn",
-        "actor.tiling has no effect",
+        "actor.use_torch_compile has no effect: changes speed or memory alone",
     ):
         assert words in said
 
@@ -72,7 +72,7 @@ def test_what_would_spare_memory_in_verl_is_said_to_do_nothing(load: Load) -> No
     for name in ("model.use_fused_kernels", "actor.entropy_from_logits_with_chunking"):
         override = f"trainer.trainer_config.actor_rollout_ref.{name}=true"
         said = load(overrides=[VERL, override], host=ON_GPU).spec.warnings
-        assert f"trainer.trainer_config.actor_rollout_ref.{name} has no effect" in said
+        assert f"trainer.trainer_config.actor_rollout_ref.{name} has no effect: changes speed or memory alone" in said
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,121 @@ def test_what_would_spare_memory_in_verl_is_said_to_do_nothing(load: Load) -> No
 )
 def test_what_verl_does_not_take_is_refused(errors: Errors, override: str, words: str) -> None:
     assert any(words in text for text in errors(overrides=[VERL, override], host=ON_CPU))
+
+
+CRITIC = "trainer.trainer_config.critic"
+ACTOR = "trainer.trainer_config.actor_rollout_ref.actor"
+MODEL = "trainer.trainer_config.actor_rollout_ref.model"
+PPO = "algorithm={algorithm_type: ppo}"
+
+
+@pytest.mark.parametrize("engine", ["torch", "verl"])
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        (f"{MODEL}.override_config={{rope_theta: 3}}", "change config.json of the model's folder"),
+        (f"{MODEL}.override_config.attention_dropout=0.1", "change config.json of the model's folder"),
+        (f"{CRITIC}.optim.betas=[0.5, 0.9]", "the critic's AdamW has the betas"),
+        (f"{CRITIC}.optim.optimizer=SGD", "the critic's optimizer is AdamW"),
+        (f"{CRITIC}.strategy=megatron", "megatron-core"),
+        (f"{ACTOR}.strategy=megatron", "megatron-core"),
+        (f"{CRITIC}.loss_agg_mode=seq-mean-token-sum", "the value loss is the mean over tokens"),
+        (f"{ACTOR}.fsdp_config.dtype=float16", "write trainer.engine_args.dtype"),
+        (f"{ACTOR}.checkpoint.save_contents=[model, hf_model]", "write trainer.save_hf_checkpoint"),
+        ("trainer.trainer_config.actor_rollout_ref.rollout.temperature=0.5", "write model.temperature"),
+        ("trainer.trainer_config.data.train_batch_size=5", "write synchronizer.sync_interval"),
+        ("trainer.trainer_config.trainer.resume_mode=disable", "write continue_from_checkpoint (disable is false)"),
+        ("trainer.trainer_config.trainer.resume_from_path=/x", "write continue_from_checkpoint"),
+        (
+            "trainer.trainer_config.trainer.remove_previous_ckpt_in_save=true",
+            "write trainer.max_checkpoints_to_keep (true is 1)",
+        ),
+        ("trainer.trainer_config.foo.bar=1", "is no key of veRL"),
+        (f"{ACTOR}.xyzzy_zz=1", "is no key of veRL"),
+        (f"{CRITIC}.optim.weight_decai=1", "did you mean 'critic.optim.weight_decay'?"),
+        (f"{CRITIC}.strategi=fsdp", "did you mean 'critic.strategy'?"),
+        ("trainer.trainer_config.trainer.resume_mod=auto", "did you mean 'trainer.resume_mode'?"),
+        (f"{MODEL}.use_remove_padding=maybe", "write true or false"),
+        (f"{ACTOR}.ppo_micro_batch_size_per_gpu=lots", "write a whole number"),
+        (f"{CRITIC}.optim.lr_warmup_steps_ratio=1.5", "1.0"),
+        (f"{CRITIC}.optim.warmup_style=cosin", "did you mean 'cosine'?"),
+        (f"{CRITIC}.optim.weight_decay=-1", ">= 0"),
+    ],
+)
+def test_no_key_of_the_tree_is_taken_that_does_nothing(errors: Errors, engine: str, override: str, says: str) -> None:
+    texts = errors(overrides=[f"trainer.trainer_type={engine}", PPO, override], host=ON_CPU)
+    place = override.partition("=")[0].removesuffix(".override_config")
+    assert any(says in text and place in text for text in texts), texts
+    assert len(texts) == 1, texts
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        (f"{ACTOR}.megatron.tensor_model_parallel_size=2", "FSDP2 alone"),
+        (f"{ACTOR}.profiler.enable=true", "rftd has no profiler"),
+        ("trainer.trainer_config.actor_rollout_ref.rollout.gpu_memory_utilization=0.4", "write explorer.rollout_model"),
+        ("trainer.trainer_config.trainer.max_critic_ckpt_to_keep=5", "the critic is in the same checkpoint"),
+        (f"{CRITIC}.ppo_micro_batch_size_per_gpu=8", "the critic's micro-batches are the policy's"),
+        (f"{MODEL}.enable_gradient_checkpointing=false", "it is verl's, and torch trains"),
+        (f"{CRITIC}.optim.lr=0.1", "the algorithm has no critic"),
+        ("trainer.engine_args.critic_lr=0.1", "the algorithm has no critic"),
+    ],
+)
+def test_what_changes_nothing_that_is_learned_is_named_with_the_reason(load: Load, override: str, why: str) -> None:
+    place = override.partition("=")[0]
+    said = [text for text in load(overrides=[override]).spec.warnings if text.startswith(f"{place} has no effect: ")]
+    assert [why in text for text in said] == [True]
+
+
+def test_a_tree_of_defaults_asks_for_nothing(load: Load) -> None:
+    tree = (
+        "trainer.trainer_config={model: {override_config: {}, external_lib: null, use_fused_kernels: false}, "
+        "actor: {checkpoint: {save_contents: [model, optimizer, extra]}, optim: {lr: 1.0e-6, warmup_style: constant}}, "
+        "critic: {optim: {lr_warmup_steps_ratio: 0.0}}, trainer: {resume_mode: auto, resume_from_path: ''}}"
+    )
+    said = set(load(overrides=[PPO, tree]).spec.warnings) - set(load(overrides=[PPO]).spec.warnings)
+    assert said == set()
+
+
+@pytest.mark.parametrize("engine", ["torch", "verl"])
+def test_the_critic_has_an_optimizer_and_a_schedule_of_its_own(load: Load, engine: str) -> None:
+    optim = "{lr: 2.0e-5, lr_warmup_steps_ratio: 0.05, warmup_style: cosine, weight_decay: 0.1, min_lr_ratio: 0.2}"
+    given = [f"trainer.trainer_type={engine}", PPO, f"{CRITIC}.optim={optim}"]
+    spec = load(overrides=given, host=ON_CPU).spec
+    assert spec.stages[0].trainer.engine_args == {
+        "critic_lr": 2e-5,
+        "critic_lr_warmup_steps_ratio": 0.05,
+        "critic_lr_scheduler_type": "cosine",
+        "critic_weight_decay": 0.1,
+        "critic_min_lr_ratio": 0.2,
+    }
+    assert not [text for text in spec.warnings if "critic" in text]
+
+
+def test_checkpoints_that_verl_would_keep_are_kept(load: Load, errors: Errors, small: str) -> None:
+    kept = "trainer.trainer_config.trainer.max_actor_ckpt_to_keep"
+    assert load(overrides=[f"{kept}=5"]).spec.stages[0].trainer.max_checkpoints_to_keep == 5
+    text = small + "trainer: {trainer_config: {trainer: {max_actor_ckpt_to_keep: null}}}"
+    assert load(text).spec.stages[0].trainer.max_checkpoints_to_keep == 0
+    twice = "trainer: {max_checkpoints_to_keep: 3, trainer_config: {trainer: {max_actor_ckpt_to_keep: 5}}}"
+    (said,) = errors(small + twice)
+    assert "set twice with different values" in said
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["trainer.use_dynamic_bsz=false"], "trainer.use_dynamic_bsz has no effect: nothing says how many responses"),
+        ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=4"], "per_gpu has no effect: use_dynamic_bsz is true"),
+    ],
+)
+def test_how_micro_batches_are_cut_is_said(load: Load, overrides: list[str], words: str) -> None:
+    assert any(words in text for text in load(overrides=[VERL, *overrides], host=ON_CPU).spec.warnings)
+    both = [VERL, "trainer.use_dynamic_bsz=false", f"{ACTOR}.ppo_micro_batch_size_per_gpu=4"]
+    found = load(overrides=both, host=ON_CPU).spec
+    assert found.stages[0].trainer.engine_args == {"use_dynamic_bsz": False, "micro_batch_size_per_gpu": 4}
+    assert not [text for text in found.warnings if "bsz" in text or "micro_batch" in text]
 
 
 @pytest.mark.parametrize("engine", ["torch", "verl"])
