@@ -69,7 +69,7 @@ def _issue(detail: ErrorDetails, source: SourceMap) -> Issue:
         return _kindless((*path, "kind"), context.get("tag"))
     given = _given(detail["input"], path)
     if kind == "missing":
-        return Issue(path, "is required", None, WrongValue)
+        return Issue(path, "is required", f"write {show(path)}", WrongValue)
     if kind == "literal_error":
         allowed = str(context.get("expected", ""))
         near = difflib.get_close_matches(

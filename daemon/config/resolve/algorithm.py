@@ -184,7 +184,10 @@ def _made_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any]
     path: FieldPath = ("algorithm", f"{part}_fn_args")
     # The signature is asked before the part is made: a constructor stops at the first thing that is wrong.
     before = len(notes.issues)
-    check_declared(plugins, name, args, path, notes, beside=other_names(name) if part == "policy_loss" else ())
+    beside = other_names(name) if part == "policy_loss" else ()
+    # Penalties are made of the losses' formulas, under a name of their own here.
+    noun = "KL penalty" if part == "kl_penalty" else ""
+    check_declared(plugins, name, args, path, notes, beside=beside, noun=noun)
     if len(notes.issues) > before:
         return None
     try:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from rftd.daemon.config.field_path import FieldPath, parse, show
-from rftd.daemon.config.issue import Notes, Unsupported, WrongValue
+from rftd.daemon.config.issue import Issue, Notes, UnknownField, Unsupported, WrongValue
 from rftd.ops.decoding import converted
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
@@ -100,11 +100,13 @@ def check_declared(
     notes: Notes,
     *,
     beside: Iterable[str] = (),
+    noun: str = "",
 ) -> None:
     """Refuses names, types and values that one of ours does not take, and required arguments that are missing.
 
-    `beside` are names that the file may write there and that were taken out before. A third party's module is not
-    imported here: the daemon does that before it accepts.
+    `beside` are names that the file may write there and that were taken out before; `noun` says in what part it is
+    used, where that is not the kind of the plug-ins. A third party's module is not imported here: the daemon does that
+    before it accepts.
     """
     if name is None or not plugins.builtin(name):
         return
@@ -112,11 +114,19 @@ def check_declared(
         declaration = plugins.declaration(name)
     except ConfigError:  # without its extra, which is said elsewhere
         return
-    taker = f"{plugins.kind} {name}"
+    taker = f"{noun or plugins.kind} {name}"
     if declaration is None:
         _check_idle(plugins, given, path, taker, notes)
         return
-    check_names(given, (*declaration.kind.__struct_fields__, *beside), path, taker, notes)
+    known = (*declaration.kind.__struct_fields__, *beside)
+    for argument, value in given.items():
+        takers = [] if argument in known else [each for each in plugins.ours() if _takes(plugins, each, argument)]
+        if takers:
+            what = f"is {value!r}, and {taker} takes no argument {argument!r}"
+            fix = f"leave it out: it is an argument of {', '.join(takers)}"
+            notes.issues.append(Issue((*path, argument), what, fix, UnknownField, at_key=True))
+        else:
+            check_names({argument: value}, known, path, taker, notes)
     for argument, why in declaration.wrong(given):
         fix = _advice(declaration.kind, argument, given.get(argument))
         if argument in declaration.required and argument not in given:
@@ -126,6 +136,13 @@ def check_declared(
     for argument in declaration.ignored:
         if argument in given:
             notes.warn(f"{show((*path, argument))} has no effect: {taker} takes it and does not need it")
+
+
+def _takes(plugins: Plugins[Any], name: str, argument: str) -> bool:
+    try:
+        return argument in (plugins.arguments(name) or ())
+    except ConfigError:  # without its extra
+        return False
 
 
 def _check_idle(plugins: Plugins[Any], given: Mapping[str, Any], path: FieldPath, taker: str, notes: Notes) -> None:

@@ -361,3 +361,24 @@ def test_a_rewards_path_is_whole_wherever_it_is_opened(load: Load, tmp_path: Pat
 def test_a_stop_text_without_text_is_refused(errors: Errors) -> None:
     (text,) = errors(overrides=["buffer.explorer_input.taskset.rollout_args.stop=['']"])
     assert "rollout_args.stop[0]" in text
+
+
+def test_an_argument_of_another_loss_is_named_as_that_and_not_as_a_misspelling(errors: Errors) -> None:
+    (text,) = errors(overrides=["algorithm.policy_loss_fn_args={sft_loss_agg_mode: token-mean}"])
+    assert "policy loss ppo takes no argument 'sft_loss_agg_mode'" in text
+    assert "fix: leave it out: it is an argument of mix" in text
+    (misspelt,) = errors(overrides=["algorithm.policy_loss_fn_args={clip_rang: 0.1}"])
+    assert "did you mean 'clip_range'?" in misspelt
+
+
+def test_arguments_of_a_penalty_are_not_spoken_of_as_a_losss(load: Load, errors: Errors) -> None:
+    said = load(overrides=["algorithm.kl_penalty_fn=none", "algorithm.kl_penalty_fn_args={kl_coef: 0.5}"]).spec.warnings
+    assert "algorithm.kl_penalty_fn_args.kl_coef has no effect with KL penalty none" in said
+    (text,) = errors(overrides=["algorithm.kl_penalty_fn=k1", "algorithm.kl_penalty_fn_args={kl_coeff: 0.5}"])
+    assert "KL penalty k1 takes no argument 'kl_coeff'" in text
+
+
+def test_what_is_required_and_missing_is_named_in_the_advice(errors: Errors) -> None:
+    (text,) = errors(overrides=["model.lora_configs=[{lora_rank: 8}]"])
+    assert "model.lora_configs[0].name: is required" in text
+    assert "fix: write model.lora_configs[0].name" in text
