@@ -17,6 +17,7 @@ In reading order, which is the order of the work:
     schema/           one pydantic model per section of the file
     validation.py     data against the schema
     resolve/          the schema's models to stages that are complete
+    stand_ins.py      what else is wrong beside fields that are malformed
     effective/        a specification back to a file that says all of it, and where each value comes from
     yaml_text.py      plain data as YAML, with comments
     json_schema.py    the schema's models as JSON Schema

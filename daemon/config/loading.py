@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -20,8 +20,8 @@ from rftd.daemon.config.overrides import apply_overrides
 from rftd.daemon.config.plain import check_plain
 from rftd.daemon.config.resolve.auxiliary import unset_variables
 from rftd.daemon.config.resolve.experiment import resolve_experiment
-from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.source import SourceMap
+from rftd.daemon.config.stand_ins import found_beside, plain
 from rftd.daemon.config.validation import validate
 from rftd.daemon.config.yaml_source import parse_yaml
 from rftd.ops import limits
@@ -29,8 +29,6 @@ from rftd.streams.spec import ExperimentSpec
 from rftd.workers.devices.host import ANY_HOST, Host
 
 _PATH: FieldPath = ("trainer", "trainer_config_path")
-_SECTIONS: Final = frozenset(Experiment.model_fields) - {"mode", "stages"}
-"""Sections whose errors leave the others their meaning, which the mode and the stages would not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,47 +201,19 @@ def _spec(
     # A field whose `${...}` failed is left out of the tree: that it is missing is no error of its own.
     issues += [issue for issue in wrong if not _follows(issue.path, failed)]
     if experiment is None or issues:
-        raise report([*issues, *_beside(tree, issues, source, host)], source)
+        raise report([*issues, *found_beside(tree, issues, source, host)], source)
     # Only what the user wrote is kept: a default that a later release changes must not look as if it had been
     # asked for.
     config = experiment.model_dump(exclude_unset=True)
-    spec, contradictions = resolve_experiment(experiment, _plain(config), host=host)
+    spec, contradictions = resolve_experiment(experiment, plain(config), host=host)
+    if spec is None:  # an algorithm that nobody knows leaves nothing to be said of its stage
+        unknown = [issue for issue in contradictions if issue.path[-1:] == ("algorithm_type",)]
+        contradictions += found_beside(tree, unknown, source, host)
     if spec is None or contradictions:
         errors = report(contradictions, source)
         errors.draft = spec
         raise errors
     return spec
-
-
-def _beside(tree: dict[str, Any], issues: list[Issue], source: SourceMap, host: Host) -> list[Issue]:
-    """The contradictions of sections in which nothing else is wrong, so that they need no second attempt.
-
-    A wrong field is left out here, and its default may contradict what is there: nothing is said of its section, and
-    nothing whose words name it.
-    """
-    sections = {str(issue.path[0]) if issue.path else "" for issue in issues}
-    if not sections <= _SECTIONS:
-        return []
-    rest = _copy(tree)
-    for issue in issues:
-        node: Any = rest
-        for part in issue.path[:-1]:
-            node = child(node, part)
-        if isinstance(node, dict):
-            node.pop(issue.path[-1], None)
-    experiment, wrong = validate(rest, source)
-    if experiment is None or wrong:
-        return []
-    _, found = resolve_experiment(experiment, _plain(experiment.model_dump(exclude_unset=True)), host=host)
-    names = {str(part) for issue in issues for part in issue.path}
-    beside = []
-    for each in found:
-        below_stage = each.path[:1] == ("stages",)
-        section = each.path[2:3] if below_stage else each.path[:1]
-        said = f"{each.what} {each.fix}"
-        if section and section[0] not in sections and not any(name in said for name in names):
-            beside.append(each)
-    return beside
 
 
 def _follows(path: FieldPath, failed: set[FieldPath]) -> bool:
@@ -254,15 +224,6 @@ def _copy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _copy(item) for key, item in value.items()}
     return [_copy(item) for item in value] if isinstance(value, list) else value
-
-
-def _plain(value: Any) -> Any:
-    """The value in builtin types alone: text of an environment variable becomes plain text."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, str) else value
 
 
 def inline_trainer_config(tree: dict[str, Any], cwd: Path, environ: Mapping[str, str]) -> list[Issue]:

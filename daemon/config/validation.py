@@ -144,6 +144,17 @@ def _unknown(path: FieldPath, model: type[Section] | None = None) -> Issue:
     return Issue(path, f"unknown field{place}", fix, UnknownField, at_key=True)
 
 
+def nearest_field(path: FieldPath) -> FieldPath | None:
+    """The field that an unknown one is most likely meant to be: of its section, or of this very name elsewhere."""
+    name = str(path[-1])
+    section = path[:-1]
+    if near := difflib.get_close_matches(name, _names(section), 1, 0.6):
+        return (*section, near[0])
+    exact = [each for each in all_fields() if each[-1] == name]
+    stage = path[:2] if path[0] == "stages" else ()
+    return (*stage, *exact[0]) if len(exact) == 1 else None
+
+
 def _names(section: FieldPath) -> list[str]:
     """Fields that the schema has in a section."""
     model: type[Section] | None = Experiment

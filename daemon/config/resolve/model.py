@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import RolloutModel
@@ -14,7 +15,7 @@ from rftd.daemon.config.schema.model import Lora, Model
 from rftd.streams.spec import LoraSpec, ModelSpec
 from rftd.workers.rollout.endpoint.answer_form import THOUGHT_FORMS, TOOL_FORMS
 
-_AT: Final = ("model", "lora_configs")
+_AT: Final[FieldPath] = ("model", "lora_configs")
 
 OF_ROLLOUTS: Final = {
     **{name: name for name in ("temperature", "top_p", "top_k", "repetition_penalty", "enable_thinking")},
@@ -131,6 +132,6 @@ def _modules(entry: Lora, field: str, notes: Notes) -> tuple[str, ...]:
     if isinstance(names, list) and all(isinstance(name, str) and name for name in names):
         return tuple(names)
     notes.wrong(
-        (*_AT, "0", field), f"{given!r} is no list of module names", "write [q_proj, v_proj] or all-linear", WrongValue
+        (*_AT, 0, field), f"{given!r} is no list of module names", "write [q_proj, v_proj] or all-linear", WrongValue
     )
     return ()
