@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -16,8 +17,9 @@ from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.resolve.algorithm import STRATEGIES
+from rftd.daemon.config.verl.table import TABLE
 from rftd.ops import limits
-from rftd.ops.errors import ConfigError
+from rftd.ops.errors import ConfigError, UsageError
 from rftd.ops.plugins import Plugins
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
 from rftd.workers.control.policies.priorities import PRIORITIES
@@ -125,6 +127,27 @@ class _Score:
             if not any(mutation.meant in (error.fix or "") for error in mine):
                 self.unsuggested.append(f"{name}: {mine[0].fix}")
 
+    def miss(self, base: dict[str, Any], paths: Iterable[FieldPath]) -> None:
+        """Loads one file without each of these fields, which must be named at the section where it is missing."""
+        for path in paths:
+            tree = copy.deepcopy(base)
+            section: Any = tree
+            for part in path[:-1]:
+                section = section[part]
+            section.pop(path[-1], None)
+            text = yaml.safe_dump(tree, sort_keys=False)
+            try:
+                load_text(text, "exp.yaml", environ={}, cwd=Path("/w"))
+                errors: tuple[UsageError, ...] = ()
+            except ConfigErrors as found:
+                errors = found.errors
+            self.made += 1
+            mine = [error for error in errors if error.field == show(path)]
+            if not mine:
+                self.accepted.append(f"{show(path)} is missing: {[str(error) for error in errors]}")
+            elif not any(error.where and error.where.startswith("exp.yaml:") for error in mine):
+                self.unplaced.append(f"{show(path)} is missing: {mine[0].where}")
+
     def check(self) -> None:
         """Holds the score against what is promised."""
         assert self.accepted == []
@@ -150,6 +173,76 @@ def test_every_field_of_the_schema_misspelt_or_wrong_is_named_at_its_place() -> 
             score.add(_BASE, chunk)
     assert score.made > 700
     score.check()
+
+
+def test_every_field_of_a_policy_or_a_correction_misspelt_or_wrong_is_named_at_its_place() -> None:
+    score = _Score()
+    corrections: FieldPath = ("algorithm", "rollout_correction", "corrections")
+    fields = [each for each in schema_fields() if each.kind]
+    for kind in dict.fromkeys((each.path[0], each.kind) for each in fields):
+        mine = [each for each in fields if (each.path[0], each.kind) == kind]
+        section = mine[0].path[:-1]
+        known = {each.name for each in mine} | {"max_staleness", "min_group_members", "kind"}
+        base = with_field(_BASE, (*section, "kind"), mine[0].kind)
+        required = [each for each in mine if each.info.is_required()]
+        for each in required:
+            base = with_field(base, each.path, _some(each.info.annotation))
+        assert section in (("policy",), (*corrections, 0))
+        wrong = {_misspelt(each.name): each.name for each in mine if len(each.name) > 3}
+        names = [_Mutation((*section, one), 1, meant=name) for one, name in wrong.items() if one not in known]
+        for chunk in _chunks([_Mutation(each.path, value) for each in mine for value in _wrong_values(each.info)]):
+            score.add(base, chunk)
+        score.add(base, names)
+        score.miss(base, [each.path for each in required])
+    assert score.made > 90
+    score.check()
+
+
+def test_every_key_of_verl_misspelt_is_named_at_its_place() -> None:
+    score = _Score()
+    names = {key.name for key in TABLE if not key.name.endswith(".*")}
+    words = {word for name in names for word in name.split(".")}
+    for name in sorted(names):
+        section, last = name.rsplit(".", 1) if "." in name else ("", name)
+        wrong = _misspelt(last)
+        if len(last) < 5 or wrong in words or not section:
+            continue
+        path = ("trainer", "trainer_config", *section.split("."), wrong)
+        score.add(_BASE, [_Mutation(path, 1, meant=last)])
+    assert score.made > 100
+    score.check()
+
+
+def test_every_argument_of_a_selector_misspelt_is_named_at_its_place() -> None:
+    score = _Score()
+    for name in ("lamb", "target_reward", "do_sample"):
+        path = (*_TASKSET, "data_selector", "kwargs", _misspelt(name))
+        score.add(_BASE, [_Mutation(path, 1, meant=name)])
+    score.check()
+
+
+def test_every_required_field_that_is_missing_is_named() -> None:
+    score = _Score()
+    for each in schema_fields():
+        if each.kind or not each.info.is_required():
+            continue
+        path = tuple("sft" if part == "NAME" else part for part in each.path)
+        others = [other for other in schema_fields() if other.path[:-1] == each.path[:-1] and not other.kind]
+        base = _BASE
+        for other in others:
+            if other.info.is_required() or other is others[-1]:
+                base = with_field(base, (*path[:-1], other.name), _some(other.info.annotation))
+        score.miss(base, [path])
+    for required in ("model.model_path", "buffer.explorer_input.taskset.path"):
+        score.miss(_BASE, [tuple(required.split("."))])
+    assert score.made >= 5
+    score.check()
+
+
+def _some(annotation: Any) -> Any:
+    """A value of the type."""
+    kinds = list(_kinds(annotation))
+    return "x" if str in kinds else 1 if set(kinds) & {int, float} else True if bool in kinds else {}
 
 
 def test_a_field_of_two_types_has_one_error(errors: Callable[..., list[str]]) -> None:
@@ -205,9 +298,9 @@ def test_every_argument_misspelt_or_of_another_type_is_named_at_its_place() -> N
             base = with_field(_BASE, path, name)
             required = {each: "x" for each in declaration.required}
             taken = set(declaration.kind.__struct_fields__)
-            _all_wrong(
-                score, with_field(base, (*path[:-1], args), required), (*path[:-1], args), declaration.kind, taken
-            )
+            whole = with_field(base, (*path[:-1], args), required)
+            score.miss(whole, [(*path[:-1], args, each) for each in declaration.required])
+            _all_wrong(score, whole, (*path[:-1], args), declaration.kind, taken)
     engines = (("explorer", "rollout_model", "engine_type"), "extra_engine_args", rollout_engines)
     trainers = (("trainer", "trainer_type"), "engine_args", trainer_engines)
     for path, args, registry in (engines, trainers):
@@ -231,6 +324,25 @@ def _all_wrong(
     typed = [each.name for each in msgspec.structs.fields(kind) if not _takes_any(each.type)]
     score.add(dict(base), names)
     score.add(dict(base), [_Mutation((*path, name), [["wrong"]]) for name in typed])
+    for name, value in _beyond(kind):
+        score.add(dict(base), [_Mutation((*path, name), value)])
+
+
+def _beyond(kind: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
+    """Each argument with a value beyond each of its bounds."""
+    for each in msgspec.structs.fields(kind):
+        for meta in _metas(get_type_hints(kind, include_extras=True)[each.name]):
+            for bound, beyond in (("ge", -1), ("gt", 0), ("le", 1), ("lt", 0)):
+                if (edge := getattr(meta, bound)) is not None:
+                    yield each.name, edge + beyond
+
+
+def _metas(annotation: Any) -> Iterator[msgspec.Meta]:
+    for part in (*getattr(annotation, "__metadata__", ()), *get_args(annotation)):
+        if isinstance(part, msgspec.Meta):
+            yield part
+        elif part is not annotation:
+            yield from _metas(part)
 
 
 def _takes_any(annotation: Any) -> bool:
