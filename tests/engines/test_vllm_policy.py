@@ -69,6 +69,7 @@ class Bench:
     async def load(self, update: WeightsRef, what: str) -> None:
         began_s = time.monotonic()
         assert await self.engine.load_weights(update) == update.checksum
+        assert await self.engine._call("rollout_numbers_copied") == 0, "layers change places; they are packed before"
         self.note(f"longest update, ms: {what}", 1000 * (time.monotonic() - began_s))
 
 
@@ -291,10 +292,7 @@ async def test_the_mark_of_an_update_in_flight_is_the_first_token_of_the_new_wei
 def later(spans: Sequence[Span], at: int) -> list[Span]:
     """The spans with the mark before number `at` one token later."""
     before, after = spans[at - 1], spans[at]
-    moved = [
-        msgspec.structs.replace(before, end=before.end + 1),
-        msgspec.structs.replace(after, start=after.start + 1),
-    ]
+    moved = msgspec.structs.replace(before, end=before.end + 1), msgspec.structs.replace(after, start=after.start + 1)
     return [span for span in (*spans[: at - 1], *moved, *spans[at + 1 :]) if span.end > span.start]
 
 

@@ -3,6 +3,7 @@
 tensor_bytes  one tensor as bytes, whatever library it came from
 torch_bytes   tensors of torch as such bytes and back, without a copy on the CPU
 parked_tensors  tensors that leave their device to others for a while
+finite        whether a tensor holds numbers alone
 adapter       low-rank adapters as such tensors
 manifest      what a version consists of, and its id
 checksum      one text over all tensors, in four forms, or of a name

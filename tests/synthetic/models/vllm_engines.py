@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 MAX_MODEL_LEN = 256
 CACHE_BYTES = 256 << 20
+WATCHED_WORKER = "synthetic.models.vllm_watched_worker.WatchedWorker"
+"""By name, for it is imported where vLLM is."""
 _SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
 # vLLM's attention on a CPU has heads of 32, and none of 16.
 _SIZES |= {"head_dim": 32, "intermediate_size": 96, "max_position_embeddings": 512}
@@ -49,13 +51,22 @@ MODELS: dict[str, dict[str, object]] = {
 }
 
 
-def make_vllm_model(folder: Path, *, seed: int, kind: str = "tied, biases") -> Path:
-    """A model folder that vLLM's CPU build can run."""
-    return make_model(folder, MODELS[kind], seed=seed)
+def make_vllm_model(folder: Path, *, seed: int, kind: str = "tied, biases", size_mb: int = 0) -> Path:
+    """A model folder that vLLM's CPU build can run: a tiny one, or of about so many megabytes in float32."""
+    return make_model(folder, {**MODELS[kind], **(_sizes_of(size_mb) if size_mb else {})}, seed=seed)
 
 
-async def open_vllm(model: Path, *, slots: int) -> VllmRolloutEngine:
-    """The engine as an explorer opens it, with a small cache."""
+def _sizes_of(size_mb: int) -> dict[str, object]:
+    """Few wide layers: vLLM works on each alone, and two cores go through all of them in a fraction of a second."""
+    width = 1024
+    layer_bytes = 4 * (4 * width**2 + 3 * width * 4 * width)
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": size_mb * 10**6 // layer_bytes}
+    return {**sizes, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": width // 8}
+
+
+async def open_vllm(model: Path, *, slots: int, watched: bool = False) -> VllmRolloutEngine:
+    """The engine as an explorer opens it, with a small cache; a `watched` one has a `WatchedWorker`."""
+    from rftd.workers.rollout.engines.vllm import arguments
     from rftd.workers.rollout.engines.vllm.arguments import ENGINE, VllmArgs
     from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
 
@@ -69,7 +80,10 @@ async def open_vllm(model: Path, *, slots: int) -> VllmRolloutEngine:
         clock=SystemClock(),
         folder=model.parent / "engine",
     )
-    engine = await ENGINE.open(opening)
+    with pytest.MonkeyPatch.context() as patch:
+        if watched:
+            patch.setattr(arguments, "WORKER", WATCHED_WORKER)
+        engine = await ENGINE.open(opening)
     assert isinstance(engine, VllmRolloutEngine)
     return engine
 
@@ -78,7 +92,9 @@ async def open_vllm(model: Path, *, slots: int) -> VllmRolloutEngine:
 async def opened_as_auxiliary(
     model: Path, endpoint: ModelEndpoint, *, slots: int
 ) -> AsyncIterator[tuple[AuxiliaryModel, VllmRolloutEngine]]:
-    """An auxiliary model with a vLLM engine of its own, which its first question opened, and that engine."""
+    """An auxiliary model with a vLLM engine of its own, which its first question opened, and that engine, watched."""
+    from rftd.workers.rollout.engines.vllm import arguments as vllm_arguments
+
     lengths = {"max_model_len": MAX_MODEL_LEN, "max_prompt_tokens": 200, "max_response_tokens": 200}
     arguments = {"kv_cache_memory_bytes": CACHE_BYTES}
     spec = AuxiliarySpec(
@@ -104,6 +120,7 @@ async def opened_as_auxiliary(
     models = AuxiliaryModels(job, clock=SystemClock(), environ={}, random=Random(1), endpoint=endpoint)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(own_engine, "open_engine", noted)
+        patch.setattr(vllm_arguments, "WORKER", WATCHED_WORKER)
         running = asyncio.ensure_future(models.run())
         try:
             (judge,) = models.of(stage, UUID(int=1), UUID(int=1)).models
@@ -116,11 +133,11 @@ async def opened_as_auxiliary(
 
 
 class Policies:
-    """Versions of one tiny model: published as a trainer would, and known to transformers."""
+    """Versions of one tiny model, or one of a size: published as a trainer would, and known to transformers."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
+    def __init__(self, folder: Path, kind: str, *, size_mb: int = 0) -> None:
         self.folder = folder
-        self.base = make_vllm_model(folder / "base", seed=1, kind=kind)
+        self.base = make_vllm_model(folder / "base", seed=1, kind=kind, size_mb=size_mb)
         self._models: dict[int, Any] = {}
 
     def publish(self, version: int, method: str = "memory", *, change: float = 0.05) -> WeightsRef:

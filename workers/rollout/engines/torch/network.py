@@ -20,6 +20,7 @@ from rftd.workers.rollout.engines.torch import attention
 from rftd.workers.rollout.engines.torch.cache import Prefilled
 from rftd.workers.rollout.engines.torch.fused import fuse
 from rftd.workers.weights.adapter import adapted, changes, is_adapter
+from rftd.workers.weights.finite import is_finite
 
 
 class AdaptedWeights:
@@ -239,21 +240,13 @@ def _lacking(tensors: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor
 
 
 def _refuse_broken(tensors: Mapping[str, torch.Tensor]) -> None:
-    broken = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
+    broken = [name for name, tensor in tensors.items() if not is_finite(tensor)]
     if broken:
         raise _refused(broken, "have NaN or infinity in")
 
 
 def _refused(names: Sequence[str], what: str) -> RolloutError:
     return RolloutError(f"the new weights {what} {names[0]!r} and {len(names) - 1} more tensors")
-
-
-def _is_finite(tensor: torch.Tensor) -> bool:
-    if not tensor.numel():
-        return True
-    # NaN comes through aminmax, which reads the memory once and writes none: far faster than asking each number.
-    lowest, highest = torch.aminmax(tensor)
-    return bool(torch.isfinite(lowest) and torch.isfinite(highest))
 
 
 def _ids(config: object) -> list[object]:

@@ -16,6 +16,7 @@ counters   the numbers of running requests and drawn tokens, from vLLM's own sta
 watchdog   tells when vLLM's processes ended or hang
 processes  vLLM's processes: their start with a time-out, their names when one died, their end
 worker     our part of vLLM's worker process: it opens, verifies and swaps weights
+packed_weights  new weights as its CPU build computes with them, made beside the running model
 shapes     the tensors that a model folder's weights consist of, to check others against
 sampler    our part of its sampler: log-probabilities as the contract has them
 

@@ -25,7 +25,9 @@ from rftd.workers.weights.channel import WeightsRef
 _UPDATE_S: Final = 600.0
 """The longest that opening or swapping weights may take."""
 _OPENING_S: Final = 0.005
-"""The pause between two questions for weights that are being opened."""
+"""The pause between the first two questions for weights that are being opened; the later ones are longer."""
+_OPENING_GROWS: Final = 1.25
+_OPENING_MOST_S: Final = 0.05
 
 
 class VllmRolloutEngine:
@@ -289,8 +291,11 @@ class VllmRolloutEngine:
         try:
             answers = await self._call("open_rollout_weights", msgspec.to_builtins(weights), all_workers=True)
             states = [converted(each, OpeningState) for each in answers]
+            pause_s = _OPENING_S
             while any(state.opening for state in states):
-                await asyncio.sleep(_OPENING_S)
+                await asyncio.sleep(pause_s)
+                # Each question is answered between two steps.
+                pause_s = min(_OPENING_MOST_S, pause_s * _OPENING_GROWS)
                 answers = await self._call("rollout_weights_state", all_workers=True)
                 states = [converted(each, OpeningState) for each in answers]
             for refusal in (state.refusal for state in states if state.refusal is not None):

@@ -13,6 +13,7 @@ from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import RolloutError
 from rftd.workers.models.pretrained import outlined_model
 from rftd.workers.weights import safetensors
+from rftd.workers.weights.finite import is_finite
 from rftd.workers.weights.torch_bytes import tensors_of
 
 
@@ -41,7 +42,7 @@ class Expected:
         unknown = [name for name in tensors if name not in shapes]
         wrong = [name for name, tensor in tensors.items() if name in shapes and tuple(tensor.shape) != shapes[name]]
         new = [name for name in tensors if name not in read_before]
-        broken = [name for name in new if not torch.isfinite(tensors[name]).all()]
+        broken = [name for name in new if not is_finite(tensors[name])]
         for names, what in (
             (missing, "lack"),
             (unknown, "hold, unknown to this model,"),

@@ -1,7 +1,7 @@
 """`RolloutWorker`: our part of each of vLLM's worker processes, called by `collective_rpc`.
 
 Arguments and answers are plain lists and numbers, so nothing is pickled. New weights are opened and verified on a
-thread, while the worker goes on generating; only the swap itself is between two steps.
+thread, while the worker goes on generating, and on a CPU packed there too; only the swap itself is between two steps.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from vllm.v1.worker import gpu_model_runner
 
 from rftd.ops.decoding import converted
 from rftd.ops.errors import RftdError, RolloutError
+from rftd.workers.rollout.engines.vllm.packed_weights import PackedWeights
 from rftd.workers.rollout.engines.vllm.sampler import PolicySampler
 from rftd.workers.rollout.engines.vllm.shapes import Expected, base_weights
 from rftd.workers.weights.adapter import adapted, changes, is_adapter
@@ -28,6 +29,8 @@ from rftd.workers.weights.registry import Channels
 
 _PATIENCE_S: Final = 0.002
 """Who asks for the state of weights waits so long at most: small ones are opened in milliseconds."""
+_PATIENCE_IN_ALL_S: Final = 0.006
+"""The longest that decoding waits so for weights that turn out to be large."""
 
 
 class WeightsRefusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +80,10 @@ class RolloutWorker:
         # Replaced rather than configured: vLLM has no mode for log-probabilities at a row's temperature.
         runner.sampler = PolicySampler(runner)
         _keep_unmasked(runner.sampler)
-        self.rollout_weights = OpenedWeights(Path(folder), runner.device)
+        model = runner.get_model()
+        # Nothing else holds the addresses of a CPU's tensors; on other devices graphs do, and layers are not packed.
+        packs = runner.device.type == "cpu" and runner.lora_config is None and PackedWeights.possible(model)
+        self.rollout_weights = OpenedWeights(Path(folder), runner.device, model if packs else None)
         return str(runner.device)
 
     def open_rollout_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
@@ -96,13 +102,18 @@ class RolloutWorker:
 
     def swap_rollout_weights(self) -> dict[str, Any]:
         """Uses the opened weights from the next step on. Answers a `SwapMarks`, in plain data."""
-        tensors = self.rollout_weights.tensors
-        assert tensors is not None, "weights are opened before they are used"
+        opened = self.rollout_weights
         runner = self.model_runner
         try:
-            # In `reload_weights`, not `load_weights`: packed layers have freed the tensors that the latter writes to.
-            runner.reload_weights(weights_iterator=iter(tensors.items()))
-            _repack_tied_output(runner.get_model())
+            if opened.packed is not None:
+                opened.packed.swap()
+                runner.reset_encoder_cache()
+                runner.reset_mm_cache()
+            else:
+                assert opened.tensors is not None, "weights are opened before they are used"
+                # Not `load_weights`: packed layers have freed the tensors that it writes to.
+                runner.reload_weights(weights_iterator=iter(opened.tensors.items()))
+                _repack_tied_output(runner.get_model())
         finally:
             self.rollout_weights.let_go()
         drawn = {name: len(request.output_token_ids) for name, request in runner.requests.items()}
@@ -123,12 +134,15 @@ def _keep_unmasked(sampler: PolicySampler) -> None:
 
 
 class OpenedWeights:
-    """Weights on their way into use: opened where the channel holds them, and verified, on a thread."""
+    """Weights on their way into use: opened where the channel holds them, verified, and packed, on a thread."""
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
-        """`folder`: of the model that they are to be of, which runs on the device."""
+    def __init__(self, folder: Path, device: torch.device, packs: torch.nn.Module | None = None) -> None:
+        """`folder`: of the model that they are to be of, which runs on the device; `packs` is that if it is packed."""
         self._device = device
+        self._packs = packs
         self.tensors: Mapping[str, torch.Tensor] | None = None
+        """The verified weights, unless they were packed."""
+        self.packed: PackedWeights | None = None
         self._folder = folder
         self._expected: Expected | None = None
         self._base: Mapping[str, torch.Tensor] | None = None
@@ -136,18 +150,22 @@ class OpenedWeights:
         self._held = ExitStack()
         self._refusal: WeightsRefusal | None = None
         self._thread: threading.Thread | None = None
+        self._patience_s = 0.0
 
     def begin(self, weights: WeightsRef) -> None:
         """Starts the thread."""
         self.let_go()
         self._refusal = None
+        self._patience_s = _PATIENCE_IN_ALL_S
         self._thread = threading.Thread(target=self._open, args=(weights,), name="open-weights", daemon=True)
         self._thread.start()
 
     def state(self) -> OpeningState:
         """How far they are."""
         if self._thread is not None:
-            self._thread.join(_PATIENCE_S)
+            waits_s = min(_PATIENCE_S, self._patience_s)
+            self._patience_s -= waits_s
+            self._thread.join(waits_s)
             if self._thread.is_alive():
                 return OpeningState(opening=True)
             self._thread = None
@@ -160,6 +178,10 @@ class OpenedWeights:
             self._thread = None
         self.tensors = None
         self._held.close()
+        if self.packed is not None:
+            # To free as much memory takes long enough to be seen by those who wait for tokens.
+            threading.Thread(target=self.packed.free, name="free-weights", daemon=True).start()
+            self.packed = None
 
     def _open(self, weights: WeightsRef) -> None:
         try:
@@ -168,7 +190,11 @@ class OpenedWeights:
             with ExitStack() as stack:
                 channel = self._channels.of(weights.method)
                 found = stack.enter_context(opened_tensors(channel, weights, self._device))
-                self.tensors = self._whole(found, self._expected)
+                whole = self._whole(found, self._expected)
+                if self._packs is not None:
+                    self.packed = PackedWeights.of(self._packs, whole.items())
+                    return
+                self.tensors = whole
                 self._held = stack.pop_all()
         except RftdError as error:
             self._refusal = _refusal(error)
