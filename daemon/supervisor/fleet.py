@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 import msgspec
 
+from rftd.daemon.supervisor.worker_orders import worker_orders
 from rftd.daemon.why.scene import Process
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DataError, DiskFullError, LogLossError, UnreachableError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
-from rftd.ops.processors import most
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
 from rftd.streams.folds.roster import Gone
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.spec import ExperimentSpec
 from rftd.streams.split_submission import HALF_OF, ROLES
-from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import REFUSALS, WORKER_FAILS, Obstacle, Trouble, of_refusal
 from rftd.workers.launcher.executor import NO_WORKER, UNFIT_PLACE, Executor, Handle, WorkerOrder
@@ -105,7 +103,7 @@ class Fleet:
                         self._log.info("worker.adopted", role=started.role, slot=started.slot, pid=started.pid)
 
     def _berths_of(self, spec: ExperimentSpec) -> Iterator[Berth]:
-        orders = _orders(self._state.experiment, spec, self._spine_offset)
+        orders = worker_orders(self._state.experiment, spec, self._spine_offset)
         return (Berth(order=order) for order in orders if order.role in self._roles)
 
     def _follow(self) -> None:
@@ -351,53 +349,6 @@ class Fleet:
                 usual = f"no heartbeat for {self._liveness.lost_after_s:g} s" if silent else "its process ended"
                 reason = next(known, "") or usual
                 yield WorkerLost(worker=started.worker, role=started.role, slot=started.slot, reason=reason)
-
-
-def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterator[WorkerOrder]:
-    """One trainer, and explorers if any stage explores or evaluates."""
-    logs = Path(spec.job_dir) / "log"
-    namespace = spec.cluster.namespace or f"{spec.project}/{spec.name}"
-    cluster = msgspec.structs.replace(spec.cluster, namespace=namespace)
-    yield WorkerOrder(
-        experiment=experiment,
-        role="trainer",
-        slot=-1,
-        threads=most(stage.trainer.threads for stage in spec.stages),
-        log_path=logs / "trainer.log",
-        devices=max(stage.trainer.devices for stage in spec.stages),
-        cluster=cluster,
-        paths=read_by("trainer", spec.stages),
-        spine_offset=spine_offset,
-    )
-    exploring = [stage for stage in spec.stages if stage.kind != "train"]
-    explorers = max((stage.rollout.explorers for stage in exploring), default=0)
-    for slot in range(min(explorers, limits.WORKER_SLOTS)):  # older releases accepted more
-        yield WorkerOrder(
-            experiment=experiment,
-            role="explorer",
-            slot=slot,
-            threads=most(stage.rollout.threads for stage in exploring),
-            log_path=logs / f"explorer_{slot}.log",
-            devices=max(stage.rollout.needs.devices for stage in exploring),
-            start_timeout_s=max(stage.rollout.needs.start_timeout_s for stage in exploring),
-            cluster=cluster,
-            paths=read_by("explorer", exploring),
-            environment=tuple(sorted({name for stage in exploring for name in stage.rollout.environment})),
-            spine_offset=spine_offset,
-        )
-
-
-def read_by(role: str, stages: Iterable[StageSpec]) -> tuple[str, ...]:
-    """The folders and files of models and datasets that workers of a role read, which must be where they run."""
-    found: set[str] = set()
-    for stage in stages:
-        found |= {stage.model.path, stage.model.lora.path if stage.model.lora is not None else ""}
-        if role == "trainer":
-            dataset = stage.dataset.path if stage.dataset is not None else ""
-            found |= {stage.trainer.critic_path, stage.trainer.teacher_path, dataset}
-        else:
-            found |= {each.path for each in (*tasksets_of(stage), *stage.evals, *stage.auxiliary)}
-    return tuple(sorted(path for path in found if Path(path).is_absolute()))
 
 
 def _delay_s(restarts: int) -> float:

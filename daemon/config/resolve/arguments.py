@@ -128,11 +128,10 @@ def check_declared(
         else:
             check_names({argument: value}, known, path, taker, notes)
     for argument, why in declaration.wrong(given):
-        fix = _advice(declaration.kind, argument, given.get(argument))
-        if argument in declaration.required and argument not in given:
-            fix = f"{taker} needs it"
+        missing = argument in declaration.required and argument not in given
+        advice = f"{taker} needs it" if missing else _advice(declaration.kind, argument, given.get(argument))
         own = f"correct it, or leave it out for the {plugins.kind}'s own"
-        notes.wrong((*path, argument), why, fix or own, WrongValue)
+        notes.wrong((*path, argument), why, advice or own, WrongValue)
     for argument in declaration.ignored:
         if argument in given:
             notes.warn(f"{show((*path, argument))} has no effect: {taker} takes it and does not need it")

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from synthetic.worlds.desk import Desk
 
-from rftd.daemon.supervisor.fleet import Fleet, read_by
+from rftd.daemon.supervisor.fleet import Fleet
+from rftd.daemon.supervisor.worker_orders import read_by
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.logs import logger

@@ -1,0 +1,63 @@
+"""`worker_orders`: the workers that an experiment wants, each with what its process is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.processors import most
+from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.stage_tasks import tasksets_of
+from rftd.workers.launcher.executor import WorkerOrder
+
+
+def worker_orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterator[WorkerOrder]:
+    """The workers that a specification wants: one trainer, and explorers if any stage explores or evaluates."""
+    logs = Path(spec.job_dir) / "log"
+    namespace = spec.cluster.namespace or f"{spec.project}/{spec.name}"
+    cluster = msgspec.structs.replace(spec.cluster, namespace=namespace)
+    yield WorkerOrder(
+        experiment=experiment,
+        role="trainer",
+        slot=-1,
+        threads=most(stage.trainer.threads for stage in spec.stages),
+        log_path=logs / "trainer.log",
+        devices=max(stage.trainer.devices for stage in spec.stages),
+        cluster=cluster,
+        paths=read_by("trainer", spec.stages),
+        spine_offset=spine_offset,
+    )
+    exploring = [stage for stage in spec.stages if stage.kind != "train"]
+    explorers = max((stage.rollout.explorers for stage in exploring), default=0)
+    for slot in range(min(explorers, limits.WORKER_SLOTS)):  # older releases accepted more
+        yield WorkerOrder(
+            experiment=experiment,
+            role="explorer",
+            slot=slot,
+            threads=most(stage.rollout.threads for stage in exploring),
+            log_path=logs / f"explorer_{slot}.log",
+            devices=max(stage.rollout.needs.devices for stage in exploring),
+            start_timeout_s=max(stage.rollout.needs.start_timeout_s for stage in exploring),
+            cluster=cluster,
+            paths=read_by("explorer", exploring),
+            environment=tuple(sorted({name for stage in exploring for name in stage.rollout.environment})),
+            spine_offset=spine_offset,
+        )
+
+
+def read_by(role: str, stages: Iterable[StageSpec]) -> tuple[str, ...]:
+    """The folders and files of models and datasets that workers of a role read, which must be where they run."""
+    found: set[str] = set()
+    for stage in stages:
+        found |= {stage.model.path, stage.model.lora.path if stage.model.lora is not None else ""}
+        if role == "trainer":
+            dataset = stage.dataset.path if stage.dataset is not None else ""
+            found |= {stage.trainer.critic_path, stage.trainer.teacher_path, dataset}
+        else:
+            found |= {taskset.path for taskset in (*tasksets_of(stage), *stage.evals)}
+            found |= {model.path for model in stage.auxiliary}
+    return tuple(sorted(path for path in found if Path(path).is_absolute()))
