@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast test-engines test-tinker engines-cpu check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock newer clean
+.PHONY: demo test test-fast test-engines test-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock newer clean
 
 STACK ?= embedded
 
@@ -24,6 +24,10 @@ test-fast: $(READY)                 ## the inner loop: all but what is slow, sta
 ENGINES := build/engines-cpu
 
 engines-cpu: $(ENGINES)/.ready      ## an environment with rftd and the CPU builds of heavy engines (vLLM), about 7 GB
+
+CUDA := build/engines-cuda
+
+engines-cuda: $(CUDA)/.ready        ## an environment with rftd and the CUDA builds of all engines, for a machine with GPUs
 
 test-engines: $(ENGINES)/.ready     ## their tests, which `make test` skips; minutes, for an engine starts slowly
 	$(ENGINES)/bin/python -P -m pytest -q tests/engines
@@ -51,6 +55,12 @@ $(ENGINES)/.ready: requirements/engines-cpu.txt pyproject.toml $(READY)
 	$(BIN)/uv pip install -q --compile-bytecode --python $(ENGINES)/bin/python --no-deps --require-hashes -r requirements/engines-cpu.txt
 	$(BIN)/uv pip install -q --python $(ENGINES)/bin/python --no-deps --no-build-isolation -e .
 	touch $(ENGINES)/.ready
+
+$(CUDA)/.ready: requirements/engines-cuda.txt pyproject.toml $(READY)
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(CUDA)
+	$(BIN)/uv pip install -q --compile-bytecode --python $(CUDA)/bin/python --no-deps --require-hashes -r requirements/engines-cuda.txt
+	$(BIN)/uv pip install -q --python $(CUDA)/bin/python --no-deps --no-build-isolation -e .
+	touch $(CUDA)/.ready
 
 check: $(READY)                     ## format, types, layers, file lengths
 	$(BIN)/ruff check .
@@ -114,7 +124,7 @@ torture-http: $(READY)              ## 10,000 requests that the API's document a
 torture-records: $(READY)           ## 100,000 mutated records of whole runs, read by everybody who reads a log, two minutes
 	$(BIN)/python -P tests/property/torture_records.py
 
-torture-tinker: $(READY)            ## 10,000 faults of a service that trains, and kills of its trainer, five minutes
+torture-tinker: $(READY)            ## 10,000 faults of a service that trains and generates, and kills of its workers, a minute
 	$(BIN)/python -P tests/property/torture_tinker.py
 
 lock:                               ## re-resolve the lock (needs uv)
@@ -129,6 +139,9 @@ lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate --override requirements/engines-cpu.overrides \
 	  --group pyproject.toml:dev pyproject.toml requirements/engines-cpu.in -o requirements/engines-cpu.txt
+	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
+	  --no-emit-find-links --no-header --no-annotate --extra all --group pyproject.toml:dev pyproject.toml \
+	  -o requirements/engines-cuda.txt
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 	  --no-header --no-annotate -c requirements/lock.txt requirements/tinker-client.in -o requirements/tinker-client.txt
 	uv pip compile -q --generate-hashes --python-version 3.12 --python-platform linux --no-emit-index-url \

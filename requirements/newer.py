@@ -3,7 +3,12 @@
     make newer
 
 verl bounds transformers and vLLM pins torch, so one of them alone can never move: they are resolved together, with
-rftd's bounds on torch, transformers and on the engines themselves left away. Exits with 1 if a later engine was found.
+rftd's bounds on torch, transformers and on the engines themselves left away. A schedule runs the program itself, for
+`make` has a status of its own. It exits with
+
+    0    no later engine fits: nothing is to be done
+    10   later ones fit together: move the bounds in pyproject.toml, then `make lock`
+    1    nothing was learned: nothing resolves, or no index answers
 """
 
 from __future__ import annotations
@@ -16,6 +21,9 @@ from pathlib import Path
 from typing import Final
 
 ENGINES: Final = ("vllm", "verl", "ray", "tinker")
+LONGEST_S: Final = 600.0
+FOUND: Final = 10
+"""The exit status when later engines fit: no error, and nobody else's status."""
 FREED: Final = ("torch", "transformers", "numpy", "tensordict", "peft")
 """What moves with them."""
 
@@ -43,7 +51,7 @@ def resolved(requirements: list[str]) -> dict[str, str]:
     """The versions by name that satisfy all requirements. Ends the program with the resolver's words if none do."""
     options = ["-q", "--universal", "--python-version", "3.11", "--no-header", "--no-annotate"]
     command = [sys.executable, "-m", "uv", "pip", "compile", *options, "-"]
-    done = subprocess.run(command, input="\n".join(requirements), capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, input="\n".join(requirements), capture_output=True, text=True, timeout=LONGEST_S)
     if done.returncode:
         sys.exit(f"nothing resolves:\n{done.stderr}")
     return dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;]+)", done.stdout, re.MULTILINE))
@@ -58,4 +66,4 @@ for name in (*ENGINES, *FREED):
 sys.stdout.write(
     f"later ones fit together: {', '.join(moved)}\n" if moved else "no later engine fits beside the others\n"
 )
-sys.exit(1 if moved else 0)
+sys.exit(FOUND if moved else 0)

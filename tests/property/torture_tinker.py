@@ -1,38 +1,49 @@
-"""A service that fails: requests refused, answers lost, halved, late, repeated or of others, trainers that are killed.
+"""A service that fails: requests refused, answers lost, halved, late, repeated, of others; trainers, explorers killed.
 
 Whatever strikes, the weights at the end are made of every step once, in order, bit for bit those of a run that nothing
-struck; each checkpoint that is kept names a state made of its own steps; and no error shows the key. Run it for long:
+struck; each checkpoint that is kept names a state made of its own steps; each response is drawn by the weights that it
+was asked of, and is the one that is drawn where nothing strikes; and no error shows the key. Run it for long:
 
     python -P tests/property/torture_tinker.py 10000
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+from uuid import UUID
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from synthetic.models.tinker_rehearsal import KEY, Rehearsal, RehearsalService
+from synthetic.models.tinker_rehearsal import KEY, Rehearsal, RehearsalService, Unknown
 
 from rftd.ops.errors import DataError, RftdError
 from rftd.storage.service_state import ServiceState
-from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.spec import ExperimentSpec, ModelSpec, StageSpec
 from rftd.workers.models.tiny_model import make_tiny_model
+from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
+from rftd.workers.rollout.engines.tinker.engine import TinkerRolloutEngine
 from rftd.workers.training.engines.contract import TrainerBench, make_batch
 from rftd.workers.training.engines.tinker.arguments import TinkerTrainerArgs
 from rftd.workers.training.engines.tinker.engine import TinkerTrainerEngine
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.service import SERVICE
 
 STEPS: Final = 9
 SAVED_EVERY: Final = 3
 KEPT: Final = 2
+RESPONSE_TOKENS: Final = 4
+TRIES: Final = 200
+MODEL: Final = ModelSpec(path="/nowhere", max_model_len=32, max_prompt_tokens=16, max_response_tokens=16)
 ARGUMENTS: Final = TinkerTrainerArgs(base_model="org/tiny")
 
 
@@ -48,8 +59,14 @@ class Faults:
         self.share = share
         self.counts: Counter[str] = Counter()
         self.way: RehearsalService | None = None
+        self.under_way: list[Callable[[], Any]] = []
+        """Requests that nobody waits for any more, and that the service has not had yet."""
 
     def __call__(self, what: str, work: Callable[[], Any]) -> Any:
+        while self.under_way and self.random.random() < 0.5:
+            late = self.under_way.pop(self.random.randrange(len(self.under_way)))
+            with suppress(Unknown):  # of what has been deleted meanwhile
+                late()
         if self.random.random() >= self.share:
             return work()
         fault = self.random.choice(FAULTS)
@@ -75,12 +92,20 @@ def _halved(faults: Faults, what: str, work: Callable[[], Any]) -> Any:
         rows = found["rows"]
         cut: list[dict[str, Any]] = [{"logprobs": rows[0]["logprobs"][:-1]}, *rows[1:]]
         return found | {"rows": faults.random.choice((rows[: len(rows) // 2], cut, [{}] * len(rows), None))}
+    if isinstance(found, dict) and "tokens" in found:
+        field = faults.random.choice(("tokens", "logprobs"))
+        return found | {field: found[field][: len(found[field]) // 2]}
     # A name cut in two is another name; of what else comes back nothing is looked at.
     return found[: len(found) // 2] if isinstance(found, str) and found.startswith("tinker://") else found
 
 
-def _late(_faults: Faults, _what: str, work: Callable[[], Any]) -> Any:
-    return work()
+def _late(faults: Faults, what: str, work: Callable[[], Any]) -> Any:
+    # It takes longer than its client waits, and is done whenever it comes: before or after whatever is asked next.
+    faults.under_way.append(work)
+    if faults.random.random() < 0.5:
+        return work()  # the client has asked again under the same number, and was answered
+    assert faults.way is not None
+    raise faults.way.access.error(0, f"no answer for {KEY} in time", what)
 
 
 def _repeated(_faults: Faults, what: str, work: Callable[[], Any]) -> Any:
@@ -96,6 +121,8 @@ def _of_another(faults: Faults, _what: str, work: Callable[[], Any]) -> Any:
         return f"tinker://another/{found.partition('//')[2].partition('/')[2]}"
     if isinstance(found, dict) and "rows" in found:
         return found | {"rows": [*found["rows"], *found["rows"]]}
+    if isinstance(found, dict) and "tokens" in found:  # of one that asked for a longer text
+        return found | {field: [*found[field], *found[field]] for field in ("tokens", "logprobs")}
     return found
 
 
@@ -111,6 +138,28 @@ def _killed_after(_faults: Faults, _what: str, work: Callable[[], Any]) -> Any:
 FAULTS: Final = (_refused, _lost, _halved, _late, _repeated, _of_another, _killed_before, _killed_after)
 
 
+async def _responses(way: RehearsalService, ref: WeightsRef) -> tuple[Generation, ...]:
+    """Two responses of the weights, from an engine of their own."""
+    engine = TinkerRolloutEngine(way, MODEL)
+    try:
+        await engine.load_weights(ref)
+        requests = (
+            GenerationRequest(
+                id=UUID(int=seed), prompt=(5, 6), sampling=Sampling(max_tokens=RESPONSE_TOKENS, seed=seed)
+            )
+            for seed in (1, 2)
+        )
+        return tuple([await engine.generate(each) for each in requests])
+    finally:
+        await engine.close()
+
+
+def _same(one: Sequence[Generation], other: Sequence[Generation]) -> bool:
+    return [(each.tokens, each.logprobs, each.spans) for each in one] == [
+        (each.tokens, each.logprobs, each.spans) for each in other
+    ]
+
+
 class History:
     """A trainer's loop in small: it trains, saves, retires, and begins again after whatever struck."""
 
@@ -122,6 +171,8 @@ class History:
             self.way.strike = strike
         self.errors: list[str] = []
         self.saved: list[tuple[int, Path]] = []
+        self.drawn: dict[int, tuple[Generation, ...]] = {}
+        """The responses by the step that their weights hold last."""
         self._stage = stage
         self._model = model
         self._folder = folder
@@ -137,7 +188,7 @@ class History:
                 while done < STEPS:
                     done += 1
                     self._engine.train(make_batch(done, repeat=STEPS + 1))
-                    self._engine.snapshot().name()
+                    self._draw(done, self._engine.snapshot().name())
                     if done % SAVED_EVERY == 0:
                         self._save(done)
             except (RftdError, Killed) as error:
@@ -151,6 +202,20 @@ class History:
     def table(self) -> Any:
         """The newest checkpoint's weights."""
         return self.service.saved[ServiceState.read(self.saved[-1][1]).path][0].table
+
+    def _draw(self, step: int, path: str) -> None:
+        """An explorer draws of the weights; what fails is drawn again, and what was drawn before is drawn alike."""
+        ref = WeightsRef(version=step, generation=0, path=path, manifest="m", checksum=f"{step}", method=SERVICE)
+        for _ in range(TRIES):
+            try:
+                drawn = asyncio.run(_responses(self.way, ref))
+            except (RftdError, Killed) as error:
+                self.errors.append(str(error))
+                continue
+            before = self.drawn.setdefault(step, drawn)
+            assert _same(drawn, before), f"step {step}: the responses are of other weights"
+            return
+        raise AssertionError("no response in so many tries")
 
     def _take_up(self) -> int:
         self._engine.close()
@@ -202,6 +267,9 @@ def struck(count: int, folder: Path, seed: int = 0) -> Counter[str]:
             assert held is not None, f"seed {seed}: a checkpoint that is kept was forgotten"
             assert held[0].made_of == whole[number].made_of()[:step], f"seed {seed}: step {step}"
         assert not any(KEY in each for each in history.errors), f"seed {seed}: the key is shown"
+        for step, drawn in history.drawn.items():
+            assert _same(drawn, whole[number].drawn[step]), f"seed {seed}: responses of step {step} are of others"
+        assert len(history.drawn) == STEPS, f"seed {seed}"
         total += faults.counts
         seed += 1
     return total
@@ -210,6 +278,5 @@ def struck(count: int, folder: Path, seed: int = 0) -> Counter[str]:
 if __name__ == "__main__":
     with TemporaryDirectory() as temporary:
         counted = struck(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000, Path(temporary))
-    print(
-        f"{sum(counted.values()):,} faults: {dict(sorted(counted.items()))}; no step lost or taken twice, no key shown"
-    )
+    told = f"{sum(counted.values()):,} faults: {dict(sorted(counted.items()))}"
+    print(f"{told}; no step lost or taken twice, no response of other weights, no key shown")

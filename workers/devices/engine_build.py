@@ -30,8 +30,8 @@ RAY: Final = "ray"
 
 
 def how_to_install(extra: str) -> str:
-    """The two ways to install an optional package of the project: by the extra, or by the lock that has all of them."""
-    return f"pip install 'rftd[{extra}]', or `make engines-cpu` for a lock of it"
+    """The ways to install an optional package of the project: by its extra, or by a lock that has all of them."""
+    return f"pip install 'rftd[{extra}]', or `make engines-cpu` (on GPUs `make engines-cuda`) for a lock of it"
 
 
 def vllm_build(host: Host) -> EngineBuild | NoBuild:

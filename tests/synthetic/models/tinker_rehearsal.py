@@ -241,8 +241,7 @@ class RehearsalService:
         return RehearsalRun(self, made)
 
     def sampler(self, path: str) -> RehearsalSampler:
-        self.reach()
-        if path not in self.service.saved:
+        if not self.ask("sampler", lambda: path in self.service.saved):
             raise RolloutError(self.access.forgotten(path, "no weights").what)
         return RehearsalSampler(self, path)
 

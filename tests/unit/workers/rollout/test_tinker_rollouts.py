@@ -101,7 +101,7 @@ async def test_weights_of_another_channel_or_that_are_gone() -> None:
 )
 async def test_an_answer_of_another_shape_fails_its_rollout(change: Callable[[Any], Any], field: str) -> None:
     _, way, (path,) = with_weights()
-    way.strike = lambda _what, work: change(work())
+    way.strike = lambda what, work: change(work()) if what == "sample" else work()
     engine = TinkerRolloutEngine(way, MODEL)
     await engine.load_weights(make_ref(path))
     with pytest.raises(RolloutError, match="another shape") as error:
