@@ -36,6 +36,12 @@ def test_verl_trains_as_torch_does(benches: tuple[ParityBench, ParityBench], cas
     assert apart.weights <= 1e-4
 
 
+def test_a_critic_has_the_same_schedule_in_both(benches: tuple[ParityBench, ParityBench]) -> None:
+    case = next(each for each in CASES if each.algorithm == "ppo")
+    plain, verl = (bench.run(case).critic_rates for bench in benches)
+    assert plain == verl == pytest.approx([5e-4, 1e-3, 7.75e-4, 3.25e-4, 1e-4])
+
+
 @pytest.mark.parametrize("case", [each for each in CASES if each.algorithm in ("ppo", "dpo")], ids=str)
 def test_two_ranks_train_as_torch_does(
     benches: tuple[ParityBench, ParityBench], two_ranks: ParityBench, case: Case

@@ -123,8 +123,8 @@ def check_declared(
         takers = [] if argument in known else [each for each in plugins.ours() if _takes(plugins, each, argument)]
         if takers:
             what = f"is {value!r}, and {taker} takes no argument {argument!r}"
-            fix = f"leave it out: it is an argument of {', '.join(takers)}"
-            notes.issues.append(Issue((*path, argument), what, fix, UnknownField, at_key=True))
+            elsewhere = f"leave it out: it is an argument of {', '.join(takers)}"
+            notes.issues.append(Issue((*path, argument), what, elsewhere, UnknownField, at_key=True))
         else:
             check_names({argument: value}, known, path, taker, notes)
     for argument, why in declaration.wrong(given):

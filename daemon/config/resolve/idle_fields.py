@@ -31,7 +31,7 @@ class IdleRule:
     places: tuple[FieldPath, ...]
     holds: Condition
     why: str
-    """The reason; `{mode}` stands for the stage's mode, `{trainer}` for the engine that trains."""
+    """The reason; `{untrained}` is what says that nothing is trained, `{trainer}` the engine that trains."""
     default_too: bool = False
     """True where a default that is written out is spoken of as well: another field says something else."""
 
@@ -91,7 +91,7 @@ _TASKSET: Final = "buffer.explorer_input.taskset"
 _BUFFER: Final = "buffer.trainer_input.experience_buffer"
 _CORRECTION: Final = "algorithm.rollout_correction"
 _ROWLESS: Final = "experiences come from explorers, and are no rows of a dataset"
-_UNTRAINED: Final = "nothing is trained with mode {mode}"
+_UNTRAINED: Final = "nothing is trained with {untrained}"
 _ASKED: Final = "tasks are what clients ask with mode serve"
 _OF_VERL: Final = "it is verl's, and {trainer} trains"
 
@@ -359,6 +359,7 @@ def _replaces(own: Mapping[str, Any], place: FieldPath) -> bool:
 def _idle(given: Experiment, stage: StageSpec) -> dict[FieldPath, str]:
     """The places of one stage, each with the reason."""
     found: dict[FieldPath, str] = {}
+    untrained = f"mode {BENCH}" if given.mode == BENCH else "explorer.collect_only"
     for path, is_default in written_fields(given):
         rules = (
             (path[:length], rule)
@@ -368,7 +369,7 @@ def _idle(given: Experiment, stage: StageSpec) -> dict[FieldPath, str]:
         )
         for place, rule in rules:
             if place in found or rule.holds(given, stage):
-                found.setdefault(place, rule.why.format(mode=given.mode, trainer=stage.trainer.engine))
+                found.setdefault(place, rule.why.format(untrained=untrained, trainer=stage.trainer.engine))
                 break
     return found
 

@@ -9,7 +9,7 @@ from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Issue, Notes, UnknownField, Unsupported, WrongValue
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.daemon.config.verl.key import VerlKey
-from rftd.daemon.config.verl.table import canonical, engine_arguments, find, keys_in, meant, read_elsewhere
+from rftd.daemon.config.verl.table import canonical, engine_arguments, find, is_section, keys_in, meant, read_elsewhere
 from rftd.workers.devices.host import Host
 
 _CONFIG: Final[FieldPath] = ("trainer", "trainer_config")
@@ -51,6 +51,10 @@ def check_tree(config: Mapping[str, Any], engine: str, notes: Notes) -> None:
     for written, path, value in _leaves(config):
         name = ".".join(map(str, path))
         where = (*_CONFIG, *written)
+        if is_section(name):
+            if value is not None:
+                notes.wrong(where, f"is {value!r}", "write a mapping", WrongValue)
+            continue
         key = find(name)
         near = meant(name)
         if near is not None or key is None:
@@ -67,7 +71,8 @@ def check_tree(config: Mapping[str, Any], engine: str, notes: Notes) -> None:
 
 def _known_beside(name: str) -> str:
     """What veRL has in the section of a key that it does not have."""
-    known = keys_in(name.rpartition(".")[0])
+    section = name.rpartition(".")[0]
+    known = keys_in(section) if section else []
     return f"leave it out; known here: {', '.join(known[:8])}" + (", ..." if len(known) > 8 else "") if known else _GONE
 
 

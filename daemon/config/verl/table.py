@@ -56,6 +56,11 @@ def find(name: str) -> VerlKey | None:
     return max(held, key=lambda pair: pair[0])[1]
 
 
+def is_section(name: str) -> bool:
+    """True of a section that holds known keys."""
+    return any(known.startswith(f"{canonical(name)}.") for known in _EXACT)
+
+
 def keys_in(section: str) -> list[str]:
     """The last words of the keys that are known in a section."""
     section = canonical(section)

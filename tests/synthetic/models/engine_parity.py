@@ -22,6 +22,11 @@ from rftd.workers.weights.torch_bytes import tensors_of
 
 STEPS = 5
 MODEL_TOKENS = 64
+_OF_CRITIC = {
+    **{"critic_lr": 1e-3, "critic_weight_decay": 0.1, "critic_lr_scheduler_type": "cosine"},
+    **{"critic_lr_warmup_steps_ratio": 0.4, "critic_min_lr_ratio": 0.1},
+}
+"""A critic's own schedule: two steps of warm-up, and three of a cosine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +54,7 @@ class Case:
                 engine=engine,
                 max_tokens_per_micro_batch=self.budget_tokens,
                 teacher_path=str(model.parent / "teacher"),
-                engine_args=dict(arguments),
+                engine_args={**arguments, **(_OF_CRITIC if self.algorithm == "ppo" else {})},
                 updates=self.updates,
             ),
         )
@@ -67,6 +72,7 @@ class Trained:
 
     losses: list[float]
     norms: list[float]
+    critic_rates: list[float | None]
     weights: Mapping[str, torch.Tensor] = field(repr=False)
 
 
@@ -116,13 +122,15 @@ class ParityBench:
         self.engine.begin_stage(case.stage(self.model, self._name, self._arguments))
         losses = []
         norms = []
+        rates = []
         for batch in case.batches():
             result = self.engine.train(batch)
             assert not result.skipped
             losses.append(result.metrics["actor/final_loss"])
             norms.append(result.metrics["actor/grad_norm"])
+            rates.append(result.metrics.get("critic/lr"))
         weights = {name: value.clone() for name, value in tensors_of(self.engine.snapshot().weights()).items()}
-        return Trained(losses, norms, weights)
+        return Trained(losses, norms, rates, weights)
 
 
 def distance(one: Trained, other: Trained) -> Distance:

@@ -112,6 +112,12 @@ def test_what_a_training_would_need_is_named_where_nothing_is_trained(load: Load
     assert said["buffer.total_steps"] == "mode bench answers tasksets whole"
 
 
+def test_what_is_only_collected_is_not_trained(load: Load) -> None:
+    for mode in ("explore", "serve"):
+        given = [f"mode={mode}", "explorer.collect_only=true", "trainer.save_interval=5"]
+        assert _idle(load(overrides=given))["trainer.save_interval"] == "nothing is trained with explorer.collect_only"
+
+
 STAGES = """
 stages:
 - stage_name: warm

@@ -120,6 +120,7 @@ PPO = "algorithm={algorithm_type: ppo}"
             "write trainer.max_checkpoints_to_keep (true is 1)",
         ),
         ("trainer.trainer_config.foo.bar=1", "is no key of veRL"),
+        ("trainer.trainer_config.actor=3", "write a mapping"),
         (f"{ACTOR}.xyzzy_zz=1", "is no key of veRL"),
         (f"{CRITIC}.optim.weight_decai=1", "did you mean 'critic.optim.weight_decay'?"),
         (f"{CRITIC}.strategi=fsdp", "did you mean 'critic.strategy'?"),
@@ -161,7 +162,8 @@ def test_a_tree_of_defaults_asks_for_nothing(load: Load) -> None:
     tree = (
         "trainer.trainer_config={model: {override_config: {}, external_lib: null, use_fused_kernels: false}, "
         "actor: {checkpoint: {save_contents: [model, optimizer, extra]}, optim: {lr: 1.0e-6, warmup_style: constant}}, "
-        "critic: {optim: {lr_warmup_steps_ratio: 0.0}}, trainer: {resume_mode: auto, resume_from_path: ''}}"
+        "critic: {optim: {lr_warmup_steps_ratio: 0.0}, model: null}, ref: null, "
+        "trainer: {resume_mode: auto, resume_from_path: ''}}"
     )
     said = set(load(overrides=[PPO, tree]).spec.warnings) - set(load(overrides=[PPO]).spec.warnings)
     assert said == set()
