@@ -19,6 +19,7 @@ REWARDS: Final[Plugins[Reward]] = Plugins(
         "reward_model": "rftd.workers.rollout.rewards.reward_model:RewardModel",
         "llm_judge_reward": "rftd.workers.rollout.rewards.llm_judge:LlmJudgeReward",
         "accuracy_reward": "rftd.workers.rollout.rewards.rule_based:AccuracyReward",
+        "countdown_reward": "rftd.workers.rollout.rewards.countdown:CountdownReward",
         "format_reward": "rftd.workers.rollout.rewards.rule_based:FormatReward",
         "exact_match_reward": "rftd.workers.rollout.rewards.rule_based:ExactMatchReward",
     },

@@ -18,6 +18,8 @@ from rftd.daemon.config.loading import Submission, load_text
 GOLDEN: Final = Path(__file__).parents[4] / "tests" / "golden" / "config" / "documents"
 FOLDER: Final = "RFTD_UPSTREAM_DOCUMENTS"
 """The variable that names a folder with the pages themselves, which are not ours to keep."""
+PAGES: Final = Path(os.environ.get(FOLDER) or Path(__file__).parents[5] / "shared" / "seeds")
+"""That folder, or the one beside this checkout."""
 SMALL: Final[dict[str, Any]] = {
     "checkpoint_root_dir": "/c",
     "algorithm": {"algorithm_type": "grpo", "repeat_times": 4, "kl_loss_fn": "none"},
@@ -38,12 +40,6 @@ EXCEPTIONS: Final[Mapping[tuple[str, int], Mapping[str, str]]] = {
     # verl trains whole models here; torch has adapters.
     ("Tinker Backend", 98): {"model.lora_configs": "a LoRA needs an adapter"},
     ("Configuration Guide", 123): {"monitor.monitor_args.api_key": "a secret must not be written into the file"},
-    ("Configuration Guide", 200): {"buffer.default_reward_fn_type": NOT_OURS},
-    # The page's own slip: "`plaintext`", and a backtick begins no word of YAML. The rest of the block is held without.
-    ("Configuration Guide", 233): {
-        "buffer.explorer_input.eval_tasksets[0].default_reward_fn_type": NOT_OURS,
-        "buffer.explorer_input.taskset.default_reward_fn_type": NOT_OURS,
-    },
     ("Configuration Guide", 505): {
         "data_processor.experience_pipeline.operators": NO_OPERATORS,
         **{f"data_processor.task_pipeline.{name}": NO_OPERATORS for name in ("operators", "inputs", "target_fields")},
@@ -73,19 +69,22 @@ def load(text: str, folder: Path) -> Submission:
 
 
 def blocks() -> Iterator[tuple[str, DocumentBlock]]:
-    for page in sorted(Path(os.environ.get(FOLDER, "/nowhere")).glob("*.txt")):
+    for page in sorted(PAGES.glob("*.txt")):
         text = page.read_text()
         title = text.partition("#")[0].strip()
         for block in blocks_of(text):
             yield title, block
 
 
-@pytest.mark.skipif(FOLDER not in os.environ, reason=f"{FOLDER} names no folder with upstream's pages")
+@pytest.mark.skipif(
+    not PAGES.is_dir(), reason=f"upstream's pages are not beside this checkout, nor does {FOLDER} name them"
+)
 def test_every_block_of_the_pages_loads_but_for_those_with_a_reason(tmp_path: Path) -> None:
     refused: dict[tuple[str, int], dict[str, str]] = {}
     found = list(blocks())
     for title, block in found:
         try:
+            # The page's own slip: "`plaintext`", and a backtick begins no word of YAML.
             load(block.text.replace("`plaintext`", "plaintext"), tmp_path)
         except ConfigErrors as errors:
             refused[title, block.line] = {error.field or "": error.what for error in errors.errors}

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from rftd.ops.errors import ConfigError
+from rftd.ops.errors import ConfigError, DataError
 from rftd.workers.rollout.rewards.answer import accuracy, agree, last_boxed, truth_of
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.rewards.reward import RewardResult
@@ -22,6 +23,7 @@ GSM8K = Path(__file__).parents[6] / "shared" / "data" / "gsm8k"
 TASK = Task(
     taskset="t", row=0, epoch=0, prompt="?", messages=(Message("user", "?"),), truth="", workflow="math_workflow"
 )
+ASKED = '{"target": 24, "numbers": [3, 8, 1]}'
 TAGGED = "<think> 16 - 7 = 9, times 2 </think>\n<answer> 18 </answer>"
 
 
@@ -218,8 +220,9 @@ def test_boxed_answers_nest_and_must_close() -> None:
 def test_hostile_responses_cost_linear_time(text: str) -> None:
     # A quadratic step over any of these takes minutes and would be seen as a hang.
     for name in set(REWARDS.names()) - {"math_verify_reward", "reward_model", "llm_judge_reward"}:
-        assert score(name, text, "#### 5").value <= 0.0
-        assert score(name, f"<answer>{text}</answer>", "#### 5").value <= 0.0
+        truth, most = (ASKED, 0.1) if name == "countdown_reward" else ("#### 5", 0.0)
+        assert score(name, text, truth).value <= most
+        assert score(name, f"<answer>{text}</answer>", truth).value <= most
 
 
 def test_every_reward_is_documented() -> None:
@@ -233,3 +236,39 @@ def test_unknown_rewards_and_arguments_are_named_with_what_is_known() -> None:
         REWARDS.open("math_rewards")
     with pytest.raises(ConfigError, match="with_thought"):
         REWARDS.open("math_boxed_reward", {"with_thought": True})
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ("<answer>3 * 8 / 1</answer>", 1.0),
+        ("<answer> (8*3)*1 </answer>", 1.0),
+        ("<answer>1</answer> or <answer>8/(1/3)</answer>", 1.0),
+        ("<think>3*8*1</think>", 0.0),
+        ("3*8*1 = 24", 0.0),
+        ("<answer>3 * 8</answer>", 0.1),
+        ("<answer>3 * 8 * 1 * 1</answer>", 0.1),
+        ("<answer>3 * 8 * 1 = 24</answer>", 0.1),
+        ("<answer>3 + 8 + 1</answer>", 0.1),
+        ("<answer>3(8)1</answer>", 0.1),
+        ("<answer>8**3//1</answer>", 0.1),
+        ("<answer>3.8 + 1</answer>", 0.1),
+        ("<answer>3 * 8 / (1 - 1)</answer>", 0.1),
+        ("<answer>__import__('os').getpid()</answer>", 0.1),
+        ("<answer>" + "(" * 1000 + "3*8*1" + ")" * 1000 + "</answer>", 0.1),
+        ("<answer>" + "9" * 100_000 + "</answer>", 0.1),
+        ("<answer>٣ * 8 * 1</answer>", 0.1),
+        ("<answer></answer>", 0.1),
+    ],
+)
+def test_countdown(answer: str, value: float) -> None:
+    assert score("countdown_reward", answer, ASKED).value == value
+
+
+def test_the_numbers_of_a_countdown_may_be_a_column_of_their_own() -> None:
+    reward = REWARDS.open("countdown_reward", {})
+    task = msgspec.structs.replace(TASK, raw={"nums": [2, 5], "target": 10})
+    assert reward.score("<answer>2*5</answer>", "10", task).value == 1.0
+    for truth in ("", "24", '{"target": 1}', '{"target": "x", "numbers": [1]}', '{"target": 1, "numbers": [true]}'):
+        with pytest.raises(DataError, match="no Countdown task"):
+            reward.score("<answer>1</answer>", truth, TASK)
