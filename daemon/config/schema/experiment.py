@@ -119,12 +119,19 @@ class Synchronizer(Section):
 
     sync_method: Method = "nccl"
     sync_style: Style = "fixed"
+    """When explorers take new weights: at fixed steps, at either side's wish, or whenever there are any."""
     sync_interval: Steps = 1
+    """Steps between two synchronisations, of a side that has no interval of its own."""
     explorer_sync_interval: Steps | None = None
+    """Explore steps between two synchronisations; None: `sync_interval`."""
     trainer_sync_interval: Steps | None = None
+    """Training steps between two publications of weights; None: `sync_interval`."""
     sync_offset: Annotated[Natural, InUnit("steps")] = 0
+    """Explore steps that are added to those before the first synchronisation."""
     sync_timeout: Seconds = 3600.0
+    """Longest wait of explorers for new weights; then they go on with the old. The guide shows 1200."""
     memory_dir: str = ""
+    """rftd's own: the folder of the channel `memory`; empty: the machine's memory."""
     group_name: str = harmless("rollout_weight_sync")
     wait_for_checkpoint: bool = harmless(False, why="Trinity-RFT reads it as little")
 

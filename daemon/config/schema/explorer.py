@@ -145,8 +145,11 @@ class OverRollout(Section):
     """`explorer.over_rollout`: go on before the slowest tasks are done."""
 
     ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The share of an explore step's tasks that is not waited for; 0: all are."""
     wait_after_min: Annotated[float, Field(ge=0), InUnit("s")] = 30.0
+    """Least wait for them once the other tasks are done."""
     return_partial_tasks: bool = False
+    """Train on the finished rollouts of tasks that are given up."""
 
 
 class DynamicTimeout(Section):
@@ -154,7 +157,9 @@ class DynamicTimeout(Section):
 
     enable: bool = False
     warmup_min_steps: Annotated[Natural, InUnit("steps")] = 1
+    """Explore steps before it counts."""
     ratio: Annotated[float, Field(gt=0)] = 3.0
+    """Longest attempt in recent mean durations, and never more than `max_timeout`."""
 
 
 class StragglerReissue(Section):
@@ -170,19 +175,25 @@ class Explorer(Section):
 
     name: str = harmless("explorer")
     runner_per_model: Count = 8
+    """Rollouts that one explorer runs at once."""
     runner_prepare_concurrency: Count = harmless(8, why="runners need no preparation")
     runner_prepare_max_retries: Natural = harmless(2, why="runners need no preparation")
     max_timeout: Seconds = 1800.0
+    """Longest attempt at one rollout. The guide shows 900."""
     max_retry_times: Natural = 2
+    """Further attempts at a rollout that fails or takes too long."""
     env_vars: dict[str, Any] = {}
     """Text or a number, which explorers and what they start are given; a secret is `{env: NAME}`, and read where they
     run."""
     concurrent_mode: Annotated[Literal["sequential", "asynchronous", "multi-threading"], word()] = "sequential"
     max_repeat_times_per_runner: Count | None = None
+    """A task's rollouts are given out in parts of at most so many; None: together."""
     rollout_model: RolloutModel = section(RolloutModel)
     auxiliary_models: list[AuxiliaryModel] = []
     eval_interval: Annotated[Natural, InUnit("steps")] = 100
+    """Evaluate every so many steps, rounded down to a synchronisation; 0 = only at both ends."""
     eval_on_startup: bool = True
+    """Evaluate the base model as well."""
     bench_on_latest_checkpoint: bool = refused(
         False, why="mode bench answers with model.model_path", fix="leave it out, and write a checkpoint's folder there"
     )

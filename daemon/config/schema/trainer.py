@@ -47,8 +47,11 @@ class Trainer(Section):
     """0 = only at the end of a stage."""
     enable_preview: bool = harmless(True)
     total_steps: Steps | None = None
+    """Training steps of the stage, where `buffer.total_steps` says nothing."""
     save_hf_checkpoint: Annotated[Literal["last", "always", "never"], word()] = "last"
+    """The checkpoints that get a folder which transformers opens."""
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
+    """Longest gradient of a step; where it is written it wins over `algorithm.optimizer.clip_grad`."""
     use_dynamic_bsz: bool = True
     """verl's, as the other fields that say so: micro-batches are cut by tokens, and not by responses."""
     use_remove_padding: bool = True
@@ -66,7 +69,9 @@ class Trainer(Section):
     shuffle: bool = False
     """Each epoch goes over the batch in an order of its own."""
     critic_warmup: Annotated[Natural, InUnit("steps")] = 0
+    """The step before which only the critic learns."""
     max_token_len_per_gpu: Tokens | None = None
+    """Tokens of one micro-batch; None: twice the model's length, divided by `ulysses_sequence_parallel_size`."""
     ulysses_sequence_parallel_size: Annotated[int, Field(le=10**6)] = 1
     fix_actor_microbatch_loss_scale: bool = harmless(
         False, why="the loss of a batch is divided as a whole, whatever the micro-batches"
