@@ -24,7 +24,7 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.devices.discovery import installed_packages
 from rftd.workers.devices.host import ANY_HOST, Device, Host
 from rftd.workers.guest import Assignment
-from rftd.workers.launcher.executor import Handle, WorkerOrder
+from rftd.workers.launcher.executor import UNFIT_PLACE, Handle, WorkerOrder
 from rftd.workers.launcher.ray.messages import (
     ActorEnd,
     ActorOrder,
@@ -220,10 +220,10 @@ class RayExecutor:
             self._handles[order.worker] = handle
         if cluster.address not in ("", self._options.address):
             reason = (
-                f"the experiment asks for Ray at {cluster.address}, and this daemon places at {self._options.address}: "
-                "leave cluster.ray_address out, or submit it to a daemon that serves with that --ray-address"
+                f"the experiment asks for Ray at {cluster.address}, and this daemon places at {self._options.address}; "
+                "fix: leave cluster.ray_address out, or submit it to a daemon that serves with that --ray-address"
             )
-            handle.seen = msgspec.structs.replace(handle.seen, state="ended", code=1, reason=reason)
+            handle.seen = msgspec.structs.replace(handle.seen, state="ended", code=UNFIT_PLACE, reason=reason)
             return handle
         self._say(wanted)
         return handle

@@ -21,7 +21,7 @@ from rftd.ops.logs import logger
 from rftd.ops.releases import release_of
 from rftd.streams.cluster import ClusterSpec
 from rftd.streams.events.worker import WorkerStarted
-from rftd.workers.launcher.executor import WorkerOrder
+from rftd.workers.launcher.executor import UNFIT_PLACE, WorkerOrder
 from rftd.workers.launcher.ray.actor import refusal_of
 from rftd.workers.launcher.ray.deaths import reason_of
 from rftd.workers.launcher.ray.launcher import RayExecutor, RayOptions, driver_environment
@@ -154,7 +154,7 @@ def test_a_driver_that_dies_is_followed_by_one_that_is_told_all_of_it(play: Play
 
 def test_an_experiment_of_another_cluster_is_refused_with_both(play: Play, tmp_path: Path) -> None:
     handle = play.launcher.start(order_of(tmp_path, cluster=ClusterSpec(address="10.0.0.9:6379")))
-    assert handle.exit_code() == 1
+    assert handle.exit_code() == UNFIT_PLACE, "started again, it would be refused again"
     assert "10.0.0.9:6379" in handle.reason
     assert "10.0.0.1:6379" in handle.reason
 
