@@ -15,8 +15,9 @@ demo: $(READY)                      ## train a tiny model through the log, about
 # ends its process would be begun again by the process that follows it, so none follows: the run ends by its name.
 SPREAD := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-test: $(READY)                      ## the whole test suite, three files at a time
+test: $(READY)                      ## the whole test suite, three files at a time; heavy engines' too, if `make engines-cpu` was run
 	$(BIN)/python -P -m pytest -q -n 3 $(SPREAD)
+	if [ -e $(ENGINES)/.ready ]; then $(MAKE) test-engines; fi
 
 test-fast: $(READY)                 ## the inner loop: all but what is slow, starts a daemon, or needs a server
 	$(BIN)/python -P -m pytest -q --fast -n 3 $(SPREAD)
