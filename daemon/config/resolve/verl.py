@@ -181,7 +181,7 @@ def check_strategies(trainer: Trainer, engine: str, notes: Notes) -> None:
         if strategy == "fsdp" and engine == "verl":
             notes.warn(f"{show(where)} fsdp: FSDP2 spreads the weights instead, to the same numbers")
         elif strategy not in (None, "fsdp", "fsdp2"):
-            what = f"is {strategy!r}: this release trains with verl's FSDP2 alone, whether megatron-core is installed or not"
+            what = f"is {strategy!r}: verl's FSDP2 alone trains in this release, even where megatron-core is installed"
             notes.wrong(where, what, "write fsdp2", Unsupported)
 
 
