@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.config.schema.section import InUnit, Section, mark_of
+from rftd.daemon.config.schema.section import InUnit, Section, Upstream, mark_of
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE: Final = {"type": "string", "pattern": r"\$\{"}
@@ -54,8 +54,14 @@ def _describe(definition: dict[str, Any], section: type[Section] | None) -> None
             mark = mark_of(info)
             unit = unit_of(info)
             effect = _EFFECTS.get(mark.effect, "")
-            parts = [text, f"In {unit}." if unit else "", f"{effect}{f': {mark.why}' if mark.why else ''}."]
-            text = " ".join(part for part in (parts if effect else parts[:2]) if part)
+            differs = upstream_of(info)
+            parts = [
+                text,
+                f"In {unit}." if unit else "",
+                f"Upstream: {differs}" if differs else "",
+                f"{effect}{f': {mark.why}' if mark.why else ''}." if effect else "",
+            ]
+            text = " ".join(part for part in parts if part)
             if mark.effect in ("harmless", "refused"):
                 outer["deprecated"] = True
         if "default" in field:
@@ -94,6 +100,11 @@ def _held(annotation: Any) -> Iterator[type[Section]]:
 def unit_of(info: FieldInfo) -> str:
     """The unit of a field's number; empty if it has none."""
     return next((each.name for each in _marks(info.annotation, info.metadata) if isinstance(each, InUnit)), "")
+
+
+def upstream_of(info: FieldInfo) -> str:
+    """What a field is in the guide or in Trinity-RFT, where its default or meaning differs; empty if it is the same."""
+    return next((each.text for each in _marks(info.annotation, info.metadata) if isinstance(each, Upstream)), "")
 
 
 def _marks(annotation: Any, metadata: Iterable[Any]) -> Iterator[Any]:

@@ -23,7 +23,7 @@ if str(_TESTS) not in sys.path:
 from synthetic.daemon.config_fields import SchemaField, schema_fields  # noqa: E402
 
 from rftd.daemon.config.field_path import show  # noqa: E402
-from rftd.daemon.config.json_schema import documented, unit_of  # noqa: E402
+from rftd.daemon.config.json_schema import documented, unit_of, upstream_of  # noqa: E402
 from rftd.daemon.config.normalise import RENAMES  # noqa: E402
 from rftd.daemon.config.schema.section import NumberOrText, Section, Url  # noqa: E402
 
@@ -38,13 +38,16 @@ file](experiment_file.md) explains how fields work together.
 A field **acts**; or it is **refused** if it is set, because it would change what is trained or sampled and cannot yet;
 or it is **harmless**: it changes nothing that is trained or sampled, and a warning says so; or it is **checked**: it
 changes nothing either, and where what it says is not so, that is an error or a warning. A field that acts, and that is
-written where nothing has a use for it, is named in a warning with the reason. `[]` stands for an item of
-a list, `NAME` for a name of your own. A stage has sections of its own with the same fields: `stages[].algorithm` and so
-on. Arguments of functions (`*_args`) are in [algorithms](algorithms.md), those of engines in [engines](engines.md).
+written where nothing has a use for it, is named in a warning with the reason. The last column says where the guide or
+Trinity-RFT 0.6 has another default, meaning or place. `[]` stands for an item of a list, `NAME` for a name of your own.
+A stage has sections of its own with the same fields: `stages[].algorithm` and so on. Arguments of functions (`*_args`)
+are in [algorithms](algorithms.md), those of engines in [engines](engines.md).
 """
 _TYPES: Final = {bool: "true or false", int: "int", float: "number", str: "text", Any: "any"}
 _READ: Final = ((get_args(Url)[1], "text or `{env: NAME}`"), (get_args(NumberOrText)[1], "number or text"))
 """Types that are told by what reads them."""
+_AS_WRITTEN: Final = ("rftd", "verl", "vLLM", "w ")
+"""Words that a sentence begins with as they are."""
 _NO_BOUND: Final = 10**9
 """A number so large says no more than that there is a bound."""
 
@@ -64,7 +67,7 @@ def text() -> str:
         titles = ", ".join(f"`{place}`" for place in places[section, kind] if place) or "Top level"
         said = " ".join((inspect.getdoc(section) or "").split("\n\n")[0].split())
         parts.append(f"\n## {titles}{f', kind `{kind}`' if kind else ''}\n\n{said}\n\n")
-        parts.append("| field | type | default | unit | effect | |\n|---|---|---|---|---|---|\n")
+        parts.append("| field | type | default | unit | effect | meaning | upstream |\n|---|---|---|---|---|---|---|\n")
         parts += [_row(field) for field in fields.values()]
     return "".join(parts)
 
@@ -74,21 +77,39 @@ def _shown(path: tuple[str | int, ...]) -> str:
 
 
 def _row(field: SchemaField) -> str:
+    differs = [upstream_of(field.info)]
+    if older := _older(field):
+        differs.append(f"the guide's place is {', '.join(f'`{name}`' for name in older)}.")
+    effect = field.mark.effect if field.mark.effect == "acts" else f"**{field.mark.effect}**"
+    cells = (
+        f"`{field.name}`",
+        _type(field.info.annotation, field.info.metadata),
+        _default(field.info),
+        unit_of(field.info),
+        effect,
+        meaning(field),
+        _sentences(differs),
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def meaning(field: SchemaField) -> str:
+    """The words of the page on what a field does, or on why it does nothing."""
     notes = [documented(field.section).get(field.name) or field.info.description or ""]
     if field.mark.why:
-        notes.append(f"{field.mark.why}.")
+        notes.append(field.mark.why)
     if field.mark.effect == "refused" and field.mark.fix != "leave it out":
-        notes.append(f"{field.mark.fix}.")
-    if older := _older(field):
-        notes.append(f"the guide's place is {', '.join(f'`{name}`' for name in older)}.")
-    said = " ".join(" ".join(_sentence(note) for note in notes if note).split()).replace("|", "\\|")
-    effect = field.mark.effect if field.mark.effect == "acts" else f"**{field.mark.effect}**"
-    kind = _type(field.info.annotation, field.info.metadata)
-    return f"| `{field.name}` | {kind} | {_default(field.info)} | {unit_of(field.info)} | {effect} | {said} |\n"
+        notes.append(field.mark.fix)
+    return _sentences(notes)
+
+
+def _sentences(notes: Iterable[str]) -> str:
+    return " ".join(" ".join(_sentence(note) for note in notes if note).split()).replace("|", "\\|")
 
 
 def _sentence(note: str) -> str:
-    return note if note.startswith("rftd") else note[:1].upper() + note[1:]
+    begun = note if note.startswith(_AS_WRITTEN) else note[:1].upper() + note[1:]
+    return begun if begun.endswith(".") else f"{begun}."
 
 
 def _older(field: SchemaField) -> list[str]:

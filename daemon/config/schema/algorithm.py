@@ -18,6 +18,7 @@ from rftd.daemon.config.schema.section import (
     NumberOrText,
     Section,
     Share,
+    Upstream,
     any_of,
     argument_field,
     refused,
@@ -25,6 +26,9 @@ from rftd.daemon.config.schema.section import (
     word,
 )
 from rftd.workers.training.corrections.registry import CORRECTIONS
+
+LaidOver: TypeAlias = Annotated[Args, Upstream("They take the place of the function's own.")]
+"""Arguments that are merged over those of what they go to."""
 
 
 class AnyCorrection(Section):
@@ -38,7 +42,9 @@ class PluginCorrection(AnyCorrection):
 
     kind: Literal["plugin"]
     name: str
+    """The name of the entry point."""
     args: Args = {}
+    """Arguments that the correction is made with."""
 
 
 def _section_of(kind: str) -> type[AnyCorrection]:
@@ -70,66 +76,100 @@ class RolloutCorrection(Section):
     """verl's fields act as there; `old_logprobs` and `corrections` are rftd's own. w = proximal / rollout."""
 
     rollout_is: Annotated[Literal["token", "sequence"] | None, word()] = None
+    """The level at which the loss is multiplied by w: of each token, or of a whole response; none: not at all."""
     rollout_is_threshold: NumberOrText = 2.0
-    """A number: truncated there (tis). `low_high`: nothing outside (icepop)."""
+    """The bound of that multiplier. A number: truncated there (tis). `low_high`: nothing outside (icepop)."""
     rollout_is_batch_normalize: bool = False
+    """True: multipliers are divided by their mean over the batch."""
     rollout_rs: str | None = None
-    """Criteria by commas: token_k1..k3, seq_sum_k1..k3, seq_mean_k1..k3, seq_max_k2..k3."""
+    """What is left out, as criteria by commas: token_k1..k3, seq_sum_k1..k3, seq_mean_k1..k3, seq_max_k2..k3."""
     rollout_rs_threshold: NumberOrText | None = None
     """A threshold for all criteria, or one for each, by commas; for k1 `low_high`, or high alone."""
-    bypass_mode: bool | None = None
+    bypass_mode: Annotated[bool | None, Upstream("verl's default is false.")] = None
+    """True: the old log-probabilities are the rollouts'; false: recomputed ones; none: as `bypass_old_logprobs` says,
+    if it is written, else recomputed."""
     loss_type: Annotated[Literal["ppo_clip", "reinforce"], word()] = "ppo_clip"
+    """With `bypass_mode`: PPO's clipped ratio, or REINFORCE, where the ratio is a weight alone."""
     old_logprobs: Annotated[Literal["rollout", "recomputed", "approximated"] | None, word()] = None
+    """rftd's own: the log-probabilities that the loss takes its ratio to; it wins over `bypass_mode`."""
     corrections: list[Correction] = []
+    """rftd's own: corrections that are applied together; multipliers are multiplied, and every mask must keep a
+    token."""
 
 
 class Optimizer(Section):
     """`algorithm.optimizer`; it reaches the actor only."""
 
     lr: Annotated[float, Field(ge=0, le=1)] = 1e-6
+    """The learning rate, once the warm-up is over."""
     lr_warmup_steps: Annotated[int, Field(ge=-1, le=10**9), InUnit("steps")] = -1
-    """-1: the ratio counts."""
+    """Steps in which the learning rate rises from 0; -1: the ratio counts."""
     lr_warmup_steps_ratio: Share = 0.0
-    min_lr_ratio: Share = 0.01
+    """The warm-up as a share of all steps."""
+    min_lr_ratio: Annotated[Share, Upstream("It was 0 in the guide's release.")] = 0.01
+    """The share of `lr` at which `cosine` ends."""
     lr_scheduler_type: Annotated[Literal["constant", "cosine"], word()] = "constant"
+    """The learning rate after the warm-up: constant, or down a cosine."""
     optimizer_type: Annotated[Literal["adam", "adamw", "sgd"], word()] = "adam"
+    """AdamW (`adam` and `adamw` are the same), or SGD."""
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.999]
+    """Adam's decay of the first and the second moment."""
     eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
     """rftd's own: Adam's, which is added to the root of the second moment."""
-    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0, le=10), Upstream("verl decays norms and biases, too.")] = 0.01
+    """The decay of weights in each step, times the learning rate; see `decay_all` for what is left out."""
     decay_all: bool = False
     """rftd's own: decay norms, biases and whatever has one dimension too."""
     clip_grad: Annotated[float, Field(gt=0)] = 1.0
+    """The longest gradient of a step: a longer one is scaled down to it."""
 
 
 class Algorithm(Section):
     """`algorithm`; a part that is not given is the default of the type."""
 
     algorithm_type: Annotated[str, word()] = "ppo"
-    repeat_times: Count | None = None
-    """None: the type's; Trinity-RFT's is always 1."""
+    """The algorithm, which sets the default of every part below."""
+    repeat_times: Annotated[Count | None, Upstream("The guide's default is 1, and 2 for dpo.")] = None
+    """Rollouts of one task, which form a group; none: the algorithm's own."""
     optimizer: Optimizer = section(Optimizer)
-    sample_strategy: Annotated[str | None, word(warmup="default")] = None
-    sample_strategy_args: Args | None = None
+    sample_strategy: Annotated[
+        str | None, word(warmup="default"), Upstream("The guide's release calls `default` `warmup`.")
+    ] = None
+    """How a batch is put together: `default`, `staleness_control`, or `mix` with rows of an expert; none: the
+    algorithm's."""
+    sample_strategy_args: LaidOver | None = None
+    """Arguments of `sample_strategy`, laid over its own."""
     advantage_fn: Annotated[str | None, word()] = None
-    advantage_fn_args: Args | None = None
-    """Laid over the function's own, as those of the other functions are; Trinity-RFT puts them in their place."""
+    """The function that makes advantages of rewards; none: the algorithm's."""
+    advantage_fn_args: LaidOver | None = None
+    """Arguments of `advantage_fn`, laid over its own."""
     kl_penalty_fn: Annotated[str | None, word()] = None
-    kl_penalty_fn_args: Args | None = None
+    """The estimate of the KL to the reference that is taken from rewards or advantages; none: the algorithm's."""
+    kl_penalty_fn_args: LaidOver | None = None
+    """Arguments of `kl_penalty_fn`, such as `kl_coef`, laid over its own."""
     kl_penalty_place: Annotated[Literal["after", "before"], word()] = "after"
     """rftd's own: `before` takes the penalty from rewards before a group's normalisation, as verl does."""
     policy_loss_fn: Annotated[str | None, word()] = None
-    policy_loss_fn_args: Args | None = None
+    """The policy loss; none: the algorithm's."""
+    policy_loss_fn_args: LaidOver | None = None
+    """Arguments of `policy_loss_fn`, such as its clip range, laid over its own."""
     kl_loss_fn: Annotated[str | None, word()] = None
-    kl_loss_fn_args: Args | None = None
+    """The estimate of the KL to the reference that is added to the loss; none: the algorithm's."""
+    kl_loss_fn_args: LaidOver | None = None
+    """Arguments of `kl_loss_fn`, such as `kl_coef`, laid over its own."""
     entropy_loss_fn: Annotated[str | None, word()] = None
-    entropy_loss_fn_args: Args | None = None
-    loss_agg_mode: (
+    """The loss that rewards entropy; none: the algorithm's."""
+    entropy_loss_fn_args: LaidOver | None = None
+    """Arguments of `entropy_loss_fn`, such as `entropy_coef`, laid over its own."""
+    loss_agg_mode: Annotated[
         Annotated[Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"], word()]
-        | None
-    ) = None
+        | None,
+        Upstream("Not written, it is `token-mean` for every algorithm."),
+    ] = None
+    """How the losses of tokens become one; none: the algorithm's."""
     loss_scale_factor: Annotated[float | None, Field(gt=0)] = None
     """The divisor of `seq-mean-token-sum-norm`."""
     enable_router_replay: bool = refused(False, why="the experts that a token took are not recorded")
     bypass_old_logprobs: bool = True
+    """True: the loss takes its ratio to the weights that drew the token; false: to those before the step."""
     rollout_correction: RolloutCorrection | None = None

@@ -17,6 +17,7 @@ from rftd.daemon.config.schema.section import (
     Seed,
     Steps,
     Tokens,
+    Upstream,
     Url,
     checked,
     harmless,
@@ -36,26 +37,41 @@ class Format(Section):
     """`format`: the keys of a row, by what they hold."""
 
     prompt_type: Annotated[Literal["messages", "plaintext"], word()] = "messages"
+    """The form of a row: a list of messages, or `plaintext` for texts without a chat template."""
     prompt_key: str = "prompt"
+    """The key of the prompt."""
     response_key: str = "response"
+    """The key of the response, or of a task's right answer."""
     system_prompt_key: str | None = None
+    """The key of the system prompt; it wins over `system_prompt`."""
     system_prompt: str | None = None
+    """The system prompt of rows that bring none."""
     messages_key: str = "message"
+    """The key of the conversation."""
     tools_key: str = "tools"
+    """The key of the tools: a list of objects, or its JSON."""
     image_key: str | None = refused(None, why=_TEXT)
     video_key: str | None = refused(None, why=_TEXT)
     reply_prefix: str | None = None
+    """Text that every response begins with, as a part of the prompt."""
     workflow_key: str = ""
+    """The key of a row's own workflow; empty: all have that of the taskset."""
     reward_fn_key: str = ""
+    """The key of a row's own reward; empty: all have that of the taskset."""
     chosen_key: str = "chosen"
+    """The key of the better of two answers."""
     rejected_key: str = "rejected"
+    """The key of the worse of two answers."""
     completion_key: str = "completion"
+    """The key of a labelled answer (`schema_type: kto`)."""
     label_key: str = "label"
+    """The key of its label: true if the answer is desirable."""
     enable_concatenated_multi_turn: bool = False
     """True: every message of the assistant in a conversation is imitated, not the last one alone."""
     chat_template: str | None = None
     """The template of rows to train on; tasks are asked in the model's."""
     enable_thinking: bool | None = None
+    """A variable of the chat template, for rows to train on; none: as `model` says."""
 
 
 TokenId = Annotated[Natural, BeforeValidator(lambda key: int(key) if isinstance(key, str) and key.isdecimal() else key)]
@@ -74,17 +90,31 @@ class RolloutArgs(Section):
     """`rollout_args`; what is not given comes from `model`."""
 
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    """The temperature of sampling; 0, greedy, is for held-out tasksets. None: `model.temperature`."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
-    logprobs: Logprobs = "raw"
+    """Draw from the likeliest tokens that together have this probability; none: `model.top_p`."""
+    top_k: Annotated[
+        Annotated[int, Field(ge=-1)] | None, Upstream("Trinity-RFT's default is -1, whatever `model` says.")
+    ] = None
+    """Draw from so many of the likeliest tokens, -1 from all; none: `model.top_k`."""
+    logprobs: Annotated[Logprobs, Upstream("It is a number of likeliest tokens.")] = "raw"
+    """`processed`: the log-probability after penalties and cut-offs is recorded beside the raw one."""
     max_tokens: Tokens | None = None
+    """Most tokens of a response; none: `model.max_response_tokens`."""
     min_tokens: Annotated[Natural, InUnit("tokens")] | None = None
+    """Fewest tokens of a response; none: `model.min_response_tokens`."""
     stop: list[Annotated[str, Field(min_length=1)]] = []
+    """Texts at which a response ends."""
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Leave out tokens below this share of the likeliest one's probability; 0: none."""
     repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] | None = None
+    """Above 1, tokens that are in the text already become less likely; none: `model.repetition_penalty`."""
     presence_penalty: Annotated[float, Field(ge=-HIGHEST_PENALTY, le=HIGHEST_PENALTY)] = 0.0
+    """What the logits of tokens that are in the response already lose."""
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-HIGHEST_BIAS, le=HIGHEST_BIAS)]] = {}
+    """What is added to the logit of a token, by its id."""
     ignore_eos: bool = False
+    """True: a response goes on behind the end of its text, to its full length."""
     n: Count = harmless(1, why="repeat_times says how often a task is tried")
 
 
@@ -92,9 +122,13 @@ class DataSelector(Section):
     """`data_selector`: the order in which tasks are taken."""
 
     selector_type: Annotated[
-        Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"], word()
+        Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"],
+        word(),
+        Upstream("`random`, `offline_easy2hard` and `difficulty_based` run; here they are refused."),
     ] = "sequential"
+    """The order of tasks: that of the file, or one that is drawn anew for each epoch (`shuffle`)."""
     seed: Seed = 42
+    """The seed of `shuffle`."""
     feature_keys: list[str] = harmless([], why=_PLACES)
     kwargs: Args = harmless({}, why=_PLACES)
 
@@ -103,22 +137,31 @@ class Taskset(Section):
     """A dataset of tasks."""
 
     name: str = ""
+    """The name of the taskset in events and metrics; empty: one by its place."""
     storage_type: Annotated[Literal["file", "queue", "sql"], word()] = checked("file", why="tasks come from files")
     path: Annotated[str | None, LocalPath()] = None
-    """Required; checked once stages are laid over the global sections."""
+    """A `.jsonl` file, or a folder with `SPLIT.jsonl`. Required; checked once stages are laid over the global
+    sections."""
     subset_name: str | None = None
+    """The folder below `path` in which the file is looked for first; none: `path` itself."""
     split: str = "train"
+    """The name of the file in a folder, without `.jsonl`."""
     format: Format = section(Format)
     rollout_args: RolloutArgs = section(RolloutArgs)
     workflow_args: Args = {}
+    """Arguments of the workflow."""
     reward_fn_args: Annotated[Args, LocalPath("path")] = {}
+    """Arguments of the reward."""
     default_workflow_type: str | None = None
+    """The workflow of rows that name none; none: that of `explorer_input`."""
     default_reward_fn_type: str | None = None
+    """The reward of rows that name none; none: that of `explorer_input`, or the workflow's own."""
     data_selector: DataSelector = section(DataSelector)
-    repeat_times: Count | None = None
-    """For held-out tasksets; how often a training task is tried is `algorithm.repeat_times`."""
+    repeat_times: Annotated[Count | None, Upstream("Trinity-RFT's default is 1, to the same effect.")] = None
+    """Rollouts of one held-out task; none: 1. How often a training task is tried is `algorithm.repeat_times`."""
     total_epochs: Count | None = refused(None, why=_EPOCHS, fix=_AS_ALL, same_as="buffer.total_epochs")
-    max_retry_times: Natural = 3
+    max_retry_times: Annotated[Natural, Upstream("It counts attempts at reading the storage.")] = 3
+    """How often a rollout is leased again because its explorer reported no progress on it."""
     max_retry_interval: Seconds = harmless(1.0)
     enable_progress_bar: bool = harmless(False, why="rftd watch shows the progress")
     limit_rows: Count | None = None
@@ -129,27 +172,36 @@ class ReplayBuffer(Section):
     """`replay_buffer`: priorities and reuse of experiences."""
 
     enable: bool = False
+    """True: the experiences of highest priority are trained first, and the least are retired from a full buffer."""
     priority_fn: str = "linear_decay"
+    """The priority of experiences: `linear_decay` (new weights first, less with each use), `decay_limit_randomization`,
+    `tag`, or one of a third party."""
     reuse_cooldown_time: Annotated[float, Field(ge=0), InUnit("s")] | None = None
+    """How long a trained experience rests before it may be trained again; none: it is trained once."""
     priority_fn_args: Args = {"decay": 2.0}
+    """Arguments of `priority_fn`, laid over its own."""
 
 
 class ExperienceBuffer(Section):
     """`buffer.trainer_input.experience_buffer`, or one of `auxiliary_buffers`."""
 
     name: str = ""
+    """The name of a dataset of rows."""
     storage_type: Annotated[Literal["queue", "sql", "file"], word()] = checked(
         "queue", why="experiences are kept in the log, and rows are read from files"
     )
-    path: Annotated[Url, LocalPath()] = None
-    capacity: Count = 10000
+    path: Annotated[Url, LocalPath(), Upstream("A queue may be backed up there.")] = None
+    """The dataset of a stage that trains on rows: a `.jsonl` file, or a folder with `SPLIT.jsonl`."""
+    capacity: Annotated[Count, Upstream("It counts what was put at once, such as a group.")] = 10000
     """Experiences that wait or rest at once: beyond it no more are explored, or the least are retired (replay)."""
-    max_read_timeout: Seconds = 1800.0
-    """After it an incomplete batch is trained, as the guide says; Trinity-RFT 0.6 drops it."""
+    max_read_timeout: Annotated[Seconds, Upstream("Trinity-RFT 0.6 drops the incomplete batch.")] = 1800.0
+    """The wait after which an incomplete batch is trained."""
     replay_buffer: ReplayBuffer = section(ReplayBuffer)
     total_epochs: Count | None = refused(None, why=_EPOCHS, fix=_AS_ALL, same_as="buffer.total_epochs")
     split: str = "train"
+    """The name of the file in a folder of rows, without `.jsonl`."""
     subset_name: str | None = None
+    """The folder below `path` in which the file is looked for first; none: `path` itself."""
     format: Format = section(Format)
     schema_type: Annotated[Literal["auto", "experience", "sft", "dpo", "kto", "cpt"], word()] = "auto"
     """The kind of a dataset's rows. The algorithm says it, so it is checked only; kto alone takes two kinds."""
@@ -168,8 +220,11 @@ class ExplorerInput(Section):
     """In the place of `taskset`: an epoch holds every row of each once, in turns that are drawn for the epoch."""
     eval_tasksets: list[Taskset] = []
     default_workflow_type: str | None = None
+    """The workflow of tasksets that name none; without any it is `math_workflow`, with a warning."""
     default_eval_workflow_type: str | None = None
+    """The workflow of held-out tasksets that name none; none: `default_workflow_type`."""
     default_reward_fn_type: str | None = None
+    """The reward of tasksets that name none; none: the workflow's own."""
 
 
 class TrainerInput(Section):
@@ -186,8 +241,9 @@ class Buffer(Section):
     batch_size: Count = 1
     """Tasks of one explore step."""
     train_batch_size: Natural = 0
-    """Experiences of one training step; 0 = batch_size * repeat_times."""
+    """Experiences, or rows of a dataset, in one training step; 0 = batch_size * repeat_times, and required for rows."""
     total_epochs: Count = 1
+    """How often the tasks or rows are gone over, where `total_steps` is not given."""
     total_steps: Steps | None = None
     """The number of steps, which wins over total_epochs."""
     explorer_input: ExplorerInput = section(ExplorerInput)

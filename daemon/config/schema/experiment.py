@@ -22,6 +22,7 @@ from rftd.daemon.config.schema.section import (
     Section,
     Seed,
     Steps,
+    Upstream,
     Url,
     acts_later,
     harmless,
@@ -61,11 +62,12 @@ Mode: TypeAlias = Annotated[Literal["both", "train", "explore", "bench", "serve"
 class Cluster(Section):
     """`cluster`; the derived counts of the guide are not fields of the file."""
 
-    ray_address: str = "auto"
+    ray_address: Annotated[str, Upstream("Any cluster may be named.")] = "auto"
     """The address of the cluster that the daemon uses; another one is refused."""
     node_num: Natural | None = 0
     """0 = what there is."""
     gpu_per_node: Natural | None = 0
+    """GPUs of each node that the experiment takes, or process slots where there is no GPU; 0 = what there is."""
 
 
 Level = Annotated[
@@ -79,17 +81,19 @@ class Log(Section):
 
     level: Level = harmless("INFO", why="workers log what the daemon's own level says")
     group_by_node: bool = False
+    """True: on a Ray cluster, the logs of its actors are kept in a folder for each node."""
 
 
 class Monitor(Section):
     """`monitor`."""
 
-    monitor_type: Annotated[Literal["tensorboard", "wandb", "mlflow", "swanlab"], word()] = harmless(
-        "tensorboard", why="metrics are in the log, in `rftd get` and at /metrics", promises=True
-    )
+    monitor_type: Annotated[
+        Literal["tensorboard", "wandb", "mlflow", "swanlab"], word(), Upstream("Metrics are sent to it.")
+    ] = harmless("tensorboard", why="metrics are in the log, in `rftd get` and at /metrics", promises=True)
     monitor_args: Args | None = harmless(None, why="nothing is sent to a monitor")
     detailed_stats: bool = harmless(False)
     enable_ray_timeline: bool = False
+    """True: on a Ray cluster, a `timeline.json` of its tasks is written into the job's folder."""
 
 
 class DataJuicer(Section):
@@ -117,7 +121,9 @@ Style = Annotated[
 class Synchronizer(Section):
     """`synchronizer`."""
 
-    sync_method: Method = "nccl"
+    sync_method: Annotated[Method, Upstream("`nccl` runs where it is not written, too.")] = "nccl"
+    """How weights reach the explorers: `checkpoint` by files, `memory` by a shared mapping, `nccl` from GPU to GPU, or
+    a weight channel of a third party by its name."""
     sync_style: Style = "fixed"
     """When explorers take new weights: at fixed steps, at either side's wish, or whenever there are any."""
     sync_interval: Steps = 1
@@ -128,8 +134,8 @@ class Synchronizer(Section):
     """Training steps between two publications of weights; None: `sync_interval`."""
     sync_offset: Annotated[Natural, InUnit("steps")] = 0
     """Explore steps that are added to those before the first synchronisation."""
-    sync_timeout: Seconds = 3600.0
-    """Longest wait of explorers for new weights; then they go on with the old. The guide shows 1200."""
+    sync_timeout: Annotated[Seconds, Upstream("The guide shows 1200.")] = 3600.0
+    """Longest wait of explorers for new weights; then they go on with the old."""
     memory_dir: str = ""
     """rftd's own: the folder of the channel `memory`; empty: the machine's memory."""
     group_name: str = harmless("rollout_weight_sync")
@@ -194,19 +200,29 @@ class Experiment(Section):
     """Every section of the configuration guide, and rftd's own `deterministic`, `seed`, `priority` and `labels`."""
 
     mode: Mode = "both"
+    """The work of the run: to explore and train (`both`), either alone, to measure (`bench`), to answer clients
+    (`serve`), or to explore and train in turn on one device (`colocate`)."""
     project: Name = "Trinity-RFT"
+    """The first part of the experiment's folder."""
     group: OptionalName = ""
+    """The part of the experiment's folder between project and name; empty: none."""
     name: Name = "rft"
+    """The last part of the experiment's folder, and its name in every command."""
     checkpoint_root_dir: str = ""
-    """Absolute by the time the daemon reads it."""
-    ray_namespace: str = ""
+    """The folder above that of the experiment; empty: `$TRINITY_CHECKPOINT_ROOT_DIR`, else `./checkpoints`. Absolute by
+    the time the daemon reads it."""
+    ray_namespace: Annotated[str, Upstream("Trinity-RFT 0.6 has the group in it, too.")] = ""
+    """The namespace of its actors on a Ray cluster; empty: `PROJECT/NAME`."""
     continue_from_checkpoint: bool = acts_later(True, why="the daemon goes on from what ended in the folder")
     ignore_validator_suggestions: bool = harmless(False, why="no advice on memory is given")
     deterministic: bool = False
+    """rftd's own: true gives the same weights whatever happens to the run; it needs `sync_style: fixed`."""
     seed: Seed = 42
+    """rftd's own: all other random numbers follow from it."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
-    """The experiment's turn among those that wait; the highest goes first."""
+    """rftd's own: the experiment's turn among those that wait; the highest goes first."""
     labels: dict[str, str] = {}
+    """rftd's own: texts by name that are kept with the experiment."""
     algorithm: Algorithm = section(Algorithm)
     data_processor: DataProcessor = section(DataProcessor)
     model: Model = section(Model)
@@ -217,6 +233,8 @@ class Experiment(Section):
     monitor: Monitor = section(Monitor)
     synchronizer: Synchronizer = section(Synchronizer)
     policy: Policy | None = None
+    """rftd's own: how far explorers run ahead, and what may be trained on; none: `hard_bound`, or `in_order` with
+    `deterministic`."""
     service: Service = section(Service, mark=FieldEffect("harmless", "no operator asks for it"))
     log: Log = section(Log)
     stages: list[Stage] = []

@@ -16,6 +16,7 @@ from rftd.daemon.config.schema.section import (
     Section,
     Seed,
     Tokens,
+    Upstream,
     Url,
     checked,
     harmless,
@@ -44,31 +45,49 @@ class RolloutModel(Section):
         same_as="model.model_path",
     )
     name: str | None = harmless(None)
-    engine_type: Engine = "vllm"
-    """Not written: vLLM on a GPU, else torch."""
+    engine_type: Annotated[Engine, Upstream("Not written, it is vLLM on every machine.")] = "vllm"
+    """The engine that generates: `vllm`, `torch`, `external`, or a third party's; not written: vLLM on a GPU, else
+    torch."""
     engine_num: Count = 1
+    """Explorers, each a process with an engine of its own; 16 at most."""
     tensor_parallel_size: Count = 1
-    data_parallel_size: Count = 1
-    pipeline_parallel_size: Count = 1
+    """vLLM's: GPUs that each layer is spread over."""
+    data_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
+    """vLLM's: copies of the model in one engine; more than 1 is refused, for `engine_num` makes more engines."""
+    pipeline_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
+    """vLLM's: GPUs that the layers are spread over one after another; more than 1 is refused."""
     enable_expert_parallel: bool = False
+    """vLLM's: true places whole experts on different GPUs."""
     extra_engine_args: Args = {}
+    """Further arguments of the engine, by its own names."""
     use_v1: bool = harmless(True, why="vLLM has no other engine any more")
     enforce_eager: bool = False
-    enable_prefix_caching: bool = True
-    enable_chunked_prefill: bool = True
+    """vLLM's: true runs without CUDA graphs."""
+    enable_prefix_caching: Annotated[bool, Upstream("It was false in the guide's release.")] = True
+    """vLLM's: keep what prompts have in common."""
+    enable_chunked_prefill: Annotated[bool, Upstream("It was false in the guide's release.")] = True
+    """vLLM's: compute long prompts in parts, beside the answers of others."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """vLLM's: the share of the GPU's memory that the engine takes."""
     max_num_seqs: Count | None = None
     """vLLM's: the most requests in one pass; None: as many as an explorer runs at once."""
     max_num_batched_tokens: Tokens | None = None
     """vLLM's: the most tokens in one pass."""
     start_timeout: Seconds | None = None
     """rftd's own: the longest start of an explorer with its engine; None: the engine's usual one."""
-    dtype: Annotated[Literal["bfloat16", "float16", "float32", "auto"], word()] = "bfloat16"
+    dtype: Annotated[
+        Literal["bfloat16", "float16", "float32", "auto"],
+        word(),
+        Upstream("Not written, it is `bfloat16` on every device."),
+    ] = "bfloat16"
+    """The number format of the explorers' weights; not written: `float32` on a CPU."""
     seed: Seed = harmless(42, why="rollouts are drawn by the experiment's seed")
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    """This and the settings of the same names below stand in the place of those of `model`; None: as there."""
+    """In the place of `model.temperature`; none: as there."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """In the place of `model.top_p`; none: as there."""
     top_k: Annotated[int, Field(ge=-1)] | None = None
+    """In the place of `model.top_k`; none: as there."""
     logprobs: Natural | None = harmless(None, why=_ALWAYS)
     max_model_len: Tokens | None = refused(None, why=_LENGTHS, fix="write it in model", same_as="model.max_model_len")
     max_prompt_tokens: Tokens | None = refused(
@@ -84,22 +103,25 @@ class RolloutModel(Section):
         None, why=_LENGTHS, fix="write it in model", same_as="model.enable_prompt_truncation"
     )
     repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] | None = None
+    """In the place of `model.repetition_penalty`; none: as there."""
     ignore_eos: bool = False
     """True: of every taskset, as if its `rollout_args` said so."""
     enable_multimodal: bool = refused(False, why="models are asked with text alone")
     chat_template: str | None = None
-    """In the place of `model.custom_chat_template`."""
+    """In the place of `model.custom_chat_template`; none: as there."""
     enable_thinking: bool | None = None
-    """In the place of `model.enable_thinking`."""
+    """In the place of `model.enable_thinking`; none: as there."""
     enable_history: bool = refused(False, why="every answer is part of its rollout, and no workflow reads a history")
     enable_openai_api: bool = harmless(False, why="agent programs and mode serve have it without")
     enable_log_requests: bool = harmless(False, why="the log keeps every request")
     base_port: Natural | None = harmless(None, why="ports are chosen")
     api_key: Url = harmless("EMPTY", why="an engine of ours has no address")
-    enable_auto_tool_choice: bool | None = None
-    """True or None: calls are looked for wherever tools are offered. The guide's default is False."""
-    tool_call_parser: str | None = None
+    enable_auto_tool_choice: Annotated[bool | None, Upstream("Trinity-RFT's default is false.")] = None
+    """True or none: calls are looked for wherever tools are offered."""
+    tool_call_parser: Annotated[str | None, Upstream("Without it no calls are looked for.")] = None
+    """The form in which the model writes calls of tools; none: `hermes`."""
     reasoning_parser: str | None = None
+    """The form in which the model writes its thoughts, which are then told apart; none: they stay in the text."""
     nnodes: Count = refused(1, why="an engine is on one machine")
     node_rank: Natural = harmless(0, why="an engine is on one machine")
     enable_return_routed_experts: bool = refused(False, why="the experts that a token took are not recorded")
@@ -113,9 +135,11 @@ class AuxiliaryModel(RolloutModel):
     """
 
     model_path: Annotated[str | None, LocalPath()] = None
+    """The folder of the model; required with an engine of its own."""
     name: str | None = None
-    engine_type: Engine = "torch"
-    """The guide's default is vllm."""
+    """The name by which workflows and rewards ask for it; none: made of the model's."""
+    engine_type: Annotated[Engine, Upstream("Trinity-RFT's default is `vllm`.")] = "torch"
+    """The engine in each explorer, or `external` for a service."""
     model_name: str | None = None
     """rftd's own, with `engine_type: external`: what the service calls the model."""
     base_url: Url = None
@@ -128,7 +152,9 @@ class AuxiliaryModel(RolloutModel):
     ignore_eos: bool = refused(False, why=_ASKED)
     enable_thinking: bool | None = None
     """A variable of its chat template, with an engine of its own: a service fills its template in by itself."""
-    enable_auto_tool_choice: bool | None = refused(None, why=_FORMS)
+    enable_auto_tool_choice: Annotated[bool | None, Upstream("Trinity-RFT's default is false.")] = refused(
+        None, why=_FORMS
+    )
     tool_call_parser: str | None = refused(None, why=_FORMS)
     reasoning_parser: str | None = refused(None, why=_FORMS)
     enable_expert_parallel: bool = harmless(False, why=_SMALL)
@@ -136,9 +162,32 @@ class AuxiliaryModel(RolloutModel):
     enable_chunked_prefill: bool = harmless(True, why=_SMALL)
     max_num_batched_tokens: Tokens | None = harmless(None, why=_SMALL)
     start_timeout: Seconds | None = harmless(None, why="it is opened with its explorer")
+    engine_num: Annotated[Count, Upstream("It is the number of engines.")] = 1
+    """GPUs that are counted for it; each explorer opens an engine of its own."""
+    tensor_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
+    """GPUs that are counted for it; its engine is on one device."""
+    data_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
+    """GPUs that are counted for it; its engine is on one device."""
+    pipeline_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
+    """GPUs that are counted for it; its engine is on one device."""
+    extra_engine_args: Args = {}
+    """Further arguments of its engine, or of the questions to a service."""
+    dtype: Annotated[
+        Literal["bfloat16", "float16", "float32", "auto"],
+        word(),
+        Upstream("Not written, it is `bfloat16`."),
+    ] = "bfloat16"
+    """The number format of its weights; not written: `float32`."""
+    max_num_seqs: Count | None = None
+    """Questions that are answered at once; none: 16."""
+    chat_template: str | None = None
+    """A chat template, as text, in the place of its own."""
     max_model_len: Tokens | None = None
+    """Most tokens of prompt and response together; none: `model.max_model_len`."""
     max_prompt_tokens: Tokens | None = None
+    """Most tokens of a prompt; none: what the response leaves."""
     max_response_tokens: Tokens | None = None
+    """Most tokens of a response; none: `model.max_response_tokens`."""
 
 
 class OverRollout(Section):
@@ -156,6 +205,7 @@ class DynamicTimeout(Section):
     """`explorer.dynamic_timeout`: a time-out that follows recent durations."""
 
     enable: bool = False
+    """True: attempts end after `ratio` recent mean durations, if `max_timeout` is longer."""
     warmup_min_steps: Annotated[Natural, InUnit("steps")] = 1
     """Explore steps before it counts."""
     ratio: Annotated[float, Field(gt=0)] = 3.0
@@ -166,6 +216,7 @@ class StragglerReissue(Section):
     """`explorer.straggler_reissue`: what is slow is given to an idle explorer too. rftd's own; the guide has none."""
 
     enable: bool = False
+    """True: a slow rollout is leased to a second explorer, and the first one to end counts."""
     ratio: Annotated[float, Field(ge=1)] = 3.0
     """A lease is slow after so many recent mean durations."""
 
@@ -178,14 +229,16 @@ class Explorer(Section):
     """Rollouts that one explorer runs at once."""
     runner_prepare_concurrency: Count = harmless(8, why="runners need no preparation")
     runner_prepare_max_retries: Natural = harmless(2, why="runners need no preparation")
-    max_timeout: Seconds = 1800.0
-    """Longest attempt at one rollout. The guide shows 900."""
+    max_timeout: Annotated[Seconds, Upstream("The guide shows 900.")] = 1800.0
+    """Longest attempt at one rollout."""
     max_retry_times: Natural = 2
     """Further attempts at a rollout that fails or takes too long."""
-    env_vars: dict[str, Any] = {}
+    env_vars: Annotated[dict[str, Any], Upstream("A secret may be written out.")] = {}
     """Text or a number, which explorers and what they start are given; a secret is `{env: NAME}`, and read where they
     run."""
     concurrent_mode: Annotated[Literal["sequential", "asynchronous", "multi-threading"], word()] = "sequential"
+    """What a runner does at once: one rollout, or all that it was given of a task, in one event loop or a thread
+    each."""
     max_repeat_times_per_runner: Count | None = None
     """A task's rollouts are given out in parts of at most so many; None: together."""
     rollout_model: RolloutModel = section(RolloutModel)
@@ -199,9 +252,8 @@ class Explorer(Section):
     )
     proxy_port: Natural = 8010
     """The port that clients find with `mode: serve`; 0 takes any that is free."""
-    listen_address: str = "127.0.0.1"
-    """The address that clients find with `mode: serve`. The guide's is every interface; one beyond this machine needs a
-    key."""
+    listen_address: Annotated[str, Upstream("Trinity-RFT's is `0.0.0.0`, every interface.")] = "127.0.0.1"
+    """The address that clients find with `mode: serve`; one beyond this machine needs a key."""
     service_status_check_interval: Seconds = harmless(60.0, why="an engine that dies is noticed at once")
     min_running_model_num: Count = checked(
         1, why="all engines go on answering with mode serve, for weights change between two tokens"

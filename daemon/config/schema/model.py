@@ -14,6 +14,7 @@ from rftd.daemon.config.schema.section import (
     Section,
     Seed,
     Tokens,
+    Upstream,
     checked,
     harmless,
     refused,
@@ -29,61 +30,90 @@ class Lora(Section):
     """An entry of `model.lora_configs`."""
 
     name: str
+    """The adapter's name."""
     path: Annotated[str | None, LocalPath()] = None
+    """A folder in peft's layout to begin from; none: a fresh adapter."""
     base_model_name: str | None = checked(None, why="an adapter belongs to model.model_path")
     lora_rank: Count = 32
+    """The rank of the adapter's matrices."""
     lora_alpha: Count = 32
+    """The scale of what the adapter adds, divided by its rank."""
     lora_dtype: str = checked("auto", why="adapters are trained in float32")
     # A word or a list: the resolver tells which, with a better message than a union of types has.
     target_modules: Any = "all-linear"
+    """The modules that get an adapter: a list of names, or `all-linear`."""
     exclude_modules: Any = None
+    """Modules that get none although `target_modules` names them."""
 
 
 class Tinker(Section):
     """`model.tinker`."""
 
     enable: bool = False
-    base_model: str | None = None
-    rank: Annotated[int, Field(ge=1, le=4096)] = 32
-    """As in the guide; Trinity-RFT 0.6 has 16."""
+    """True: the service Tinker trains and generates, in the place of engines here."""
+    base_model: Annotated[str | None, Upstream("Trinity-RFT 0.6 has `model.model_path` alone.")] = None
+    """The model's name at the service; none: the last two parts of `model.model_path`."""
+    rank: Annotated[int, Field(ge=1, le=4096), Upstream("Trinity-RFT 0.6 has 16.")] = 32
+    """The rank of the adapter that is trained."""
     seed: Seed | None = None
+    """The seed of a fresh adapter; none: the service's own."""
     train_mlp: bool = True
+    """Train the adapter of the MLP layers."""
     train_attn: bool = True
+    """Train the adapter of the attention layers."""
     train_unembed: bool = True
+    """Train the adapter of the output layer."""
     base_url: str | None = None
+    """Another address of the service; none: its own."""
 
 
 class ExternalModel(Section):
     """`model.external_model`: an endpoint that is only benchmarked."""
 
     enable: bool = False
+    """True, with mode bench: a service is measured in the place of `model_path`."""
     base_url_env: str = "OPENAI_BASE_URL"
-    api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the service's address."""
+    api_key_env: Annotated[str, Upstream("A key is always needed.")] = "OPENAI_API_KEY"
+    """The environment variable that holds the service's key; empty: it needs none."""
     model_name: str | None = None
+    """The service's name of the model; required with `enable`."""
 
 
 class Model(Section):
     """`model`."""
 
     model_path: Annotated[str, LocalPath()] = ""
+    """The local Hugging Face folder of the model that is trained."""
     critic_model_path: Annotated[str, LocalPath()] = ""
+    """The folder that the critic begins from; empty: `model_path`."""
     trust_remote_code: bool = False
+    """True: code in the model's folder may run."""
     custom_chat_template: str | None = None
+    """A chat template, as text, in the place of the model's own."""
     chat_template_path: Annotated[str | None, LocalPath()] = refused(
         None, why="the client reads no template", fix="write the text into model.custom_chat_template"
     )
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
+    """The temperature of sampling, where no taskset says another."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Draw from the likeliest tokens that together have this probability; 1: from all."""
     top_k: Annotated[int, Field(ge=-1)] = -1
+    """Draw from so many of the likeliest tokens; -1: from all."""
     logprobs: Natural = harmless(0, why="the log-probability of each sampled token is always kept")
     max_model_len: Tokens | None = None
-    """None: prompt and response together. One of the three lengths follows from the others."""
+    """Most tokens of prompt and response together; none: their sum. One of the three lengths follows from the
+    others."""
     max_prompt_tokens: Tokens | None = None
+    """Most tokens of a prompt; none: what `max_model_len` leaves, or half of it."""
     max_response_tokens: Tokens | None = None
-    min_response_tokens: Annotated[Natural, InUnit("tokens")] = 0
-    """The guide's default is 1."""
+    """Most tokens of a response; none: what `max_model_len` leaves."""
+    min_response_tokens: Annotated[Natural, InUnit("tokens"), Upstream("The guide's default is 1.")] = 0
+    """Fewest tokens of a response: before them it cannot end."""
     enable_prompt_truncation: bool = True
+    """True: a prompt that is too long trains nothing; false: it is an error of the rollout."""
     repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] = 1.0
+    """Above 1, tokens that are in the text already become less likely; 1: they do not."""
     enable_thinking: bool | None = None
     """A variable of the chat template; None: as the template does without it."""
     lora_configs: list[Lora] | None = None

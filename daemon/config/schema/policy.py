@@ -32,7 +32,9 @@ class PluginPolicy(AnyPolicy):
 
     kind: Literal["plugin"]
     name: str
+    """The name of the entry point."""
     args: Args = {}
+    """Arguments that the policy is made with."""
 
 
 def fields_of(policy: type[Paced]) -> tuple[msgspec.structs.FieldInfo, ...]:

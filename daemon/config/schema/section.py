@@ -35,6 +35,13 @@ class InUnit:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Marks a field whose default or meaning differs from the guide's or Trinity-RFT's, and says what it is there."""
+
+    text: str
+
+
 Count: TypeAlias = Annotated[int, Field(ge=1, le=10**9)]
 Natural: TypeAlias = Annotated[int, Field(ge=0, le=10**9)]
 Tokens: TypeAlias = Annotated[int, Field(ge=1, le=10**9), InUnit("tokens")]
@@ -185,7 +192,7 @@ def _readable(hint: Any) -> Any:
         kind, *marks = get_args(hint)
         metas = [mark for mark in marks if isinstance(mark, msgspec.Meta)]
         bounds = {name: bound for meta in metas for name in _BOUNDS if (bound := getattr(meta, name)) is not None}
-        return Annotated[kind, Field(**bounds)]
+        return Annotated[_readable(kind), Field(**bounds)]
     if get_origin(hint) is Literal:
         return Annotated[hint, word()]
     if get_origin(hint) in (Union, UnionType):

@@ -15,6 +15,7 @@ from rftd.daemon.config.schema.section import (
     Section,
     Steps,
     Tokens,
+    Upstream,
     checked,
     harmless,
     section,
@@ -38,11 +39,11 @@ class Trainer(Section):
     """`trainer`."""
 
     name: str = harmless("trainer")
-    trainer_type: Annotated[str, word()] = "verl"
-    """A trainer engine that is registered, or one of the guide's. Not written: torch trains where verl cannot."""
-    trainer_strategy: Annotated[Literal["fsdp2", "fsdp", "megatron"], word()] = checked(
-        "fsdp2", why="verl trains with FSDP2; fsdp gives the same numbers, and megatron is refused"
-    )
+    trainer_type: Annotated[str, word(), Upstream("Trainers are verl's and Tinker's.")] = "verl"
+    """The engine that trains: `verl`, `torch`, or a third party's. Not written: torch trains where verl cannot."""
+    trainer_strategy: Annotated[
+        Literal["fsdp2", "fsdp", "megatron"], word(), Upstream("The guide's release trains with `fsdp`.")
+    ] = checked("fsdp2", why="verl trains with FSDP2; fsdp gives the same numbers, and megatron is refused")
     save_interval: Annotated[Natural, InUnit("steps")] = 0
     """0 = only at the end of a stage."""
     enable_preview: bool = harmless(True)
@@ -62,17 +63,18 @@ class Trainer(Section):
     max_idle_steps: Annotated[Natural, InUnit("steps")] = 5
     """rftd's own: after so many batches in a row that teach nothing (no token, advantage or gradient) it pauses;
     0 = never."""
-    ppo_epochs: Count = 1
-    """The number of epochs over a batch; verl's name, as the guide has it below `trainer_config`."""
-    ppo_mini_batch_size: Count | None = None
+    ppo_epochs: Annotated[Count, Upstream("The guide has it in `trainer_config`.")] = 1
+    """The number of epochs over a batch; verl's name."""
+    ppo_mini_batch_size: Annotated[Count | None, Upstream("The guide has it in `trainer_config`.")] = None
     """Items of `train_batch_size` in one optimizer step; None: all."""
-    shuffle: bool = False
+    shuffle: Annotated[bool, Upstream("The guide has it in `trainer_config`.")] = False
     """Each epoch goes over the batch in an order of its own."""
     critic_warmup: Annotated[Natural, InUnit("steps")] = 0
     """The step before which only the critic learns."""
     max_token_len_per_gpu: Tokens | None = None
     """Tokens of one micro-batch; None: twice the model's length, divided by `ulysses_sequence_parallel_size`."""
     ulysses_sequence_parallel_size: Annotated[int, Field(le=10**6)] = 1
+    """Ranks that share one sequence; it divides the tokens of one micro-batch."""
     fix_actor_microbatch_loss_scale: bool = harmless(
         False, why="the loss of a batch is divided as a whole, whatever the micro-batches"
     )
@@ -86,7 +88,7 @@ class Trainer(Section):
         "unrestricted"
     )
     """verl's: the ranks that write a checkpoint at once."""
-    max_checkpoints_to_keep: Natural = 0
+    max_checkpoints_to_keep: Annotated[Natural, Upstream("The guide's `trainer_config` keeps 5.")] = 0
     """0 = all."""
     megatron: Megatron = section(Megatron, mark=FieldEffect("harmless", "no engine of rftd trains with Megatron"))
     trainer_config: Args | None = None

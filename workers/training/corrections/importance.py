@@ -15,10 +15,15 @@ from rftd.workers.training.losses.policy_loss import LOG_RATIO_LIMIT
 if TYPE_CHECKING:
     from torch import Tensor
 
-Low: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-High: TypeAlias = Annotated[float, Meta(ge=1)]
+Low: TypeAlias = Annotated[float, Meta(ge=0, le=1, description="the lower bound of w")]
+High: TypeAlias = Annotated[float, Meta(ge=1, description="the upper bound of w")]
 Level: TypeAlias = Literal["token", "sequence", "geometric"]
 """The levels of w: that of the token, the product over its response, or the geometric mean over its response."""
+OfLevel: TypeAlias = Annotated[
+    Level, Meta(description="w of the token itself, its product over the response, or its geometric mean over it")
+]
+Cap: TypeAlias = Annotated[High | None, Meta(description="the most that w may be; none: it is not bounded")]
+Normalised: TypeAlias = Annotated[bool, Meta(description="true: multipliers are divided by their mean over the batch")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +68,7 @@ class Importance:
         return (weight * shares).sum() / shares.sum()
 
 
-def decoupled(*, level: Level = "token", cap: High | None = None) -> Importance:
+def decoupled(*, level: OfLevel = "token", cap: Cap = None) -> Importance:
     """Decoupled PPO: the multiplier is w, at most `cap` if there is one.
 
     Source: Hilton et al. 2022, Batch size-invariance for policy optimization, arXiv 2110.00641.
@@ -71,12 +76,16 @@ def decoupled(*, level: Level = "token", cap: High | None = None) -> Importance:
     return Importance(level=level, high=math.inf if cap is None else cap)
 
 
-def tis(*, level: Level = "token", low: Low = 0.0, high: High = 2.0, batch_normalize: bool = False) -> Importance:
+def tis(
+    *, level: OfLevel = "token", low: Low = 0.0, high: High = 2.0, batch_normalize: Normalised = False
+) -> Importance:
     """Truncated importance sampling: the multiplier is w clamped to [low, high]."""
     return Importance(level=level, low=low, high=high, batch_normalize=batch_normalize)
 
 
-def icepop(*, level: Level = "token", low: Low = 0.5, high: High = 5.0, batch_normalize: bool = False) -> Importance:
+def icepop(
+    *, level: OfLevel = "token", low: Low = 0.5, high: High = 5.0, batch_normalize: Normalised = False
+) -> Importance:
     """IcePop: the multiplier is w where it is within [low, high], else 0.
 
     Source: Ling Team 2025, Every Step Evolves, arXiv 2510.18855.

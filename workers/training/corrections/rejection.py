@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
 
 Threshold: TypeAlias = Annotated[float, Meta(gt=0)]
+LowOrInverse: TypeAlias = Annotated[Low | None, Meta(description="the lower bound of w; none: 1 / `high`")]
+MostDivergence: TypeAlias = Annotated[Threshold, Meta(description="the largest divergence that is kept")]
 Over: TypeAlias = Literal["token", "sum", "mean", "max"]
 """The levels of a divergence: that of the token itself, or its sum, mean or maximum over the response."""
+OfOver: TypeAlias = Annotated[
+    Over, Meta(description="the divergence of the token itself, or its sum, mean or maximum over the response")
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,27 +86,27 @@ class DivergenceRejection:
         return 0.5 * log_ratio.square() if self.kind == "k2" else log_ratio.exp() - log_ratio - 1
 
 
-def token(*, high: High = 2.0, low: Low | None = None) -> RatioRejection:
+def token(*, high: High = 2.0, low: LowOrInverse = None) -> RatioRejection:
     """Tokens whose ratio is outside [low, high]."""
     return RatioRejection(level="token", high=high, low=low)
 
 
-def sequence(*, high: High = 2.0, low: Low | None = None) -> RatioRejection:
+def sequence(*, high: High = 2.0, low: LowOrInverse = None) -> RatioRejection:
     """Responses whose product of ratios is outside [low, high]."""
     return RatioRejection(level="sequence", high=high, low=low)
 
 
-def geometric(*, high: High = 1.01, low: Low | None = None) -> RatioRejection:
+def geometric(*, high: High = 1.01, low: LowOrInverse = None) -> RatioRejection:
     """Responses whose geometric mean of ratios is outside [low, high]: their length plays no part."""
     return RatioRejection(level="geometric", high=high, low=low)
 
 
-def k2(*, threshold: Threshold, level: Over = "mean") -> DivergenceRejection:
+def k2(*, threshold: MostDivergence, level: OfOver = "mean") -> DivergenceRejection:
     """Tokens or responses whose k2, half the squared log-ratio, is above the threshold."""
     return DivergenceRejection(kind="k2", level=level, threshold=threshold)
 
 
-def k3(*, threshold: Threshold, level: Over = "mean") -> DivergenceRejection:
+def k3(*, threshold: MostDivergence, level: OfOver = "mean") -> DivergenceRejection:
     """Tokens or responses whose k3, the estimate of the KL that is never negative, is above the threshold."""
     return DivergenceRejection(kind="k3", level=level, threshold=threshold)
 
@@ -125,7 +130,7 @@ class KPop:
     """A mask that keeps tokens for which the larger of the two Bernoulli KLs, p to q and q to p, is at most
     `threshold`."""
 
-    threshold: Threshold = 0.1
+    threshold: Annotated[Threshold, Meta(description="the largest KL that is kept")] = 0.1
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
@@ -154,7 +159,7 @@ class Opsm:
     `delta`.
     """
 
-    delta: Threshold = 1e-4
+    delta: Annotated[Threshold, Meta(description="the largest mean of -log w that is kept")] = 1e-4
 
     def __post_init__(self) -> None:
         check_threshold(self.delta)
@@ -181,8 +186,10 @@ class M2po:
     The tokens are those of one optimizer step, by the weights before it.
     """
 
-    threshold: Threshold = 0.04
-    away_only: bool = True
+    threshold: Annotated[Threshold, Meta(description="the largest mean of (log w)² that is kept")] = 0.04
+    away_only: Annotated[
+        bool, Meta(description="true: only tokens that their advantage moves further away may be left out")
+    ] = True
 
     def __post_init__(self) -> None:
         if self.threshold != 0:
