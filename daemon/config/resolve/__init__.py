@@ -21,6 +21,7 @@ auxiliary.py   the models that workflows and rewards ask
 placement.py   which GPUs each worker has for its own
 ranks.py       the sizes by which a trainer's ranks share weights and sequences
 verl.py        the guide's fields that verl has
+monitor.py     the arguments of the guide's monitors, none of which is fed
 idle_fields.py what is written and does nothing in its stage, by one table
 trainer.py     which engine trains, the critic or the teacher beside the model, the optimizer steps of a batch
 """

@@ -9,6 +9,7 @@ from typing import Any
 from rftd.daemon.config.field_path import FieldPath, child, show
 from rftd.daemon.config.issue import Issue, Notes, Unsupported
 from rftd.daemon.config.resolve.idle_fields import idle_fields
+from rftd.daemon.config.resolve.monitor import check_monitor
 from rftd.daemon.config.resolve.stage import resolve_stage
 from rftd.daemon.config.resolve.stages import check_against_first, stage_configs, with_one_trainer
 from rftd.daemon.config.schema.experiment import Experiment
@@ -47,6 +48,9 @@ def resolve_experiment(
         if spec is not None and spec.kind == "both":
             modes.add(mode if (mode := stage.experiment.mode) in (EXPLORE, TRAIN) else "both")
     issues += _refused(experiment)
+    wrong, said = check_monitor(experiment.monitor)
+    issues += wrong
+    warnings += said
     if len(stages) == len(configs):
         warnings += idle_fields(config, list(zip(configs, stages, strict=True)))
     warnings = [*_harmless(experiment), *warnings]

@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 def test_yaml_traps_are_no_traps(load: Load) -> None:
     overrides = ["algorithm.optimizer.lr=1e-6", "labels={a: 010, b: 12:30:00, c: 2024-01-01, d: '1e-5'}"]
-    overrides += ["monitor.monitor_args={x: 1e-5, y: 1_000, on: off}", "deterministic=no"]
+    overrides += ["monitor={monitor_type: swanlab, monitor_args: {x: 1e-5, y: 1_000, on: off}}", "deterministic=no"]
     spec = load(overrides=overrides).spec
     assert spec.stages[0].algorithm.optimizer.lr == 1e-6
     assert spec.labels == {"a": "010", "b": "12:30:00", "c": "2024-01-01", "d": "1e-5"}

@@ -29,7 +29,7 @@ RESOLVED: list[tuple[str, Any]] = [
     ("${buffer.batch_size}", 2),
     ("${model}", {"model_path": "/m", "max_model_len": 64}),
     ("${.other}", "beside"),
-    ("${..monitor_type}", "wandb"),
+    ("${..monitor_type}", "swanlab"),
     ("${monitor.monitor_args.other}", "beside"),
     ("a-${project}-${name}-${oc.env:N}", "a-p-n-7"),
     ("${${oc.env:UNSET,project}}", "p"),
@@ -39,7 +39,7 @@ RESOLVED: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("text", "value"), RESOLVED)
 def test_it_resolves(load: Load, small: str, text: str, value: Any) -> None:
-    args = "\nmonitor:\n  monitor_type: wandb\n  monitor_args:\n    other: beside\n    chain: ${project}\n"
+    args = "\nmonitor:\n  monitor_type: swanlab\n  monitor_args:\n    other: beside\n    chain: ${project}\n"
     assert load(f"{small}{args}    x: {text!r}\n", environ=ENV).config["monitor"]["monitor_args"]["x"] == value
 
 

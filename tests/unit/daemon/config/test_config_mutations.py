@@ -221,6 +221,18 @@ def test_every_argument_of_a_selector_misspelt_is_named_at_its_place() -> None:
     score.check()
 
 
+def test_every_argument_of_a_monitor_misspelt_or_of_another_type_is_named_at_its_place() -> None:
+    score = _Score()
+    args: FieldPath = ("monitor", "monitor_args")
+    for monitor, names in {"wandb": ("base_url", "api_key"), "mlflow": ("uri", "username", "password")}.items():
+        base = with_field(_BASE, ("monitor", "monitor_type"), monitor)
+        score.add(base, [_Mutation((*args, _misspelt(name)), {"env": "X"}, meant=name) for name in names])
+        score.add(base, [_Mutation((*args, name), ["wrong"]) for name in names if name not in ("api_key", "password")])
+    score.add(_BASE, [_Mutation((*args, "usernme"), "x", meant="username")])
+    assert score.made == 9
+    score.check()
+
+
 def test_every_required_field_that_is_missing_is_named() -> None:
     score = _Score()
     for each in schema_fields():

@@ -23,6 +23,7 @@ def test_fields_lists_and_new_sections_are_set(load: Load, small: str) -> None:
         "buffer.batch_size=9",
         "buffer.explorer_input.eval_tasksets[0].path=/x",
         "buffer.explorer_input.eval_tasksets.1.rollout_args.stop=['a,b', c]",
+        "monitor.monitor_type=swanlab",
         "monitor.monitor_args.a.b=1e-3",
         "group=with=equals",
         "labels.k=",

@@ -20,7 +20,7 @@ ENV = {"WANDB_API_KEY": CANARY, "DB": f"postgresql://me:{CANARY}@host/db", "HF_T
 
 def test_a_variable_in_a_secret_field_travels_by_name(load: Load, small: str) -> None:
     text = small + (
-        "monitor:\n  monitor_type: wandb\n  monitor_args:\n"
+        "monitor:\n  monitor_type: swanlab\n  monitor_args:\n"
         "    api_key: ${oc.env:WANDB_API_KEY}\n    hf_token: {env: HF_TOKEN}\n"
         "explorer:\n  db_url: ${oc.env:DB}\n  env_vars: {HF_TOKEN: '${oc.env:HF_TOKEN}'}\n"
         "  rollout_model: {api_key: '${monitor.monitor_args.api_key}'}\n"
@@ -86,7 +86,13 @@ def test_a_renamed_variable_of_a_worker_is_refused(errors: Errors) -> None:
 
 
 def test_placeholders_of_the_guide_are_no_secrets(load: Load) -> None:
-    load(overrides=["explorer.rollout_model.api_key=EMPTY", "monitor.monitor_args={api_key: '', token: null}"])
+    load(
+        overrides=[
+            "explorer.rollout_model.api_key=EMPTY",
+            "monitor.monitor_type=swanlab",
+            "monitor.monitor_args={api_key: '', token: null}",
+        ]
+    )
 
 
 def test_the_daemon_refuses_a_literal_secret_too(load: Load) -> None:

@@ -1,0 +1,56 @@
+"""Arguments of monitors are checked although nothing is sent to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rftd.daemon.config.loading import Submission
+
+Load = Callable[..., Submission]
+Errors = Callable[..., list[str]]
+
+
+def said(submission: Submission) -> list[str]:
+    return [text for text in submission.warnings if text.startswith("monitor.monitor_args.")]
+
+
+@pytest.mark.parametrize(
+    "monitor",
+    [
+        "{monitor_type: wandb, monitor_args: {base_url: 'http://localhost:8080', api_key: {env: WANDB_API_KEY}}}",
+        "{monitor_type: MLflow, monitor_args: {uri: 'http://localhost:5000', username: me, password: {env: P}}}",
+        "{monitor_type: tensorboard, monitor_args: {}}",
+        "{monitor_args: null}",
+        "{monitor_type: wandb, monitor_args: {base_url: null}}",
+    ],
+)
+def test_the_guides_arguments_are_taken(load: Load, monitor: str) -> None:
+    assert said(load(overrides=[f"monitor={monitor}"])) == []
+
+
+@pytest.mark.parametrize(
+    ("monitor", "words"),
+    [
+        ("{monitor_type: wandb, monitor_args: {bas_url: x}}", "monitor_args.bas_url: .*did you mean 'base_url'"),
+        ("{monitor_type: wandb, monitor_args: {uri: [], tags: [a]}}", "monitor_args.tags: is no argument of wandb"),
+        (
+            "{monitor_type: wandb, monitor_args: {base_url: 8080}}",
+            "monitor_args.base_url: is a number or boolean, and wandb takes",
+        ),
+        ("{monitor_type: mlflow, monitor_args: {uri: {host: x}}}", "monitor_args.uri: is a mapping, and mlflow takes"),
+        ("{monitor_args: {flush_secs: 3}}", "monitor_args.flush_secs: is no argument of tensorboard, nor of another"),
+    ],
+)
+def test_what_no_monitor_takes_is_refused(errors: Errors, monitor: str, words: str) -> None:
+    (text,) = errors(overrides=[f"monitor={monitor}"])
+    for part in words.split(".*"):
+        assert part in text
+
+
+def test_what_cannot_act_is_named_with_the_reason(load: Load) -> None:
+    (left_over,) = said(load(overrides=["monitor={monitor_args: {base_url: 'http://h'}}"]))
+    assert left_over == "monitor.monitor_args.base_url has no effect: it is for wandb, not for tensorboard"
+    (unknown,) = said(load(overrides=["monitor={monitor_type: swanlab, monitor_args: {workspace: w}}"]))
+    assert unknown == "monitor.monitor_args.workspace is not checked: the guide names no arguments of swanlab"
