@@ -32,6 +32,9 @@ VERBS: Final = {
     "ls": Verb(f"{_HERE}.ls:command", "List the experiments."),
     "get": Verb(f"{_HERE}.get:command", "Show one experiment: progress, rewards, weights, workers."),
     "watch": Verb(f"{_HERE}.get:watch", "Follow an experiment until it ends."),
+    "steps": Verb(
+        f"{_HERE}.steps:command", "Show the training steps of an experiment: reward, loss, speed, any figure."
+    ),
     "logs": Verb(f"{_HERE}.logs:command", "Show the log lines of an experiment's workers, merged by time."),
     "events": Verb(f"{_HERE}.events:command", "Show the events of an experiment, from the log."),
     "experiences": Verb(f"{_HERE}.experiences:command", "List an experiment's experiences, or show one."),

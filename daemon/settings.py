@@ -88,9 +88,29 @@ def postgres_option(function: F) -> F:
 
 def shared_options(function: F) -> F:
     """Adds the shared options to a group or a verb; the verb finds the result by `click.pass_obj`."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+    return options_with()(function)
+
+
+def options_with(*formats: str) -> Callable[[F], F]:
+    """Adds the shared options, with `formats` of output beside those of every verb."""
+
+    def add(function: F) -> F:
+        for option in reversed((*_PLACE, _output(*FORMATS, *formats), *_OTHERS)):
+            function = option(function)
+        return function
+
+    return add
+
+
+def _output(*formats: str) -> Callable[[F], F]:
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(formats),
+        expose_value=False,
+        callback=_setter("output"),
+        help="Output format.",
+    )
 
 
 def _setter(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -119,7 +139,7 @@ def _quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.obj = replace(current(ctx), verbosity=-1)
 
 
-_OPTIONS: Final = (
+_PLACE: Final = (
     click.option(
         "--server",
         metavar="URL",
@@ -134,14 +154,8 @@ _OPTIONS: Final = (
         callback=_setter("data"),
         help="Folder of the daemon. Default: RFTD_DATA, else ./.rftd.",
     ),
-    click.option(
-        "-o",
-        "--output",
-        type=click.Choice(FORMATS),
-        expose_value=False,
-        callback=_setter("output"),
-        help="Output format.",
-    ),
+)
+_OTHERS: Final = (
     click.option("--json", is_flag=True, expose_value=False, callback=_json, help="Same as -o json."),
     click.option("--no-color", is_flag=True, expose_value=False, callback=_no_color, help="Disable colours."),
     click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_quiet, help="Print only the result."),

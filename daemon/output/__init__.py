@@ -1,7 +1,7 @@
 """Output of every verb for people and programs at a terminal. In reading order:
 
 failure           an error on standard error, and its exit status; a report for a bug
-data              JSON, JSON lines or YAML on standard output
+data              JSON, JSON lines, YAML or CSV on standard output
 quantity          ages, sizes, rates and curves in few characters
 table             plain tables
 forecast_picture  what an experiment would do, as a picture

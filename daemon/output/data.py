@@ -1,8 +1,11 @@
-"""Data for programs on standard output: JSON, JSON lines or YAML."""
+"""Data for programs on standard output: JSON, JSON lines or YAML, or CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -33,6 +36,20 @@ def emit(value: Any, settings: Settings) -> None:
 def emit_line(value: Any) -> None:
     """Prints one value as one line of JSON, at once."""
     click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def emit_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Prints a line of names and one line for each row (RFC 4180); what a row lacks, or has as None, is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
+    click.echo(text.getvalue(), nl=False)
+
+
+def _cell(value: Any) -> Any:
+    # As JSON writes it: Python's True is no word of a spreadsheet or of another language.
+    return json.dumps(value) if isinstance(value, bool) else value
 
 
 def _items(value: Any) -> list[Any]:

@@ -6,6 +6,7 @@ stack        a Kafka and a Postgres for development
 submit       submit an experiment; fork: a new one from a step of another; run: the commands that do it
 ls           the experiments
 get          one page about one experiment; watch: that page, live
+steps        its training steps with all their figures
 logs         log lines of its workers
 events       its events
 experiences  its experiences: list, one of them, priority, lengths

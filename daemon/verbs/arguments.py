@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -57,3 +58,15 @@ def page_options(function: F) -> F:
         "-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines."
     )
     return limit(click.option("--offset", type=click.IntRange(0), default=0, help="Number of lines to skip.")(function))
+
+
+def steps_named(text: str | None) -> tuple[int | None, int | None]:
+    """The first and the last step that `--step` names, each None where it names none. Raises BadParameter."""
+    if text is None:
+        return None, None
+    match = re.fullmatch(r"(\d*)(:?)(\d*)", text)
+    if match is None or not (match[1] or match[3]):
+        raise click.BadParameter(f"{text!r} is no range of steps: write 3, 3:7, 3: or :7", param_hint="--step")
+    first = int(match[1]) if match[1] else None
+    last = int(match[3]) if match[3] else (None if match[2] else first)
+    return first, last

@@ -15,7 +15,13 @@ from rftd.daemon.output.data import emitted
 from rftd.daemon.output.quantity import number
 from rftd.daemon.output.table import console_of, table
 from rftd.daemon.settings import Settings, shared_options
-from rftd.daemon.verbs.arguments import experiment_argument, page_options, reason_option, request_id_option
+from rftd.daemon.verbs.arguments import (
+    experiment_argument,
+    page_options,
+    reason_option,
+    request_id_option,
+    steps_named,
+)
 from rftd.daemon.views import experiences
 from rftd.daemon.views.commands import Reason
 from rftd.daemon.views.experiences import ExperienceView
@@ -60,7 +66,7 @@ def ls(
     """List the experiences of experiment NAME."""
     from rftd.daemon.client.client import Client
 
-    first, last = _span(step)
+    first, last = steps_named(step)
     low, high = _bounds(reward, "--reward")
     least, most = _bounds(staleness, "--staleness")
     with Client(settings) as client:
@@ -260,17 +266,6 @@ def _verdict(lengths: Lengths) -> str:
 
 def _others(settings: Mapping[str, float]) -> str:
     return "".join(f", {name} {value:g}" for name, value in settings.items())
-
-
-def _span(text: str | None) -> tuple[int | None, int | None]:
-    if text is None:
-        return None, None
-    match = re.fullmatch(r"(\d*)(:?)(\d*)", text)
-    if match is None or not (match[1] or match[3]):
-        raise click.BadParameter(f"{text!r} is no range of steps: write 3, 3:7, 3: or :7", param_hint="--step")
-    first = int(match[1]) if match[1] else None
-    last = int(match[3]) if match[3] else (None if match[2] else first)
-    return first, last
 
 
 def _bounds(text: str | None, option: str) -> tuple[float | None, float | None]:

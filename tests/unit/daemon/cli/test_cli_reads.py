@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 
+import pytest
 import yaml
 from synthetic.daemon.command_line import Rftd, Served
+
+from rftd.daemon.verbs import steps
 
 
 def test_ls_and_get(rftd: Rftd) -> None:
@@ -120,3 +125,72 @@ def test_logs(rftd: Rftd, served: Served) -> None:
     assert "sk-1234567" not in said.out
     assert rftd("logs", "small", "--level", "error").out == rftd("logs", "small", "--grep", "nothing").out == ""
     assert json.loads(rftd("logs", "small", "--json").out)["items"][0]["fields"]["api_key"] == "***"
+
+
+def test_steps_show_a_reward_or_a_loss(rftd: Rftd) -> None:
+    said = rftd("steps", "small")
+    assert (said.status, said.err) == (0, "")
+    lines = [line.split() for line in said.out.splitlines()]
+    assert lines[0] == ["STEP", "REWARD", "LOSS", "STALE", "TOKENS", "TOK/S", "S/STEP"]
+    assert lines[1] == ["1", "-", "1", "-", "28", "112", "0.25"]
+    assert lines[3] == ["3", "0.75", "0.333", "0", "56", "224", "0.25"]
+    assert [line[0] for line in lines[1:]] == ["1", "2", "3", "4", "5"]
+    assert [line.split()[0] for line in rftd("steps", "small", "-n", "2").out.splitlines()] == ["STEP", "4", "5"]
+    assert [line.split()[0] for line in rftd("steps", "small", "--step", "2:3").out.splitlines()] == ["STEP", "2", "3"]
+
+
+def test_steps_are_fetched_page_by_page(rftd: Rftd, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = json.loads(rftd("steps", "small", "--json").out)["items"]
+    monkeypatch.setattr(steps, "PAGE", 2)
+    assert json.loads(rftd("steps", "small", "--json").out)["items"] == whole
+    assert [each["step"] for each in whole] == [1, 2, 3, 4, 5]
+    assert [each["step"] for each in json.loads(rftd("steps", "small", "-n", "4", "--json").out)["items"]] == [
+        2,
+        3,
+        4,
+        5,
+    ]
+
+
+def test_figures_of_steps_by_name(rftd: Rftd) -> None:
+    listed = rftd("steps", "small", "--names").out
+    assert [line.split()[0] for line in listed.splitlines()] == [
+        *("FIGURE", "reward_mean", "staleness_mean", "staleness_p95", "staleness_max"),
+        *("items", "tokens", "duration_s", "tokens_per_s", "bad", "loss"),
+    ]
+    chosen = rftd("steps", "small", "--metric", "loss", "--metric", "tokens_per_s", "--step", "3:")
+    assert [line.split() for line in chosen.out.splitlines()] == [
+        *(["STEP", "loss", "tokens_per_s"], ["3", "0.333333", "224"], ["4", "0.25", "224"], ["5", "0.2", "224"]),
+    ]
+    item = json.loads(rftd("steps", "small", "--metric", "loss", "-n", "1", "--json").out)["items"][0]
+    assert (item["step"], item["stage"], item["metrics"]) == (5, 1, {"loss": 0.2})
+    assert set(item) == {"step", "generation", "stage", "completed_at", "inherited", "metrics"}
+
+
+def test_steps_as_csv(rftd: Rftd) -> None:
+    rows = list(csv.DictReader(io.StringIO(rftd("steps", "small", "-o", "csv").out)))
+    assert [row["step"] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert (rows[0]["reward_mean"], rows[0]["loss"], rows[0]["inherited"]) == ("", "1.0", "false")
+    assert float(rows[2]["loss"]) == 1 / 3, "a figure loses nothing"
+    assert rows[2]["bad"] == ""
+    assert rows[2]["completed_at"].endswith("Z")
+    chosen = rftd("steps", "small", "-o", "csv", "--metric", "loss", "--metric", "items").out.splitlines()
+    assert chosen[:2] == ["step,loss,items", "1,1.0,4"]
+
+
+def test_steps_that_are_not_there(rftd: Rftd) -> None:
+    wrong = rftd("steps", "small", "--metric", "los")
+    assert wrong.status == 2
+    assert "'los' is no figure of any of the steps 1 to 5" in wrong.err
+    assert "did you mean loss?" in wrong.err
+    assert "stalenes_mean" in rftd("steps", "small", "--metric", "stalenes_mean").err
+    assert "did you mean staleness_mean" in rftd("steps", "small", "--metric", "stalenes_mean").err
+    assert rftd("steps", "small", "--metric", "").status == 2
+    beyond = rftd("steps", "small", "--step", "7:")
+    assert (beyond.status, beyond.out) == (0, "")
+    assert beyond.err == "no step of --step 7: was trained; the newest is step 5\n"
+    assert rftd("steps", "small", "--step", "7:", "-o", "csv", "-q").out.startswith("step,generation,stage")
+    assert json.loads(rftd("steps", "small", "--step", "7:", "--json").out) == {"items": []}
+    assert rftd("steps", "small", "--step", "all").status == 2
+    assert rftd("steps", "other").status == 3
+    assert rftd("ls", "-o", "csv").status == 2, "only steps are a table of numbers"
