@@ -14,6 +14,7 @@ orders       idempotent commands: key, verb and body become one event, and the l
              on dead letters are orders too
 inbox        the commands for an experiment under way, and those that each state allows
 snapshotter  snapshots of a run's fold
+milestones   what became of an experiment, as lines of the daemon's log
 run          one experiment under way: planner, dispatcher and controller on one fold
 keeper       archive, restore, remove
 payloads     drops the token arrays that nobody will train again

@@ -13,6 +13,7 @@ from rftd.daemon.supervisor.collector import tidy
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.inbox import Inbox, Request, check_command
+from rftd.daemon.supervisor.milestones import tell
 from rftd.daemon.supervisor.preflight import Parts
 from rftd.daemon.supervisor.snapshotter import Snapshotter
 from rftd.daemon.why.answer import Watch
@@ -277,7 +278,7 @@ class Run:
             # trouble.
             trouble = await self._in_the_way() or fleet.stalled()
             due = deciders.control(trouble, self._clock.now_ns())
-            await self._write(controller_lease, "controller", self._drafts(controller_lease, due))
+            await self._write(controller_lease, "controller", due, self._drafts(controller_lease, due))
             if state.spine.status is Status.PAUSED:
                 self._trouble = None
             await self._tend(follower, writer, start=trouble is None and not state.spine.cause)
@@ -305,13 +306,14 @@ class Run:
     async def _decide(self, lease: RoleLease, role: str, decide: Callable[[], Sequence[Decision]]) -> bool:
         """Writes what a role decides; True if there was something. What it raises is trouble of this run alone."""
         try:
-            drafts = self._drafts(lease, decide())
+            decided = decide()
+            drafts = self._drafts(lease, decided)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a third party's policy may raise anything
             self._befallen(role, error)
             return False
-        await self._write(lease, role, drafts)
+        await self._write(lease, role, decided, drafts)
         return bool(drafts)
 
     async def _tend(self, follower: Follower, writer: Writer, *, start: bool) -> None:
@@ -356,7 +358,7 @@ class Run:
             ids=self._ids,
         )
 
-    async def _write(self, lease: RoleLease, role: str, drafts: Sequence[Draft]) -> None:
+    async def _write(self, lease: RoleLease, role: str, decided: Sequence[Decision], drafts: Sequence[Draft]) -> None:
         """Writes what was decided, and folds it."""
         if not drafts:
             return
@@ -365,6 +367,7 @@ class Run:
         await lease.append(drafts)
         self._appending_s = 0.0
         faults.point(f"{role}.after_append")
+        tell(self._logger, self.state.experiment, decided)
 
     def _drafts(self, lease: RoleLease, decisions: Sequence[Decision]) -> list[Draft]:
         experiment = self.state.experiment

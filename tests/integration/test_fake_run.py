@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from rftd.ops import limits
 from rftd.streams import topics
@@ -16,7 +17,7 @@ from rftd.streams.envelope import Record
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.spec import AlgorithmSpec, PolicySpec, RolloutSpec
+from rftd.streams.spec import AlgorithmSpec, PolicySpec, RolloutSpec, TrainerSpec
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.rewards.scorer import Scorer
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
@@ -24,6 +25,8 @@ from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.rollout.workflows.simple import finish
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.task import Task
+
+HALF_RIGHT = RolloutSpec(engine="fake", concurrency=8, max_timeout_s=20.0, engine_args={"skill": 0.5, "gain": 0.0})
 
 
 @pytest.mark.anyio
@@ -53,6 +56,39 @@ async def test_fixed_synchronisation_trains_on_the_weights_of_its_timeline(
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     assert sum(state.replay_buffer.books.retired.values()) == 0
     assert (await fake_world.verified(log)).clean
+
+
+@pytest.mark.anyio
+async def test_a_run_of_40_steps_can_be_read_from_its_logs_alone(tmp_path: Path, clock, ids, fake_world) -> None:
+    trainer = TrainerSpec(engine="fake", save_interval=10)
+    spec = fake_world.spec(tmp_path, total_steps=37, trainer=trainer, rollout=HALF_RIGHT)
+    log = await SqliteLog.open(tmp_path / "log")
+    with capture_logs() as lines:
+        state = await fake_world.completed(log, spec, clock, ids)
+    await log.close()
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    assert len(lines) <= 2 * 40, [line["event"] for line in lines]
+    assert [line for line in lines if line["log_level"] != "info"] == []
+    steps = [line for line in lines if line["event"] == "step.completed"]
+    assert [line["step"] for line in steps] == list(range(1, 41))
+    assert [line["stage"] for line in steps] == ["warmup"] * 3 + ["rft"] * 37
+    assert all(line["tokens"] > 0 and line["tokens_per_s"] > 0 and line["duration_s"] >= 0 for line in steps)
+    assert all("interval_s" in line for line in steps[1:])
+    rewards = [line["reward"] for line in steps[3:]]
+    assert 0.2 < sum(rewards) / len(rewards) < 0.8, rewards
+    # Weights are loaded by explorers later than they are made: the line names what they could have by then.
+    assert all(0 <= line["published"] <= line["step"] and "publish_s" in line for line in steps)
+    published = [line["version"] for line in lines if line["event"] == "weights.published"]
+    assert (published[0], published[-1]) == (0, 40)
+    saved = {(line["step"], line["path"]) for line in lines if line["event"] == "checkpoint.committed"}
+    assert saved == {(step, event.path) for (step, _), event in state.checkpoints.items()}
+    scored = [(line["version"], line["rows"]) for line in lines if line["event"] == "eval.scored"]
+    whole = [(line["version"], line["rows"]) for line in lines if line["event"] == "eval.completed"]
+    assert sorted(scored) == sorted(whole)
+    assert len(whole) == len(state.spine.evaluated) > 0
+    others = [line["event"] for line in lines]
+    assert others.count("generation.started") == others.count("explorer.ready") == 1
+    assert others.index("experiment.started") < others.index("stage.started") < others.index("experiment.completed")
 
 
 async def fake_records(log: EventLog) -> list[Record]:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.logs import logger
@@ -89,9 +90,15 @@ async def test_both_engines_in_one_process(tmp_path: Path, clock, ids, fake_worl
     experiment = await fake_world.submitted(log, spec, clock, ids)
     executor = fake_world.executor(log, clock, ids)
     run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
-    async with asyncio.timeout(100):
-        await run.drive()
+    with capture_logs() as lines:
+        async with asyncio.timeout(100):
+            await run.drive()
     assert run.state.spine.status is Status.COMPLETED, run.state.spine.reason
+    steps = [line for line in lines if line["event"] == "step.completed"]
+    assert [line["step"] for line in steps] == list(range(1, 9))
+    told = {"loss", "grad_norm", "response_length", "tokens_per_s"}
+    assert [told - line.keys() for line in steps] == [set()] * 8
+    assert ["reward" in line for line in steps] == [False] * 3 + [True] * 5
     assert [handle.exit_code() for handle in executor.handles if handle.exit_code()] == [], "a worker failed"
     assert torch.are_deterministic_algorithms_enabled() == switched, "the trainer's switch is put back"
     published = run.state.weights.published.values()

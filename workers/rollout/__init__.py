@@ -11,6 +11,7 @@ eval_engine  where evaluations are answered: on the engine of the rollouts, or o
 evaluator    held-out rows, answered by a pinned weight version
 threads      workflows on threads of their own, if that is asked for
 orphans      work that does not end when it is cancelled
+rollout_log  failed rollouts and answered evaluations, as lines of the explorer's log
 outbox       events on their way to the log, in order, bounded
 explorer     the process's loop
 engine       `RolloutEngine`: the seam

@@ -37,6 +37,7 @@ from rftd.workers.rollout.leased import LeasedRollouts
 from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.outbox import Outbox
+from rftd.workers.rollout.rollout_log import RolloutLog
 from rftd.workers.rollout.rollouts import RolloutPlaces, Rollouts
 from rftd.workers.rollout.serving.conversations import Conversations
 from rftd.workers.rollout.serving.server import ConversationServer
@@ -76,6 +77,7 @@ class Explorer:
         self._slots = 0
         self._evaluator: Evaluator | None = None
         self._orphans = Orphans(log)
+        self._told = RolloutLog(log, member.clock)
         self._loader = WeightsLoader(member, view, self._gate, self._outbox, log, device=self._device)
         self._joined = False
         self._leaving = False
@@ -92,6 +94,7 @@ class Explorer:
             # Only now, for from here on it is given work: whatever can be refused was refused before.
             self._joined = True
             await self._member.join(self._slots)
+            self._log.info("explorer.ready", places=self._slots)
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(run()) for run in (self._outbox.run, *beside)]
                 background.append(tasks.create_task(self._member.beat(self._refresh)))
@@ -310,6 +313,7 @@ class Explorer:
             for event in events
         ]
         self._member.pulse.rollouts_total += len(drafts)
+        self._told.ended(events)
         await self._outbox.put(drafts)
 
     def _device(self) -> AbstractAsyncContextManager[None]:
@@ -324,6 +328,7 @@ class Explorer:
         if published is None:
             self._log.warning("eval.no_weights", version=lease.version, generation=lease.generation)
             return
+        began_s = self._member.clock.monotonic_s()
         try:
             scored = await self._evaluator.score(lease, stage, taskset, as_ref(published))
         except RolloutError as error:
@@ -337,6 +342,7 @@ class Explorer:
             scored, experiment=self._member.experiment, key=lease.eval, causation=lease.lease
         )
         await self._outbox.put([draft])
+        self._told.evaluated(scored, stage.evals[lease.taskset], began_s)
         more = lease.row_end < stage.evals[lease.taskset].rows or lease.taskset + 1 < len(stage.evals)
         if more and stage.rollout.eval_engine == SHARED:
             self._loader.linger()

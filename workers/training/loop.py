@@ -36,6 +36,7 @@ from rftd.workers.training.history import Resumption, resume_from
 from rftd.workers.training.inheritance import inherit
 from rftd.workers.training.publishing import Present, Publisher
 from rftd.workers.training.saving import Saver
+from rftd.workers.training.step_log import StepLog
 from rftd.workers.training.tidying import tidy
 
 IDLE_S: Final = 0.5
@@ -59,6 +60,7 @@ class TrainingLoop:
     turn: DeviceTurn | None
     """The turns of rollouts and steps on one device; None where the trainer has a device of its own."""
     log: Logger
+    steps: StepLog
     stop: asyncio.Event
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
@@ -130,7 +132,13 @@ class TrainingLoop:
         # In the form that was recorded: what is announced of these weights counts if its step has the same checksum.
         recorded = checkpoint.checksum if checkpoint else self.execution.base()
         checksum = await self.execution.checksum(like=recorded)
-        self.log.info("generation.started", generation=spine.generation, version=version, reason=resumption.reason)
+        self.log.info(
+            "generation.started",
+            generation=spine.generation,
+            version=version,
+            checkpoint=started.checkpoint,
+            reason=started.reason,
+        )
         if checkpoint is None:
             present = Present(version=0, generation=0, stage=0, checksum=checksum)
         else:
@@ -146,6 +154,7 @@ class TrainingLoop:
         ):
             await self.publisher.publish(present)
         await self.publisher.mend(present)
+        self.steps.published(self.publisher.newest)
 
     async def _inherit(self, forked: ExperimentForked, reason: str) -> None:
         """Begins a fork without a checkpoint: its parent's history up to the shared version becomes its own first one.
@@ -181,7 +190,9 @@ class TrainingLoop:
             environment=environment_of(self.execution.engine, self.spec),
         )
         stage_step = forked.at_step - spine.first_versions[forked.stage]
+        began_s = self.member.clock.monotonic_s()
         checkpoint = await self.saver.begin(started, forked.stage, stage_step)
+        self.steps.checkpoint(checkpoint, self.member.clock.monotonic_s() - began_s)
         self.log.info("generation.started", generation=started.generation, version=started.version, fork=True)
         # The engine is open under the parent's specification: it is opened anew under the fork's, from that checkpoint.
         await self.execution.take_up(Resumption(checkpoint=checkpoint, reason=""))
@@ -193,6 +204,7 @@ class TrainingLoop:
                 checksum=inherited.checksum,
             )
         )
+        self.steps.published(self.publisher.newest)
 
     async def _work(self, tasks: asyncio.TaskGroup) -> bool:
         """Trains plan after plan. True if the history is to be taken up again, False once the work is over."""
@@ -233,11 +245,18 @@ class TrainingLoop:
             await self._answer(tasks, present)
             if checkpoint_due(stage, stage_step):
                 pulse.state = WorkerState.CHECKPOINT
-                await self.publisher.settle()
-                await self.saver.save(done, stage_step)
+                await self._save(done, stage_step)
             idle_s = clock.monotonic_s()
         await self.publisher.settle()
+        self.steps.published(self.publisher.newest)
         return False
+
+    async def _save(self, done: StepCompleted, stage_step: int) -> None:
+        await self.publisher.settle()
+        began_s = self.member.clock.monotonic_s()
+        saved = await self.saver.save(done, stage_step)
+        if saved is not None:
+            self.steps.checkpoint(saved, self.member.clock.monotonic_s() - began_s)
 
     async def _answer(self, tasks: asyncio.TaskGroup, present: Present | None) -> None:
         """Answers explorers that ask for newer weights, once every step that was ever completed is executed again."""
@@ -266,6 +285,7 @@ class TrainingLoop:
                 fix="nothing to do: the trainer begins again at its newest checkpoint",
             )
         self.member.pulse.tokens_total += done.tokens
+        self.steps.step(done, self.spec.stages[plan.stage].name, self.publisher.newest)
         return done
 
     def _device(self) -> AbstractAsyncContextManager[None]:
@@ -295,8 +315,6 @@ class TrainingLoop:
             skipped=executed.result.skipped,
             spine=self.digest.mark,
         )
-        if done.skipped:
-            self.log.warning("step.skipped", step=done.step, batch=str(done.batch), reason=done.skipped)
         draft = self.lease.writer.draft(
             done, experiment=self.state.experiment, causation=plan.batch, correlation=plan.batch
         )

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from rftd.ops import faults
+from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, RftdError, WorkError
 from rftd.ops.logs import Logger
 from rftd.streams.evaluations import due_evals
@@ -20,6 +21,7 @@ from rftd.streams.role import RoleLease
 from rftd.streams.schedule import eval_due, kept_versions
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.training.engine import TrainerEngine, WeightsSnapshot
+from rftd.workers.training.step_log import Publication
 from rftd.workers.weights.channel import (
     Exported,
     TensorChannel,
@@ -65,7 +67,11 @@ class Publisher:
         thread: Executor,
         *,
         log: Logger,
+        clock: Clock,
     ) -> None:
+        self.newest: Publication | None = None
+        """What was announced last."""
+        self._clock = clock
         self._engine = engine
         self._under_way: asyncio.Task[None] | None = None
         self._lease = lease
@@ -238,6 +244,7 @@ class Publisher:
         older: Sequence[WeightsPublished],
         request: WeightsRequested | None = None,
     ) -> None:
+        began_s = self._clock.monotonic_s()
         method, exported = await asyncio.to_thread(self._export, snapshot, present)
         faults.point("weights.after_files")
         # Where both are of one form and of the same bits they must agree, or the announcement does not count.
@@ -264,6 +271,12 @@ class Publisher:
         events += [_retired(each, "another generation differs") for each in others]
         events += [_retired(each, "newer versions exist") for each in old]
         await self._append(events)
+        self.newest = Publication(
+            version=event.version,
+            method=method,
+            size_bytes=event.size_bytes,
+            duration_s=self._clock.monotonic_s() - began_s,
+        )
         self._damaged.discard(event.path)
         self._made_again.discard(event.path)  # gone once more, it is made once more
         faults.point("weights.after_append")

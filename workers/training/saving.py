@@ -46,10 +46,10 @@ class Saver:
         self._log = log
         self._thread = thread
 
-    async def save(self, done: StepCompleted, stage_step: int) -> None:
-        """Commits a checkpoint of the step that was just completed, unless an equal one is committed and whole."""
+    async def save(self, done: StepCompleted, stage_step: int) -> CheckpointCommitted | None:
+        """Commits a checkpoint of the step that was just completed; None if an equal one is committed and whole."""
         if await asyncio.get_running_loop().run_in_executor(self._thread, self._is_saved, done):
-            return
+            return None
         folder = self.folder_of(done.stage) / f"global_step_{stage_step}"
         former = await asyncio.to_thread(named_states, [folder])
         event = await self._written(
@@ -60,6 +60,7 @@ class Saver:
         faults.point("checkpoint.after_append")
         await self.forget(former)
         await self._retain(done.stage, self._spec.stages[done.stage].trainer.max_checkpoints_to_keep)
+        return event
 
     async def begin(self, started: GenerationStarted, stage: int, stage_step: int) -> CheckpointCommitted:
         """Starts a fork's generation with a checkpoint of its own: what the engine holds is the shared version.

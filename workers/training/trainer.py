@@ -23,6 +23,7 @@ from rftd.workers.training.execution import Execution
 from rftd.workers.training.loop import TrainingLoop
 from rftd.workers.training.publishing import Publisher
 from rftd.workers.training.saving import Saver
+from rftd.workers.training.step_log import StepLog
 
 
 class Trainer:
@@ -84,10 +85,13 @@ class Trainer:
                     lease=lease,
                     digest=await self._follow_spine(),
                     execution=execution,
-                    publisher=Publisher(self._engine, lease, self._state, spec, self._thread, log=self._log),
+                    publisher=Publisher(
+                        self._engine, lease, self._state, spec, self._thread, log=self._log, clock=self._member.clock
+                    ),
                     saver=Saver(self._engine, lease, self._state, spec, log=self._member.log, thread=self._thread),
                     turn=turn,
                     log=self._log,
+                    steps=StepLog(self._log, self._member.clock),
                     stop=stop,
                 )
                 await loop.run(tasks)

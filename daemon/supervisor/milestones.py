@@ -1,0 +1,41 @@
+"""The milestones of an experiment, as lines of the daemon's log: started, paused, evaluated, ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.logs import Logger
+from rftd.streams.decision import Decision
+from rftd.streams.events import experiment as life
+from rftd.streams.events.registry import Event
+from rftd.streams.events.signal import SignalLost
+from rftd.streams.events.step import EvalCompleted
+
+_FIELDS: Final[dict[type[Event], tuple[str, tuple[str, ...]]]] = {
+    life.ExperimentStarted: ("experiment.started", ()),
+    life.StageStarted: ("stage.started", ("stage", "name", "first_version")),
+    life.StageCompleted: ("stage.completed", ("stage", "last_version")),
+    life.ExperimentPaused: ("experiment.paused", ("cause", "reason")),
+    life.ExperimentResumed: ("experiment.resumed", ("reason",)),
+    life.ExperimentCompleted: ("experiment.completed", ()),
+    life.ExperimentFailed: ("experiment.failed", ("code", "role", "reason")),
+    EvalCompleted: ("eval.completed", ("version", "taskset", "rows", "score", "metrics")),
+    SignalLost: ("signal.lost", ("stage", "step", "cause", "reason", "fix")),
+}
+_SERIOUS: Final = frozenset({life.ExperimentPaused, life.ExperimentFailed, SignalLost})
+
+
+def tell(log: Logger, experiment: UUID, decided: Iterable[Decision]) -> None:
+    """Writes one line for each milestone among the decisions, once they are in the event log."""
+    for event, _ in decided:
+        milestone = _FIELDS.get(type(event))
+        if milestone is None:
+            continue
+        name, fields = milestone
+        told = msgspec.structs.asdict(event)
+        line = log.warning if type(event) in _SERIOUS else log.info
+        line(name, experiment=str(experiment), **{field: told[field] for field in fields})

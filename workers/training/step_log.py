@@ -1,0 +1,94 @@
+"""`StepLog`: one line for each step in the trainer's log, from which a run can be read without anything else."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from rftd.ops.clock import Clock
+from rftd.ops.logs import Logger
+from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.step import StepCompleted
+from rftd.streams.step_figures import grad_norm_of, kl_of, loss_of, response_length_of, reward_of, staleness_of
+
+
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights that were announced."""
+
+    version: int
+    method: str
+    size_bytes: int
+    duration_s: float
+    """From the copy of the weights, which this does not include, to the event."""
+
+
+class StepLog:
+    """Tells steps, publications and checkpoints, with at most one line for a step and what was published meanwhile."""
+
+    def __init__(self, log: Logger, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._ended_s: float | None = None
+        self._published = -1
+        """The version that a line has named last."""
+
+    def step(self, done: StepCompleted, stage: str, published: Publication | None) -> None:
+        """Tells a step, and which weights were the newest that explorers could have by its end.
+
+        The publication is in the step's line: with one after each step, lines of their own would be half of the log.
+        """
+        now_s = self._clock.monotonic_s()
+        figures = {
+            "reward": reward_of(done.metrics),
+            "loss": loss_of(done.metrics),
+            "kl": kl_of(done.metrics),
+            "grad_norm": grad_norm_of(done.metrics),
+            "response_length": response_length_of(done.metrics),
+            "staleness": staleness_of(done.metrics),
+            "tokens": done.tokens,
+            "tokens_per_s": done.tokens / done.duration_s if done.duration_s > 0 else None,
+            "duration_s": done.duration_s,
+            # From the end of the step before: with the wait for its batch, publication and checkpoint.
+            "interval_s": None if self._ended_s is None else now_s - self._ended_s,
+            "publish_s": published.duration_s if published is not None else None,
+        }
+        self._ended_s = now_s
+        fields = {name: _short(value) for name, value in figures.items() if value is not None}
+        if published is not None:
+            fields["published"] = self._published = published.version
+        if done.skipped:
+            self._log.warning(
+                "step.skipped", step=done.step, stage=stage, batch=str(done.batch), reason=done.skipped, **fields
+            )
+        else:
+            self._log.info("step.completed", step=done.step, stage=stage, **fields)
+
+    def published(self, newest: Publication | None) -> None:
+        """Tells the newest publication, unless a line has named it."""
+        if newest is not None and newest.version != self._published:
+            self._published = newest.version
+            self._log.info(
+                "weights.published",
+                version=newest.version,
+                method=newest.method,
+                size_bytes=newest.size_bytes,
+                publish_s=_short(newest.duration_s),
+            )
+
+    def checkpoint(self, saved: CheckpointCommitted, duration_s: float) -> None:
+        """Tells a checkpoint."""
+        self._log.info(
+            "checkpoint.committed",
+            step=saved.step,
+            path=saved.path,
+            size_bytes=saved.size_bytes,
+            save_s=_short(duration_s),
+        )
+
+
+def _short(value: float) -> float | str:
+    """The value to four significant digits; what is no number as a word, since JSON has none for it."""
+    if not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, int) else float(f"{value:.4g}")
