@@ -91,8 +91,8 @@ class Monitor(Section):
         Literal["tensorboard", "wandb", "mlflow", "swanlab"], word(), Upstream("Metrics are sent to it.")
     ] = harmless("tensorboard", why="metrics are in the log, in `rftd get` and at /metrics", promises=True)
     monitor_args: Args | None = harmless(None, why="nothing is sent to a monitor")
-    """Arguments of the monitor: `base_url` and `api_key` of wandb, `uri`, `username` and `password` of mlflow; others of
-    these are refused."""
+    """Arguments of the monitor: `base_url` and `api_key` of wandb, `uri`, `username` and `password` of mlflow; others
+    of these are refused."""
     detailed_stats: bool = harmless(False)
     enable_ray_timeline: bool = False
     """True: on a Ray cluster, a `timeline.json` of its tasks is written into the job's folder."""
