@@ -13,7 +13,7 @@ from rftd.daemon.views.route import YAML, CommandRoute, Route
 from rftd.daemon.views.wire import wire_name
 from rftd.ops.health import Verdict
 
-_FILE: Final = "The experiment file itself, paths absolute, with no `${...}` and no secret as a value."
+_FILE: Final = "The experiment file itself, paths absolute and no secret as a value; a `${...}` in it stays text."
 
 
 def answers(

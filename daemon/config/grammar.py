@@ -76,8 +76,21 @@ Piece = str | FieldReference | Call
 
 
 def has_interpolation(text: str) -> bool:
-    """True if the text holds a `${`."""
+    """True if the text holds a `${`, escaped or not."""
     return "${" in text
+
+
+# From the first backslash of a run alone: a text of a million of them is looked at once.
+_OPENED: Final = re.compile(r"(?<!\\)(\\*)\$\{")
+_BACKSLASHES: Final = re.compile(r"\\+")
+
+
+def escaped(text: str) -> str:
+    """The text as a file must hold it for every `${` in it to stay text: `\\${`, by OmegaConf's rule.
+
+    Backslashes before it are doubled; all others mean themselves.
+    """
+    return _OPENED.sub(lambda found: f"{found[1] * 2}\\${{", text) if has_interpolation(text) else text
 
 
 def parse_interpolation(text: str) -> tuple[Piece, ...]:
@@ -103,6 +116,15 @@ def _pieces(text: str, start: int, stops: str, depth: int) -> tuple[tuple[Piece,
 
     while position < len(text):
         char = text[position]
+        # Within an interpolation a backslash is no escape here.
+        if not stops and (run := _BACKSLASHES.match(text, position)):
+            position = run.end()
+            opens = text.startswith("${", position)
+            literal.append(run[0][: len(run[0]) // 2] if opens else run[0])
+            if opens and len(run[0]) % 2:
+                literal.append("${")
+                position += 2
+            continue
         if text.startswith("${", position):
             flush()
             piece, position = _interpolation(text, position + 2, depth + 1)

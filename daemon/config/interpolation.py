@@ -14,6 +14,7 @@ from rftd.daemon.config.grammar import (
     FieldReference,
     GrammarError,
     Piece,
+    escaped,
     has_interpolation,
     parse_interpolation,
     read_scalar,
@@ -93,7 +94,12 @@ class _Resolver:
             value = self._secret(pieces, path) if client_side.is_secret_path(path) else self._value(pieces, path)
         except GrammarError as error:
             return self._fail(
-                Issue(path, f"{error}", "write ${oc.env:NAME,default} or ${section.field}", Interpolation)
+                Issue(
+                    path,
+                    f"{error}",
+                    "write ${oc.env:NAME,default} or ${section.field}; \\${ where it is meant as text",
+                    Interpolation,
+                )
             )
         except _Dependent:
             self.failed.add(path)
@@ -259,10 +265,19 @@ class _Resolver:
             raise _TooLarge
 
 
+def as_written(node: Any) -> Any:
+    """The data as a file must hold it: resolved, its texts are what they are now; names are never resolved."""
+    if isinstance(node, dict):
+        return {key: as_written(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [as_written(item) for item in node]
+    return escaped(node) if isinstance(node, str) else node
+
+
 def resolve_interpolations(
     tree: dict[str, Any], source: SourceMap, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[Issue], set[FieldPath]]:
-    """The tree without any `${...}`, what could not be resolved, and the fields that are therefore left out."""
+    """The tree with each `${...}` replaced, what could not be resolved, and the fields that are therefore left out."""
     resolver = _Resolver(tree, source, environ)
     try:
         resolved = resolver.resolve(tree, ())

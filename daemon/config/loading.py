@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,9 @@ import msgspec
 
 from rftd.daemon.config.client_side import absolute_paths, relative_paths, withhold_secrets
 from rftd.daemon.config.field_path import FieldPath, child, parse, show
-from rftd.daemon.config.interpolation import resolve_interpolations
-from rftd.daemon.config.issue import ConfigErrors, Contradiction, Interpolation, Issue, LimitIssue, SyntaxIssue, report
+from rftd.daemon.config.grammar import has_interpolation
+from rftd.daemon.config.interpolation import as_written, resolve_interpolations
+from rftd.daemon.config.issue import ConfigErrors, Contradiction, Issue, LimitIssue, SyntaxIssue, report
 from rftd.daemon.config.normalise import current_name, normalise
 from rftd.daemon.config.overrides import apply_overrides
 from rftd.daemon.config.plain import check_plain
@@ -36,7 +37,7 @@ class Submission:
     """An experiment file, read: what the client sends and what it tells its user."""
 
     config: dict[str, Any]
-    """Normalised, plain, without a `${...}` or a secret: what is sent, and what `rftd config show --given` prints."""
+    """Normalised, plain, `${...}` resolved, no secret: what is sent, and what `rftd config show --given` prints."""
     spec: ExperimentSpec
     source: SourceMap
     warnings: tuple[str, ...]
@@ -109,8 +110,8 @@ def check_config(config: Mapping[str, Any], *, overrides: Sequence[str] = (), ho
 
     Raises ConfigErrors.
 
-    Either spelling, plain data; a `${...}` is refused, for nothing of this side's environment may be read by it, and
-    so are literal secrets and relative paths.
+    Either spelling, plain data; a `${...}` stays text, for nothing of this side's environment may be read by it, and a
+    warning says so. Literal secrets and relative paths are refused.
     """
     source = SourceMap("")
     if not isinstance(config, Mapping):
@@ -124,7 +125,18 @@ def check_config(config: Mapping[str, Any], *, overrides: Sequence[str] = (), ho
     issues += apply_overrides(tree, overrides, source)
     issues += withhold_secrets(tree, source)
     issues += relative_paths(tree)
-    return _spec(tree, source, issues, set(), host)
+    spec = _spec(tree, source, issues, set(), host)
+    kept = [f"{show(path)} holds a `${{`, which stays text: `rftd submit` alone resolves it" for path in _opened(tree)]
+    return msgspec.structs.replace(spec, warnings=(*spec.warnings, *kept)) if kept else spec
+
+
+def _opened(node: Any, path: FieldPath = ()) -> Iterator[FieldPath]:
+    """The fields whose text holds a `${`."""
+    if isinstance(node, dict | list):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _opened(value, (*path, key))
+    elif isinstance(node, str) and has_interpolation(node):
+        yield path
 
 
 def portable_overrides(
@@ -138,7 +150,8 @@ def portable_overrides(
 
     Their `${...}` are resolved, their secrets withheld and their paths absolute. Raises ConfigErrors.
     """
-    tree = _copy(config)
+    # What the other side holds is text: only what is written here is resolved here.
+    tree = as_written(config)
     source = SourceMap("")
     issues = apply_overrides(tree, overrides, source)
     environ = os.environ if environ is None else environ
@@ -194,9 +207,7 @@ def _spec(
     tree: dict[str, Any], source: SourceMap, issues: list[Issue], failed: set[FieldPath], host: Host
 ) -> ExperimentSpec:
     """Validates and resolves; raises everything that was found so far and on the way."""
-    # A `${` that could not be resolved was reported with its reason; check_plain would report each once more.
-    if not any(issue.kind is Interpolation for issue in issues):
-        issues += check_plain(tree)
+    issues += check_plain(tree)
     experiment, wrong = validate(tree, source)
     # A field whose `${...}` failed is left out of the tree: that it is missing is no error of its own.
     issues += [issue for issue in wrong if not _follows(issue.path, failed)]
@@ -254,5 +265,6 @@ def inline_trainer_config(tree: dict[str, Any], cwd: Path, environ: Mapping[str,
     if unresolved:
         return [Issue(_PATH, f"in the file: {issue.what}", issue.fix) for issue in unresolved]
     del trainer["trainer_config_path"]
-    trainer["trainer_config"] = content
+    # It is resolved, and the tree around it is not yet.
+    trainer["trainer_config"] = as_written(content)
     return []

@@ -6,13 +6,12 @@ import math
 from typing import Any
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.grammar import has_interpolation
-from rftd.daemon.config.issue import Interpolation, Issue, LimitIssue
+from rftd.daemon.config.issue import Issue, LimitIssue
 from rftd.ops import limits
 
 
 def check_plain(tree: Any) -> list[Issue]:
-    """The issues that keep `tree` out of the log: depth, size, odd numbers and texts, a `${` left over."""
+    """The issues that keep `tree` out of the log: depth, size, odd numbers and texts."""
     issues: list[Issue] = []
     nodes = 0
     chars = 0
@@ -71,9 +70,6 @@ def _problem(value: Any) -> tuple[str, str | None, type[Any]] | None:
 def _text_problem(text: Any) -> tuple[str, str | None, type[Any]] | None:
     if not isinstance(text, str):
         return f"must be text, not {type(text).__name__}", None, LimitIssue
-    if has_interpolation(text):
-        fix = "it is resolved where the file is: submit with `rftd submit`, which resolves it"
-        return "holds a `${`, which this side never resolves", fix, Interpolation
     if "\0" in text:
         return "holds a NUL character", "remove it", LimitIssue
     try:

@@ -71,12 +71,13 @@ def scalar(value: Any, *, flow: bool = False) -> str:
 
 
 def _text(value: str, flow: bool) -> str:
-    plain = value and read_scalar(value) == value and value.isprintable() and value == value.strip()
+    plain = bool(value) and read_scalar(value) == value and value.isprintable() and value == value.strip()
     if flow and _IN_FLOW & set(value):
         plain = False
     # An interpolation is text to YAML, as long as nothing in it begins a comment or a pair.
-    if plain and has_interpolation(value) and not {": ", " #"} & {value[at : at + 2] for at in range(len(value))}:
+    plain = plain and not _UNSAFE & set(value[:1]) and ": " not in value and " #" not in value and value[-1] != ":"
+    if plain and has_interpolation(value):
         return value
-    if plain and not _UNSAFE & set(value[:1]) and ": " not in value and " #" not in value and value[-1] != ":":
+    if plain:
         return str(yaml.safe_dump(value, width=1 << 20, allow_unicode=True)).removesuffix("\n").removesuffix("\n...")
     return str(yaml.safe_dump(value, default_style='"', width=1 << 20, allow_unicode=True)).removesuffix("\n")

@@ -63,9 +63,11 @@ def show(file: str, overrides: tuple[str, ...], *, as_json: bool, given: bool, o
         named = {shown(path): text for path, text in comments.items()}
         click.echo(json.dumps({"config": config, "origin": named} if origin else config, indent=2, ensure_ascii=False))
     else:
+        from rftd.daemon.config.interpolation import as_written
         from rftd.daemon.config.yaml_text import yaml_text
 
-        click.echo(yaml_text(config, comments), nl=False)
+        # YAML is a file, in which a `${` is resolved unless it is escaped; JSON is data as the daemon takes them.
+        click.echo(yaml_text(as_written(config), comments), nl=False)
 
 
 @config_group.command("check")

@@ -33,7 +33,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The body of POST /v1/experiments and /v1/experiments/check."""
 
     config: dict[str, Any]
-    """The experiment file, normalised by the client: no `${...}`, absolute paths, no secret as a value."""
+    """The experiment file, normalised by the client: `${...}` resolved there, absolute paths, no secret as a value."""
     labels: dict[str, str] = {}
 
 
@@ -43,7 +43,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     at_step: Annotated[int, Meta(ge=0, le=MOST)]
     """The weight version from which the fork goes on; 0 is the base model."""
     set: list[str] = []
-    """`key=value` overrides of the parent's configuration, the value as YAML; paths absolute, no `${...}`."""
+    """`key=value` overrides of the parent's configuration, the value as YAML; paths absolute, a `${...}` stays text."""
     name: Annotated[str, Meta(max_length=NAME_CHARACTERS)] | None = None
     """The fork's name; PARENT-fork-STEP if it is left out."""
     labels: dict[str, str] = {}

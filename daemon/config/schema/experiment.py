@@ -92,7 +92,7 @@ class Monitor(Section):
     ] = harmless("tensorboard", why="metrics are in the log, in `rftd get` and at /metrics", promises=True)
     monitor_args: Args | None = harmless(None, why="nothing is sent to a monitor")
     """Arguments of the monitor: `base_url` and `api_key` of wandb, `uri`, `username` and `password` of mlflow; others
-    of these are refused."""
+    of these two are refused."""
     detailed_stats: bool = harmless(False)
     enable_ray_timeline: bool = False
     """True: on a Ray cluster, a `timeline.json` of its tasks is written into the job's folder."""

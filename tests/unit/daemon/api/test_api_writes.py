@@ -99,10 +99,16 @@ async def test_every_error_of_a_config_at_once(client: httpx.AsyncClient) -> Non
     assert all(part["code"].startswith("RFTD-CFG-") for part in body["errors"])
 
 
-async def test_interpolations_and_secrets_of_a_stranger_are_refused(client: httpx.AsyncClient) -> None:
-    stolen = await submit(client, name="${oc.env:HOME}")
+async def test_an_interpolation_of_a_stranger_stays_text_and_a_secret_is_refused(client: httpx.AsyncClient) -> None:
+    receipt = await submit(client, labels={"a": "${oc.env:HOME}"})
+    assert receipt.status_code == 202
+    assert "labels.a holds a `${`, which stays text: `rftd submit` alone resolves it" in receipt.json()["warnings"]
+    path = f"/v1/experiments/{receipt.json()['id']}"
+    page = (await client.get(path, params={"after": receipt.json()["position"]})).json()
+    assert page["experiment"]["config"]["labels"] == {"a": "${oc.env:HOME}"}
+    stolen = await submit(client, log={"api_key": "${oc.env:HOME}"})
     assert stolen.status_code == 422
-    assert stolen.json()["errors"][0]["field"] == "name"
+    assert "RFTD-CFG-007" in {error["code"] for error in stolen.json()["errors"]}
 
 
 async def test_bodies_that_are_none(client: httpx.AsyncClient) -> None:
@@ -131,7 +137,7 @@ async def test_an_experiment_file_is_taken_as_it_is(client: httpx.AsyncClient) -
         ("repeat_times", "repeat_tims", "RFTD-CFG-004", "body:6:3"),
         ("batch_size: 2", "batch_size: two", "RFTD-CFG-005", "body:11:15"),
         ("batch_size: 2", "batch_size: 1\n  batch_size: 2", "RFTD-CFG-002", "body:12:3"),
-        ("name: mine", "name: ${oc.env:HOME}", "RFTD-CFG-006", "body:2:7"),
+        ("batch_size: 2", "batch_size: ${oc.env:N}", "RFTD-CFG-005", "body:11:15"),
         ("/c", "c", "RFTD-CFG-005", "body:3:22"),
         ("name: mine", "name: !!python/object:os.system x", "RFTD-CFG-002", "body:2:7"),
         ("name: mine", "name: 'mine", "RFTD-CFG-002", None),

@@ -122,12 +122,17 @@ def test_a_trainer_file_that_cannot_be_read_is_an_error_of_its_field(errors: Err
     assert any("trainer.trainer_config_path" in text for text in texts), texts
 
 
-def test_an_interpolation_in_submitted_data_stays_text_and_is_refused() -> None:
+def test_an_interpolation_in_submitted_data_stays_text(load: Load) -> None:
+    config = load().config
     for text in ("${oc.env:HOME}", "${name}", "x ${"):
-        with pytest.raises(ConfigErrors) as caught:
-            check_config({"name": "x", "labels": {"a": text}})
-        (error,) = caught.value.errors
-        assert (error.field, error.code) == ("labels.a", "RFTD-CFG-006")
+        config = {**config, "labels": {"a": text}}
+        assert check_config(config).labels == {"a": text}
+    with pytest.raises(ConfigErrors) as caught:
+        check_config({**config, "trainer": {"save_interval": "${name}"}, "log": {"api_key": "${oc.env:KEY}"}})
+    assert {(error.field, error.code) for error in caught.value.errors} >= {
+        ("trainer.save_interval", "RFTD-CFG-005"),
+        ("log.api_key", "RFTD-CFG-007"),
+    }
 
 
 def test_a_misspelled_buffer_of_an_expert_is_named(errors: Errors, small: str) -> None:

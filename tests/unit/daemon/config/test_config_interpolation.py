@@ -90,7 +90,6 @@ def test_an_override_is_seen_by_references(load: Load, small: str) -> None:
         ("x-${model}", "a section cannot stand inside a text"),
         ("${oc.decode:'[1'}", "no readable value"),
         ("${........x}", "names no field"),
-        ("\\${project}", "never resolves|."),
     ],
 )
 def test_what_cannot_be_resolved_is_named(errors: Errors, text: str, words: str) -> None:

@@ -34,6 +34,18 @@ def test_show_prints_the_current_spelling(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [(), ("--given",)])
+def test_a_text_with_an_interpolation_is_shown_so_that_it_is_read_again(tmp_path: Path, given: tuple[str, ...]) -> None:
+    as_text = ("-s", "labels={a: '\\${oc.env:HOME}'}")
+    shown = CliRunner().invoke(config_group, ["show", EXAMPLE, *as_text, *given]).stdout
+    file = tmp_path / "shown.yaml"
+    file.write_text(shown)
+    assert CliRunner().invoke(config_group, ["show", str(file), *given]).stdout == shown
+    for source in ([EXAMPLE, *as_text], [str(file)]):
+        data = json.loads(CliRunner().invoke(config_group, ["show", *source, "--json", *given]).stdout)
+        assert check_config(data).labels == {"a": "${oc.env:HOME}"}
+
+
+@pytest.mark.parametrize("given", [(), ("--given",)])
 def test_shown_json_is_what_the_daemon_takes(given: tuple[str, ...]) -> None:
     result = CliRunner().invoke(config_group, ["show", EXAMPLE, "--json", *given])
     assert check_config(json.loads(result.stdout)).project == "<project_name>"
