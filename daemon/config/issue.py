@@ -153,7 +153,8 @@ def report(issues: Sequence[Issue], source: SourceMap | None = None) -> ConfigEr
         errors.append(error)
     if len(errors) > limits.CONFIG_ERRORS:
         rest = len(errors) - limits.CONFIG_ERRORS
-        errors = [*errors[: limits.CONFIG_ERRORS], FieldError(f"and {rest} more", where=source.origin or None)]
+        said = f"and {rest} more; others may be found once these are corrected"
+        errors = [*errors[: limits.CONFIG_ERRORS], FieldError(said, where=source.origin or None)]
     return ConfigErrors(errors)
 
 

@@ -16,6 +16,7 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import Section
 from rftd.daemon.config.source import SourceMap
 from rftd.daemon.config.validation import nearest_field, validate
+from rftd.ops import limits
 from rftd.workers.algorithms import registry
 from rftd.workers.devices.host import Host
 
@@ -23,8 +24,6 @@ _LEFT_OUT: Final = object()
 _ALGORITHM: Final = "algorithm_type"
 _TEXTS: Final = ("/stand_in", "stand_in")
 _NUMBERS: Final = (1, 2, 8, 64, 1024, 0.5)
-_MOST_FIELDS: Final = 8
-"""Malformed fields beyond so many hide the rest: a file like that needs a second attempt anyway."""
 _ATTEMPTS: Final = 4
 """Removals in a row, each of what the one before left incomplete."""
 
@@ -36,7 +35,8 @@ def found_beside(tree: dict[str, Any], issues: Iterable[Issue], source: SourceMa
     with another follows from the stand-in, and no error is made of it.
     """
     malformed = {issue.path: issue for issue in issues}
-    if not malformed or () in malformed or len(malformed) > _MOST_FIELDS:
+    # More than are shown hide the rest, and `report` says so.
+    if not malformed or () in malformed or len(malformed) > limits.CONFIG_ERRORS:
         return []
     rest = _without(tree, malformed, source)
     if rest is None:

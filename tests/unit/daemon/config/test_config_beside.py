@@ -10,9 +10,11 @@ import pytest
 import yaml
 from synthetic.daemon.config_fields import schema_fields, with_field
 
-from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import load_text
+from rftd.daemon.config.validation import all_fields
+from rftd.ops import limits
 from rftd.ops.errors import UsageError
 
 Errors = Callable[..., list[str]]
@@ -51,6 +53,17 @@ def test_two_malformed_fields_and_two_contradictions(errors: Errors) -> None:
     given = ["buffer.batch_size=two", "nonsense=1", *CONTRADICTIONS[:2]]
     alone = {text for each in given for text in errors(overrides=[each])}
     assert set(errors(overrides=given)) == alone
+
+
+def test_many_malformed_fields_hide_nothing_and_too_many_say_so(errors: Errors) -> None:
+    malformed = [f"{show(path)}=[wrong]" for path in all_fields() if path[0] in ("trainer", "model") and len(path) == 2]
+    few = [each for each in malformed if not each.startswith(("model.model_path", "model.max_"))][:30]
+    alone = {text for each in CONTRADICTIONS[:2] for text in errors(overrides=[each])}
+    found = errors(overrides=[*few, *CONTRADICTIONS[:2]])
+    assert set(found) >= alone
+    assert len(found) == len(few) + len(alone)
+    many = errors(overrides=[f"nonsense{number}=1" for number in range(limits.CONFIG_ERRORS + 3)])
+    assert "and 3 more; others may be found once these are corrected" in many[-1]
 
 
 @pytest.mark.parametrize("of", ["grpo", "sft"])
