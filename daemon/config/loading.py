@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -126,7 +127,8 @@ def check_config(config: Mapping[str, Any], *, overrides: Sequence[str] = (), ho
     issues += withhold_secrets(tree, source)
     issues += relative_paths(tree)
     spec = _spec(tree, source, issues, set(), host)
-    kept = [f"{show(path)} holds a `${{`, which stays text: `rftd submit` alone resolves it" for path in _opened(tree)]
+    opened = islice(_opened(tree), limits.CONFIG_ERRORS)
+    kept = [f"{show(path)} holds a `${{`, which stays text: `rftd submit` alone resolves it" for path in opened]
     return msgspec.structs.replace(spec, warnings=(*spec.warnings, *kept)) if kept else spec
 
 

@@ -65,7 +65,7 @@ class Trainer(Section):
     0 = never."""
     ppo_epochs: Annotated[Count, Upstream("The guide has it in `trainer_config`.")] = 1
     """The number of epochs over a batch; verl's name."""
-    ppo_mini_batch_size: Annotated[Count | None, Upstream("The guide has it in `trainer_config`.")] = None
+    ppo_mini_batch_size: Annotated[Count | None, Upstream("The guide leaves it out, for it follows.")] = None
     """Items of `train_batch_size` in one optimizer step; None: all."""
     shuffle: Annotated[bool, Upstream("The guide has it in `trainer_config`.")] = False
     """Each epoch goes over the batch in an order of its own."""

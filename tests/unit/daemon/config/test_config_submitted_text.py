@@ -17,6 +17,7 @@ from rftd.daemon.config.interpolation import as_written
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import Submission, check_config, load_text, portable_overrides
 from rftd.daemon.config.yaml_text import yaml_text
+from rftd.ops import limits
 
 Load = Callable[..., Submission]
 
@@ -110,3 +111,9 @@ def test_a_text_of_backslashes_is_read_once() -> None:
     text = "\\" * 500_000
     assert parse_interpolation(text + "x") == (text + "x",)
     assert parse_interpolation(escaped(text + "${")) == (text + "${",)
+
+
+def test_many_of_them_are_not_all_told() -> None:
+    many = {f"k{number}": "${x}" for number in range(limits.CONFIG_ERRORS + 9)}
+    spec = check_config({**yaml.safe_load(SMALL), "labels": many})
+    assert sum("stays text" in warning for warning in spec.warnings) == limits.CONFIG_ERRORS
