@@ -103,6 +103,9 @@ def iso(time_ns: int) -> str:
 
 def time_ns_of(text: str) -> int:
     """The Unix time in nanoseconds of an ISO-8601 text with a time zone, to the microsecond. Raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
     # Integers all the way: the seconds since 1970 as floats are 240 ns apart.
-    passed = datetime.fromisoformat(text) - datetime.fromtimestamp(0, UTC)
+    passed = moment - datetime.fromtimestamp(0, UTC)
     return passed // timedelta(microseconds=1) * 1000

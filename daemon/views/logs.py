@@ -1,24 +1,26 @@
 """The log lines of an experiment's workers, merged by time. Reading files blocks: it is done in a thread.
 
 Workers write one JSON object a line to `JOB_DIR/log/ROLE[_SLOT].log`, or to `JOB_DIR/log/NODE/ROLE[_SLOT].log` on a
-cluster if the experiment asks for it; what is not JSON (a library's message, a traceback) belongs to the time of the
-line before it. Secrets are masked once more: a library may print one.
+cluster if the experiment asks for it; what is not JSON (a library's message, a traceback) has the time and the level of
+the line before it. Secrets are masked once more: a library may print one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from rftd.daemon.views.route import Daemon, Name, read
+from rftd.ops.clock import time_ns_of
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UsageError
 from rftd.ops.redaction import MASK, redact
@@ -29,10 +31,18 @@ TAIL_SIZE_BYTES: Final = 4 * 1024 * 1024
 # Every slot and the trainer, with room for files that somebody else puts there.
 FILES: Final = 64
 LINE_CHARS: Final = 16_384
+BEFORE_SIZE_BYTES: Final = 64 * 1024
+"""How far back the line is looked for to which the first line of a page belongs."""
+PATTERN_CHARS: Final = 500
 
-_URL_PASSWORD: Final = re.compile(r"(\w+://[^\s:/@]*:)[^\s@/]+@")
+LogRole = Literal["explorer", "trainer"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+
+# None begins with a repetition: over one long word of a line the search would take the square of its length.
+_URL_PASSWORD: Final = re.compile(r"(://[^\s:/@]*:)[^\s@/]+@")
 _ASSIGNMENT: Final = re.compile(
-    r"(?i)([\w-]*(?:api_?key|token|password|passwd|secret|credentials?)[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)([^\s\"',;}]{4,})"
+    r"(?i)((?:api_?key|token|password|passwd|secret|credentials?)[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)([^\s\"',;}]{4,})"
 )
 _BEARER: Final = re.compile(r"(?i)(bearer\s+)[\w.~+/=-]{8,}")
 
@@ -46,6 +56,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     time: str
     """ISO-8601 UTC; empty if no line with a time came before."""
     level: str
+    """Of a line that has none, the level of the line before it; empty if no line with a level came before."""
     event: str
     """The name of the event, or the whole text of a line that is not JSON."""
     fields: dict[str, Any] = {}
@@ -59,45 +70,93 @@ class LogPage(msgspec.Struct, frozen=True, kw_only=True):
     """The place to which each file was read, in bytes: `after` of the next page."""
 
 
+class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines that are wanted; what is None bounds nothing."""
+
+    role: str | None = None
+    level: str | None = None
+    """This level and above; a line whose level is not known is wanted."""
+    pattern: str | None = None
+    """Text that the line has, as it is printed."""
+    since_ns: int | None = None
+
+    def wants(self, line: LogLine) -> bool:
+        """True if a page shows this line."""
+        if self.level is not None and line.level in LEVELS and LEVELS.index(line.level) < LEVELS.index(self.level):
+            return False
+        if self.since_ns is not None and (_time_ns(line.time) or 0) < self.since_ns:
+            return False
+        # Last, for it writes the line as text.
+        return self.pattern is None or self.pattern in text_of(line)
+
+
+EVERY: Final = LogFilter()
+
+
 @read("/v1/experiments/{name}/logs", LogPage, tag="logs")
 async def logs(
     daemon: Daemon,
     name: Name,
-    n: Annotated[int, Meta(ge=1, le=10_000, description="The last so many lines.")] = 100,
-    role: Annotated[str | None, Meta(description="Only of `explorer` or `trainer`.")] = None,
+    n: Annotated[int, Meta(ge=1, le=10_000, description="The last so many of the wanted lines.")] = 100,
+    role: Annotated[LogRole | None, Meta(description="Only lines of this role.")] = None,
+    level: Annotated[LogLevel | None, Meta(description="Only lines of this level and above.")] = None,
+    grep: Annotated[
+        str | None, Meta(description="Only lines with this text, as they are printed.", max_length=PATTERN_CHARS)
+    ] = None,
+    since: Annotated[
+        str | None, Meta(description="Only lines from this time on, in ISO 8601 with a zone.", max_length=100)
+    ] = None,
     after: Annotated[str | None, Meta(description="`next` of an earlier page, as JSON.", max_length=8192)] = None,
 ) -> LogPage:
-    """Log lines of all workers, merged by time."""
+    """Log lines of all workers, merged by time, from the last 4 MiB of each file, or from what follows `after`."""
+    wanted = LogFilter(role=role, level=level, pattern=grep, since_ns=_since_ns(since))
     id = await daemon.find(name)
     async with daemon.read() as connection:
         folder = Path(await job_dir_of(connection, id)) / "log"
     if after is None:
-        return await asyncio.to_thread(tail, folder, lines=n, role=role)
-    return await asyncio.to_thread(since, folder, _places(after), role=role)
+        return await asyncio.to_thread(tail, folder, lines=n, wanted=wanted)
+    return await asyncio.to_thread(following, folder, _places(after), wanted=wanted)
 
 
-def tail(folder: Path, *, lines: int, role: str | None = None) -> LogPage:
-    """The last lines of all files together, by time."""
-    found: list[LogLine] = []
-    places: dict[str, int] = {}
-    for path in _files(folder, role):
-        name = str(path.relative_to(folder))
-        text, places[name] = _read(path, None)
-        found += list(_parse(name, text))
-    found.sort(key=lambda line: line.time)
-    return LogPage(items=found[-lines:], next=places)
+def tail(folder: Path, *, lines: int, wanted: LogFilter = EVERY) -> LogPage:
+    """The last wanted lines of all files together, by time."""
+    page = _page(folder, None, wanted)
+    return LogPage(items=page.items[-lines:], next=page.next)
 
 
-def since(folder: Path, places: Mapping[str, int], *, role: str | None = None) -> LogPage:
-    """The lines that were written after the places of an earlier page."""
+def following(folder: Path, places: Mapping[str, int], *, wanted: LogFilter = EVERY) -> LogPage:
+    """The wanted lines that were written after the places of an earlier page."""
+    return _page(folder, places, wanted)
+
+
+def _page(folder: Path, places: Mapping[str, int] | None, wanted: LogFilter) -> LogPage:
     found: list[LogLine] = []
     reached: dict[str, int] = {}
-    for path in _files(folder, role):
+    for path in _files(folder, wanted.role):
         name = str(path.relative_to(folder))
-        text, reached[name] = _read(path, places.get(name, 0))
-        found += list(_parse(name, text))
+        text, before, reached[name] = _read(path, None if places is None else places.get(name, 0))
+        found += [line for line in _parse(name, text, before) if wanted.wants(line)]
     found.sort(key=lambda line: line.time)
     return LogPage(items=found, next=reached)
+
+
+def text_of(line: LogLine) -> str:
+    """The line as it is printed: one line, without anything that a terminal obeys."""
+    owner = line.role if line.slot is None else f"{line.role}:{line.slot}"
+    fields = " ".join(f"{_printable(key)}={_value(value)}" for key, value in line.fields.items())
+    start = f"{_printable(line.time) or '-':<24}  {_printable(owner):<11}  {_printable(line.level) or '-':<7}"
+    return f"{start}  {_printable(line.event)}  {fields}".rstrip()
+
+
+def _value(value: Any) -> str:
+    return _printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _printable(text: str) -> str:
+    # A reward, a workflow or an answer may have written it: a line feed would begin a line of its own.
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text.replace("\t", "  "))
 
 
 def mask(text: str) -> str:
@@ -123,35 +182,42 @@ def _files(folder: Path, role: str | None) -> Iterable[Path]:
     return [folder / name for name in chosen[:FILES]]
 
 
-def _read(path: Path, start: int | None) -> tuple[str, int]:
-    """Whole lines from `start` on (None: the last ones), and where the next read begins."""
+def _read(path: Path, start: int | None) -> tuple[str, str, int]:
+    """Whole lines from `start` on (None: the last ones), those just before them, and where the next read begins."""
     try:
         # Not through a link: the folder is the user's, the reader is the daemon. O_NONBLOCK, for the open of a pipe
         # would else wait for a writer for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return "", start or 0
+        return "", "", start or 0
     with open(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            return "", start or 0
+            return "", "", start or 0
         # A place beyond the end means that the file was replaced by a shorter one: its end is read as if for the
         # first time.
         begin = max(0, status.st_size - TAIL_SIZE_BYTES) if start is None or start > status.st_size else start
         file.seek(begin)
         data = file.read(TAIL_SIZE_BYTES)
+        file.seek(max(0, begin - BEFORE_SIZE_BYTES))
+        before = file.read(begin - file.tell()) if data else b""
     if start is None and begin > 0:
         skipped = data.find(b"\n") + 1
         begin = begin + skipped
+        before += data[:skipped]
         data = data[skipped:]
     # A line that is still being written waits for its end; one longer than a whole read does not.
     whole = data.rfind(b"\n") + 1 or (len(data) if len(data) == TAIL_SIZE_BYTES else 0)
-    return data[:whole].decode("utf-8", "replace"), begin + whole
+    return data[:whole].decode("utf-8", "replace"), before.decode("utf-8", "replace"), begin + whole
 
 
-def _parse(name: str, text: str) -> Iterator[LogLine]:
+def _parse(name: str, text: str, before: str = "") -> Iterator[LogLine]:
+    """The lines of a text; the first of them may belong to the last line `before`."""
     role, slot = _owner(name)
-    time = ""
+    time = level = ""
+    for last in _parse(name, before) if before else ():
+        time = last.time
+        level = last.level
     for raw in text.splitlines():
         line = raw[:LINE_CHARS]
         try:
@@ -161,17 +227,32 @@ def _parse(name: str, text: str) -> Iterator[LogLine]:
         if isinstance(fields, dict):
             masked = {key: mask(value) if isinstance(value, str) else value for key, value in redact(fields).items()}
             time = str(masked.pop("time", time))
-            level = str(masked.pop("level", ""))
+            level = str(masked.pop("level", level))
             event = str(masked.pop("event", ""))
             yield LogLine(file=name, role=role, slot=slot, time=time, level=level, event=event, fields=masked)
         elif line.strip():
-            yield LogLine(file=name, role=role, slot=slot, time=time, level="", event=mask(line))
+            yield LogLine(file=name, role=role, slot=slot, time=time, level=level, event=mask(line))
 
 
 def _owner(name: str) -> tuple[str, int | None]:
     stem = name.rpartition("/")[2].removesuffix(".log")
     role, _, slot = stem.rpartition("_")
     return (role, int(slot)) if role and slot.isdigit() else (stem, None)
+
+
+def _since_ns(text: str | None) -> int | None:
+    time_ns = None if text is None else _time_ns(text)
+    if text is not None and time_ns is None:
+        fix = "write it like 2026-01-31T12:00:00Z, with a time zone"
+        raise UsageError(f"{text!r} is no time in ISO 8601", field="since", fix=fix)
+    return time_ns
+
+
+def _time_ns(text: str) -> int | None:
+    try:
+        return time_ns_of(text)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _places(text: str) -> dict[str, int]:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from synthetic.daemon.house import House
 
-from rftd.daemon.views.logs import TAIL_SIZE_BYTES, mask, since, tail
+from rftd.daemon.views.logs import TAIL_SIZE_BYTES, LogFilter, following, mask, tail, text_of
 
 
 def write(path: Path, *lines: object) -> None:
@@ -31,7 +31,7 @@ def test_files_are_merged_by_time_and_a_traceback_stays_with_its_line(tmp_path: 
     assert [(line.role, line.slot) for line in page.items[:2]] == [("explorer", 0), ("trainer", None)]
     assert page.items[1].fields == {"step": 2}
     assert [line.event for line in tail(tmp_path, lines=1).items] == ["c"]
-    assert [line.event for line in tail(tmp_path, lines=9, role="trainer").items] == ["b", "c"]
+    assert [line.event for line in tail(tmp_path, lines=9, wanted=LogFilter(role="trainer")).items] == ["b", "c"]
 
 
 def test_following_gives_each_line_once_and_waits_for_its_end(tmp_path: Path) -> None:
@@ -40,20 +40,27 @@ def test_following_gives_each_line_once_and_waits_for_its_end(tmp_path: Path) ->
     places = tail(tmp_path, lines=10).next
     with log.open("a") as file:
         file.write(json.dumps(record(2, "half"))[:20])
-    page = since(tmp_path, places)
+    page = following(tmp_path, places)
     assert page.items == []
     assert page.next == places
     with log.open("a") as file:
         file.write(json.dumps(record(2, "half"))[20:] + "\n")
     write(tmp_path / "explorer_3.log", record(1, "new file"))
-    page = since(tmp_path, places)
+    page = following(tmp_path, places)
     assert [line.event for line in page.items] == ["new file", "half"]
-    assert since(tmp_path, page.next).items == []
+    assert following(tmp_path, page.next).items == []
 
 
 def test_a_large_file_is_read_from_near_its_end(tmp_path: Path) -> None:
     write(tmp_path / "trainer.log", "x" * (TAIL_SIZE_BYTES + 10), record(1, "last"))
     assert [line.event for line in tail(tmp_path, lines=10).items] == ["last"]
+
+
+def test_the_first_line_of_a_tail_belongs_to_the_line_that_was_cut(tmp_path: Path) -> None:
+    filling = ["x" * 1023 for _ in range(TAIL_SIZE_BYTES // 1024 - 1)]
+    write(tmp_path / "trainer.log", {**record(1, "broke"), "level": "error", "reason": "r" * 2000}, *filling)
+    found = tail(tmp_path, lines=10, wanted=LogFilter(level="error")).items
+    assert [line.event[:1] for line in found] == ["x"] * 10
 
 
 def test_links_and_missing_folders_hold_nothing(tmp_path: Path) -> None:
@@ -107,5 +114,62 @@ def test_files_in_folders_of_nodes_are_read_too(tmp_path: Path) -> None:
         ("trainer.log", "trainer", None),
         ("10.0.0.7/explorer_1.log", "explorer", 1),
     }
-    assert since(tmp_path, page.next).items == []
-    assert [line.role for line in tail(tmp_path, lines=10, role="explorer").items] == ["explorer"]
+    assert following(tmp_path, page.next).items == []
+    assert [line.role for line in tail(tmp_path, lines=10, wanted=LogFilter(role="explorer")).items] == ["explorer"]
+
+
+def test_lines_are_chosen_before_the_tail_is_cut(tmp_path: Path) -> None:
+    log = tmp_path / "trainer.log"
+    write(log, {**record(1, "broke"), "level": "error"}, "Traceback (most recent call last):", "ValueError: x")
+    write(log, *(record(2, "step.completed", step=number) for number in range(200)), "a library says")
+    errors = tail(tmp_path, lines=2, wanted=LogFilter(level="warning"))
+    assert [line.event for line in errors.items] == ["Traceback (most recent call last):", "ValueError: x"]
+    assert {line.level for line in errors.items} == {"error"}, "they belong to the line before them"
+    found = tail(tmp_path, lines=5, wanted=LogFilter(pattern="step=17"))
+    assert [line.fields["step"] for line in found.items] == [17, *range(170, 180)][-5:]
+    first = tail(tmp_path, lines=1, wanted=LogFilter(pattern="broke"))
+    assert [line.event for line in first.items] == ["broke"]
+    since_ns = 1_767_225_602_000_000_000  # the second second
+    write(tmp_path / "explorer_0.log", {"time": "2026-01-01T00:00:09", "event": "a time without a zone"}, {"time": "x"})
+    late = tail(tmp_path, lines=1000, wanted=LogFilter(since_ns=since_ns))
+    assert len(late.items) == 201
+    assert late.items[-1].event == "a library says"
+
+
+def test_what_follows_a_page_belongs_to_the_last_line_of_that_page(tmp_path: Path) -> None:
+    log = tmp_path / "explorer_0.log"
+    write(log, record(1, "fine"))
+    quiet = following(tmp_path, {}, wanted=LogFilter(level="error"))
+    write(log, "a library says")
+    assert following(tmp_path, quiet.next, wanted=LogFilter(level="error")).items == []
+    write(log, {**record(2, "broke"), "level": "error"})
+    broke = following(tmp_path, quiet.next, wanted=LogFilter(level="error"))
+    write(log, "Traceback (most recent call last):")
+    rest = following(tmp_path, broke.next, wanted=LogFilter(level="error")).items
+    assert [(line.event, line.level, line.time) for line in rest] == [
+        ("Traceback (most recent call last):", "error", "2026-01-01T00:00:02Z")
+    ]
+
+
+def test_a_line_stays_one_line_and_commands_no_terminal(tmp_path: Path) -> None:
+    hostile = "x\n2026-01-01T00:00:09Z  trainer  error  forged\x1b]0;owned\x07\u202e"
+    write(tmp_path / "explorer_0.log", record(1, "rollout.failed", reason=hostile, **{"a\x1bb": {"c": hostile}}))
+    write(tmp_path / "explorer_0.log", "progress\x1b[2J 10%\tdone")
+    lines = [text_of(line) for line in tail(tmp_path, lines=9).items]
+    assert len(lines) == 2
+    assert all(line.isprintable() for line in lines), lines
+    assert "reason=x\\n2026" in lines[0]
+    assert lines[1].endswith("progress\\x1b[2J 10%  done")
+
+
+@pytest.mark.anyio
+async def test_wrong_filters_are_named(client: httpx.AsyncClient) -> None:
+    for field, value in (
+        ("role", "nobody"),
+        ("level", "loud"),
+        ("since", "yesterday"),
+        ("since", "2026-01-01T00:00:00"),
+    ):
+        answer = await client.get("/v1/experiments/small/logs", params={field: value})
+        assert answer.status_code == 422
+        assert field in answer.text
