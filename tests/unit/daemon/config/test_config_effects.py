@@ -98,6 +98,7 @@ _ACT_ELSEWHERE: Final = [
     "trainer.trainer_config_path",  # the client reads it
 ]
 _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
+    "monitor_args": ({"base_url": "http://x"},),
     "advantage_fn": ("rloo",),
     "advantage_fn_args": ({"epsilon": 0.5},),
     "algorithm_type": ("rloo",),
