@@ -21,7 +21,8 @@ from rftd.streams.codec import Decoded
 from rftd.streams.deadletters import head_of
 from rftd.streams.effective import ruling
 from rftd.streams.envelope import Head, Record
-from rftd.streams.events.registry import Event, UnknownVersionError
+from rftd.streams.events.catalogue import UnknownVersionError
+from rftd.streams.events.registry import Event
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.fencing import FenceOwner, FenceView
 from rftd.streams.folds.once import Recent

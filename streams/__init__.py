@@ -47,7 +47,3 @@ payloads      the token arrays of experiences: dropped, brought back, their spac
 portable/     one experiment's log in a file, and from a file into any log
 verify/       the offline checker of the rules over any log
 """
-
-import rftd.streams.events as _events  # registers every event type
-
-__all__ = ["_events"]

@@ -14,7 +14,8 @@ from rftd.ops.errors import CodecError
 from rftd.ops.ids import Ids
 from rftd.streams.arrays import DTYPES
 from rftd.streams.envelope import Draft, Head, Record
-from rftd.streams.events.registry import Event, definition_of, resolve
+from rftd.streams.events.catalogue import resolve
+from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.topics import Partition, partition_of
 
 E = TypeVar("E", bound=Event)
@@ -119,7 +120,7 @@ def decode_head(record: Record) -> Head:
 def decode(record: Record) -> Decoded:
     """The event of a record, upcast to its current version.
 
-    Raises CodecError for bytes that are no event of ours; `rftd.streams.events.registry.UnknownVersionError`, a
+    Raises CodecError for bytes that are no event of ours; `rftd.streams.events.catalogue.UnknownVersionError`, a
     CodecError too, for one written by a newer release.
     """
     return decode_with(decode_head(record), record)

@@ -18,7 +18,7 @@ from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams import topics
 from rftd.streams.codec import Decoded, Writer, decode_head, decode_with, place
 from rftd.streams.envelope import Head, Record
-from rftd.streams.events.registry import UnknownVersionError, definition_named
+from rftd.streams.events.catalogue import UnknownVersionError, definition_named
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space

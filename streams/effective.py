@@ -22,7 +22,7 @@ from rftd.ops.errors import CodecError
 from rftd.streams.codec import Decoded, decode_head
 from rftd.streams.deadletters import decode_routed, head_of
 from rftd.streams.envelope import Head, Record
-from rftd.streams.events.registry import UnknownVersionError
+from rftd.streams.events.catalogue import UnknownVersionError
 from rftd.streams.fencing import FenceView
 from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition

@@ -12,8 +12,9 @@ from rftd.ops.errors import LogLossError
 from rftd.streams.chain import GENESIS, Heads, Mark
 from rftd.streams.deadletters import head_of, understood_with
 from rftd.streams.envelope import Stretch
+from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.experiment import HeadRef, LostHead
-from rftd.streams.events.registry import Event, definitions
+from rftd.streams.events.registry import Event
 from rftd.streams.folds.run_state import partitions_of
 from rftd.streams.log import EventLog
 from rftd.streams.log_place import RememberedHeads

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _WHERE: Final = (
     "rftd.ops.errors",
-    "rftd.streams.events.registry",
+    "rftd.streams.events.catalogue",
     "rftd.daemon.config.issue",
     "rftd.daemon.api.problem",
     "rftd.workers.rollout.endpoint.call_error",

@@ -26,7 +26,7 @@ from rftd.ops.errors import CodecError, UsageError
 from rftd.streams import topics
 from rftd.streams.deadletters import decode_ours, head_of
 from rftd.streams.envelope import Head, Record
-from rftd.streams.events.registry import definitions
+from rftd.streams.events.catalogue import definitions
 from rftd.streams.log import EventLog
 from rftd.streams.topics import TRUTH, Partition, partition_of
 

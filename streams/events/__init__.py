@@ -1,6 +1,7 @@
-"""The event types, one file for each noun; importing this package registers them all.
+"""The event types, one file for each noun.
 
 registry     how a type is declared, versioned and upcast
+catalogue    every type by name, for who reads a log
 experiment   experiment.*, stage.*, fence
 task         tasks.offered, task.leased, eval.leased, task.expired, group.closed
 experience   experience.produced, rollout.failed, eval.scored
@@ -11,7 +12,3 @@ weights      weights.published, weights.retired, weights.activated; weights.requ
 checkpoint   checkpoint.committed, checkpoint.deleted
 worker       worker.started, worker.stopped, worker.lost, worker.heartbeat, record.*
 """
-
-from rftd.streams.events import batch, checkpoint, experience, experiment, signal, step, task, weights, worker
-
-__all__ = ["batch", "checkpoint", "experience", "experiment", "signal", "step", "task", "weights", "worker"]

@@ -1,14 +1,16 @@
-"""The table of event types: name, version, stream, whose they are, and how older versions become the current one."""
+"""The declaration of an event type: name, version, stream, whose it is, and how older versions become the current one.
+
+`catalogue` finds what was declared, by name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from rftd.ops.decoding import converted, msgpack_decoder
-from rftd.ops.errors import CodecError
+from rftd.ops.decoding import msgpack_decoder
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -27,12 +29,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 C = TypeVar("C", bound=type[Event])
 
 
-class UnknownVersionError(CodecError):
-    """The record was written by a newer release of rftd; upgrade readers first."""
-
-    code = "RFTD-LOG-007"
-
-
 class Definition:
     """One event type at its current version, with the upcasters of the older ones."""
 
@@ -48,21 +44,6 @@ class Definition:
         self.anywhere = anywhere
         self.upcasts: dict[int, Upcast] = {}
         self.decode: Callable[[bytes], Event] = msgpack_decoder(kind).decode
-
-
-class _Older:
-    """Decodes an older version: to a dict, through each upcaster, then typed."""
-
-    def __init__(self, definition: Definition, version: int) -> None:
-        self._definition = definition
-        self._version = version
-
-    def decode(self, value: bytes) -> Event:
-        # As plain values until the last step: what is in between fits no class of this release.
-        fields: dict[str, Any] = msgpack_decoder(dict[str, Any]).decode(value)
-        for version in range(self._version, self._definition.version):
-            fields = self._definition.upcasts[version](fields)
-        return converted(fields, self._definition.kind)
 
 
 _by_name: dict[str, Definition] = {}
@@ -105,30 +86,6 @@ def definition_of(kind: type[Event]) -> Definition:
     return _by_kind[kind]
 
 
-def definition_named(name: str) -> Definition:
-    """The definition of a type, whatever the version. Raises CodecError if there is none."""
-    definition = _by_name.get(name)
-    if definition is None:
-        raise CodecError(f"no event type {name!r}", fix="it was written by another program or a newer release")
-    return definition
-
-
-def definitions() -> list[Definition]:
-    """Every registered type, by name."""
-    return [_by_name[name] for name in sorted(_by_name)]
-
-
-def resolve(name: str, version: int) -> Definition | _Older:
-    """The decoder of a (type, version). Raises CodecError if there is none."""
-    definition = definition_named(name)
-    if version == definition.version:
-        return definition
-    # Never an older decoder for a newer record: fields that it does not know may say that the event means less.
-    if version > definition.version:
-        raise UnknownVersionError(
-            f"{name} v{version} is newer than v{definition.version}, the newest known here",
-            fix="upgrade this process before the writers",
-        )
-    if any(step not in definition.upcasts for step in range(version, definition.version)):
-        raise CodecError(f"no upcaster from {name} v{version} to v{definition.version}")
-    return _Older(definition, version)
+def registered() -> Mapping[str, Definition]:
+    """The types of the modules that were imported so far, by name; `catalogue` imports all of them."""
+    return _by_name

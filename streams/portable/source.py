@@ -13,7 +13,8 @@ from rftd.ops.errors import ArchiveError, CodecError
 from rftd.streams import topics
 from rftd.streams.codec import decode_head, decode_with
 from rftd.streams.envelope import Head, Record
-from rftd.streams.events.registry import Event, UnknownVersionError, definition_of
+from rftd.streams.events.catalogue import UnknownVersionError
+from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.portable.container import ArchiveReader
 from rftd.streams.portable.folders import Folders
 from rftd.streams.portable.format import PartitionPart, read_frames

@@ -18,10 +18,11 @@ from rftd.streams.codec import Decoded, decode_as, place
 from rftd.streams.deadletters import decode_ours, head_of
 from rftd.streams.envelope import Head, Record
 from rftd.streams.events.batch import BatchAbandoned, BatchPlanned
+from rftd.streams.events.catalogue import UnknownVersionError, definitions
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.experiment import Fence
-from rftd.streams.events.registry import Event, UnknownVersionError, definition_of, definitions
+from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.letters import Letters

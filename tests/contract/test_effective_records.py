@@ -27,8 +27,8 @@ from rftd.streams.codec import Decoded
 from rftd.streams.effective import effective, effective_records, of_experiment
 from rftd.streams.envelope import Draft, Head, Position
 from rftd.streams.events import batch, experiment, task, worker
+from rftd.streams.events.catalogue import UnknownVersionError, definitions
 from rftd.streams.events.experiment import Fence
-from rftd.streams.events.registry import UnknownVersionError, definitions
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.failed_tasks import FailedTasks
 from rftd.streams.folds.letters import HOME, Letters

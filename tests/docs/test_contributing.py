@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from synthetic.docs.pages import ROOT, blocks_of, code_of
 
-from rftd.streams.events.registry import definitions
+from rftd.streams.events.catalogue import definitions
 
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"

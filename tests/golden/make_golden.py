@@ -15,7 +15,8 @@ import msgspec
 from msgspec import inspect
 
 from rftd.streams.arrays import Array
-from rftd.streams.events.registry import Definition, Event, definitions
+from rftd.streams.events.catalogue import definitions
+from rftd.streams.events.registry import Definition, Event
 
 FOLDER = Path(__file__).with_name("events")
 

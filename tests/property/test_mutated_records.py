@@ -21,9 +21,9 @@ from rftd.ops.errors import CodecError
 from rftd.streams.arrays import Array
 from rftd.streams.codec import decode
 from rftd.streams.deadletters import understood
+from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, Span
 from rftd.streams.events.experiment import ExperimentForked, StageStarted
-from rftd.streams.events.registry import definitions
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.folds.groups import GroupFold
 from rftd.streams.spec import TasksetSpec

@@ -12,7 +12,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.ids import Ids
 from rftd.streams import topics
 from rftd.streams.envelope import Draft, Head
-from rftd.streams.events.registry import definitions
+from rftd.streams.events.catalogue import definitions
 from rftd.streams.topics import EVERY_PARTITION, Partition, partition_of
 
 _DEEP: Final = b"\x91" * 5000 + b"\xc0"

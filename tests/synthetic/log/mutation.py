@@ -15,8 +15,8 @@ from synthetic.log.busy_run import written
 from synthetic.log.tape import Tape
 
 from rftd.streams.envelope import Draft, Record
+from rftd.streams.events.catalogue import definition_named, definitions
 from rftd.streams.events.experiment import ExperimentSubmitted
-from rftd.streams.events.registry import definition_named, definitions
 from rftd.streams.spec import TasksetSpec
 
 GOLDEN: Final = Path(__file__).parents[2] / "golden" / "events"

@@ -23,7 +23,7 @@ from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.deadletters import understood
 from rftd.streams.effective import effective, of_experiment
 from rftd.streams.envelope import Draft, Record
-from rftd.streams.events.registry import UnknownVersionError
+from rftd.streams.events.catalogue import UnknownVersionError
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.failed_tasks import FailedTasks
 from rftd.streams.folds.letters import Letters

@@ -12,7 +12,7 @@ from rftd.storage.projections import PROJECTIONS, batches, experiences, experime
 from rftd.storage.upserts import Upsert, Values
 from rftd.streams import topics
 from rftd.streams.events import batch, experiment
-from rftd.streams.events.registry import definitions
+from rftd.streams.events.catalogue import definitions
 from rftd.streams.topics import Partition, partition_of
 
 

@@ -18,8 +18,9 @@ from rftd.storage.upserts import Changes
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Decoded
 from rftd.streams.envelope import Head
+from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.experiment import ExperimentArchived
-from rftd.streams.events.registry import Definition, definitions
+from rftd.streams.events.registry import Definition
 from rftd.streams.log_place import LogPlace
 from rftd.streams.marked import changed
 from rftd.streams.portable.own import OwnRecords

@@ -29,7 +29,7 @@ from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft
 from rftd.streams.events import worker
-from rftd.streams.events.registry import UnknownVersionError
+from rftd.streams.events.catalogue import UnknownVersionError
 from rftd.streams.topics import Partition
 
 pytestmark = pytest.mark.anyio

@@ -18,8 +18,8 @@ from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import Decoded, Writer
 from rftd.streams.deadletters import DeadLetterBox, decode_ours, understood
 from rftd.streams.envelope import Draft, Head
+from rftd.streams.events.catalogue import UnknownVersionError
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
-from rftd.streams.events.registry import UnknownVersionError
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog, start_of

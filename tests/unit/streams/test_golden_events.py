@@ -14,9 +14,10 @@ from rftd.streams import topics
 from rftd.streams.codec import decode
 from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.envelope import Head, Record
-from rftd.streams.events import registry
+from rftd.streams.events import catalogue, registry
+from rftd.streams.events.catalogue import UnknownVersionError, definitions, resolve
 from rftd.streams.events.experiment import ExperimentSubmitted
-from rftd.streams.events.registry import Event, definitions, resolve
+from rftd.streams.events.registry import Event
 from rftd.streams.topics import Partition
 
 FOLDER = Path(__file__).parents[2] / "golden" / "events"
@@ -41,6 +42,14 @@ def holds(actual: Any, expected: Any) -> bool:
     if isinstance(expected, list) and isinstance(actual, list):
         return len(actual) >= len(expected) and all(map(holds, actual, expected))
     return bool(actual == expected)
+
+
+def test_the_catalogue_has_every_module_of_types() -> None:
+    folder = Path(catalogue.__file__).parent
+    others = {"__init__", "registry", "catalogue"}
+    assert {each.__name__.rpartition(".")[2] for each in catalogue.CHAPTERS} == {
+        file.stem for file in folder.glob("*.py") if file.stem not in others
+    }
 
 
 @pytest.mark.parametrize("definition", definitions(), ids=lambda definition: definition.name)
@@ -98,7 +107,7 @@ def test_old_versions_are_upcast_step_by_step(scored: Any) -> None:
 
 
 def test_a_newer_version_is_refused_by_name(scored: Any) -> None:
-    with pytest.raises(registry.UnknownVersionError, match=r"test.scored v4 is newer than v3") as error:
+    with pytest.raises(UnknownVersionError, match=r"test.scored v4 is newer than v3") as error:
         decode(record(4, {}))
     assert error.value.fix == "upgrade this process before the writers"
 

@@ -9,8 +9,9 @@ import pytest
 from msgspec import inspect
 
 from rftd.streams.bounds import Offset
+from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.experiment import HeadRef
-from rftd.streams.events.registry import Definition, definitions
+from rftd.streams.events.registry import Definition
 from rftd.streams.log_place import LogPlace, ReadOffset
 from rftd.streams.marked import FieldMark, mark_of
 from rftd.streams.stored_path import StoredPath

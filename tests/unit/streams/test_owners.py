@@ -22,7 +22,8 @@ from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.envelope import Head
 from rftd.streams.events import batch, experiment, worker
-from rftd.streams.events.registry import DISPATCHER, PLANNER, TRAINER, Definition, Event, definitions
+from rftd.streams.events.catalogue import definitions
+from rftd.streams.events.registry import DISPATCHER, PLANNER, TRAINER, Definition, Event
 from rftd.streams.fencing import LEAP, FenceView, Role
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.follower import Follower

@@ -15,8 +15,9 @@ from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.chain import Mark
 from rftd.streams.events import registry
+from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.experiment import HeadRef
-from rftd.streams.events.registry import NOBODY, Definition, Event, definition_of, definitions, event
+from rftd.streams.events.registry import NOBODY, Definition, Event, definition_of, event
 from rftd.streams.log_place import HEADS, RememberedHeads
 from rftd.streams.losses import remembered_within
 from rftd.streams.marked import mark_of

@@ -17,7 +17,7 @@ from rftd.storage.snapshots import SnapshotFolder
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Decoded
 from rftd.streams.envelope import Draft, Head
-from rftd.streams.events.registry import UnknownVersionError
+from rftd.streams.events.catalogue import UnknownVersionError
 from rftd.streams.follower import Follower
 from rftd.streams.topics import EXPERIMENTS, Partition, partition_of
 

@@ -1,0 +1,63 @@
+"""Every event type by its name, and the decoder of each version. It imports them all: a reader of a log needs them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rftd.ops.decoding import converted, msgpack_decoder
+from rftd.ops.errors import CodecError
+from rftd.streams.events import batch, checkpoint, experience, experiment, signal, step, task, weights, worker
+from rftd.streams.events.registry import Definition, Event, registered
+
+CHAPTERS: Final = (experiment, task, experience, batch, step, signal, weights, checkpoint, worker)
+"""The modules of types. Each declares its own as it is imported; a new one is a line here."""
+
+
+class UnknownVersionError(CodecError):
+    """The record was written by a newer release of rftd; upgrade readers first."""
+
+    code = "RFTD-LOG-007"
+
+
+class _Older:
+    """Decodes an older version: to a dict, through each upcaster, then typed."""
+
+    def __init__(self, definition: Definition, version: int) -> None:
+        self._definition = definition
+        self._version = version
+
+    def decode(self, value: bytes) -> Event:
+        # As plain values until the last step: what is in between fits no class of this release.
+        fields: dict[str, Any] = msgpack_decoder(dict[str, Any]).decode(value)
+        for version in range(self._version, self._definition.version):
+            fields = self._definition.upcasts[version](fields)
+        return converted(fields, self._definition.kind)
+
+
+def definition_named(name: str) -> Definition:
+    """The definition of a type, whatever the version. Raises CodecError if there is none."""
+    definition = registered().get(name)
+    if definition is None:
+        raise CodecError(f"no event type {name!r}", fix="it was written by another program or a newer release")
+    return definition
+
+
+def definitions() -> list[Definition]:
+    """Every type, by name."""
+    return [definition for _, definition in sorted(registered().items())]
+
+
+def resolve(name: str, version: int) -> Definition | _Older:
+    """The decoder of a (type, version). Raises CodecError if there is none."""
+    definition = definition_named(name)
+    if version == definition.version:
+        return definition
+    # Never an older decoder for a newer record: fields that it does not know may say that the event means less.
+    if version > definition.version:
+        raise UnknownVersionError(
+            f"{name} v{version} is newer than v{definition.version}, the newest known here",
+            fix="upgrade this process before the writers",
+        )
+    if any(step not in definition.upcasts for step in range(version, definition.version)):
+        raise CodecError(f"no upcaster from {name} v{version} to v{definition.version}")
+    return _Older(definition, version)
