@@ -7,10 +7,11 @@ import random
 from binascii import hexlify
 from collections.abc import Iterable
 from hashlib import sha1
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID, SafeUUID
 
-from rftd.ops.clock import Clock
+if TYPE_CHECKING:
+    from rftd.ops.clock import Clock
 
 NAMESPACE = UUID("6f6e6520-6c6f-5f67-8000-726674640000")
 """The namespace of every derived id; changing it would make retries look new."""

@@ -85,6 +85,8 @@ RANKS: Final = 1024
 """Processes of one trainer: they are of one machine, and none has as many processors or GPUs."""
 CALL_TIMEOUT_S: Final = 10_000_000.0
 """The longest that anybody can let one call of the ranks take, some months."""
+RANK_CALL_TIMEOUT_S: Final = 1800.0
+"""The longest that it takes where nothing is said."""
 HEARTBEAT_INTERVAL_S: Final = 1.0
 WORKER_LOST_AFTER_S: Final = 15.0
 WORKER_START_TIMEOUT_S: Final = 300.0

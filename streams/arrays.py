@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Self
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import msgspec
-import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from rftd.ops.errors import CodecError, NotFoundError
 
+if TYPE_CHECKING:
+    # At run time where arrays are made: who only names the types of events needs no numpy, which takes long to import.
+    import numpy as np
+    from numpy.typing import NDArray
+
 DTYPES: Final = {"u1": 1, "u4": 4, "i4": 4, "f4": 4, "f8": 8}
-_TYPES: Final = {name: np.dtype("<" + name) for name in DTYPES}
 _DROPPED: Final = "dropped:"
 _ARTIFACT: Final = re.compile(rf"(?:{_DROPPED})?[0-9a-f]{{64}}")
 
@@ -55,7 +58,9 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @classmethod
     def of(cls, values: Any, dtype: str) -> Self:
         """Packs anything numpy accepts as an array of `dtype`."""
-        packed = np.ascontiguousarray(values, dtype=_TYPES[dtype])
+        import numpy as np
+
+        packed = np.ascontiguousarray(values, dtype=_type_of(dtype))
         return cls(dtype, packed.shape, packed.tobytes())
 
     def view(self) -> NDArray[Any]:
@@ -63,12 +68,20 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
         Raises CodecError if it is kept elsewhere, NotFoundError if the bytes were dropped.
         """
+        import numpy as np
+
         # An empty view would look like an array without tokens, and be trained as one.
         if self.artifact:
             self._check_here()
             raise CodecError(f"array of shape {self.shape} lies in artifact {self.artifact}", fix="load it first")
-        flat = np.frombuffer(self.data, _TYPES[self.dtype])
+        flat = np.frombuffer(self.data, _type_of(self.dtype))
         return flat if len(self.shape) == 1 else flat.reshape(self.shape)
+
+    def within(self, largest: float) -> bool:
+        """True if every number is there and at most so far from 0; NaN is not."""
+        import numpy as np
+
+        return bool((np.abs(self.view()) <= largest).all())
 
     @property
     def is_dropped(self) -> bool:
@@ -104,3 +117,12 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def __len__(self) -> int:
         return self.shape[0] if self.shape else 0
+
+
+@cache
+def _type_of(dtype: str) -> np.dtype[Any]:
+    """The little-endian type of numpy."""
+    import numpy as np
+
+    assert dtype in DTYPES, dtype
+    return np.dtype("<" + dtype)

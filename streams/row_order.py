@@ -7,12 +7,13 @@ of a resumed experiment at most, never its past.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rftd.ops.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SELECTORS: Final = ("sequential", "shuffle")
 
@@ -58,6 +59,8 @@ def locate_among(sequence: int, orders: tuple[RowOrder, ...]) -> tuple[int, int]
 @lru_cache(maxsize=2)
 def _mixed(orders: tuple[RowOrder, ...], epoch: int) -> NDArray[np.int64]:
     """The rows of an epoch over all datasets, in order  # [rows] i8, read-only."""
+    import numpy as np
+
     turns = np.repeat(np.arange(len(orders)), [each.rows for each in orders])
     np.random.default_rng(epoch).shuffle(turns)
     mixed = np.empty(len(turns), np.int64)
@@ -74,6 +77,8 @@ def _mixed(orders: tuple[RowOrder, ...], epoch: int) -> NDArray[np.int64]:
 @lru_cache(maxsize=2)
 def permutation(rows: int, seed: int) -> NDArray[np.int64]:
     """The order of an epoch  # [rows] i8, read-only. Two are kept: places near the end of an epoch alternate."""
+    import numpy as np
+
     # Numpy refuses negative seeds; a specification may hold one.
     order = np.random.default_rng(seed % 2**64).permutation(rows)
     order.flags.writeable = False  # shared by all who ask: one that sorted it would move everybody's rows

@@ -6,7 +6,6 @@ from typing import Final
 from uuid import UUID
 
 import msgspec
-import numpy as np
 
 from rftd.streams import topics
 from rftd.streams.arrays import Array
@@ -165,5 +164,5 @@ class EvalScored(Event, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         # Scores are summed by the fold itself, so they travel in the event and are finite: NaN is not below anything.
         for name, array in (("rewards", self.rewards), ("tokens", self.tokens)):
-            if array.artifact or len(array.shape) != 1 or not (np.abs(array.view()) <= _LARGEST).all():
+            if array.artifact or len(array.shape) != 1 or not array.within(_LARGEST):
                 raise ValueError(f"{name} of shape {array.shape} are no numbers with a mean, one for each row")

@@ -1,7 +1,7 @@
 """The cost of checking an experiment file: in process, and as the command `rftd config check`, in CPU milliseconds.
 
 The largest example is read, validated and resolved. References in the same run: PyYAML's C parser on the same text, and
-an interpreter that imports the libraries without which no file is read (click, msgspec, numpy, PyYAML, pydantic).
+an interpreter that imports the libraries without which no file is read (click, msgspec, PyYAML, pydantic).
 Run: python -P tests/bench/config_check.py
 """
 
@@ -25,7 +25,7 @@ from rftd.daemon.config.loading import load_file
 from rftd.workers.devices.host import Host
 
 ROOT = Path(__file__).parents[2]
-LIBRARIES = "import click, msgspec, numpy, yaml, pydantic; pydantic.BaseModel"
+LIBRARIES = "import click, msgspec, yaml, pydantic; pydantic.BaseModel"
 RUNS = 200
 
 

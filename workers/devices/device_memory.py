@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import psutil
-
 from rftd.ops.errors import DeviceMemoryError, WorkError
 from rftd.workers.weights import safetensors
 
@@ -52,6 +50,8 @@ def free_on(device: str) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0])
+    import psutil
+
     available = int(psutil.virtual_memory().available)
     # In a container the machine's free memory says nothing: the kernel kills at the limit of the control group.
     within = _free_in_group(_GROUP)

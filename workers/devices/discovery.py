@@ -11,7 +11,6 @@ from importlib import metadata
 from typing import Final
 
 import msgspec
-import psutil
 
 from rftd.ops.errors import WorkError
 from rftd.ops.processors import ALL, threads_of
@@ -51,7 +50,7 @@ def find_host(
         kind="cpu",
         index=0,
         name=f"{threads_of(ALL)} processors",
-        memory_bytes=int(psutil.virtual_memory().total),
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
     )
     return Host(
         name=socket.gethostname(),

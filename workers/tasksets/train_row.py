@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class TrainRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +32,8 @@ def fitted(
     A response that does not fit loses its end. A prompt that leaves no room keeps its beginning and one response token
     with loss mask 0: a plan that names the row can be executed, and one long row does not end an experiment.
     """
+    import numpy as np
+
     learned = np.ones(len(response), np.uint8) if mask is None else np.array(mask, np.uint8)
     cut = ""
     if len(prompt) >= max_model_len:

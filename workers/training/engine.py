@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from rftd.storage.service_state import ServiceState
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.weights.channel import WeightsKind
 from rftd.workers.weights.tensor_bytes import Weights
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class TrainSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ closed_group.py   what it sees of a group
 registry.py       the table, with the token advantages of `training/`
 moments.py        mean and standard deviation of a group
 group_metrics.py  figures of a batch's groups
+none.py           zeros, of who learns from no reward
 baselines.py      functions of a group's rewards alone
 grpo.py, step_wise_grpo.py, gigpo.py, gdpo.py
                   one file for each of the others

@@ -15,14 +15,6 @@ from rftd.workers.algorithms.advantages.advantage import OneGroup
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
 
 
-class NoAdvantage(OneGroup):
-    """The advantage is zero for every experience."""
-
-    def of_group(self, group: ClosedGroup) -> Floats:
-        """Zeros  # [G]"""
-        return np.zeros(len(group.rewards), np.float32)
-
-
 class ReinforceAdvantage(OneGroup):
     """The advantage is the reward, without a baseline."""
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
+
+Floats: TypeAlias = "NDArray[np.float32]"
+Ints: TypeAlias = "NDArray[np.int64]"
 
 MemberField = Literal["mean_logprobs", "lengths", "parts", "steps", "step_rewards", "states"]
 """The fields that the close of a group does not tell: the record of each member is read for them.
@@ -53,21 +55,29 @@ class ClosedGroup:
     @property
     def run(self) -> Ints:
         """The rollout that each experience belongs to  # [G]"""
+        import numpy as np
+
         return np.arange(len(self.rewards), dtype=np.int64) if self.runs is None else self.runs
 
     @property
     def step(self) -> Ints:
         """The step of its rollout that each experience is  # [G]"""
+        import numpy as np
+
         return np.zeros(len(self.rewards), np.int64) if self.steps is None else self.steps
 
     def exact_rewards(self) -> NDArray[np.float64]:
         """The rewards in float64, for sums  # [G]"""
+        import numpy as np
+
         # Sums in float32 would show the order of the members in their last bits; in float64, rounded at the end, they
         # do not.
         return np.asarray(self.rewards, np.float64)
 
     def draws(self) -> NDArray[np.float64]:
         """A number in [0, 1) for each experience, drawn by its run and step  # [G]"""
+        import numpy as np
+
         # Seeded for each member by itself: members close in any order, and a replay must draw the same for each of them
         # (rule 14).
         return np.array(

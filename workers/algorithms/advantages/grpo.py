@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
 from rftd.workers.algorithms.advantages.moments import moments, spread_out, std_of_all
+
+if TYPE_CHECKING:
+    # At run time where arrays are made: whoever checks an experiment asks for the arguments alone.
+    import numpy as np
+    from numpy.typing import NDArray
 
 STD_LEVELS = ("group", "batch", "none")
 
@@ -73,6 +75,8 @@ class GrpoAdvantage:
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
         """The advantages, computed in float64 and rounded once; zero where a group is not informative  # each [G]"""
+        import numpy as np
+
         shaped = [self._shaped(group) for group in groups]
         rewards = [each - self._overlong(group) for group, each in zip(groups, shaped, strict=True)]
         # One std for the batch makes this level depend on which groups share a batch: a replay plans the same ones.
@@ -94,6 +98,8 @@ class GrpoAdvantage:
 
     def substitutes(self, groups: Sequence[ClosedGroup]) -> Mapping[int, int]:
         """Another group, drawn by chance, for each that is not informative; none if no group is informative."""
+        import numpy as np
+
         if not self.duplicate_experiences:
             return {}
         good = {index for index, group in enumerate(groups) if spread_out(self._shaped(group), self.std_threshold)}
@@ -112,19 +118,21 @@ class GrpoAdvantage:
     def _of(self, rewards: NDArray[np.float64], whole: float | None) -> Floats:
         mean, std = moments(rewards)
         if self.std_cal_level == "none":
-            return (rewards - mean).astype(np.float32)
-        return ((rewards - mean) / ((std if whole is None else whole) + self.epsilon)).astype(np.float32)
+            return (rewards - mean).astype("float32")
+        return ((rewards - mean) / ((std if whole is None else whole) + self.epsilon)).astype("float32")
 
     def _shaped(self, group: ClosedGroup) -> NDArray[np.float64]:
         rewards = group.exact_rewards()
         if not self.rank_penalty or group.mean_logprobs is None:
             return rewards
         # All pairs at once: groups have tens of members, not thousands. Equal members have equal ranks.
-        ranks = (group.mean_logprobs[:, None] > group.mean_logprobs[None, :]).sum(1).astype(np.float64)
+        ranks = (group.mean_logprobs[:, None] > group.mean_logprobs[None, :]).sum(1).astype("float64")
         shaped: NDArray[np.float64] = rewards * (1 - self.rank_penalty * ranks / len(rewards))
         return shaped
 
     def _overlong(self, group: ClosedGroup) -> NDArray[np.float64]:
+        import numpy as np
+
         if not self.overlong_buffer or self.max_response_tokens is None or group.lengths is None:
             return np.zeros(len(group.rewards))
         beyond = group.lengths.astype(np.float64) - (self.max_response_tokens - self.overlong_buffer)

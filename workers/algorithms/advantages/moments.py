@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-Exact = NDArray[np.float64]
+
+Exact: TypeAlias = "NDArray[np.float64]"
 
 
 def moments(values: Exact) -> tuple[float, float]:
@@ -17,6 +20,8 @@ def moments(values: Exact) -> tuple[float, float]:
 
 def mean_and_std(values: Exact) -> tuple[float, float]:
     """The mean and the unbiased std, 0 of a single value: the bits of numpy's `mean` and `std`, which check more."""
+    import numpy as np
+
     # Not values.mean() and values.std(): asked for every closed group, they spend most of their time on checks. The
     # bits are equal, which replays rely on.
     mean = float(np.add.reduce(values)) / len(values)
@@ -28,6 +33,8 @@ def mean_and_std(values: Exact) -> tuple[float, float]:
 
 def std_of_all(groups: list[Exact]) -> float:
     """The unbiased std over the values of all groups together; 1 if they are fewer than two."""
+    import numpy as np
+
     values = np.concatenate(groups) if groups else np.zeros(0)
     return float(values.std(ddof=1)) if len(values) > 1 else 1.0
 

@@ -18,7 +18,7 @@ ADVANTAGES: Final = Plugins[AdvantageFunction](
     "advantage function",
     group="rftd.advantages",
     table={
-        "none": f"{_HERE}.baselines:NoAdvantage",
+        "none": f"{_HERE}.none:NoAdvantage",
         "grpo": f"{_HERE}.grpo:GrpoAdvantage",
         "grpo_verl": f"{_HERE}.grpo:GrpoAdvantage",
         "reinforce": f"{_HERE}.baselines:ReinforceAdvantage",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from heapq import nsmallest
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from rftd.streams.folds.replay_buffer import BufferEntry
 from rftd.streams.schedule import explorer_interval, trainer_interval
 from rftd.streams.spec import PolicySpec, SyncSpec
 from rftd.workers.control.policies.buffer_index import BufferIndex
 from rftd.workers.control.policies.paced import Paced, PolicyArguments, PolicyPage, read_args
 from rftd.workers.control.policies.policy import PolicyView, Retirement
+
+if TYPE_CHECKING:
+    from rftd.streams.folds.replay_buffer import BufferEntry
 
 
 class ArealArgs(PolicyArguments, frozen=True, kw_only=True):

@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from operator import attrgetter
-from typing import Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
 from sortedcontainers import SortedDict, SortedKeyList
 
-from rftd.streams.folds.replay_buffer import BufferEntry, Changes
+if TYPE_CHECKING:
+    from rftd.streams.folds.replay_buffer import BufferEntry, Changes
 
 T = TypeVar("T")
 
@@ -49,7 +50,15 @@ class Buckets(Generic[T]):
 
 
 Order: TypeAlias = tuple[float, ...]
-Priority: TypeAlias = Callable[[BufferEntry], float]
+
+
+class Priority(Protocol):
+    """The rank of an experience in training: the highest is first."""
+
+    def __call__(self, entry: BufferEntry, /) -> float:
+        """The priority."""
+        ...
+
 
 _index = attrgetter("index")
 _entries = attrgetter("entries")

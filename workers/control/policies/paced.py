@@ -9,17 +9,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from rftd.ops.decoding import converted
 from rftd.ops.errors import ConfigError
-from rftd.streams.folds.replay_buffer import BufferEntry
 from rftd.streams.spec import PolicySpec, SyncSpec
 from rftd.workers.control.policies.buffer_index import BufferIndex, Order, ReadyGroup
 from rftd.workers.control.policies.policy import Flight, PolicyView, Retirement
+
+if TYPE_CHECKING:
+    from rftd.streams.folds.replay_buffer import BufferEntry
 
 A = TypeVar("A", bound=msgspec.Struct)
 

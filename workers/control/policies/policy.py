@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 import msgspec
 
-from rftd.streams.folds.replay_buffer import BufferEntry
 from rftd.workers.control.policies.buffer_index import BufferIndex, Order, ReadyGroup
+
+if TYPE_CHECKING:
+    from rftd.streams.folds.replay_buffer import BufferEntry
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):

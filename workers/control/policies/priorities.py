@@ -7,15 +7,17 @@ experiment file and returns a function of `BufferEntry`. It must depend on that 
 from __future__ import annotations
 
 from statistics import NormalDist
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
 from rftd.ops.ids import derive
 from rftd.ops.plugins import Plugins
-from rftd.streams.folds.replay_buffer import BufferEntry
 from rftd.streams.spec import PrioritySpec
 from rftd.workers.control.policies.buffer_index import Priority
+
+if TYPE_CHECKING:
+    from rftd.streams.folds.replay_buffer import BufferEntry
 
 PRIORITIES: Final = Plugins[Priority](
     "priority function",

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from rftd.ops.clock import Clock
 from rftd.streams.spec import ModelSpec, RolloutSpec
 from rftd.workers.devices.host import Host
-from rftd.workers.rollout.engine import RolloutEngine
+
+if TYPE_CHECKING:
+    from rftd.ops.clock import Clock
+    from rftd.workers.rollout.engine import RolloutEngine
 
 A = TypeVar("A", bound=msgspec.Struct)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugin_arguments import parsed
 from rftd.ops.plugins import Plugins
@@ -17,8 +16,11 @@ from rftd.ops.processors import threads_of
 from rftd.streams.spec import ExperimentSpec, RolloutSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.devices.host import Host
-from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.definition import EngineOpening, EnginePlan, RolloutEngineDefinition
+
+if TYPE_CHECKING:
+    from rftd.ops.clock import Clock
+    from rftd.workers.rollout.engine import RolloutEngine
 
 _HERE: Final = "rftd.workers.rollout.engines"
 _FIELD: Final = "explorer.rollout_model.extra_engine_args"

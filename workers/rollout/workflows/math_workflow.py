@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from rftd.workers.rollout.model import Model
-from rftd.workers.rollout.rewards.scorer import Scorer
 from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.rollout.workflows.simple import finish, with_system_prompt
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.task import Task
+
+if TYPE_CHECKING:
+    from rftd.workers.rollout.model import Model
+    from rftd.workers.rollout.rewards.scorer import Scorer
 
 THINK_PROMPT: Final = """\
 You are given a mathematics problem. First think it through, then give the answer. Write the reasoning between \

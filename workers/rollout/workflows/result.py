@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from rftd.ops import limits
 from rftd.ops.errors import RftdError, RolloutError
 from rftd.streams.events.experience import AuxiliaryTurn, RunStep, SamplingSpan, Span
 from rftd.workers.rollout.sampling import TRAINED_FIX, trainable
 from rftd.workers.tasksets.task import Task
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FINISHES = ("stop", "length", "prompt_truncated")
 

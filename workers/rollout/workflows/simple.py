@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.reward import RewardResult
-from rftd.workers.rollout.rewards.scorer import Scorer
 from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.rollout.workflows.trajectory import one_turn
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.task import Task
 from rftd.workers.tasksets.train_row import plain_prompt
+
+if TYPE_CHECKING:
+    from rftd.workers.rollout.model import Model
+    from rftd.workers.rollout.rewards.scorer import Scorer
 
 _UNSCORED: Final = RewardResult(value=0.0)
 

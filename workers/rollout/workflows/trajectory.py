@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import SamplingSpan, Span
 from rftd.workers.rollout.response import PROMPT_TRUNCATED, Response
@@ -16,6 +14,8 @@ from rftd.workers.rollout.workflows.spans import append_span
 
 def one_turn(response: Response, reward: RewardResult) -> RolloutResult:
     """The rollout of a single turn: what a `Trajectory` of it would give, made at once."""
+    import numpy as np
+
     if response.truncated or len(response.spans) > 1:
         trajectory = Trajectory()
         trajectory.add(response)
@@ -95,6 +95,8 @@ class Trajectory:
 
     def result(self, reward: RewardResult, *, priority: float = 0.0) -> RolloutResult:
         """The rollout with its reward and its priority tag; without any where a prompt did not fit."""
+        import numpy as np
+
         assert self._tokens, "no turn was added"
         truncated = self._finish == PROMPT_TRUNCATED
         mask = np.array(self._mask, dtype=np.uint8)

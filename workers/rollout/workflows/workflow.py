@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
-from rftd.workers.rollout.model import Model
-from rftd.workers.rollout.rewards.scorer import Scorer
 from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.tasksets.task import Task
+
+if TYPE_CHECKING:
+    from rftd.workers.rollout.model import Model
+    from rftd.workers.rollout.rewards.scorer import Scorer
 
 
 class Workflow(Protocol):

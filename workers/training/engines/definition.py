@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 from rftd.streams.spec import StageSpec, TrainerSpec
 from rftd.workers.devices.device_memory import Need
-from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.losses.demands import Part
+
+if TYPE_CHECKING:
+    from rftd.workers.training.engine import TrainerEngine
 
 A = TypeVar("A", bound=msgspec.Struct)
 

@@ -21,7 +21,7 @@ from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.training import nonfinite
 from rftd.workers.training.engine import StepResult, TrainBatch, TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
-from rftd.workers.training.ranks.controller import TIMEOUT_S, RankedEngine, RankPlan
+from rftd.workers.training.ranks.controller import RankedEngine, RankPlan
 from rftd.workers.training.ranks.messages import RankPlace
 from rftd.workers.weights.channel import BYTES
 from rftd.workers.weights.checksum import checksum
@@ -39,7 +39,7 @@ class FakeTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The number of steps with a NaN loss, from that one on."""
     ranks: Annotated[int, msgspec.Meta(ge=0, le=limits.RANKS)] = 0
     """The number of processes that all do the same; 0: it runs in the trainer process."""
-    rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = TIMEOUT_S
+    rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = limits.RANK_CALL_TIMEOUT_S
     """The longest that one call of the ranks may take."""
 
 

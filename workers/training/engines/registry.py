@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -14,10 +14,12 @@ from rftd.ops.processors import threads_of
 from rftd.streams.spec import StageSpec, TrainerSpec
 from rftd.workers.devices.device_memory import shown, terms_of
 from rftd.workers.devices.host import Host
-from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.losses.demands import Demand, demands_of
 from rftd.workers.training.memory_needs import FIX, RANK_PROCESS
+
+if TYPE_CHECKING:
+    from rftd.workers.training.engine import TrainerEngine
 
 _HERE: Final = "rftd.workers.training.engines"
 _FIELD: Final = "trainer.engine_args"

@@ -9,15 +9,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from rftd.ops.errors import ConfigError
 
-Counts = NDArray[np.int64]  # [B], trained tokens of each response
-Weights = NDArray[np.float64]  # [B], weight of each token of a response
+if TYPE_CHECKING:
+    # At run time where arrays are made: whoever checks an experiment asks for the arguments alone.
+    import numpy as np
+    from numpy.typing import NDArray
+
+Counts: TypeAlias = "NDArray[np.int64]"  # [B], trained tokens of each response
+Weights: TypeAlias = "NDArray[np.float64]"  # [B], weight of each token of a response
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -25,28 +27,35 @@ U = TypeVar("U")
 def token_mean(counts: Counts, norm: float) -> Weights:
     """The mean over all trained tokens: long responses count more."""
     # float64 until the micro-batches are made: 1 / N of a large batch times N must be 1 again.
-    return np.full(len(counts), 1.0 / max(1, int(counts.sum())))
+    return _equal(counts, 1.0 / max(1, int(counts.sum())))
 
 
 def sequence_mean_token_sum(counts: Counts, norm: float) -> Weights:
     """The mean over responses of their sums."""
-    return np.full(len(counts), 1.0 / _trained(counts))
+    return _equal(counts, 1.0 / _trained(counts))
 
 
 def sequence_mean_token_mean(counts: Counts, norm: float) -> Weights:
     """The mean over responses of their means: each counts the same."""
-    return 1.0 / (np.maximum(1, counts) * _trained(counts))
+    return 1.0 / (counts.clip(min=1) * _trained(counts))
 
 
 def sequence_mean_token_sum_norm(counts: Counts, norm: float) -> Weights:
     """The mean over responses of their sums, each divided by `loss_scale_factor`, or else by the longest response's
     length. Source: Liu et al. 2025, Dr. GRPO, arXiv 2503.20783."""
-    return np.full(len(counts), 1.0 / (norm * _trained(counts)))
+    return _equal(counts, 1.0 / (norm * _trained(counts)))
+
+
+def _equal(counts: Counts, weight: float) -> Weights:
+    """The same weight for each response."""
+    import numpy as np
+
+    return np.full(len(counts), weight)
 
 
 def _trained(counts: Counts) -> int:
     """The number of responses with a trained token; 1 if none has."""
-    return max(1, int(np.count_nonzero(counts)))
+    return max(1, int((counts != 0).sum()))
 
 
 AGGREGATIONS: Final[dict[str, Callable[[Counts, float], Weights]]] = {
@@ -70,6 +79,8 @@ def check(mode: str) -> None:
 
 def token_weights(mode: str, masks: Sequence[NDArray[np.uint8]], *, norm: float | None = None) -> Weights:
     """The weight of one trained token of each response in the whole batch  # [B]"""
+    import numpy as np
+
     check(mode)
     if not masks:
         return AGGREGATIONS[mode](np.zeros(0, np.int64), 1.0 if norm is None else norm)
@@ -125,6 +136,8 @@ class Aggregation:
 
     def weights(self, masks: Sequence[NDArray[np.uint8]], expert: Sequence[bool] = ()) -> TokenWeights[Weights]:
         """The weights of one trained token of each response; `expert` is True for an expert's responses  # [B] each"""
+        import numpy as np
+
         whole = token_weights(self.mode, masks, norm=self.norm)
         mean = token_weights("token-mean", masks)
         responses = token_weights("seq-mean-token-mean", masks)

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from rftd.ops import limits
 from rftd.ops.errors import RankError
 from rftd.streams.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.workers.training.engine import StepResult, TrainBatch
@@ -36,7 +37,6 @@ from rftd.workers.training.ranks.messages import (
 from rftd.workers.training.ranks.sight import check_alike
 from rftd.workers.training.ranks.spool import SpooledSnapshot, new_spool
 
-TIMEOUT_S: Final = 1800.0
 _WITHIN: Final = 0.75
 """The share of a call's time after which ranks give up waiting for one another: then they say so themselves."""
 
@@ -53,7 +53,7 @@ class RankPlan:
     """The threads of each rank."""
     backend: str = "gloo"
     """torch.distributed's: `gloo` or `nccl`; empty: the ranks need none."""
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float = limits.RANK_CALL_TIMEOUT_S
     """The longest that one call may take."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rftd.ops.errors import ConfigError
-from rftd.workers.algorithms.advantages.baselines import NoAdvantage
+from rftd.workers.algorithms.advantages.none import NoAdvantage
 from rftd.workers.training.losses.policy_loss import LOG_RATIO_LIMIT
 from rftd.workers.training.token_advantages.returns import check_not_negative, check_share
 from rftd.workers.training.token_advantages.token_advantage import PassField

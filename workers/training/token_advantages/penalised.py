@@ -5,14 +5,17 @@ The default takes the penalty from each token's advantage afterwards, so that a 
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages.advantage import AdvantageFunction
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, Ints
 from rftd.workers.algorithms.advantages.grpo import GrpoAdvantage
 from rftd.workers.training.token_advantages.token_advantage import TokenAdvantage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 def penalised(
@@ -22,6 +25,8 @@ def penalised(
 
     Zero for a response without a group (-1)  # [B] each
     """
+    import numpy as np
+
     found = np.zeros(len(rewards), np.float32)
     # float64: the penalty is small beside the reward, and the group's mean is taken off again.
     left = rewards.astype(np.float64) - penalties

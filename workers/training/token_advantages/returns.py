@@ -9,8 +9,8 @@ import numpy as np
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages.advantage import OneGroup
-from rftd.workers.algorithms.advantages.baselines import NoAdvantage
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats
+from rftd.workers.algorithms.advantages.none import NoAdvantage
 from rftd.workers.training.token_advantages.token_advantage import PassField
 from rftd.workers.training.token_advantages.token_rows import discounted, following, token_rewards, whitened
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
+import pytest
 import yaml
 from pydantic.fields import FieldInfo
 from synthetic.daemon.config_fields import schema_fields, with_field
@@ -359,3 +360,11 @@ def _metas(annotation: Any) -> Iterator[msgspec.Meta]:
 
 def _takes_any(annotation: Any) -> bool:
     return annotation is Any or any(part is Any for part in get_args(annotation))
+
+
+@pytest.mark.parametrize("plugins", dict.fromkeys(each for *_, each in _PARTS), ids=lambda plugins: plugins.kind)
+def test_types_of_our_arguments_are_known_at_run_time(plugins: Plugins[Any]) -> None:
+    """One that only a type checker knew would leave all arguments of its part unchecked, and say nothing."""
+    for name in plugins.ours():
+        factory = plugins.load(name)
+        get_type_hints(factory.__init__ if isinstance(factory, type) else factory)

@@ -4,16 +4,18 @@ vLLM."""
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from rftd.ops.errors import ConfigError
-from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
 from rftd.workers.rollout.engines.vllm.checks import check_architecture, check_heads, check_room
 from rftd.workers.rollout.engines.vllm.refused import NEEDS, REFUSED, not_given
 from rftd.workers.rollout.engines.vllm.watchdog import HANG_S
+
+if TYPE_CHECKING:
+    from rftd.workers.rollout.engine import RolloutEngine
 
 FIELD: Final = "explorer.rollout_model.extra_engine_args"
 WORKER: Final = "rftd.workers.rollout.engines.vllm.worker.RolloutWorker"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from rftd.ops.clock import Clock
 from rftd.ops.errors import RolloutError
+
+if TYPE_CHECKING:
+    from rftd.ops.clock import Clock
 
 HANG_S: Final = 300.0
 """The time without progress after which an engine hangs, where the experiment file says nothing: no step of a machine

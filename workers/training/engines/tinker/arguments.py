@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
 from rftd.workers.tinker.access import Access
 from rftd.workers.tinker.service import AdapterShape
-from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.losses.demands import Part
+
+if TYPE_CHECKING:
+    from rftd.workers.training.engine import TrainerEngine
 
 
 class TinkerTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
 from rftd.ops import limits
 from rftd.ops.plugin_arguments import parsed
 from rftd.workers.devices.compute_device import DeviceName
-from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.critic_arguments import CriticArgs
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.memory_needs import held_need, training_needs
-from rftd.workers.training.ranks.controller import TIMEOUT_S, RankedEngine, RankPlan
-from rftd.workers.training.ranks.messages import RankPlace
+
+if TYPE_CHECKING:
+    from rftd.workers.training.engine import TrainerEngine
+    from rftd.workers.training.ranks.messages import RankPlace
 
 DEVICE: Final = "trainer.engine_args.device"
 
@@ -38,7 +39,7 @@ class TorchTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fie
 
     They need `device: cpu`, or `cuda` with as many GPUs.
     """
-    rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = TIMEOUT_S
+    rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = limits.RANK_CALL_TIMEOUT_S
     """The longest that one call of the ranks may take, a step or a checkpoint."""
     lora_publish: Literal["merged", "adapter"] = "merged"
     """`merged`: explorers get whole weights; `adapter`: the adapter alone, which they add to their base. For LoRA
@@ -64,6 +65,8 @@ def make_rank(place: RankPlace) -> TrainerEngine:
 def _make(opening: TrainerOpening[TorchTrainerArgs]) -> TrainerEngine:
     arguments = opening.arguments
     if arguments.ranks:
+        from rftd.workers.training.ranks.controller import RankedEngine, RankPlan
+
         return RankedEngine(
             RankPlan(
                 maker=f"{__name__}:{make_rank.__name__}",

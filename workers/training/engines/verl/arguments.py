@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -15,13 +15,14 @@ from rftd.ops.plugin_arguments import parsed
 from rftd.streams.spec import StageSpec
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.devices.device_memory import Need
-from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.critic_arguments import CriticArgs
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.losses.demands import Part
 from rftd.workers.training.memory_needs import training_needs
-from rftd.workers.training.ranks.controller import TIMEOUT_S, RankedEngine, RankPlan
-from rftd.workers.training.ranks.messages import RankPlace
+
+if TYPE_CHECKING:
+    from rftd.workers.training.engine import TrainerEngine
+    from rftd.workers.training.ranks.messages import RankPlace
 
 DEVICE: Final = "trainer.engine_args.device"
 
@@ -59,7 +60,7 @@ class VerlTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fiel
     entropy_checkpointing: bool = False
     ranks: Annotated[int, msgspec.Meta(ge=1, le=limits.RANKS)] = 1
     """The number of processes on a CPU; on GPUs there is one for each."""
-    rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = TIMEOUT_S
+    rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = limits.RANK_CALL_TIMEOUT_S
     """The longest that one call of the ranks may take, a step or a checkpoint."""
     save_strategy: Literal["unrestricted", "single_thread", "single_process", "single_node"] = "unrestricted"
     """The ranks write a checkpoint at once, or with `single_thread` and `single_process` one after the other."""
@@ -123,6 +124,8 @@ def _make(opening: TrainerOpening[VerlTrainerArgs]) -> TrainerEngine:
     # On GPUs one for each that the launcher gave this worker.
     ranks = opening.trainer.devices or arguments.ranks
     if ranks > 1:
+        from rftd.workers.training.ranks.controller import RankedEngine, RankPlan
+
         return RankedEngine(
             RankPlan(
                 maker=f"{__name__}:{make_rank.__name__}",
