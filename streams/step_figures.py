@@ -30,6 +30,11 @@ def loss_of(metrics: Metrics) -> float | None:
     return _first(metrics, _LOSS)
 
 
+def critic_loss_of(metrics: Metrics) -> float | None:
+    """The loss of the critic's values, None without a critic; in its warm-up it is the only one."""
+    return metrics.get("critic/vf_loss")
+
+
 def kl_of(metrics: Metrics) -> float | None:
     """The KL divergence to the reference; without one, to the weights that drew the tokens."""
     return _first(metrics, _KL)

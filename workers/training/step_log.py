@@ -10,7 +10,15 @@ from rftd.ops.clock import Clock
 from rftd.ops.logs import Logger
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.step import StepCompleted
-from rftd.streams.step_figures import grad_norm_of, kl_of, loss_of, response_length_of, reward_of, staleness_of
+from rftd.streams.step_figures import (
+    critic_loss_of,
+    grad_norm_of,
+    kl_of,
+    loss_of,
+    response_length_of,
+    reward_of,
+    staleness_of,
+)
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +50,7 @@ class StepLog:
         figures = {
             "reward": reward_of(done.metrics),
             "loss": loss_of(done.metrics),
+            "critic_loss": critic_loss_of(done.metrics),
             "kl": kl_of(done.metrics),
             "grad_norm": grad_norm_of(done.metrics),
             "response_length": response_length_of(done.metrics),
