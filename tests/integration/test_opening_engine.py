@@ -106,12 +106,14 @@ async def test_it_beats_is_told_of_and_is_leased_nothing_before_it_is_ready(
             return [wait for wait in (await supervisor.why(experiment)).waits if wait.role == "explorer"]
 
         async with asyncio.timeout(60):
-            while not (waits := await opening()) or waits[0].state != "open_engine":
-                await supervisor.why(experiment)
+            while not (waits := await opening()) or waits[0].state != "open_engine":  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0.01)
             (wait,) = waits
             assert wait.worker is not None and wait.since_ns is not None
             beats: list[Heartbeat] = []
             while len(beats) < 5:
+                # The log may answer at once: without a pause whoever beats on this loop would never have a turn.
+                await asyncio.sleep(0.01)
                 beats = await beats_of(log, wait.worker)
         assert (wait.slot, wait.level) == (0, Level.WORKS)
         assert wait.waiting_for.startswith("opens its engine, and is given no work before (process ")
