@@ -80,7 +80,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a relative dataset": taskset(path="./train.jsonl"),
     "a relative model": {"model": {"model_path": "../model"}},
     "a secret": {"explorer": {"env_vars": {"OPENAI_API_KEY": "sk-123"}}},
-    "a reference": {"name": "${oc.env:HOME}"},
     "a folder that is in use": {"name": "used"},
     "a half of what is in use": {"name": "used", "mode": "explore"},
     "a stage that asks for another engine than the first": {
@@ -99,6 +98,7 @@ TAKEN: dict[str, dict[str, Any]] = {
         "mode": "bench",
         "buffer": {"explorer_input": {"taskset": None, "eval_tasksets": [{"name": "e", **TASKSET}]}},
     },
+    "a reference, which stays text": {"name": "${oc.env:HOME}"},
     "what warns": {"explorer": {"rollout_model": {"enforce_eager": True}}},
 }
 
