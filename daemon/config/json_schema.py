@@ -103,7 +103,7 @@ def unit_of(info: FieldInfo) -> str:
 
 
 def upstream_of(info: FieldInfo) -> str:
-    """What a field is in the guide or in Trinity-RFT, where its default or meaning differs; empty if it is the same."""
+    """The field's default or meaning in the guide or in Trinity-RFT, where it differs; empty if it is the same."""
     return next((each.text for each in _marks(info.annotation, info.metadata) if isinstance(each, Upstream)), "")
 
 

@@ -316,7 +316,8 @@ class Spine(msgspec.Struct):
 
     def _submit(self, spec: ExperimentSpec) -> None:
         if self.spec is None:
-            self.spec, self.priority = spec, spec.priority
+            self.spec = spec
+            self.priority = spec.priority
             self.halves = halves_of(spec)
             self.status = Status.SUBMITTED
             return

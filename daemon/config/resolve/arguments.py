@@ -52,7 +52,7 @@ def check_struct(
 
 
 def refused_value(kind: type[msgspec.Struct], name: str, value: object) -> str | None:
-    """What to write in the place of a value that the field of `kind` does not take; None if it takes it."""
+    """The advice for a value that the field of `kind` does not take; None if it takes it."""
     try:
         converted({name: value}, kind)
     except msgspec.ValidationError as error:

@@ -343,7 +343,7 @@ def idle_fields(config: Mapping[str, Any], stages: Sequence[tuple[StageConfig, S
 
 
 def _own(config: Mapping[str, Any], stage: StageConfig) -> Mapping[str, Any]:
-    """What the stage itself writes; the file, if it has no stages."""
+    """The keys that the stage itself writes; the file's, if it has no stages."""
     if not stage.prefix:
         return config
     own: Mapping[str, Any] = config["stages"][stage.prefix[1]]
@@ -375,7 +375,7 @@ def _idle(given: Experiment, stage: StageSpec) -> dict[FieldPath, str]:
 
 
 def _at(tree: Any, place: FieldPath) -> Any:
-    """What stands there; None if nothing does."""
+    """The value that stands there; None if none does."""
     for part in place:
         if not isinstance(tree, Mapping):
             return None

@@ -71,7 +71,7 @@ def _check_kernels(given: Mapping[str, Any], written: Trainer, host: Host, on_gp
 
 
 def _place(name: str, written: Trainer) -> FieldPath:
-    """Where the file has an argument of the engine: below `engine_args`, `trainer`, or verl's own tree."""
+    """The place where the file has an argument of the engine: below `engine_args`, `trainer`, or verl's own tree."""
     if name in written.engine_args:
         return (*_ARGS, name)
     if name in written.model_fields_set:

@@ -70,7 +70,7 @@ def check_tree(config: Mapping[str, Any], engine: str, notes: Notes) -> None:
 
 
 def _known_beside(name: str) -> str:
-    """What veRL has in the section of a key that it does not have."""
+    """The names that veRL has in the section of a key that it does not have."""
     section = name.rpartition(".")[0]
     known = keys_in(section) if section else []
     return f"leave it out; known here: {', '.join(known[:8])}" + (", ..." if len(known) > 8 else "") if known else _GONE

@@ -82,14 +82,14 @@ class RolloutCorrection(Section):
     rollout_is_batch_normalize: bool = False
     """True: multipliers are divided by their mean over the batch."""
     rollout_rs: str | None = None
-    """What is left out, as criteria by commas: token_k1..k3, seq_sum_k1..k3, seq_mean_k1..k3, seq_max_k2..k3."""
+    """The criteria of what is left out, by commas: token_k1..k3, seq_sum_k1..k3, seq_mean_k1..k3, seq_max_k2..k3."""
     rollout_rs_threshold: NumberOrText | None = None
     """A threshold for all criteria, or one for each, by commas; for k1 `low_high`, or high alone."""
     bypass_mode: Annotated[bool | None, Upstream("verl's default is false.")] = None
     """True: the old log-probabilities are the rollouts'; false: recomputed ones; none: as `bypass_old_logprobs` says,
     if it is written, else recomputed."""
     loss_type: Annotated[Literal["ppo_clip", "reinforce"], word()] = "ppo_clip"
-    """With `bypass_mode`: PPO's clipped ratio, or REINFORCE, where the ratio is a weight alone."""
+    """The loss with `bypass_mode`: PPO's clipped ratio, or REINFORCE, where the ratio is a weight alone."""
     old_logprobs: Annotated[Literal["rollout", "recomputed", "approximated"] | None, word()] = None
     """rftd's own: the log-probabilities that the loss takes its ratio to; it wins over `bypass_mode`."""
     corrections: list[Correction] = []
