@@ -135,7 +135,7 @@ class Algorithm(Section):
     sample_strategy: Annotated[
         str | None, word(warmup="default"), Upstream("The guide's release calls `default` `warmup`.")
     ] = None
-    """How a batch is put together: `default`, `staleness_control`, or `mix` with rows of an expert; none: the
+    """The making of a batch: `default`, `staleness_control`, or `mix` with rows of an expert; none: the
     algorithm's."""
     sample_strategy_args: LaidOver | None = None
     """Arguments of `sample_strategy`, laid over its own."""
@@ -166,7 +166,7 @@ class Algorithm(Section):
         | None,
         Upstream("Not written, it is `token-mean` for every algorithm."),
     ] = None
-    """How the losses of tokens become one; none: the algorithm's."""
+    """The way in which losses of tokens become one; none: the algorithm's."""
     loss_scale_factor: Annotated[float | None, Field(gt=0)] = None
     """The divisor of `seq-mean-token-sum-norm`."""
     enable_router_replay: bool = refused(False, why="the experts that a token took are not recorded")

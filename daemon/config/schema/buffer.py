@@ -110,9 +110,9 @@ class RolloutArgs(Section):
     repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] | None = None
     """Above 1, tokens that are in the text already become less likely; none: `model.repetition_penalty`."""
     presence_penalty: Annotated[float, Field(ge=-HIGHEST_PENALTY, le=HIGHEST_PENALTY)] = 0.0
-    """What the logits of tokens that are in the response already lose."""
+    """The amount that logits of tokens lose which are in the response already."""
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-HIGHEST_BIAS, le=HIGHEST_BIAS)]] = {}
-    """What is added to the logit of a token, by its id."""
+    """The amount that is added to the logit of a token, by its id."""
     ignore_eos: bool = False
     """True: a response goes on behind the end of its text, to its full length."""
     n: Count = harmless(1, why="repeat_times says how often a task is tried")
@@ -161,7 +161,7 @@ class Taskset(Section):
     """Rollouts of one held-out task; none: 1. How often a training task is tried is `algorithm.repeat_times`."""
     total_epochs: Count | None = refused(None, why=_EPOCHS, fix=_AS_ALL, same_as="buffer.total_epochs")
     max_retry_times: Annotated[Natural, Upstream("It counts attempts at reading the storage.")] = 3
-    """How often a rollout is leased again because its explorer reported no progress on it."""
+    """The number of times that a rollout is leased again because its explorer reported no progress on it."""
     max_retry_interval: Seconds = harmless(1.0)
     enable_progress_bar: bool = harmless(False, why="rftd watch shows the progress")
     limit_rows: Count | None = None
@@ -177,7 +177,7 @@ class ReplayBuffer(Section):
     """The priority of experiences: `linear_decay` (new weights first, less with each use), `decay_limit_randomization`,
     `tag`, or one of a third party."""
     reuse_cooldown_time: Annotated[float, Field(ge=0), InUnit("s")] | None = None
-    """How long a trained experience rests before it may be trained again; none: it is trained once."""
+    """The time for which a trained experience rests before it may be trained again; none: it is trained once."""
     priority_fn_args: Args = {"decay": 2.0}
     """Arguments of `priority_fn`, laid over its own."""
 
@@ -243,7 +243,7 @@ class Buffer(Section):
     train_batch_size: Natural = 0
     """Experiences, or rows of a dataset, in one training step; 0 = batch_size * repeat_times, and required for rows."""
     total_epochs: Count = 1
-    """How often the tasks or rows are gone over, where `total_steps` is not given."""
+    """The number of times that tasks or rows are gone over, where `total_steps` is not given."""
     total_steps: Steps | None = None
     """The number of steps, which wins over total_epochs."""
     explorer_input: ExplorerInput = section(ExplorerInput)

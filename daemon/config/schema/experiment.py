@@ -124,7 +124,7 @@ class Synchronizer(Section):
     """`synchronizer`."""
 
     sync_method: Annotated[Method, Upstream("`nccl` runs where it is not written, too.")] = "nccl"
-    """How weights reach the explorers: `checkpoint` by files, `memory` by a shared mapping, `nccl` from GPU to GPU, or
+    """The way of weights to explorers: `checkpoint` by files, `memory` by a shared mapping, `nccl` from GPU to GPU, or
     a weight channel of a third party by its name."""
     sync_style: Style = "fixed"
     """When explorers take new weights: at fixed steps, at either side's wish, or whenever there are any."""
