@@ -20,11 +20,6 @@ from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SyncSpec
 from rftd.workers.devices.host import Host
 
-_SMALL: Final = ("torch", "fake")
-"""Engines of which a second one for evaluations is affordable, so that neither waits for the other's weights.
-
-In a deterministic run the torch engine's tokens depend, to the last bit, on its number of slots, which differs.
-"""
 ROLLOUT_ARGS: Final[FieldPath] = ("explorer", "rollout_model", "extra_engine_args")
 _OURS: Final = "RFTD_"
 _CODE: Final = re.compile(
@@ -61,7 +56,7 @@ def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> Rollout
         needs=resolve_needs(model, chosen, notes),
         environment=tuple(sorted(given.env_vars.keys() - plain.keys())),
         environment_values=plain,
-        eval_engine=given.eval_engine or ("own" if chosen.engine in _SMALL else "shared"),
+        eval_engine=given.eval_engine or ("own" if experiment.deterministic else "shared"),
     )
 
 
