@@ -14,7 +14,7 @@ from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongVal
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
 from rftd.daemon.config.resolve.gpu_shares import gpus_beside
 from rftd.daemon.config.resolve.model import LengthLimits
-from rftd.daemon.config.resolve.rollout_engine import check_arguments
+from rftd.daemon.config.resolve.rollout_engine import check_arguments, check_hang
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import AuxiliaryModel
 from rftd.streams.auxiliary import SERVICE, AuxiliarySpec
@@ -45,7 +45,10 @@ def resolve_auxiliary(
     for place, given in enumerate(experiment.explorer.auxiliary_models):
         path: FieldPath = ("explorer", "auxiliary_models", place)
         spec = _spec(experiment, given, lengths, path, notes)
-        spec = _at_service(given, spec, path, notes) if spec.served else _with_engine(given, spec, host, path, notes)
+        if spec.served:
+            spec = _at_service(given, spec, path, notes)
+        else:
+            spec = _with_engine(given, spec, experiment.explorer.max_timeout, host, path, notes)
         _warn_idle(given, spec, path, notes)
         explorers = experiment.explorer.rollout_model.engine_num
         if not spec.served and "engine_num" in given.model_fields_set and given.engine_num != explorers:
@@ -144,9 +147,9 @@ def _variable(value: Any) -> str:
 
 
 def _with_engine(
-    given: AuxiliaryModel, spec: AuxiliarySpec, host: Host, path: FieldPath, notes: Notes
+    given: AuxiliaryModel, spec: AuxiliarySpec, max_timeout_s: float, host: Host, path: FieldPath, notes: Notes
 ) -> AuxiliarySpec:
-    """The model with an engine in each explorer."""
+    """The model with an engine in each explorer, whose rollouts end after `max_timeout_s`."""
     where = (*path, "engine_type")
     if not given.model_path and spec.engine != "fake":
         fix = f"write the model's folder, or engine_type: {SERVICE} and where it is served"
@@ -158,6 +161,7 @@ def _with_engine(
     arguments = (*path, "extra_engine_args")
     args, lifted = lifted_counts(given.extra_engine_args, ("threads",), arguments, notes)
     check_arguments(spec.engine, args, arguments, notes)
+    check_hang(spec.engine, args, max_timeout_s, arguments, notes)
     served_elsewhere = f"serve it by itself, and write engine_type: {SERVICE}"
     needs = EngineNeeds(gpu_memory_utilization=given.gpu_memory_utilization, enforce_eager=given.enforce_eager)
     if spec.engine == "vllm":

@@ -13,7 +13,13 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Notes, WrongValue
 from rftd.daemon.config.resolve.arguments import lifted_counts
 from rftd.daemon.config.resolve.bench import with_service
-from rftd.daemon.config.resolve.rollout_engine import check_arguments, choose_engine, resolve_dtype, resolve_needs
+from rftd.daemon.config.resolve.rollout_engine import (
+    check_arguments,
+    check_hang,
+    choose_engine,
+    resolve_dtype,
+    resolve_needs,
+)
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.auxiliary import SERVICE
@@ -42,6 +48,7 @@ def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> Rollout
     plain = _plain_variables(given.env_vars, notes)
     args, lifted = lifted_counts(model.extra_engine_args, ("threads",), ROLLOUT_ARGS, notes)
     check_arguments(chosen.engine, args, ROLLOUT_ARGS, notes)
+    check_hang(chosen.engine, args, given.max_timeout, ROLLOUT_ARGS, notes)
     if chosen.engine == SERVICE:
         args = with_service(experiment, args)
     return RolloutSpec(

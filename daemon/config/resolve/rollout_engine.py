@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import FieldError, Notes, UnknownField, Unsupported, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct
 from rftd.daemon.config.resolve.bench import check_external
@@ -19,6 +20,7 @@ from rftd.workers.rollout.engines.registry import ENGINES, arguments_of
 from rftd.workers.rollout.engines.vllm.arguments import START_S
 from rftd.workers.rollout.engines.vllm.async_engine_args import ASYNC_ENGINE_ARGS
 from rftd.workers.rollout.engines.vllm.refused import REFUSED, misplaced, not_given
+from rftd.workers.rollout.engines.vllm.watchdog import HANG_S
 
 ON_CPU: Final = "float32"
 """The number format where no GPU computes and the file names none."""
@@ -58,6 +60,26 @@ def check_arguments(engine: str, arguments: dict[str, Any], path: FieldPath, not
         told = {name for name, _, _ in beside}
         arguments = {name: value for name, value in arguments.items() if name not in told}
     check_struct(arguments, kind, path, f"the {engine} engine", notes, beside=("threads",))
+
+
+def check_hang(engine: str, arguments: Mapping[str, Any], max_timeout_s: float, path: FieldPath, notes: Notes) -> None:
+    """Refuses a time without progress that every rollout's time-out ends before, and warns of the default's.
+
+    A rollout that ends takes its requests along: an engine without requests is none that hangs.
+    """
+    written = arguments.get("hang_timeout_s")
+    hang_s = HANG_S if written is None else written
+    # What is no number is refused as an argument.
+    if engine != "vllm" or not isinstance(hang_s, int | float) or not 0 < max_timeout_s <= hang_s:
+        return
+    where = (*path, "hang_timeout_s")
+    what = (
+        f"{hang_s:g} s, and explorer.max_timeout {max_timeout_s:g} s ends all rollouts of an engine that hangs before"
+    )
+    if written is None:
+        notes.warn(f"{show(where)} is {what} it is noticed: write a part of that time, or 0 to look for none")
+    else:
+        notes.wrong(where, f"is {what}", "write a part of that time, or raise explorer.max_timeout; 0 looks for none")
 
 
 def _kind(argument: str) -> type[FieldError]:

