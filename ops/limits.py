@@ -151,6 +151,8 @@ SNAPSHOT_INTERVAL_S: Final = 2.0
 """The least time between two snapshots."""
 REUSED_RECORDS_SIZE_BYTES: Final = 128 * MIB
 """Records of experiences that may be used again, kept by the trainer; what is older is read from the log anew."""
+EVAL_AT_ONCE: Final = 64
+"""The rows of evaluations that run at once on an engine of their own."""
 KEPT_WEIGHT_VERSIONS: Final = 4
 """Newest published versions whose files stay; older ones are retired once nothing pins them."""
 WEIGHTS_TRANSFER_S: Final = 60.0

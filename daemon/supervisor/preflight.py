@@ -29,6 +29,7 @@ from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.models.model_type import check_model_type, check_rotation
 from rftd.workers.rollout.auxiliary.auxiliary_stage import auxiliary_stage
 from rftd.workers.rollout.engines import registry as rollout_engines
+from rftd.workers.rollout.engines.shared_devices import check_shared_devices
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
 from rftd.workers.rollout.workflows.runner import check_names
@@ -240,6 +241,9 @@ def _check_models(stage: StageSpec, host: Host | None, found: Findings) -> None:
                     _model(path, field, trusted=trusted)
     if stage.kind != "train":
         _check_engine_runs(stage, host, found)
+        if host is not None:
+            with found.of(stage):
+                check_shared_devices(stage, host, deterministic=found.spec.deterministic)
     for number, auxiliary in enumerate(stage.auxiliary):
         if not auxiliary.served and auxiliary.engine != "fake":
             section = f"explorer.auxiliary_models[{number}]"

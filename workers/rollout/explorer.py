@@ -50,9 +50,6 @@ from rftd.workers.tasksets.taskset import OpenTasksets
 from rftd.workers.tasksets.tokenizer import Tokenizer
 from rftd.workers.weights.channel import as_ref
 
-EVAL_AT_ONCE = 64
-"""The rows of evaluations that run at once on an engine of their own."""
-
 
 class Explorer:
     """The explorer process of one experiment."""
@@ -133,7 +130,7 @@ class Explorer:
         places = [RolloutPlaces(each.rollout.concurrency) for each in spec.stages]
         eval_engine = self._eval_engine(spec, stage, engine)
         shared = isinstance(eval_engine, SharedEngine)
-        own_places = RolloutPlaces(EVAL_AT_ONCE)
+        own_places = RolloutPlaces(limits.EVAL_AT_ONCE)
         self._evaluator = Evaluator(
             eval_engine,
             tokenizer,
@@ -223,7 +220,7 @@ class Explorer:
             return SharedEngine(engine, self._gate, self._device)
 
         async def opened() -> RolloutEngine:
-            own = await open_engine(spec, stage, slots=EVAL_AT_ONCE, clock=self._member.clock)
+            own = await open_engine(spec, stage, slots=limits.EVAL_AT_ONCE, clock=self._member.clock)
             if self._turn is not None:
                 self._turn.share(own)
             return own

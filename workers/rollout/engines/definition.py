@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from rftd.streams.spec import ModelSpec, RolloutSpec
-from rftd.workers.devices.host import Host
+from rftd.workers.devices.device_memory import Need
+from rftd.workers.devices.host import Device, Host
 
 if TYPE_CHECKING:
     from rftd.ops.clock import Clock
@@ -66,6 +67,22 @@ class EnginePlan(Generic[A]):
     deterministic: bool = False
 
 
+class EngineMemory(NamedTuple):
+    """What one engine takes of one device, at least."""
+
+    device: Device
+    needs: tuple[Need, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """All of it."""
+        return sum(need.size_bytes for need in self.needs)
+
+
+def _unknown(plan: EnginePlan[Any]) -> EngineMemory | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class RolloutEngineDefinition(Generic[A]):
     """A rollout engine that can be opened."""
@@ -87,3 +104,5 @@ class RolloutEngineDefinition(Generic[A]):
 
     They may read files, and import nothing heavy: the daemon runs them, on a thread. What they cannot know passes.
     """
+    memory: Callable[[EnginePlan[A]], EngineMemory | None] = _unknown
+    """What the engine takes of a device, or None if that is not known: engines that share a device are summed."""

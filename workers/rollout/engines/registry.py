@@ -16,7 +16,7 @@ from rftd.ops.processors import threads_of
 from rftd.streams.spec import ExperimentSpec, RolloutSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.devices.host import Host
-from rftd.workers.rollout.engines.definition import EngineOpening, EnginePlan, RolloutEngineDefinition
+from rftd.workers.rollout.engines.definition import EngineMemory, EngineOpening, EnginePlan, RolloutEngineDefinition
 
 if TYPE_CHECKING:
     from rftd.ops.clock import Clock
@@ -69,22 +69,41 @@ def checks_of(stage: StageSpec, host: Host, *, deterministic: bool = False) -> I
 
     Each raises what it finds. There are none of an engine, or for arguments, that `check_engine` refuses.
     """
+    found = _planned(stage, host, deterministic, stage.rollout.concurrency)
+    if found is None:
+        return
+    engine, plan = found
+    for check in engine.checks:
+        yield partial(check, plan)
+
+
+def memory_of(stage: StageSpec, host: Host, *, deterministic: bool = False, slots: int = 0) -> EngineMemory | None:
+    """What the stage's engine takes of a device, for `slots` requests (0: as many as rollouts); None: nobody knows."""
+    found = _planned(stage, host, deterministic, slots or stage.rollout.concurrency)
+    if found is None:
+        return None
+    engine, plan = found
+    return engine.memory(plan)
+
+
+def _planned(
+    stage: StageSpec, host: Host, deterministic: bool, slots: int
+) -> tuple[RolloutEngineDefinition[Any], EnginePlan[Any]] | None:
     rollout = stage.rollout
     try:
         engine = lookup(rollout.engine)
         arguments = _arguments(engine, rollout)
     except ConfigError:
-        return
+        return None
     plan = EnginePlan(
         model=stage.model,
         rollout=rollout,
         arguments=arguments,
-        slots=rollout.concurrency,
+        slots=slots,
         host=host,
         deterministic=deterministic,
     )
-    for check in engine.checks:
-        yield partial(check, plan)
+    return engine, plan
 
 
 async def open_engine(experiment: ExperimentSpec, stage: StageSpec, *, slots: int, clock: Clock) -> RolloutEngine:

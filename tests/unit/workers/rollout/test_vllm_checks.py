@@ -16,7 +16,7 @@ from rftd.daemon.supervisor.preflight import preflight
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.engine_needs import EngineNeeds
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TrainerSpec
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TasksetSpec, TrainerSpec
 from rftd.workers.devices.host import ANY_HOST, Device, Host
 
 Folder = Callable[..., Path]
@@ -133,6 +133,33 @@ def test_heads_that_a_cpu_lacks_are_named_and_on_a_gpu_let_pass(folder: Folder) 
     preflight(experiment(folder(**mamba)), LAPTOP)
 
 
+@pytest.mark.parametrize(
+    ("heads", "cached", "parts", "says"),
+    [
+        (4, 2, 3, "4 heads, 2 of keys and values, which cannot be shared out among 3 GPUs"),
+        (12, 3, 4, "12 heads, 3 of keys and values"),
+        (4, 1, 8, "4 heads, 1 of"),
+    ],
+)
+def test_heads_that_cannot_be_shared_out_are_counted(
+    folder: Folder, heads: int, cached: int, parts: int, says: str
+) -> None:
+    made = folder(num_attention_heads=heads, num_key_value_heads=cached)
+    rollout = RolloutSpec(engine="vllm", needs=EngineNeeds(tensor_parallel_size=parts))
+    refused = refused_at("explorer.rollout_model.tensor_parallel_size", made, rollout, ANY_HOST)
+    assert says in refused.what
+    possible = int(str(refused.fix).removeprefix("write "))
+    preflight(experiment(made, RolloutSpec(engine="vllm", needs=EngineNeeds(tensor_parallel_size=possible))))
+    assert heads % possible == 0
+
+
+def test_one_head_of_keys_and_values_is_repeated_in_every_part(folder: Folder) -> None:
+    made = folder(num_attention_heads=8, num_key_value_heads=1)
+    preflight(experiment(made, RolloutSpec(engine="vllm", needs=EngineNeeds(tensor_parallel_size=4))))
+    latent = folder(num_attention_heads=8, num_key_value_heads=3, kv_lora_rank=16)
+    preflight(experiment(latent, RolloutSpec(engine="vllm", needs=EngineNeeds(tensor_parallel_size=4))))
+
+
 def weights_of(folder: Path, elements: int, name: str = "model.safetensors") -> None:
     """A safetensors file whose header says that it has so many weights; the file is sparse."""
     tensor = {"dtype": "BF16", "shape": [elements], "data_offsets": [0, 2 * elements]}
@@ -226,6 +253,70 @@ def test_the_torch_engine_has_its_sum_too(folder: Folder) -> None:
     on_cpu = RolloutSpec(engine="torch", dtype="bfloat16", concurrency=2, engine_args={"device": "cpu"})
     preflight(experiment(made, on_cpu), ONE_GPU)
     refused_at("model.model_path", made, RolloutSpec(engine="torch", dtype="float32"), ONE_GPU)
+
+
+def with_stage(spec: ExperimentSpec, **changes: Any) -> ExperimentSpec:
+    return msgspec.structs.replace(spec, stages=(msgspec.structs.replace(spec.stages[0], **changes),))
+
+
+def sum_refused(spec: ExperimentSpec, host: Host) -> ConfigError:
+    with pytest.raises(ConfigError) as refused:
+        preflight(spec, host)
+    return refused.value
+
+
+def test_engines_of_several_explorers_share_the_memory_of_a_host(folder: Folder) -> None:
+    made = folder(**LARGE)
+    weights_of(made, 4 << 30)
+    rollout = vllm(cache_bytes=3 << 30)
+    preflight(experiment(made, msgspec.structs.replace(rollout, explorers=2)), LAPTOP)
+    error = sum_refused(experiment(made, msgspec.structs.replace(rollout, explorers=4)), LAPTOP)
+    assert error.what == "4 explorers x (weights 8 GiB + cache 3 GiB) = 44 GiB > 32 GiB of 8 processors"
+    assert (error.field, str(error.fix).split(",")[0]) == ("explorer.rollout_model.engine_num", "lower it to 2")
+    on_two = Host(devices=(CPU, GPU, msgspec.structs.replace(GPU, index=1)), packages={"vllm": "0.31.0"})
+    own = msgspec.structs.replace(vllm(cache_bytes=3 << 30, devices=1), explorers=2)
+    preflight(experiment(made, own), on_two)
+    torch = RolloutSpec(engine="torch", dtype="bfloat16", concurrency=1, explorers=4)
+    assert "4 explorers x (weights 8 GiB + keys and values" in sum_refused(experiment(made, torch), LAPTOP).what
+
+
+def test_evaluation_with_an_engine_of_its_own_needs_its_memory_beside_the_rollouts(folder: Folder) -> None:
+    made = folder(**LARGE)
+    weights_of(made, 4 << 30)
+    rows = made.parent / "rows.jsonl"
+    rows.write_text('{"prompt": "1+1", "response": "2"}\n')
+    held_out = TasksetSpec(name="held-out", path=str(rows), workflow="math_workflow")
+    spec = with_stage(experiment(made, vllm(devices=1)), evals=(held_out,))
+    error = sum_refused(spec, ONE_GPU)
+    assert error.what == (
+        "0.9 of its memory 14.4 GiB + evaluation's own engine 14.4 GiB = 28.8 GiB > 16 GiB of NVIDIA T4"
+    )
+    assert (error.field, str(error.fix).split(",")[0]) == ("explorer.eval_engine", "write shared")
+    shared = msgspec.structs.replace(spec.stages[0].rollout, eval_engine="shared")
+    preflight(with_stage(spec, rollout=shared), ONE_GPU)
+    preflight(with_stage(spec, rollout=vllm(devices=1, gpu_memory_utilization=0.8), evals=()), ONE_GPU)
+    half = with_stage(spec, rollout=vllm(devices=1, gpu_memory_utilization=0.65))
+    assert "0.65 of its memory 10.4 GiB" in sum_refused(half, ONE_GPU).what
+
+
+def test_an_auxiliary_model_is_weighed_beside_the_engine_of_its_explorer(folder: Folder) -> None:
+    made = folder(**LARGE)
+    weights_of(made, 7 << 30)
+    judge = AuxiliarySpec(
+        name="judge",
+        engine="vllm",
+        path=str(made),
+        dtype="bfloat16",
+        max_model_len=1024,
+        needs=EngineNeeds(device="cpu"),
+    )
+    rollout = vllm(cache_bytes=4 << 30)
+    error = sum_refused(with_stage(experiment(made, rollout), auxiliary=(judge,)), LAPTOP)
+    assert error.what == "weights 14 GiB + cache 4 GiB + auxiliary model judge 15 GiB = 33 GiB > 32 GiB of 8 processors"
+    assert error.field == "explorer.auxiliary_models[0].engine_type"
+    preflight(with_stage(experiment(made, vllm(cache_bytes=3 << 30)), auxiliary=(judge,)), LAPTOP)
+    elsewhere = msgspec.structs.replace(judge, engine="external", base_url="https://j.test/v1")
+    preflight(with_stage(experiment(made, rollout), auxiliary=(elsewhere,)), LAPTOP)
 
 
 def test_everything_that_is_wrong_is_said_at_once_of_the_judge_too(folder: Folder) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
-from rftd.workers.rollout.engines.vllm.checks import check_architecture, check_heads, check_room
+from rftd.workers.rollout.engines.vllm.checks import check_architecture, check_heads, check_room, check_split, memory
 from rftd.workers.rollout.engines.vllm.refused import NEEDS, REFUSED, not_given
 from rftd.workers.rollout.engines.vllm.watchdog import HANG_S
 
@@ -101,5 +101,8 @@ async def _open(opening: EngineOpening[VllmArgs]) -> RolloutEngine:
 
 
 ENGINE: Final = RolloutEngineDefinition(
-    arguments=VllmArgs, open=_open, checks=(check_architecture, check_heads, check_room)
+    arguments=VllmArgs,
+    open=_open,
+    checks=(check_architecture, check_heads, check_split, check_room),
+    memory=memory,
 )

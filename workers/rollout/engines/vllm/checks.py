@@ -13,7 +13,7 @@ from rftd.workers.devices.engine_build import CPU_BUILD, CUDA_BUILD, EngineBuild
 from rftd.workers.devices.host import Device
 from rftd.workers.models.cached_tokens import least_cache_bytes
 from rftd.workers.models.model_type import causal_architectures, read_config
-from rftd.workers.rollout.engines.definition import EnginePlan
+from rftd.workers.rollout.engines.definition import EngineMemory, EnginePlan
 from rftd.workers.rollout.engines.vllm.architectures import CPU_HEADS, KNOWN, NOT_CARRIED, SIZED_HEADS
 
 _FIELD: Final = "model.model_path"
@@ -83,6 +83,38 @@ def check_heads(plan: EnginePlan[Any]) -> None:
         )
 
 
+def check_split(plan: EnginePlan[Any]) -> None:
+    """Raises ConfigError if the model's attention cannot be cut into as many parts as there are to be.
+
+    Fewer heads of keys and values than parts are repeated, each in as many parts as any other.
+    """
+    parts = max(1, plan.rollout.needs.tensor_parallel_size)
+    settings = settings_of(Path(plan.model.path))
+    heads = number_in(settings, "num_attention_heads", "n_head")
+    # Latent attention has no heads of keys and values, whatever config.json says.
+    cached = 0 if "kv_lora_rank" in settings else number_in(settings, "num_key_value_heads")
+    possible = [n for n in range(1, parts + 1) if not heads % n and not (cached and cached % n and n % cached)]
+    if possible[-1] != parts:
+        also = f", {cached} of keys and values" if cached else ""
+        raise ConfigError(
+            f"is {parts}, and the model has {heads} heads{also}, which cannot be shared out among {parts} GPUs",
+            field="explorer.rollout_model.tensor_parallel_size",
+            fix=f"write {possible[-1]}",
+        )
+
+
+def memory(plan: EnginePlan[Any]) -> EngineMemory | None:
+    """What the engine takes of its device: all of its share of a GPU, else weights and cache."""
+    device = _device(plan)
+    if device is None:
+        return None
+    given_bytes = _given_bytes(plan, device)
+    if given_bytes:
+        return EngineMemory(device, (_weights(plan), Need("cache", given_bytes)))
+    share = plan.rollout.needs.gpu_memory_utilization
+    return EngineMemory(device, (Need(f"{share:g} of its memory", int(share * device.memory_bytes)),))
+
+
 def check_room(plan: EnginePlan[Any]) -> None:
     """Raises ConfigError, with the sum, if weights and the cache of one longest text exceed what the engine is given.
 
@@ -92,21 +124,15 @@ def check_room(plan: EnginePlan[Any]) -> None:
     if device is None:
         return
     needs = plan.rollout.needs
-    on_gpu = device.kind == "cuda"
-    folder = Path(plan.model.path)
-    settings = settings_of(folder)
-    # Packed weights are smaller than what they stand for.
-    element_bytes = 1 if "quantization_config" in settings else _element_bytes(plan.rollout.dtype)
-    weights = Need("weights", elements_of(folder) * element_bytes // needs.tensor_parallel_size)
     kept = "auto" if "kv_cache_dtype" not in plan.arguments.vllm else str(plan.arguments.vllm["kv_cache_dtype"])
     cached_bytes = least_cache_bytes(
-        settings,
+        settings_of(Path(plan.model.path)),
         plan.model.max_model_len,
         _element_bytes(plan.rollout.dtype) if kept == "auto" else 1,
         spread=needs.tensor_parallel_size,
     )
     cache = Need(f"cache of one sequence of {plan.model.max_model_len} tokens", cached_bytes)
-    given_bytes = plan.arguments.kv_cache_memory_bytes or (0 if on_gpu else CPU_CACHE_BYTES)
+    given_bytes = _given_bytes(plan, device)
     if given_bytes:
         if cache.size_bytes > given_bytes:
             raise ConfigError(
@@ -114,10 +140,22 @@ def check_room(plan: EnginePlan[Any]) -> None:
                 field=_CACHE_FIELD,
                 fix=f"set it to {cache.size_bytes} at least, or lower model.max_model_len",
             )
-        _check_sum([weights, Need("cache", given_bytes)], device, 1.0, _CACHE_FIELD, "lower it")
+        _check_sum([_weights(plan), Need("cache", given_bytes)], device, 1.0, _CACHE_FIELD, "lower it")
     else:
         share = needs.gpu_memory_utilization
-        _check_sum([weights, cache], device, share, "explorer.rollout_model.gpu_memory_utilization", "raise it")
+        _check_sum([_weights(plan), cache], device, share, "explorer.rollout_model.gpu_memory_utilization", "raise it")
+
+
+def _given_bytes(plan: EnginePlan[Any], device: Device) -> int:
+    """The size of the cache; 0 if it is what is left of a share of the device."""
+    return int(plan.arguments.kv_cache_memory_bytes) or (0 if device.kind == "cuda" else CPU_CACHE_BYTES)
+
+
+def _weights(plan: EnginePlan[Any]) -> Need:
+    folder = Path(plan.model.path)
+    # Packed weights are smaller than what they stand for.
+    element_bytes = 1 if "quantization_config" in settings_of(folder) else _element_bytes(plan.rollout.dtype)
+    return Need("weights", elements_of(folder) * element_bytes // plan.rollout.needs.tensor_parallel_size)
 
 
 def _check_sum(needs: list[Need], device: Device, share: float, field: str, first: str) -> None:
