@@ -17,8 +17,9 @@ class WatchedWorker(RolloutWorker):
 
     rollout_steps: list[tuple[float, float]]
     rollout_copied: int
+    rollout_opened: int
 
-    def prepare_rollouts(self, folder: str) -> str:
+    def prepare_rollouts(self, folder: str) -> int:
         """Begins to note, besides."""
         runner = self.model_runner
         self.rollout_copied = 0
@@ -45,7 +46,16 @@ class WatchedWorker(RolloutWorker):
 
         runner.execute_model = begins(runner.execute_model)
         runner.sample_tokens = ends(runner.sample_tokens)
-        return super().prepare_rollouts(folder)
+        pid = super().prepare_rollouts(folder)
+        self.rollout_opened = 0
+        whole = self.rollout_weights._whole
+
+        def opened(*given: Any) -> Any:
+            self.rollout_opened += 1
+            return whole(*given)
+
+        self.rollout_weights._whole = opened  # type: ignore[method-assign]
+        return pid
 
     def swap_rollout_weights(self) -> dict[str, Any]:
         """Counts the numbers that are copied, besides."""
@@ -57,6 +67,11 @@ class WatchedWorker(RolloutWorker):
     def rollout_numbers_copied(self) -> int:
         """How many numbers all swaps copied while nothing was drawn."""
         return self.rollout_copied
+
+    def rollout_share(self) -> tuple[int, int]:
+        """The number of attention heads that this process computes, and how often it opened weights."""
+        runner = self.model_runner
+        return runner.model_config.get_num_attention_heads(runner.parallel_config), self.rollout_opened
 
     def rollout_step_times(self) -> list[tuple[float, float]]:
         """When each step since the last call began and ended, by the machine's monotonic clock."""

@@ -32,6 +32,36 @@ seen.end()
 assert len(seen.ended()) == 2
 print("ended")
 """
+LOSES = """
+import multiprocessing, os, signal, subprocess, time
+from rftd.workers.rollout.engines.vllm import processes
+
+def core(pids):
+    children = [subprocess.Popen(["sleep", "600"]) for _ in range(3)]
+    pids.put([child.pid for child in children])
+    for child in children:
+        child.wait()
+    time.sleep(600)
+
+context = multiprocessing.get_context("fork")
+pids = context.Queue()
+seen = processes.EngineProcesses()
+context.Process(target=core, args=(pids,), name="EngineCore").start()
+compiler, *workers = pids.get()
+seen.look()
+seen.need(workers)
+os.kill(compiler, signal.SIGKILL)
+while not seen.ended():
+    pass
+assert not seen.lost
+os.kill(workers[1], signal.SIGKILL)
+while len(seen.ended()) < 2:
+    pass
+assert seen.lost
+seen.end()
+assert len(seen.ended()) == 4
+print("ended")
+"""
 FIRST = f"""
 import ctypes, subprocess, sys
 # Whose parent dies is a child of this one from then on.
@@ -44,6 +74,11 @@ sys.exit(subprocess.Popen([sys.executable, "-P", "-c", {EXPLORER!r}]).wait())
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process have others' children")
 def test_processes_whose_status_nobody_collects_are_not_waited_for() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", FIRST], capture_output=True, timeout=120, text=True)
+    assert done.stdout == "ended\n", done.stderr
+
+
+def test_an_engine_is_lost_with_one_of_its_workers_and_not_with_a_child_that_ends_of_itself() -> None:
+    done = subprocess.run([sys.executable, "-P", "-c", LOSES], capture_output=True, timeout=120, text=True)
     assert done.stdout == "ended\n", done.stderr
 
 

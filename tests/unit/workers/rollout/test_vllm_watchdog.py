@@ -109,6 +109,7 @@ class Processes:
 
     def __init__(self) -> None:
         self.gone: list[str] = []
+        self.lost = False
         self.killed = False
 
     def ended(self) -> list[str]:
@@ -141,8 +142,20 @@ async def test_an_idle_engine_of_which_a_process_ends_says_so_by_itself() -> Non
     await until(lambda: bool(engine.stats().error))
     with pytest.raises(WorkError, match="vLLM's engine died: process 12 ended"):
         check_lives(engine)
+    assert not processes.killed, "vLLM ends the others by itself"
     await engine.close()
     assert "12 ended" in engine.stats().error
+
+
+async def test_a_worker_that_ends_is_noticed_before_vllm_says_so_and_no_other_is_left_waiting_for_it() -> None:
+    processes = Processes()
+    engine = engine_of(SimpleNamespace(errored=False, shutdown=lambda timeout: None), processes, timeout_s=0.0)
+    processes.gone = ["12"]
+    processes.lost = True
+    await until(lambda: processes.killed)
+    with pytest.raises(WorkError, match="vLLM's engine died: process 12 ended"):
+        check_lives(engine)
+    await engine.close()
 
 
 async def test_a_hanging_engine_fails_its_requests_and_ends_its_processes() -> None:

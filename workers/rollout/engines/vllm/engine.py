@@ -88,7 +88,7 @@ class VllmRolloutEngine:
             engine.watch(hang_timeout_s, clock)
             for token in biased:
                 form.check_token(token)
-            await engine._call("prepare_rollouts", folder)
+            processes.need(await engine._call("prepare_rollouts", folder, all_workers=True))
             # vLLM asks its process for them with the first request, and would wait for ever if that hangs by then.
             await engine._answer_of(llm.get_supported_tasks())
         except BaseException:
@@ -107,17 +107,19 @@ class VllmRolloutEngine:
 
     async def _watched(self, watchdog: Watchdog) -> None:
         trouble = await watchdog.trouble()
-        if not trouble.quiet_s:
+        if trouble.quiet_s:
+            self._failed(trouble.error(self._processes.states()))
+            self._hangs = True
+        else:
             self._died(None)
-            return
-        self._failed(trouble.error(self._processes.states()))
-        self._hangs = True
-        # At once, and without asking: what hangs would not listen, and keeps the device's memory.
+            if not self._processes.lost:
+                return  # they end by themselves
+        # At once, and without asking: what hangs, or waits for what ended, would not listen, and keeps the memory.
         await asyncio.to_thread(self._processes.kill)
 
     def _vitals(self) -> Vitals:
         return Vitals(
-            dead=bool(self._llm.errored),
+            dead=bool(self._llm.errored) or self._processes.lost,
             work=len(self._flights) + self._calls,
             tokens_total=self._counters.tokens_total,
             progress=(self._counters.progress, self._answered),
@@ -221,7 +223,7 @@ class VllmRolloutEngine:
         await asyncio.to_thread(self._stop)
 
     def _stop(self) -> None:
-        if self._hangs or self._processes.ended():
+        if self._hangs or self._processes.lost:
             # What outlives a process of its engine waits for it until a time-out, and keeps the memory meanwhile.
             self._processes.kill()
         self._llm.shutdown(timeout=GRACE_S)

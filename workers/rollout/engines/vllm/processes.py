@@ -53,6 +53,7 @@ class EngineProcesses:
     def __init__(self) -> None:
         self._before = {child.pid for child in multiprocessing.active_children()}
         self._seen: dict[int, psutil.Process] = {}
+        self._needed: set[int] = set()
 
     async def started(self, start: Callable[[], T], timeout_s: float) -> T:
         """What `start` gives, run on a thread. Raises RolloutError if it takes longer, or fails."""
@@ -85,6 +86,19 @@ class EngineProcesses:
                 process = psutil.Process(child.pid)
                 for each in (process, *process.children(recursive=True)):
                     self._seen.setdefault(each.pid, each)
+                self._needed.add(child.pid)
+
+    def need(self, workers: Iterable[int]) -> None:
+        """Takes note of the worker processes, without any of which nothing is drawn.
+
+        Others come and go: a compiler, for example.
+        """
+        self._needed.update(pid for pid in workers if pid in self._seen)
+
+    @property
+    def lost(self) -> bool:
+        """True once one that is needed has ended. vLLM itself says so only after the others were given time to end."""
+        return any(not _lives(self._seen[pid]) for pid in self._needed)
 
     @property
     def pids(self) -> tuple[int, ...]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+import os
+from typing import Any, Final
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.rollout.engines.vllm.checks import CPU_CACHE_BYTES
+
+_BINDING: Final = "VLLM_CPU_OMP_THREADS_BIND"
+_SHARED_NODES: Final = "VLLM_CPU_SIM_MULTI_NUMA"
 
 
 def start(arguments: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
@@ -28,6 +32,7 @@ def start(arguments: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
         arguments.pop("gpu_memory_utilization", None)
         arguments.setdefault("kv_cache_memory_bytes", CPU_CACHE_BYTES)
         arguments["enforce_eager"] = True
+        share_cores(int(arguments.get("tensor_parallel_size", 1)))
     counters = EngineCounters()
     llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[counters])
     config = llm.model_config.hf_text_config
@@ -37,3 +42,24 @@ def start(arguments: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
     flat = (end for each in ends for end in (each if isinstance(each, list | tuple) else [each]))
     known = frozenset(end for end in flat if isinstance(end, int))
     return llm, counters, RequestForm(config.vocab_size, arguments["max_model_len"], known)
+
+
+def share_cores(workers: int) -> None:
+    """Lets vLLM's worker processes share the cores of a memory node, if there are more of them than such nodes.
+
+    By itself its CPU build gives each a memory node of its own. Raises ConfigError if there are fewer cores than
+    workers. Whoever has set vLLM's own variable has said which cores each has.
+    """
+    from vllm.utils.cpu_resource_utils import get_allowed_cpu_list
+
+    if workers == 1 or os.environ.get(_BINDING, "auto") != "auto":
+        return
+    cores = get_allowed_cpu_list()
+    if len(cores) < workers:
+        raise ConfigError(
+            f"is {workers}, of which each computes on a core of its own, and vLLM may use {len(cores)}",
+            field="explorer.rollout_model.tensor_parallel_size",
+            fix=f"write {len(cores)} or less",
+        )
+    if len({core.numa_node for core in cores}) < workers:
+        os.environ[_SHARED_NODES] = "1"

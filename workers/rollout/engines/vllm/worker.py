@@ -6,6 +6,7 @@ thread, while the worker goes on generating, and on a CPU packed there too; only
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -64,8 +65,8 @@ class RolloutWorker:
     model_runner: Any
     rollout_weights: OpenedWeights
 
-    def prepare_rollouts(self, folder: str) -> str:
-        """Sets the sampler, and learns what the weights of the model in `folder` consist of; answers the device.
+    def prepare_rollouts(self, folder: str) -> int:
+        """Sets the sampler, and learns what the weights of the model in `folder` consist of; answers its process id.
 
         Raises RolloutError for a model runner that would not use the sampler.
         """
@@ -84,7 +85,7 @@ class RolloutWorker:
         # Nothing else holds the addresses of a CPU's tensors; on other devices graphs do, and layers are not packed.
         packs = runner.device.type == "cpu" and runner.lora_config is None and PackedWeights.possible(model)
         self.rollout_weights = OpenedWeights(Path(folder), runner.device, model if packs else None)
-        return str(runner.device)
+        return os.getpid()
 
     def open_rollout_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
         """Begins to open and verify the weights, and answers as below; nothing that is in use changes."""
