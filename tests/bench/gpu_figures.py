@@ -24,9 +24,11 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 import numpy as np
@@ -74,6 +76,9 @@ class Scale:
     requests: int
     rounds: int
     matmul: int
+
+
+TINY: Final = Scale("cpu", 16, (8, 24), 4, 2, 64)
 
 
 def make_model(folder: Path, name: str) -> Path:
@@ -178,14 +183,26 @@ class Publications:
         )
 
 
+@asynccontextmanager
+async def opened(spec: ExperimentSpec, scale: Scale) -> AsyncIterator[RolloutEngine]:
+    """The engine of the experiment."""
+    engine: RolloutEngine = await open_engine(spec, spec.stages[0], slots=scale.requests, clock=SystemClock())
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+Opened: TypeAlias = Callable[[ExperimentSpec, Scale], AbstractAsyncContextManager[RolloutEngine]]
+
+
 async def rollouts(
-    spec: ExperimentSpec, scale: Scale, publications: Publications, vocabulary: int
+    spec: ExperimentSpec, scale: Scale, publications: Publications, vocabulary: int, opened: Opened
 ) -> tuple[dict[str, Any], list[tuple[GenerationRequest, Generation]]]:
     """Figures of a rollout engine, and what it drew with the published weights."""
     began_s = time.perf_counter()
-    engine: RolloutEngine = await open_engine(spec, spec.stages[0], slots=scale.requests, clock=SystemClock())
-    opened_s = time.perf_counter() - began_s
-    try:
+    async with opened(spec, scale) as engine:
+        opened_s = time.perf_counter() - began_s
         await engine.load_weights(publications.next())
         await asyncio.gather(*map(engine.generate, requests_of(scale, vocabulary, 0)))  # warms up
         asked = requests_of(scale, vocabulary, 1)
@@ -200,8 +217,6 @@ async def rollouts(
         loaded_s = time.perf_counter() - began_s
         ended_s = time.perf_counter()
         await running
-    finally:
-        await engine.close()
     gaps = np.diff(watched.times_s)
     # The pause that a swap makes is the longest gap that has the end of the update within it or close by.
     near = [gap for gap, at in zip(gaps, watched.times_s[1:], strict=True) if abs(at - ended_s) < max(1.0, loaded_s)]
@@ -290,7 +305,9 @@ def training(
     }
 
 
-def measured(name: str, engines: list[str], scale: Scale, folder: Path) -> dict[str, Any]:
+async def measured(
+    name: str, engines: Sequence[str], scale: Scale, folder: Path, opened: Opened = opened
+) -> dict[str, Any]:
     """All figures of one model."""
     model = make_model(folder / "model", name)
     trainer = TorchTrainerEngine(threads=1)
@@ -302,7 +319,7 @@ def measured(name: str, engines: list[str], scale: Scale, folder: Path) -> dict[
     drawn: list[tuple[GenerationRequest, Generation]] = []
     for engine in engines:
         each = experiment_of(model, folder / "job", engine, scale)
-        found[engine], drawn = asyncio.run(rollouts(each, scale, publications, vocabulary))
+        found[engine], drawn = await rollouts(each, scale, publications, vocabulary, opened)
         found[engine] |= training(trainer, spec, scale, drawn)
     found["device_to_mapped_file_s"] = round(statistics.median(publications.times_s), 4)
     trainer.close()
@@ -325,7 +342,7 @@ def main() -> None:
     engines = asked.engines.split(",")
     left_out = [each for each in engines if each == "vllm" and importlib.util.find_spec("vllm") is None]
     if asked.tiny:
-        scale = Scale("cpu", 16, (8, 24), 4, 2, 64)
+        scale = TINY
         models = ["tiny"]
     else:
         scale = Scale("cuda", 512, (1024, 2048), asked.requests, 5, 8192)
@@ -334,7 +351,7 @@ def main() -> None:
     found = []
     for name in models:
         with tempfile.TemporaryDirectory() as folder:
-            found.append(measured(name, engines, scale, Path(folder)))
+            found.append(asyncio.run(measured(name, engines, scale, Path(folder))))
     device = torch.cuda.get_device_name() if scale.device == "cuda" else "cpu"
     tell({"device": device, "not_installed": left_out, "models": found})
 

@@ -21,11 +21,12 @@ from figures import tell
 
 ROOT = Path(__file__).parents[2]
 ALL = "tied, biases;untied, biases;tied, no biases;untied, no biases"
+TWO = "untied, no biases, two workers;tied, biases, two workers"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--models", default=ALL)
+    parser.add_argument("--models", default=f"{ALL};{TWO}")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "figures"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from synthetic.daemon.ray_cluster import ask_for_a_token
+from synthetic.models.vllm_starts import MOST, VllmStarts
 
 LONGEST_S = 1800.0
 
@@ -41,3 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def anyio_backend() -> str:
     """One event loop for a module, so that one engine serves all of its tests."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_starts() -> Iterator[None]:
+    """The last test fails if all of them together started more engines of vLLM than they may."""
+    starts = VllmStarts()
+    starts.start()
+    yield
+    count = starts.stop()
+    assert count <= MOST, f"{count} starts of vLLM: share an engine with other tests, as test_vllm_policy.py does"

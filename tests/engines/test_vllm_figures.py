@@ -1,28 +1,48 @@
-"""The bench of a GPU runs its path of vLLM with a tiny model on a CPU."""
+"""The bench of a GPU runs its path of vLLM with a tiny model on a CPU; its engine is the one that is closed at work."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-SCRIPT = Path(__file__).parents[1] / "bench" / "gpu_figures.py"
+import pytest
+
+from rftd.streams.spec import ExperimentSpec
+from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.engines.contract.bench import EngineBench
+from rftd.workers.rollout.engines.contract.checks import closing_ends_what_runs
+
+BENCH = Path(__file__).parents[1] / "bench"
 
 
-def test_its_figures_of_vllm_are_all_measured() -> None:
-    command = [sys.executable, "-P", str(SCRIPT), "--tiny", "--engines", "vllm"]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500, check=False)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    (model,) = told["models"]
-    vllm = model["vllm"]
+@pytest.fixture
+def gpu_figures(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import gpu_figures
+
+    return gpu_figures
+
+
+@pytest.mark.anyio
+async def test_its_figures_of_vllm_are_all_measured(gpu_figures: Any, tmp_path: Path) -> None:
+    @asynccontextmanager
+    async def closed_at_work(spec: ExperimentSpec, scale: Any) -> AsyncIterator[RolloutEngine]:
+        async with gpu_figures.opened(spec, scale) as engine:
+            yield engine
+
+            async def opened() -> RolloutEngine:
+                return engine
+
+            model = Path(spec.stages[0].model.path)
+            await closing_ends_what_runs(EngineBench(opened, tmp_path / "published", (model, model)))
+
+    told = await gpu_figures.measured("tiny", ["vllm"], gpu_figures.TINY, tmp_path, closed_at_work)
+    vllm = told["vllm"]
     for name in ("open_s", "tokens_per_s", "into_running_engine_s", "trained_tokens_per_s", "of_matmul"):
         assert vllm[name] > 0, name
     assert vllm["longest_gap_near_update_ms"] > 0
-    assert model["device_to_mapped_file_s"] > 0
+    assert told["device_to_mapped_file_s"] > 0
     # bfloat16 on both sides.
     assert vllm["mismatch"]["mismatch/k3/max"] < 1e-2
-    assert (told["not_installed"], "torch" in model) == ([], False)

@@ -8,10 +8,8 @@ import os
 import random
 import re
 import signal
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,69 +19,35 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from synthetic.models.policy_bench import CLOSE, SLOTS, PolicyBench, opened_bench
 from synthetic.models.scripted_engine import asking, message_of, running_endpoint, user
-from synthetic.models.vllm_engines import MAX_MODEL_LEN, MODELS, Policies, ask, opened_as_auxiliary, prompts, stays
+from synthetic.models.vllm_engines import KINDS, MAX_MODEL_LEN, ask, prompts, stays, workers_of
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
 from rftd.streams.spec import ModelSpec, SamplingSpec
-from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryModel
 from rftd.workers.rollout.engine import Generation, GenerationRequest
+from rftd.workers.rollout.engines.contract.checks import MODEL_CHECKS, Check
 from rftd.workers.rollout.rewards.reward import RewardResult
 from rftd.workers.tasksets.hf_tokenizer import open_tokenizer
 from rftd.workers.tasksets.message import Message
 from rftd.workers.weights.adapter import A, B
-from rftd.workers.weights.channel import WeightsRef
 
 if TYPE_CHECKING:
     from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
 
-SLOTS = 128
 UPDATES = 20
-CLOSE = 1e-4
-"""Of log-probabilities in float32, by other kernels than transformers'."""
-KINDS = os.environ.get("RFTD_ENGINE_MODELS", "tied, biases;untied, no biases").split(";")
-"""An engine starts for each: the bench asks for all four."""
+"""Of one worker process. Two wait for each other at every layer, which on a busy machine takes many times as long."""
+ENGINES = os.environ.get("RFTD_ENGINE_MODELS", "tied, biases;untied, no biases, two workers").split(";")
+"""An engine starts for each: the bench asks for all."""
+ENDS = "closing_ends_what_runs"
+"""The check of the contract that ends an engine; here it is struck instead. It is made in test_vllm_figures.py."""
 
 
-@dataclass(frozen=True)
-class Bench:
-    engine: VllmRolloutEngine
-    policies: Policies
-    kind: str
-    judge: AuxiliaryModel
-    """The engine was opened for this auxiliary model, as an explorer does."""
-    figures: dict[str, float] = field(default_factory=dict)
-    """What was measured, for tests/bench/vllm_policy.py: the largest of each."""
-
-    def check_close(self, what: str, request: GenerationRequest, drawn: Generation) -> None:
-        """Each log-probability is transformers' own."""
-        error = self.policies.error(request, drawn)
-        self.note(f"largest log-probability error: {what}", error)
-        assert error <= CLOSE
-
-    def note(self, what: str, value: float) -> None:
-        self.figures[what] = max(value, self.figures.get(what, 0.0))
-
-    async def load(self, update: WeightsRef, what: str) -> None:
-        began_s = time.monotonic()
-        assert await self.engine.load_weights(update) == update.checksum
-        assert await self.engine._call("rollout_numbers_copied") == 0, "layers change places; they are packed before"
-        self.note(f"longest update, ms: {what}", 1000 * (time.monotonic() - began_s))
-
-
-@pytest.fixture(scope="module", params=[kind for kind in MODELS if kind in KINDS])
-async def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
-    policies = Policies(tmp_path_factory.mktemp("policies"), request.param)
-    async with AsyncExitStack() as stack:
-        began_s = time.monotonic()
-        endpoint = await stack.enter_async_context(running_endpoint())
-        policies.publish(0)
-        opening = opened_as_auxiliary(policies.base, endpoint, slots=SLOTS)
-        judge, engine = await stack.enter_async_context(opening)
-        made = Bench(engine, policies, request.param, judge)
-        made.note("seconds until the first response", time.monotonic() - began_s)
+@pytest.fixture(scope="module", params=[kind for kind in KINDS if kind in ENGINES])
+async def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[PolicyBench]:
+    async with opened_bench(tmp_path_factory.mktemp("policies"), request.param) as made:
         yield made
         if "RFTD_ENGINE_FIGURES" in os.environ:
             append_figures(Path(os.environ["RFTD_ENGINE_FIGURES"]), {"model": request.param, **made.figures})
@@ -92,6 +56,11 @@ async def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 def append_figures(path: Path, figures: dict[str, object]) -> None:
     with path.open("a") as file:
         file.write(json.dumps(figures) + "\n")
+
+
+def updates_of(bench: PolicyBench) -> int:
+    """The number of updates of one test."""
+    return UPDATES // workers_of(bench.kind) ** 2
 
 
 async def drawn(engine: VllmRolloutEngine, requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -105,7 +74,7 @@ async def until(condition: Any) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_auxiliary_model_answers_from_the_weights_of_its_folder(bench: Bench) -> None:
+async def test_an_auxiliary_model_answers_from_the_weights_of_its_folder(bench: PolicyBench) -> None:
     """The first test: those after it load other weights."""
     question = Message("user", "2+3=")
     tokenizer = open_tokenizer(bench.policies.base)
@@ -123,7 +92,7 @@ async def test_an_auxiliary_model_answers_from_the_weights_of_its_folder(bench: 
 
 
 @pytest.mark.anyio
-async def test_log_probabilities_are_the_policys_whatever_the_sampling(bench: Bench) -> None:
+async def test_log_probabilities_are_the_policys_whatever_the_sampling(bench: PolicyBench) -> None:
     chance = random.Random(7)
     requests = [
         ask(
@@ -144,7 +113,9 @@ async def test_log_probabilities_are_the_policys_whatever_the_sampling(bench: Be
 
 
 @pytest.mark.anyio
-async def test_a_response_held_to_a_schema_obeys_it_and_has_the_policys_own_log_probabilities(bench: Bench) -> None:
+async def test_a_response_held_to_a_schema_obeys_it_and_has_the_policys_own_log_probabilities(
+    bench: PolicyBench,
+) -> None:
     verdict = {"type": "object", "properties": {"points": {"enum": [1, 2, 3]}, "right": {"type": "boolean"}}}
     verdict |= {"required": ["points", "right"], "additionalProperties": False}
     schema = json.dumps(verdict)
@@ -187,7 +158,7 @@ async def test_a_response_held_to_a_schema_obeys_it_and_has_the_policys_own_log_
 
 
 @pytest.mark.anyio
-async def test_processed_log_probabilities_are_of_what_was_drawn_from(bench: Bench) -> None:
+async def test_processed_log_probabilities_are_of_what_was_drawn_from(bench: PolicyBench) -> None:
     """The token is certain if it is the only candidate or greedy; without any filter both log-probabilities are one."""
     engine = bench.engine
     certain, plain, greedy = await drawn(
@@ -207,14 +178,14 @@ async def test_processed_log_probabilities_are_of_what_was_drawn_from(bench: Ben
 
 
 @pytest.mark.anyio
-async def test_ends_are_banned_before_min_tokens_also_where_they_end_nothing(bench: Bench) -> None:
+async def test_ends_are_banned_before_min_tokens_also_where_they_end_nothing(bench: PolicyBench) -> None:
     found = await bench.engine.generate(ask(1, logit_bias=((2, 100.0),), min_tokens=5, ignore_eos=True))
     assert 2 not in found.tokens[:5]
     assert found.tokens[5:] == (2,) * 19
 
 
 @pytest.mark.anyio
-async def test_greedy_text_is_the_torch_engines(bench: Bench) -> None:
+async def test_greedy_text_is_the_torch_engines(bench: PolicyBench) -> None:
     from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 
     requests = [ask(number, prompt=prompt, temperature=0.0) for number, prompt in enumerate(prompts(64, seed=3))]
@@ -231,20 +202,20 @@ async def test_greedy_text_is_the_torch_engines(bench: Bench) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("method", ["memory", "checkpoint", "adapter"])
-async def test_updates_while_idle_are_the_new_weights(bench: Bench, method: str) -> None:
+async def test_updates_while_idle_are_the_new_weights(bench: PolicyBench, method: str) -> None:
     engine, policies = bench.engine, bench.policies
     begin = engine.version[0] + 1
-    for version in range(begin, begin + UPDATES):
+    for version in range(begin, begin + updates_of(bench)):
         await bench.load(policies.publish(version, method), f"{method}, idle")
         assert engine.version == (version, 0)
         requests = [ask(number, prompt=prompt) for number, prompt in enumerate(prompts(4, seed=version))]
         for request, generation in zip(requests, await drawn(engine, requests), strict=True):
             assert [span.version for span in generation.spans] == [version]
-            bench.check_close(f"{UPDATES} updates, {method}, idle", request, generation)
+            bench.check_close(f"{updates_of(bench)} updates, {method}, idle", request, generation)
 
 
 @pytest.mark.anyio
-async def test_a_cached_prompt_is_computed_anew_with_new_weights(bench: Bench) -> None:
+async def test_a_cached_prompt_is_computed_anew_with_new_weights(bench: PolicyBench) -> None:
     engine, policies = bench.engine, bench.policies
     requests = [ask(number, prompt=prompt) for number, prompt in enumerate(prompts(4, [160], seed=9))]
     for _ in range(2):
@@ -257,14 +228,18 @@ async def test_a_cached_prompt_is_computed_anew_with_new_weights(bench: Bench) -
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("method", ["memory", "checkpoint", "adapter"])
-async def test_the_mark_of_an_update_in_flight_is_the_first_token_of_the_new_weights(bench: Bench, method: str) -> None:
+async def test_the_mark_of_an_update_in_flight_is_the_first_token_of_the_new_weights(
+    bench: PolicyBench, method: str
+) -> None:
     engine, policies = bench.engine, bench.policies
     begin = engine.version[0] + 1
-    updates = [policies.publish(version, method, change=0.2) for version in range(begin, begin + UPDATES)]
+    count = updates_of(bench)
+    updates = [policies.publish(version, method, change=0.2) for version in range(begin, begin + count)]
     # More than have a slot, so that some begin during the updates, and of many lengths, so that some end.
     requests = [
-        ask(number, prompt=prompt, max_tokens=60 + number, min_tokens=60 + number)
+        ask(number, prompt=prompt, max_tokens=length, min_tokens=length)
         for number, prompt in enumerate(prompts(150, range(4, 40), seed=begin))
+        for length in [(60 + number) // workers_of(bench.kind)]
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(engine.generate(request)) for request in requests]
@@ -279,7 +254,7 @@ async def test_the_mark_of_an_update_in_flight_is_the_first_token_of_the_new_wei
     marks = 0
     for number, (request, task) in enumerate(zip(requests, tasks, strict=True)):
         generation = task.result()
-        bench.check_close(f"{UPDATES} updates, {method}, in flight", request, generation)
+        bench.check_close(f"{count} updates, {method}, in flight", request, generation)
         if len(generation.spans) > 1:
             marks += len(generation.spans) - 1
             # One token later it would be seen.
@@ -297,7 +272,7 @@ def later(spans: Sequence[Span], at: int) -> list[Span]:
 
 
 @pytest.mark.anyio
-async def test_weights_that_are_none_of_this_model_are_refused_in_flight(bench: Bench) -> None:
+async def test_weights_that_are_none_of_this_model_are_refused_in_flight(bench: PolicyBench) -> None:
     engine, policies = bench.engine, bench.policies
     tensors = load_file(policies.base / "model.safetensors")
     name = "model.layers.0.mlp.up_proj.weight"
@@ -341,7 +316,7 @@ class Watched:
 
 
 @pytest.mark.anyio
-async def test_an_agent_program_with_an_update_between_two_turns_trains_what_was_drawn(bench: Bench) -> None:
+async def test_an_agent_program_with_an_update_between_two_turns_trains_what_was_drawn(bench: PolicyBench) -> None:
     watched: Any = Watched(bench.engine)
     version, _ = watched.version
     spec = ModelSpec(path="m", max_model_len=MAX_MODEL_LEN, max_prompt_tokens=200, max_response_tokens=200)
@@ -363,22 +338,42 @@ async def test_an_agent_program_with_an_update_between_two_turns_trains_what_was
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("sampling", [{"temperature": 0.005}, {"temperature": 2.5}, {"presence_penalty": 3.0}])
-async def test_what_vllm_would_draw_otherwise_is_refused(bench: Bench, sampling: dict[str, float]) -> None:
+async def test_what_vllm_would_draw_otherwise_is_refused(bench: PolicyBench, sampling: dict[str, float]) -> None:
     with pytest.raises(RolloutError, match=next(iter(sampling))):
         await bench.engine.generate(ask(1, **sampling))
 
 
 @pytest.mark.anyio
-async def test_an_engine_of_which_a_process_is_killed_or_stopped_says_so_and_leaves_none(bench: Bench) -> None:
-    """The last test: it does so to vLLM's first or last process, another of the four for each model."""
+async def test_each_worker_process_has_its_share_of_the_heads_and_opens_weights_itself(bench: PolicyBench) -> None:
+    engine, workers = bench.engine, workers_of(bench.kind)
+    assert len(engine.pids) == 1 + workers
+    heads, before = zip(*await engine._call("rollout_share", all_workers=True), strict=True)
+    assert heads == (2 // workers,) * workers
+    await bench.load(bench.policies.publish(engine.version[0] + 1, "checkpoint"), "checkpoint, idle")
+    _, after = zip(*await engine._call("rollout_share", all_workers=True), strict=True)
+    assert after == tuple(count + 1 for count in before)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "check", [each for each in MODEL_CHECKS if each.__name__ != ENDS], ids=lambda each: each.__name__
+)
+async def test_the_contract_of_rollout_engines(check: Check, bench: PolicyBench) -> None:
+    """After all that look at log-probabilities: the weights of the contract are not theirs."""
+    await check(bench.contract())
+
+
+@pytest.mark.anyio
+async def test_an_engine_of_which_a_process_is_killed_or_stopped_says_so_and_leaves_none(bench: PolicyBench) -> None:
+    """The last test: it does so to vLLM's first or last process, another for each kind of model."""
     engine = bench.engine
     assert len(engine.pids) >= 2
     session = os.getsid(0)
     assert {os.getsid(pid) for pid in engine.pids} == {session}
-    strikes = [(signal.SIGSTOP, 0), (signal.SIGSTOP, -1), (signal.SIGKILL, 0), (signal.SIGKILL, -1)]
-    strike, which = strikes[list(MODELS).index(bench.kind)]
+    stop, kill = signal.SIGSTOP, signal.SIGKILL
+    strike, which = [(stop, 0), (stop, -1), (kill, 0), (kill, -1), (kill, -1), (stop, 1)][KINDS.index(bench.kind)]
     victim = engine.pids[which]
-    says = f"hangs: .*{victim} stopped" if strike is signal.SIGSTOP else f"process {victim} ended"
+    says = f"hangs: .*{victim} stopped" if strike is stop else f"process {victim} ended"
     requests = [ask(number, max_tokens=200, min_tokens=200) for number in range(SLOTS + 10)]
     tasks = [asyncio.ensure_future(engine.generate(request)) for request in requests]
     await until(lambda: engine.stats().running == SLOTS)

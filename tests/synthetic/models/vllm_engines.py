@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from rftd.ops.clock import SystemClock
 from rftd.streams.auxiliary import AuxiliarySpec
+from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, StageSpec
 from rftd.workers.rollout.auxiliary import own_engine
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryModel
@@ -49,11 +50,21 @@ MODELS: dict[str, dict[str, object]] = {
     "tied, no biases": {"model_type": "llama", **_SIZES, "tie_word_embeddings": True},
     "untied, no biases": {"model_type": "llama", **_SIZES, "tie_word_embeddings": False},
 }
+_ON_TWO = ", two workers"
+KINDS = (*MODELS, f"untied, no biases{_ON_TWO}", f"tied, biases{_ON_TWO}")
+"""Models, and how many processes an engine shares each out among: one, where a kind does not say."""
 
 
 def make_vllm_model(folder: Path, *, seed: int, kind: str = "tied, biases", size_mb: int = 0) -> Path:
     """A model folder that vLLM's CPU build can run: a tiny one, or of about so many megabytes in float32."""
-    return make_model(folder, {**MODELS[kind], **(_sizes_of(size_mb) if size_mb else {})}, seed=seed)
+    return make_model(
+        folder, {**MODELS[kind.removesuffix(_ON_TWO)], **(_sizes_of(size_mb) if size_mb else {})}, seed=seed
+    )
+
+
+def workers_of(kind: str) -> int:
+    """The number of processes that each layer of the model is shared out among."""
+    return 2 if kind.endswith(_ON_TWO) else 1
 
 
 def _sizes_of(size_mb: int) -> dict[str, object]:
@@ -90,7 +101,7 @@ async def open_vllm(model: Path, *, slots: int, watched: bool = False) -> VllmRo
 
 @asynccontextmanager
 async def opened_as_auxiliary(
-    model: Path, endpoint: ModelEndpoint, *, slots: int
+    model: Path, endpoint: ModelEndpoint, *, slots: int, kind: str
 ) -> AsyncIterator[tuple[AuxiliaryModel, VllmRolloutEngine]]:
     """An auxiliary model with a vLLM engine of its own, which its first question opened, and that engine, watched."""
     from rftd.workers.rollout.engines.vllm import arguments as vllm_arguments
@@ -98,7 +109,13 @@ async def opened_as_auxiliary(
     lengths = {"max_model_len": MAX_MODEL_LEN, "max_prompt_tokens": 200, "max_response_tokens": 200}
     arguments = {"kv_cache_memory_bytes": CACHE_BYTES}
     spec = AuxiliarySpec(
-        name="judge", engine="vllm", path=str(model), concurrency=slots, engine_args=arguments, **lengths
+        name="judge",
+        engine="vllm",
+        path=str(model),
+        concurrency=slots,
+        engine_args=arguments,
+        needs=EngineNeeds(tensor_parallel_size=workers_of(kind)),
+        **lengths,
     )
     stage = StageSpec(
         name="one",

@@ -28,8 +28,20 @@ PATIENCE_S: Final = 60.0
 class EngineBench:
     """An opened engine, and two sets of weights for it."""
 
-    def __init__(self, opened: Callable[[], Awaitable[RolloutEngine]], folder: Path, models: tuple[Path, Path]) -> None:
-        """`models`: folders of one architecture with other weights; `folder` is for what is published."""
+    def __init__(
+        self,
+        opened: Callable[[], Awaitable[RolloutEngine]],
+        folder: Path,
+        models: tuple[Path, Path],
+        *,
+        max_model_len: int = MAX_MODEL_LEN,
+    ) -> None:
+        """`models`: folders of one architecture with other weights; `folder` is for what is published.
+
+        `opened` may give an engine that has done other work, if nothing runs there any more.
+        """
+        self.max_model_len = max_model_len
+        """Most tokens of a prompt and its response."""
         self._opened = opened
         self._folder = folder
         self._engine: RolloutEngine | None = None
@@ -41,7 +53,8 @@ class EngineBench:
         """The engine with the first set of weights, under the version after its own, and nothing to do."""
         if self._engine is None:
             self._engine = await self._opened()
-            assert self._engine.version == (-1, -1), "an engine has no weights before the first"
+            if not self._engine.stats().requests_total:
+                assert self._engine.version == (-1, -1), "an engine has no weights before the first"
         await until(lambda: is_idle(self.engine))
         await self.load(0)
         return self.engine

@@ -14,7 +14,7 @@ import msgspec
 
 from rftd.ops.errors import RolloutError
 from rftd.workers.rollout.engine import Generation, GenerationRequest, GroupEngine, RolloutEngine
-from rftd.workers.rollout.engines.contract.bench import MAX_MODEL_LEN, SLOTS, EngineBench, ask, is_idle, until
+from rftd.workers.rollout.engines.contract.bench import SLOTS, EngineBench, ask, is_idle, until
 from rftd.workers.weights.tensor_bytes import TensorBytes
 
 Check: TypeAlias = Callable[[EngineBench], Awaitable[None]]
@@ -175,31 +175,33 @@ async def a_response_is_as_long_as_asked_for(bench: EngineBench) -> None:
     exact = await engine.generate(ask(seed=5))
     assert len(exact.tokens) == 12
     assert exact.finish == "length"
-    full = await engine.generate(ask(prompt=(30,) * 90, max_tokens=50, min_tokens=50))
-    assert len(full.tokens) == MAX_MODEL_LEN - 90
+    full = await engine.generate(ask(prompt=(30,) * (bench.max_model_len - 6), max_tokens=50, min_tokens=50))
+    assert len(full.tokens) == 6
     assert full.finish == "length"
     assert len((await engine.generate(ask(max_tokens=1, min_tokens=0))).tokens) == 1
     assert (await engine.generate(ask(seed=8))).tokens != exact.tokens
 
 
-IMPOSSIBLE: Final[Mapping[str, GenerationRequest]] = {
-    "empty": ask(1, prompt=()),
-    "too long": ask(2, prompt=(30,) * MAX_MODEL_LEN),
-    "unknown token": ask(3, prompt=(1, 100_000)),
-    "no tokens": ask(4, max_tokens=0, min_tokens=0),
-    "no mass": ask(5, top_p=0.0),
-    "unknown bias": ask(6, logit_bias=[[100_000, 1.0]]),
-}
-"""Requests that can never run."""
+def impossible(max_model_len: int) -> Mapping[str, GenerationRequest]:
+    """Requests that can never run."""
+    return {
+        "empty": ask(1, prompt=()),
+        "too long": ask(2, prompt=(30,) * max_model_len),
+        "unknown token": ask(3, prompt=(1, 100_000)),
+        "no tokens": ask(4, max_tokens=0, min_tokens=0),
+        "no mass": ask(5, top_p=0.0),
+        "unknown bias": ask(6, logit_bias=[[100_000, 1.0]]),
+    }
 
 
 async def a_request_that_can_never_run_is_refused(bench: EngineBench) -> None:
     """It is refused by itself, for those beside it may be of other tasks."""
     engine = await bench.ready()
     alone = [await engine.generate(ask(seed=seed)) for seed in (1, 2)]
-    for request in IMPOSSIBLE.values():
+    never = impossible(bench.max_model_len).values()
+    for request in never:
         await refuses(engine.generate(request))
-    asked = [ask(7, seed=1), *IMPOSSIBLE.values(), ask(8, seed=2)]
+    asked = [ask(7, seed=1), *never, ask(8, seed=2)]
     found = await _together(engine, asked)
     first, *refused, last = (found[number] for number in range(len(asked)))
     assert all(isinstance(each, RolloutError) for each in refused), refused

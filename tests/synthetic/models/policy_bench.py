@@ -1,0 +1,82 @@
+"""`PolicyBench`: an engine of vLLM's with what transformers says of the same weights, and the figures of both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from synthetic.models.scripted_engine import running_endpoint
+from synthetic.models.vllm_engines import MAX_MODEL_LEN, Policies, make_vllm_model, opened_as_auxiliary
+
+from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryModel
+from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine
+from rftd.workers.rollout.engines.contract.bench import EngineBench
+from rftd.workers.weights.channel import WeightsRef
+
+if TYPE_CHECKING:
+    from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
+
+SLOTS = 128
+CLOSE = 1e-4
+"""Of log-probabilities in float32, by other kernels than transformers'."""
+
+
+@dataclass(frozen=True)
+class PolicyBench:
+    """The engine, opened for an auxiliary model as an explorer does, and the policies that it is given in turn."""
+
+    engine: VllmRolloutEngine
+    policies: Policies
+    kind: str
+    judge: AuxiliaryModel
+    figures: dict[str, float] = field(default_factory=dict)
+    """What was measured, for tests/bench/vllm_policy.py: the largest of each."""
+
+    def check_close(self, what: str, request: GenerationRequest, drawn: Generation) -> None:
+        """Each log-probability is transformers' own."""
+        error = self.policies.error(request, drawn)
+        self.note(f"largest log-probability error: {what}", error)
+        assert error <= CLOSE
+
+    def note(self, what: str, value: float) -> None:
+        """Keeps the largest."""
+        self.figures[what] = max(value, self.figures.get(what, 0.0))
+
+    async def load(self, update: WeightsRef, what: str) -> None:
+        """Loads the weights, without which nothing is copied between two steps in any worker process."""
+        began_s = time.monotonic()
+        assert await self.engine.load_weights(update) == update.checksum
+        copied = await self.engine._call("rollout_numbers_copied", all_workers=True)
+        assert not any(copied), "layers change places; they are packed before"
+        self.note(f"longest update, ms: {what}", 1000 * (time.monotonic() - began_s))
+
+    def contract(self) -> EngineBench:
+        """What the contract of rollout engines is held against, over this engine."""
+
+        async def opened() -> RolloutEngine:
+            return self.engine
+
+        other = self.policies.folder / "other"
+        if not other.exists():
+            make_vllm_model(other, seed=2, kind=self.kind)
+        published = self.policies.folder / f"contract-{self.engine.version[0]}"
+        return EngineBench(opened, published, (self.policies.base, other), max_model_len=MAX_MODEL_LEN)
+
+
+@asynccontextmanager
+async def opened_bench(folder: Path, kind: str) -> AsyncIterator[PolicyBench]:
+    """The bench for a kind of model, until the context ends; one test after another may use it."""
+    policies = Policies(folder, kind)
+    policies.publish(0)
+    began_s = time.monotonic()
+    async with (
+        running_endpoint() as endpoint,
+        opened_as_auxiliary(policies.base, endpoint, slots=SLOTS, kind=kind) as (judge, engine),
+    ):
+        made = PolicyBench(engine, policies, kind, judge)
+        made.note("seconds until the first response", time.monotonic() - began_s)
+        yield made
