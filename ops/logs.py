@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import structlog
 
 from rftd.ops.redaction import redact
+from rftd.ops.tracing.span import current
 
 
 class Logger(Protocol):
@@ -27,6 +28,7 @@ def configure(*, level: str = "INFO", as_json: bool = True) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            _name_trace,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
             structlog.processors.format_exc_info,
@@ -58,6 +60,16 @@ class _StandardError:
     def flush(self) -> None:
         with suppress(OSError, ValueError, AttributeError):
             sys.stderr.flush()
+
+
+def _name_trace(_logger: Any, _method: str, event: Any) -> Any:
+    """Adds the ids of the open span, by which `rftd logs --trace` finds the line."""
+    span = current()
+    # A task that an engine began within a rollout, and that outlives it, is in no trace.
+    if span is not None and not span.end_ns:
+        event["trace_id"] = f"{span.context.trace_id:032x}"
+        event["span_id"] = f"{span.context.span_id:016x}"
+    return event
 
 
 def _mask(_logger: Any, _method: str, event: Any) -> Any:

@@ -1,0 +1,102 @@
+"""Every name of a span and of an attribute, in one place.
+
+OpenTelemetry's own conventions for messaging and for generative models are still in development: names as of
+semantic-conventions 1.44 and semantic-conventions-genai of August 2026. No attribute holds a prompt, an answer, a
+header or an error's text: ids, names, counts and durations alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Spans of ours
+ROLLOUT: Final = "invoke_workflow"
+"""Followed by the workflow's name: one rollout, with all its attempts."""
+AGENT: Final = "invoke_agent"
+TOOL: Final = "execute_tool"
+MODEL_CALL: Final = "chat"
+"""Followed by the model's name, as the two before it by theirs."""
+REWARD: Final = "reward"
+EVALUATION: Final = "evaluate"
+TRAIN_STEP: Final = "train_step"
+ASSEMBLE: Final = "assemble_batch"
+EXECUTE: Final = "execute_step"
+PUBLISH_WEIGHTS: Final = "publish_weights"
+LOAD_WEIGHTS: Final = "load_weights"
+CHECKPOINT: Final = "save_checkpoint"
+
+# Attributes of ours
+EXPERIMENT_ID: Final = "rftd.experiment.id"
+GROUP_ID: Final = "rftd.group.id"
+LEASE_ID: Final = "rftd.lease.id"
+ROLLOUT_ID: Final = "rftd.rollout.id"
+ROLLOUT_NUMBER: Final = "rftd.rollout.number"
+EXPERIENCE_ID: Final = "rftd.experience.id"
+BATCH_ID: Final = "rftd.batch.id"
+EVAL_ID: Final = "rftd.eval.id"
+ATTEMPT: Final = "rftd.attempt"
+STAGE: Final = "rftd.stage"
+STEP: Final = "rftd.step"
+GENERATION: Final = "rftd.generation"
+WEIGHT_VERSION: Final = "rftd.weight.version"
+WEIGHT_METHOD: Final = "rftd.weight.method"
+SIZE_BYTES: Final = "rftd.size_bytes"
+TOKENS: Final = "rftd.tokens"
+ITEMS: Final = "rftd.items"
+LINKS_LEFT_OUT: Final = "rftd.links_left_out"
+REWARD_NAME: Final = "rftd.reward.name"
+REWARD_VALUE: Final = "rftd.reward"
+FINISH: Final = "rftd.finish"
+SKIPPED: Final = "rftd.step.skipped"
+
+# OpenTelemetry: general
+ERROR_TYPE: Final = "error.type"
+CANCELLED: Final = "cancelled"
+"""The type of error of what was given up; ours have their codes, others the names of their classes."""
+SERVICE_NAME: Final = "service.name"
+SERVICE_VERSION: Final = "service.version"
+SERVICE_INSTANCE_ID: Final = "service.instance.id"
+
+# OpenTelemetry: HTTP
+HTTP_METHOD: Final = "http.request.method"
+HTTP_ROUTE: Final = "http.route"
+HTTP_STATUS: Final = "http.response.status_code"
+
+# OpenTelemetry: messaging
+MESSAGING_SYSTEM: Final = "messaging.system"
+MESSAGING_OPERATION_NAME: Final = "messaging.operation.name"
+MESSAGING_OPERATION_TYPE: Final = "messaging.operation.type"
+MESSAGING_DESTINATION: Final = "messaging.destination.name"
+MESSAGING_PARTITION: Final = "messaging.destination.partition.id"
+SYSTEM: Final = "rftd"
+"""The log's name as a messaging system, whatever backend it has."""
+
+# OpenTelemetry: generative models
+GEN_AI_OPERATION: Final = "gen_ai.operation.name"
+GEN_AI_PROVIDER: Final = "gen_ai.provider.name"
+GEN_AI_AGENT: Final = "gen_ai.agent.name"
+GEN_AI_WORKFLOW: Final = "gen_ai.workflow.name"
+GEN_AI_TOOL: Final = "gen_ai.tool.name"
+GEN_AI_MODEL: Final = "gen_ai.request.model"
+GEN_AI_TEMPERATURE: Final = "gen_ai.request.temperature"
+GEN_AI_TOP_P: Final = "gen_ai.request.top_p"
+GEN_AI_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+GEN_AI_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+GEN_AI_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+GEN_AI_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+
+
+def messaging(operation: str, stream: str, partition: int) -> dict[str, str]:
+    """The attributes of a span that does `operation` (create, send, process) with a record of a stream."""
+    return {
+        MESSAGING_SYSTEM: SYSTEM,
+        MESSAGING_OPERATION_NAME: operation,
+        MESSAGING_OPERATION_TYPE: operation,
+        MESSAGING_DESTINATION: stream,
+        MESSAGING_PARTITION: str(partition),
+    }
+
+
+def generative(operation: str) -> dict[str, str]:
+    """The attributes of a span of a generative model's, an agent's or a tool's."""
+    return {GEN_AI_OPERATION: operation, GEN_AI_PROVIDER: SYSTEM}

@@ -1,0 +1,65 @@
+"""Spans as OTLP over HTTP, by OpenTelemetry's SDK. Importing this imports the SDK: it happens where spans are sent.
+
+The environment's `OTEL_EXPORTER_OTLP_HEADERS`, `..._CERTIFICATE` and `..._COMPRESSION` hold, as for any program that
+exports by that SDK: a key for the receiver stays there, and is in no option of ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
+from opentelemetry.trace import SpanKind as SdkKind
+
+from rftd.ops.tracing.exporter import Send
+from rftd.ops.tracing.span import NO_PARENT, SpanKind, TraceSpan
+from rftd.ops.tracing.trace_context import TraceContext
+
+TIMEOUT_S: Final = 5.0
+"""The longest wait for the receiver's answer to one batch, tries included."""
+_KINDS: Final = {kind: SdkKind[kind.name] for kind in SpanKind}
+_UNSET: Final = Status(StatusCode.UNSET)
+_ERROR: Final = Status(StatusCode.ERROR)
+
+
+def otlp_sender(url: str, resource: Mapping[str, str], *, release: str) -> Send:
+    """The function that sends spans of this `resource` to the receiver at `url`."""
+    # It would write a line for each try at each batch; what was dropped is counted and said by the exporter.
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+    exporter = OTLPSpanExporter(endpoint=url, timeout=TIMEOUT_S)
+    ours = Resource(dict(resource))
+    scope = InstrumentationScope("rftd", release)
+
+    def send(spans: Sequence[TraceSpan]) -> bool:
+        return exporter.export([_readable(span, ours, scope) for span in spans]) is SpanExportResult.SUCCESS
+
+    return send
+
+
+def _readable(span: TraceSpan, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
+    parent = TraceContext(span.context.trace_id, span.parent_id, True)
+    return ReadableSpan(
+        span.name,
+        context=_context(span.context, remote=False),
+        parent=None if span.parent_id == NO_PARENT else _context(parent, remote=span.remote_parent),
+        resource=resource,
+        attributes=span.attributes,
+        links=[Link(_context(link, remote=True)) for link in span.links],
+        kind=_KINDS[span.kind],
+        status=_ERROR if span.error else _UNSET,
+        start_time=span.start_ns,
+        end_time=span.end_ns,
+        instrumentation_scope=scope,
+    )
+
+
+def _context(context: TraceContext, *, remote: bool) -> SpanContext:
+    flags = TraceFlags(TraceFlags.SAMPLED if context.sampled else TraceFlags.DEFAULT)
+    return SpanContext(context.trace_id, context.span_id, is_remote=remote, trace_flags=flags)

@@ -1,0 +1,49 @@
+"""`TraceContext`: the place in a trace that travels between processes, as the header `traceparent` of W3C's."""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import Final, NamedTuple
+from uuid import UUID
+
+_FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_SAMPLED: Final = 0x01
+
+
+class TraceContext(NamedTuple):
+    """A span, as others refer to it."""
+
+    trace_id: int
+    """128 bits, not 0."""
+    span_id: int
+    """64 bits, not 0."""
+    sampled: bool
+    """True if the spans of this trace are exported."""
+
+    @property
+    def traceparent(self) -> str:
+        """The header's text."""
+        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.sampled:02x}"
+
+
+def parsed(traceparent: str | None) -> TraceContext | None:
+    """The context that a header names; None for what is none: a caller's mistake must not refuse his request."""
+    match = _FORM.fullmatch(traceparent.strip()) if traceparent and len(traceparent) <= 512 else None
+    # A later version may have more fields, the first one has not, and ff is no version.
+    if match is None or match[1] == "ff" or (match[1] == "00" and match[5] is not None):
+        return None
+    trace_id = int(match[2], 16)
+    span_id = int(match[3], 16)
+    if not trace_id or not span_id:
+        return None
+    return TraceContext(trace_id, span_id, bool(int(match[4], 16) & _SAMPLED))
+
+
+def root_of(cause: UUID) -> tuple[int, int]:
+    """The ids of the trace and of the root span that follow from a cause: whoever knows it knows them.
+
+    A digest, for a UUID has bits that are the same in all, and sampling goes by these.
+    """
+    digest = blake2b(cause.bytes, digest_size=24, person=b"rftd.trace").digest()
+    return int.from_bytes(digest[:16], "big") or 1, int.from_bytes(digest[16:], "big") or 1

@@ -1,0 +1,108 @@
+"""`TraceOptions`: where the spans of a daemon and its workers go, and how many; `tracing()` is a tracer for a block."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from random import Random
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ConfigError
+from rftd.ops.logs import Logger
+from rftd.ops.releases import release_of
+from rftd.ops.tracing.conventions import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION
+from rftd.ops.tracing.exporter import Send, SpanExporter
+from rftd.ops.tracing.tracer import Tracer
+
+RATIO: Final = 0.01
+"""The share of rollouts and of requests that are traced unless it is said otherwise."""
+_PATH: Final = "/v1/traces"
+HEADERS: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+"""Variables of OpenTelemetry's that hold what a receiver wants to know its clients by."""
+
+
+class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The receiver of traces, and the share of them that it gets."""
+
+    url: str
+    """The receiver's full address."""
+    ratio: float = RATIO
+    """Of traces that begin here; errors, weights, checkpoints, evaluations and training steps are always traced."""
+
+
+def trace_options(url: str | None, ratio: float) -> TraceOptions | None:
+    """The options in their checked form; None without a URL, which leaves tracing off. Raises ConfigError."""
+    if not url:
+        return None
+    field = "--traces"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(
+            f"{_shown(url)!r} is no address of an OTLP receiver", field=field, fix="write http://HOST:4318"
+        )
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ConfigError(
+            "the address has a user, a password or parameters, and command lines are no secret",
+            field=field,
+            fix=f"leave them out, and set {HEADERS[0]} to the header that the receiver asks for",
+        )
+    if _missing():
+        raise ConfigError(
+            "OpenTelemetry is not installed in this environment", field=field, fix="pip install 'rftd[otel]'"
+        )
+    bare = parts.path in ("", "/")
+    return TraceOptions(url=url.rstrip("/") + _PATH if bare else url, ratio=ratio)
+
+
+@contextmanager
+def tracing(options: TraceOptions | None, service: str, *, clock: Clock, logger: Logger) -> Iterator[Tracer | None]:
+    """The tracer of a process that is called `service`, while the block runs; None without options.
+
+    On its end what is left is sent, for a moment at most.
+    """
+    if options is None:
+        yield None
+        return
+    exporter = span_exporter(options, service, logger)
+    try:
+        # An own source of chance, seeded by the system's: it draws from nothing that training draws from.
+        random = Random(os.urandom(16))  # noqa: S311 - ids of spans are no secret
+        yield Tracer(exporter, clock=clock, random=random, ratio=options.ratio)
+    finally:
+        exporter.close()
+
+
+def span_exporter(options: TraceOptions, service: str, logger: Logger) -> SpanExporter:
+    """The exporter to the receiver that the options name."""
+    release = release_of("rftd")
+    resource = {
+        SERVICE_NAME: f"rftd-{service}",
+        SERVICE_VERSION: release,
+        SERVICE_INSTANCE_ID: f"{platform.node()}/{os.getpid()}",
+    }
+
+    def connect() -> Send:
+        from rftd.ops.tracing.otlp import otlp_sender  # here, for it imports the SDK
+
+        return otlp_sender(options.url, resource, release=release)
+
+    return SpanExporter(connect, logger)
+
+
+def _missing() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is None or find_spec("opentelemetry.sdk") is None
+    except ModuleNotFoundError:
+        return True
+
+
+def _shown(url: str) -> str:
+    """The URL without what stands before its host, which may be a password."""
+    return url.rpartition("@")[2][:80]

@@ -1,0 +1,148 @@
+"""`Tracer`: makes the spans that are to be exported, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Final, Protocol
+from uuid import UUID
+
+from rftd.ops.clock import Clock
+from rftd.ops.tracing.span import NO_PARENT, Attribute, SpanKind, TraceSpan, current
+from rftd.ops.tracing.trace_context import TraceContext, root_of
+
+_RANDOM_BITS: Final = 56
+"""The bits of a trace's id, the last ones, that sampling goes by: those that W3C's Level 2 holds to be random."""
+
+
+class SpanSink(Protocol):
+    """Takes the spans that have ended, from any thread. It never blocks and never raises."""
+
+    def put(self, span: TraceSpan) -> None:
+        """Takes one."""
+        ...
+
+    @property
+    def dropped_total(self) -> int:
+        """Spans that never arrived anywhere."""
+        ...
+
+
+class Tracer:
+    """The tracer of one process.
+
+    A trace that somebody else began is sampled if he samples it; one that begins here by its id, the same share of them
+    in every process. What must not be missed is `always` sampled.
+    """
+
+    def __init__(self, sink: SpanSink, *, clock: Clock, random: Random, ratio: float) -> None:
+        """`random` makes the ids of spans, and nothing else may draw from it; `ratio` is the share of traces."""
+        self._sink = sink
+        self._clock = clock
+        self._random = random
+        self._bound = round(ratio * (1 << _RANDOM_BITS))
+
+    def begin(
+        self,
+        name: str,
+        kind: SpanKind = SpanKind.INTERNAL,
+        *,
+        parent: TraceContext | None = None,
+        cause: UUID | None = None,
+        always: bool = False,
+        attributes: Mapping[str, Attribute] | None = None,
+        links: Sequence[TraceContext] = (),
+    ) -> TraceSpan | None:
+        """A span below one of another process, or the root of a trace; None if that is not sampled.
+
+        The root's ids follow from its `cause`, if one is given.
+        """
+        if parent is not None:
+            if not (parent.sampled or always):
+                return None
+            return self.below(parent, name, kind, attributes=attributes, links=links, remote=True)
+        context = self.root(cause, always=always)
+        if not context.sampled:
+            return None
+        return TraceSpan(
+            self, name, context, kind=kind, attributes=attributes, links=links, start_ns=self._clock.now_ns()
+        )
+
+    def always(
+        self,
+        name: str,
+        kind: SpanKind = SpanKind.INTERNAL,
+        *,
+        parent: TraceContext | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
+        links: Sequence[TraceContext] = (),
+    ) -> TraceSpan:
+        """A span, whatever is sampled: of what is rare and must not be missed.
+
+        It is below the parent, else below the span that is open, else the root of a trace.
+        """
+        if parent is None and (open_span := current()) is not None:
+            return open_span.child(name, kind, attributes=attributes, links=links)
+        span = self.begin(name, kind, parent=parent, always=True, attributes=attributes, links=links)
+        assert span is not None
+        return span
+
+    def below(
+        self,
+        parent: TraceContext,
+        name: str,
+        kind: SpanKind = SpanKind.INTERNAL,
+        *,
+        attributes: Mapping[str, Attribute] | None = None,
+        links: Sequence[TraceContext] = (),
+        remote: bool = False,
+    ) -> TraceSpan:
+        """A span below another, begun now; `remote` says that another process made that."""
+        return TraceSpan(
+            self,
+            name,
+            TraceContext(parent.trace_id, self._new_id(64), True),
+            kind=kind,
+            parent_id=parent.span_id,
+            remote_parent=remote,
+            attributes=attributes,
+            links=links,
+            start_ns=self._clock.now_ns(),
+        )
+
+    def root(self, cause: UUID | None = None, *, always: bool = False) -> TraceContext:
+        """The context of a new trace's root span; both ids follow from the `cause`, if one is given."""
+        trace_id, span_id = root_of(cause) if cause is not None else (self._new_id(128), self._new_id(64))
+        return TraceContext(trace_id, span_id, always or self.samples(trace_id))
+
+    def record(
+        self,
+        name: str,
+        context: TraceContext,
+        kind: SpanKind,
+        *,
+        start_ns: int,
+        attributes: Mapping[str, Attribute],
+    ) -> None:
+        """Exports a root span that ends now, and whose context others have been told."""
+        TraceSpan(self, name, context, kind=kind, parent_id=NO_PARENT, attributes=attributes, start_ns=start_ns).end()
+
+    def samples(self, trace_id: int) -> bool:
+        """True if a trace of this id, which begins here, is sampled."""
+        return trace_id & ((1 << _RANDOM_BITS) - 1) < self._bound
+
+    def export(self, span: TraceSpan) -> None:
+        """Hands a span over that has ended."""
+        self._sink.put(span)
+
+    @property
+    def dropped_total(self) -> int:
+        """Spans that were made and never arrived at the receiver."""
+        return self._sink.dropped_total
+
+    def now_ns(self) -> int:
+        """The time, as spans are stamped."""
+        return self._clock.now_ns()
+
+    def _new_id(self, bits: int) -> int:
+        return self._random.getrandbits(bits) or 1
