@@ -19,6 +19,18 @@ from rftd.ops.clock import SystemClock, iso
 _INTERVAL_S: Final = 0.5
 
 
+def _trace_id(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """The id in the form of the lines; a whole `traceparent` has it, too."""
+    if value is None:
+        return None
+    text = value.strip().lower()
+    parts = text.split("-")
+    text = parts[1] if len(parts) == 4 else text.replace("-", "")
+    if len(text) != 32 or set(text) - set("0123456789abcdef"):
+        raise click.BadParameter(f"{value!r} is no trace id: 32 hexadecimal digits, as the viewer of traces shows it")
+    return text
+
+
 @click.command("logs")
 @experiment_argument
 @click.option(
@@ -28,6 +40,7 @@ _INTERVAL_S: Final = 0.5
 @click.option("--level", type=click.Choice(get_args(LogLevel)), help="Only this level and above.")
 @click.option("--grep", metavar="TEXT", help="Only lines that contain TEXT.")
 @click.option("--since", type=Duration(), metavar="TIME", help="Only lines of the last so long: 30s, 10m, 2h.")
+@click.option("--trace", metavar="ID", callback=_trace_id, help="Only lines written within this trace.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines; Ctrl-C ends.")
 @shared_options
 @click.pass_obj
@@ -39,6 +52,7 @@ def command(
     level: str | None,
     grep: str | None,
     since: float | None,
+    trace: str | None,
     follow: bool,
 ) -> None:
     """Show the log lines of experiment NAME's workers, merged by time.
@@ -49,7 +63,7 @@ def command(
 
     oldest = None if since is None else iso(SystemClock().now_ns() - int(since * 1e9))
     with Client(settings) as client:
-        ask = partial(client.ask, logs.logs, name=name, role=role, level=level, grep=grep, since=oldest)
+        ask = partial(client.ask, logs.logs, name=name, role=role, level=level, grep=grep, since=oldest, trace=trace)
         answer = ask(n=lines)
         if settings.output in ("json", "yaml") and not follow:
             emit(answer.plain(), settings)

@@ -79,9 +79,12 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str | None = None
     """Text that the line has, as it is printed."""
     since_ns: int | None = None
+    trace_id: str | None = None
 
-    def wants(self, line: LogLine) -> bool:
-        """True if a page shows this line."""
+    def wants(self, line: LogLine, trace_id: str = "") -> bool:
+        """True if a page shows this line, which belongs to this trace."""
+        if self.trace_id is not None and trace_id != self.trace_id:
+            return False
         if self.level is not None and line.level in LEVELS and LEVELS.index(line.level) < LEVELS.index(self.level):
             return False
         if self.since_ns is not None and (_time_ns(line.time) or 0) < self.since_ns:
@@ -106,10 +109,14 @@ async def logs(
     since: Annotated[
         str | None, Meta(description="Only lines from this time on, in ISO 8601 with a zone.", max_length=100)
     ] = None,
+    trace: Annotated[
+        str | None,
+        Meta(description="Only lines that were written within this trace.", pattern="^[0-9a-f]{32}$"),
+    ] = None,
     after: Annotated[str | None, Meta(description="`next` of an earlier page, as JSON.", max_length=8192)] = None,
 ) -> LogPage:
     """Log lines of all workers, merged by time, from the last 4 MiB of each file, or from what follows `after`."""
-    wanted = LogFilter(role=role, level=level, pattern=grep, since_ns=_since_ns(since))
+    wanted = LogFilter(role=role, level=level, pattern=grep, since_ns=_since_ns(since), trace_id=trace)
     id = await daemon.find(name)
     async with daemon.read() as connection:
         folder = Path(await job_dir_of(connection, id)) / "log"
@@ -135,7 +142,7 @@ def _page(folder: Path, places: Mapping[str, int] | None, wanted: LogFilter) -> 
     for path in _files(folder, wanted.role):
         name = str(path.relative_to(folder))
         text, before, reached[name] = _read(path, None if places is None else places.get(name, 0))
-        found += [line for line in _parse(name, text, before) if wanted.wants(line)]
+        found += [line for line, trace_id in _parse(name, text, before) if wanted.wants(line, trace_id)]
     found.sort(key=lambda line: line.time)
     return LogPage(items=found, next=reached)
 
@@ -211,13 +218,14 @@ def _read(path: Path, start: int | None) -> tuple[str, str, int]:
     return data[:whole].decode("utf-8", "replace"), before.decode("utf-8", "replace"), begin + whole
 
 
-def _parse(name: str, text: str, before: str = "") -> Iterator[LogLine]:
-    """The lines of a text; the first of them may belong to the last line `before`."""
+def _parse(name: str, text: str, before: str = "") -> Iterator[tuple[LogLine, str]]:
+    """The lines of a text, each with its trace; the first of them may belong to the last line `before`."""
     role, slot = _owner(name)
-    time = level = ""
-    for last in _parse(name, before) if before else ():
+    time = level = trace_id = ""
+    for last, trace in _parse(name, before) if before else ():
         time = last.time
         level = last.level
+        trace_id = trace
     for raw in text.splitlines():
         line = raw[:LINE_CHARS]
         try:
@@ -229,9 +237,11 @@ def _parse(name: str, text: str, before: str = "") -> Iterator[LogLine]:
             time = str(masked.pop("time", time))
             level = str(masked.pop("level", level))
             event = str(masked.pop("event", ""))
-            yield LogLine(file=name, role=role, slot=slot, time=time, level=level, event=event, fields=masked)
+            trace_id = str(masked.get("trace_id", ""))
+            found = LogLine(file=name, role=role, slot=slot, time=time, level=level, event=event, fields=masked)
+            yield found, trace_id
         elif line.strip():
-            yield LogLine(file=name, role=role, slot=slot, time=time, level=level, event=mask(line))
+            yield LogLine(file=name, role=role, slot=slot, time=time, level=level, event=mask(line)), trace_id
 
 
 def _owner(name: str) -> tuple[str, int | None]:

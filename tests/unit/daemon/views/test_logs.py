@@ -136,6 +136,21 @@ def test_lines_are_chosen_before_the_tail_is_cut(tmp_path: Path) -> None:
     assert late.items[-1].event == "a library says"
 
 
+def test_a_trace_s_lines_are_found_with_the_traceback_that_follows_them(tmp_path: Path) -> None:
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    write(
+        tmp_path / "explorer_0.log",
+        record(1, "before"),
+        record(2, "broke", trace_id=trace),
+        "Traceback",
+        record(3, "after"),
+    )
+    write(tmp_path / "trainer.log", record(4, "weights", trace_id=trace), record(5, "other", trace_id="f" * 32))
+    found = tail(tmp_path, lines=10, wanted=LogFilter(trace_id=trace)).items
+    assert [line.event for line in found] == ["broke", "Traceback", "weights"]
+    assert tail(tmp_path, lines=10, wanted=LogFilter(trace_id="0" * 32)).items == []
+
+
 def test_what_follows_a_page_belongs_to_the_last_line_of_that_page(tmp_path: Path) -> None:
     log = tmp_path / "explorer_0.log"
     write(log, record(1, "fine"))
