@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter as Counting
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -16,6 +16,7 @@ from prometheus_client import Counter, Gauge
 
 from rftd.ops.errors import NonFiniteLossError, RolloutTimeoutError
 from rftd.ops.metrics import Metrics, label_of
+from rftd.ops.tracing.trace_context import TraceContext, parsed
 from rftd.streams.bounds import Count, Finite, Index, Seconds
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, experience, experiment, step, task, weights, worker
@@ -63,6 +64,16 @@ class Counted(Event, frozen=True, kw_only=True, gc=False):
     duration_s: Seconds = 0.0
 
 
+class Exemplified(NamedTuple):
+    """A traced rollout, for the buckets that it falls into."""
+
+    context: TraceContext
+    time_ns: int
+    duration_s: float
+    reward: float
+    length: float
+
+
 class _RolloutCounts:
     """Experiences of one stage that have been shown and not been counted yet."""
 
@@ -76,6 +87,8 @@ class _RolloutCounts:
         self.durations_s: list[float] = []
         self.lengths: list[float] = []
         self.rewards: list[float] = []
+        self.exemplar: Exemplified | None = None
+        """The newest that is traced."""
 
 
 class MetricsFeed:
@@ -149,7 +162,13 @@ class MetricsFeed:
         self._names[id] = label_of(spec.name, self._named[spec.name])
         self._tasksets[id] = tuple(stage.taskset.name if stage.taskset else "" for stage in spec.stages)
 
-    def produced(self, id: bytes, time_ns: int, event: Counted | experience.ExperienceProduced) -> None:
+    def produced(
+        self,
+        id: bytes,
+        time_ns: int,
+        event: Counted | experience.ExperienceProduced,
+        traceparent: str | None = None,
+    ) -> None:
         """Takes in an experience of experiment `id`; `settle` adds it to the metrics."""
         place = (id, event.stage)
         rollouts = self._rollouts.get(place)
@@ -165,6 +184,9 @@ class MetricsFeed:
         rollouts.lengths.append(len(event.tokens) - event.prompt_tokens)
         rollouts.rewards.append(event.reward)
         self._born[event.experience.int] = time_ns
+        if traceparent is not None and (context := parsed(traceparent)) is not None and context.sampled:
+            length = len(event.tokens) - event.prompt_tokens
+            rollouts.exemplar = Exemplified(context, time_ns, event.duration_s, event.reward, length)
 
     def observe(self, decoded: Decoded) -> None:
         """Takes in one effective record, new in the log; an experience before what happened to it."""
@@ -173,7 +195,7 @@ class MetricsFeed:
         if isinstance(event, worker.RecordDeadLettered):
             self.metrics.dead_letters.labels(event.stream, event.consumer, event.code).inc()
         if id is not None and isinstance(event, experience.ExperienceProduced):
-            self.produced(id.bytes, decoded.head.time_ns, event)
+            self.produced(id.bytes, decoded.head.time_ns, event, decoded.head.traceparent)
             return
         self.recall(decoded)
         if id is not None and (handler := self._handlers.get(type(event))) is not None:
@@ -226,11 +248,21 @@ class MetricsFeed:
         metrics.rollout_duration.labels(name, taskset).observe(rollouts.durations_s)
         metrics.rollout_reward.labels(name, taskset).observe(rollouts.rewards)
         metrics.response_tokens.labels(name).observe(rollouts.lengths)
+        if rollouts.exemplar is not None:
+            self._exemplify(name, taskset, rollouts.exemplar)
         self._of(metrics.rollout_tokens, name, "prompt").inc(rollouts.prompt_tokens)
         self._of(metrics.rollout_tokens, name, "completion").inc(max(0, rollouts.tokens - rollouts.prompt_tokens))
         self._of(metrics.experiences, name, "produce", "ok").inc(count)
         self._of(metrics.reward_gained, name).inc(sum(reward for reward in rollouts.rewards if reward > 0))
         self._of(metrics.reward_lost, name).inc(-sum(reward for reward in rollouts.rewards if reward < 0))
+
+    def _exemplify(self, name: str, taskset: str, traced: Exemplified) -> None:
+        trace_id = f"{traced.context.trace_id:032x}"
+        time_s = traced.time_ns / 1e9
+        metrics = self.metrics
+        metrics.rollout_duration.labels(name, taskset).exemplify(traced.duration_s, trace_id, time_s)
+        metrics.rollout_reward.labels(name, taskset).exemplify(traced.reward, trace_id, time_s)
+        metrics.response_tokens.labels(name).exemplify(traced.length, trace_id, time_s)
 
     def _failed(self, name: str, decoded: Decoded, event: experience.RolloutFailed) -> None:
         outcome = "timeout" if event.code == RolloutTimeoutError.code else "error"
@@ -261,6 +293,9 @@ class MetricsFeed:
         metrics = self.metrics
         self._of(metrics.train_steps, name).inc()
         metrics.train_step_duration.labels(name).observe([event.duration_s])
+        if (context := parsed(decoded.head.traceparent)) is not None and context.sampled:
+            trace_id = f"{context.trace_id:032x}"
+            metrics.train_step_duration.labels(name).exemplify(event.duration_s, trace_id, decoded.head.time_ns / 1e9)
         self._of(metrics.train_tokens, name).inc(event.tokens)
         if event.skipped:
             self._of(metrics.nonfinite_steps, name).inc()
@@ -294,6 +329,9 @@ class MetricsFeed:
         # Both may fall: a process that it started has ended, or an engine that counts was opened anew.
         self._of(self.metrics.worker_cpu, name, *place).inc(max(0.0, beat.cpu_s - before.cpu_s))
         self._of(self.metrics.worker_tokens, name, *place).inc(max(0, beat.tokens_total - before.tokens_total))
+        if beat.spans_dropped_total > before.spans_dropped_total:
+            dropped = beat.spans_dropped_total - before.spans_dropped_total
+            self._of(self.metrics.spans_dropped, name, *place).inc(dropped)
         if beat.memory_bytes:
             self._of(self.metrics.worker_memory, name, *place).set(beat.memory_bytes)
 

@@ -33,7 +33,7 @@ _decoder: Final = msgpack_decoder(Counted)
 
 
 class _Brief(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The first fields of `Head`: most of them, and none of the objects that take the longest to make."""
+    """The fields of `Head`, without the objects that take the longest to make."""
 
     id: msgspec.Raw
     type: str
@@ -42,6 +42,10 @@ class _Brief(msgspec.Struct, frozen=True, array_like=True, gc=False):
     source: msgspec.Raw
     time_ns: int
     role: str = ""
+    epoch: msgspec.Raw = msgspec.Raw()
+    causation: msgspec.Raw = msgspec.Raw()
+    correlation: msgspec.Raw = msgspec.Raw()
+    traceparent: str | None = None
 
 
 _head_decoder: Final = msgpack_decoder(_Brief)
@@ -95,7 +99,7 @@ def _counted(record: Record, feed: MetricsFeed) -> bool:
         head = _head_decoder.decode(record.head)
         if head.type != _PRODUCED.name or head.version != _PRODUCED.version or head.role or head.experiment is None:
             return False  # what a role writes may be void
-        feed.produced(head.experiment, head.time_ns, _decoder.decode(record.value))
+        feed.produced(head.experiment, head.time_ns, _decoder.decode(record.value), head.traceparent)
     except (*UNREADABLE, ValueError):
         return False  # `ruling` tells what it is
     return True

@@ -20,6 +20,7 @@ from rftd.daemon.metrics_state import show_state
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
+from rftd.ops.tracing.tracer import Tracer
 from rftd.storage.queries.standing import Figures, count_buffer, list_figures
 from rftd.streams.backends.sqlite.wal import HasWal
 from rftd.streams.log import EventLog
@@ -76,8 +77,18 @@ class Scrape:
     """Answers scrapes, one at a time."""
 
     def __init__(
-        self, feed: MetricsFeed, *, log: EventLog, engine: AsyncEngine, applied: Projected, clock: Clock
+        self,
+        feed: MetricsFeed,
+        *,
+        log: EventLog,
+        engine: AsyncEngine,
+        applied: Projected,
+        clock: Clock,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
+        self._spans_dropped = 0
+        """The daemon's own, as counted so far."""
         self._feed = feed
         self._log = log
         self._engine = engine
@@ -87,14 +98,20 @@ class Scrape:
         self._buffers: dict[UUID, PacedReading[dict[str, int]]] = {}
         self._turn = asyncio.Lock()
 
-    async def text(self) -> bytes:
+    @property
+    def names_traces(self) -> bool:
+        """True if OpenMetrics says more than Prometheus's own text: traces beside buckets."""
+        return self._tracer is not None
+
+    async def text(self, *, open_metrics: bool = False) -> bytes:
         """Every metric, as Prometheus reads it. What does not answer in time is missing."""
         async with self._turn:
             self._feed.expire(self._clock.now_ns())
             await self._show_log()
             self._show_wal()
+            self._count_dropped()
             await self._show_tables()
-            return self._feed.metrics.expose()
+            return self._feed.metrics.expose(open_metrics=open_metrics)
 
     async def _show_log(self) -> None:
         """Asked of the log at each scrape: a lag that was pushed would stand still together with what pushes it."""
@@ -112,6 +129,12 @@ class Scrape:
             if partition in TRUTH:
                 consumed[partition.stream] += positions.get(partition, 0)
         self._feed.metrics.streams.update(produced=produced, consumed=consumed)
+
+    def _count_dropped(self) -> None:
+        if self._tracer is not None:
+            dropped = self._tracer.dropped_total
+            self._feed.metrics.spans_dropped.labels("", "daemon", "").inc(dropped - self._spans_dropped)
+            self._spans_dropped = dropped
 
     def _show_wal(self) -> None:
         if isinstance(self._log, HasWal):

@@ -10,6 +10,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 
@@ -52,8 +53,9 @@ class Histogram(Collector):
         for values, spread in self._series.items():
             labels = dict(zip(self._labels, values, strict=True))
             counts = spread.up_to()
-            for name, count in zip(names, counts, strict=True):
-                family.add_sample(f"{self._name}_bucket", {**labels, "le": name}, count)
+            for place, (name, count) in enumerate(zip(names, counts, strict=True)):
+                exemplar = spread.exemplars.get(place)
+                family.add_sample(f"{self._name}_bucket", {**labels, "le": name}, count, exemplar=exemplar)
             family.add_sample(f"{self._name}_count", labels, counts[-1])
             if self._bounds[0] >= 0:  # else the sum may fall, which a counter must not
                 family.add_sample(f"{self._name}_sum", labels, spread.total)
@@ -65,6 +67,8 @@ class Spread:
 
     def __init__(self, bounds: np.typing.NDArray[np.float64]) -> None:
         self.total = 0.0
+        self.exemplars: dict[int, Exemplar] = {}
+        """The newest traced value of each bucket that has one."""
         self._bounds = bounds
         self._counts = np.zeros(len(bounds) + 1, dtype=np.int64)
 
@@ -74,6 +78,12 @@ class Spread:
         places = np.searchsorted(self._bounds, np.asarray(values, dtype=np.float64))
         self._counts += np.bincount(places, minlength=len(self._counts))
         self.total += float(sum(values))
+
+    def exemplify(self, value: float, trace_id: str, time_s: float) -> None:
+        """Names the trace of one of the values."""
+        place = int(np.searchsorted(self._bounds, value))
+        if place < len(self._bounds):
+            self.exemplars[place] = Exemplar({"trace_id": trace_id}, value, time_s)
 
     def up_to(self) -> list[float]:
         """The number of values that are not above each bound."""

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_open
 from prometheus_client.registry import Collector
 
 from rftd.ops.histogram import Histogram
@@ -21,6 +22,7 @@ from rftd.ops.histogram import Histogram
 M = TypeVar("M", Counter, Gauge, Histogram)
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPEN_CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 _SECONDS: Final = (0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 120, 600)
 _STALENESS: Final = (0, 1, 2, 4, 8, 16, 32)
@@ -49,9 +51,13 @@ class Metrics:
         self._training()
         self._streams()
 
-    def expose(self) -> bytes:
-        """The text that Prometheus scrapes."""
-        return generate_latest(_Undated(self.registry))
+    def expose(self, *, open_metrics: bool = False) -> bytes:
+        """The text that Prometheus scrapes; as OpenMetrics it names traces beside buckets of histograms."""
+        undated = _Undated(self.registry)
+        if open_metrics:
+            text: bytes = generate_open(undated)  # type: ignore[no-untyped-call]
+            return text
+        return generate_latest(undated)
 
     def begin_state(self) -> None:
         """Drops every gauge of state, to be set anew from the tables."""
@@ -108,6 +114,12 @@ class Metrics:
         )
         self.worker_tokens = self._counter(
             "rftd_worker_tokens_total", "Tokens that the workers in a place drew or trained", "role", "slot"
+        )
+        self.spans_dropped = self._counter(
+            "rftd_trace_spans_dropped_total",
+            "Spans that never arrived at the receiver of traces, of workers and of the daemon itself",
+            "role",
+            "slot",
         )
 
     def _exploring(self) -> None:

@@ -18,7 +18,7 @@ from rftd.daemon.patience import Troubles
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.ops.errors import RftdError, UnreachableError
 from rftd.ops.health import CHECK_TIMEOUT_S, Finding, Health, Note, Verdict, said
-from rftd.ops.metrics import CONTENT_TYPE
+from rftd.ops.metrics import CONTENT_TYPE, OPEN_CONTENT_TYPE
 from rftd.streams.backends.sqlite.wal import HasWal
 from rftd.streams.log import EventLog
 
@@ -46,9 +46,12 @@ def router(services: Services) -> APIRouter:
         return verdict_response(await services.health.ready(), request)
 
     @routes.get("/metrics", responses={200: {"description": "Prometheus text.", "content": _TEXT}})
-    async def metrics() -> Response:
-        """Every metric."""
-        return Response(await services.scrape.text(), media_type=CONTENT_TYPE)
+    async def metrics(request: Request) -> Response:
+        """Every metric; as OpenMetrics, with the traces of some rollouts, if that is asked for and there are any."""
+        wanted = "application/openmetrics-text" in request.headers.get("accept", "")
+        open_metrics = wanted and services.scrape.names_traces
+        text = await services.scrape.text(open_metrics=open_metrics)
+        return Response(text, media_type=OPEN_CONTENT_TYPE if open_metrics else CONTENT_TYPE)
 
     return routes
 

@@ -72,6 +72,8 @@ class Heartbeat(Event, frozen=True, kw_only=True):
     """The memory that its processes have; 0 if it does not say."""
     cpu_s: Seconds = 0.0
     """The processor time that its processes have used; it falls when one of them ends."""
+    spans_dropped_total: Count = 0
+    """Spans of its traces that never arrived at their receiver."""
 
 
 @event("record.dead_lettered", stream=topics.DEADLETTERS, owner=NOBODY)

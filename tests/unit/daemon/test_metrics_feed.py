@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics_families
 from prometheus_client.parser import text_string_to_metric_families
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
@@ -102,6 +103,42 @@ def test_a_prompt_that_was_cut_is_no_long_answer() -> None:
     values = samples(feed.metrics)
     counts = {outcome: value for name, value in values.items() for outcome in _outcome_of(name)}
     assert counts == {"ok": 1, "truncated": 1, "prompt_truncated": 2}
+
+
+def test_a_traced_rollout_is_named_beside_its_buckets_and_in_open_metrics_alone() -> None:
+    feed = MetricsFeed(Metrics(version="1"))
+    for number, sampled in enumerate(("01", "00", "")):
+        event = Counted(
+            experience=UUID(int=number), stage=0, tokens=Shape(dtype="u4", shape=(3,)), prompt_tokens=1, reward=0.3
+        )
+        header = f"00-{number + 1:032x}-{7:016x}-{sampled}" if sampled else None
+        feed.produced(UUID(int=9).bytes, 5_000_000_000, event, header)
+        feed.settle()
+    lines = feed.metrics.expose(open_metrics=True).decode().splitlines(keepends=True)
+    # Of a histogram that may hold negative values a strict reader wants no count: Prometheus takes it, rules need it.
+    text = "".join(line for line in lines if not line.startswith("rftd_rollout_reward_count"))
+    families = {each.name: each for each in open_metrics_families(text)}
+    for name, value, bound in (
+        ("rftd_rollout_reward", 0.3, "0.5"),
+        ("rftd_rollout_response_tokens", 2.0, "64.0"),
+        ("rftd_rollout_duration_seconds", 0.0, "0.01"),
+    ):
+        named = {each.labels["le"]: each.exemplar for each in families[name].samples if each.exemplar is not None}
+        assert list(named) == [bound]
+        found = named[bound]
+        assert (found.labels, found.value, float(found.timestamp)) == ({"trace_id": f"{1:032x}"}, value, 5.0)
+    assert "trace_id" not in feed.metrics.expose().decode()
+
+
+def test_dropped_spans_of_workers_are_counted() -> None:
+    tape, feed = Tape(), MetricsFeed(Metrics(version="1"))
+    experiment, worker = tape.ids.new(), tape.ids.new()
+    for dropped in (0, 5, 9):
+        beat = Heartbeat(worker=worker, role="explorer", slot=2, state="busy", spans_dropped_total=dropped)
+        tape.write(beat, experiment, key=worker)
+        feed.observe(decode(tape.records[-1]))
+    values = samples(feed.metrics)
+    assert values[f"rftd_trace_spans_dropped_total{{experiment={experiment},role=explorer,slot=2}}"] == 9
 
 
 def _outcome_of(name: str) -> list[str]:
