@@ -5,6 +5,7 @@ settings        the options that every verb shares
 verbs/          one file for each verb, with what it shows
 daemon_file     the same options from a YAML file
 service         one daemon, composed: log, log server, projections, supervisor, HTTP
+log_option      the options that say where the log is; `trace_option` those that say where traces go
 log_source      where the log is: embedded, or at a URL
 patience        waiting out a log or a database that is away
 external_worker  a worker that nobody ordered joins what is under way, where it is of use

@@ -18,6 +18,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
+from rftd.ops.tracing.tracer import Tracer
 from rftd.streams import topics
 from rftd.streams.effective import effective
 from rftd.streams.envelope import Record
@@ -157,8 +158,10 @@ class ExternalWorker:
         ids: Ids,
         logger: Logger,
         process: ProcessName | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`process` is the one that runs the worker, this one if None."""
+        self._tracer = tracer
         self._process = process
         self._log = log
         self._role = role
@@ -206,6 +209,7 @@ class ExternalWorker:
                         logger=self._logger,
                         spine_offset=entry.spine_offset,
                         process=self._process,
+                        tracer=self._tracer,
                     )
                 finally:
                     # The watch never ends by itself while the work goes on; without this the task group would wait

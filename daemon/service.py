@@ -36,6 +36,8 @@ from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
 from rftd.ops.releases import release_of
+from rftd.ops.tracing.trace_options import TraceOptions
+from rftd.ops.tracing.tracer import Tracer
 from rftd.storage.database import open_database
 from rftd.storage.disk import LocalDisk
 from rftd.storage.projector import Projector
@@ -86,6 +88,9 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     roles: frozenset[str] = ROLES
     """The roles whose workers are started here; none: every worker is started by somebody else, on any machine."""
 
+    traces: TraceOptions | None = None
+    """The receiver of the spans of daemon and workers; None: nothing is traced."""
+
     ray: RayOptions | None = None
     """The cluster on which workers run; None: they are processes of this machine."""
 
@@ -120,8 +125,12 @@ def _without_secrets(url: str) -> str:
 
 
 @asynccontextmanager
-async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Logger) -> AsyncIterator[Service]:
+async def running(
+    options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Logger, tracer: Tracer | None = None
+) -> AsyncIterator[Service]:
     """A daemon for as long as the block runs. Leaving it drains the workers and closes everything, in reverse order.
+
+    The `tracer` makes the daemon's own spans; workers make theirs as the options say.
 
     A log or a database elsewhere that is not there is waited for: meanwhile the daemon is live and not ready. Raises
     ConflictError if another daemon holds folder or port, and LogError if the embedded log refuses to open.
@@ -146,7 +155,9 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         feed = MetricsFeed(Metrics(version=release_of("rftd")))
         troubles = Troubles(clock)
         guard = DiskGuard(LocalDisk(), folder.root, options.disk, clock=clock, logger=logger, metrics=feed.metrics)
-        supervisor = _supervisor(options, owned, folder, guard, hearing, clock=clock, ids=ids, logger=logger)
+        supervisor = _supervisor(
+            options, owned, folder, guard, hearing, clock=clock, ids=ids, logger=logger, tracer=tracer
+        )
         # Before the gate opens: a command that is taken in appends, and hides what was lost.
         await parts.heard(supervisor)
         app = make_app(
@@ -160,6 +171,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
             token=options.token,
             guard=guard,
             troubles=troubles,
+            tracer=tracer,
         )
         gate.open(app)
         # Entered after log, database and projector, so that it is left before them: no task outlives what it uses.
@@ -204,6 +216,7 @@ def _supervisor(
     clock: Clock,
     ids: Ids,
     logger: Logger,
+    tracer: Tracer | None,
 ) -> Supervisor:
     return Supervisor(
         owned.log,
@@ -220,15 +233,16 @@ def _supervisor(
         roles=options.roles,
         guard=guard,
         hearing=hearing,
+        tracer=tracer,
     )
 
 
 def _launcher(options: ServiceOptions, owned: OwnedLog, folder: DataFolder, ids: Ids, logger: Logger) -> Executor:
     if options.ray is not None:
         says = folder.root / "ray.log"
-        return RayExecutor(owned.worker_url, options.ray, ids=ids, logger=logger, says=says)
+        return RayExecutor(owned.worker_url, options.ray, ids=ids, logger=logger, says=says, traces=options.traces)
     look = find_host if options.roles == ROLES else _unseen
-    return LocalExecutor(owned.worker_url, home=str(folder.root), host=look)
+    return LocalExecutor(owned.worker_url, home=str(folder.root), host=look, traces=options.traces)
 
 
 def _unseen() -> Host:

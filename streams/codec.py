@@ -12,6 +12,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.decoding import UNREADABLE, msgpack_decoder
 from rftd.ops.errors import CodecError
 from rftd.ops.ids import Ids
+from rftd.ops.tracing.span import current
 from rftd.streams.arrays import DTYPES
 from rftd.streams.envelope import Draft, Head, Record
 from rftd.streams.events.catalogue import resolve
@@ -63,6 +64,8 @@ class Writer:
     ) -> Draft:
         """The encoded event, bound for the partition of `key` (default: the experiment) or for `partition`.
 
+        Without a `traceparent` it is that of the span which is open, if one is.
+
         Raises CodecError for an event over `limits.RECORD_SIZE_BYTES`.
         """
         definition = definition_of(type(event))
@@ -71,6 +74,8 @@ class Writer:
             assert routing is not None, f"{definition.name} needs a key"
             partition = partition_of(definition.stream, routing)
         assert partition.stream == definition.stream or definition.anywhere, (partition, definition.name)
+        if traceparent is None and (span := current()) is not None:
+            traceparent = span.context.traceparent
         head = Head(
             id=id or self._ids.new(),
             type=definition.name,

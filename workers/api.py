@@ -23,6 +23,7 @@ from rftd.workers.control.policies.policy import Flight, PolicyView, Retirement,
 from rftd.workers.devices.device_memory import Need
 from rftd.workers.devices.host import Device, Host
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, AuxiliaryModel, ModelAddress
+from rftd.workers.rollout.call_spans import tool_call
 from rftd.workers.rollout.engine import (
     EngineStats,
     Generation,
@@ -148,4 +149,5 @@ __all__ = [
     "name_of",
     "open_weights",
     "tensor_sums",
+    "tool_call",
 ]

@@ -18,6 +18,8 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import Logger
+from rftd.ops.tracing.trace_options import TraceOptions, tracing
+from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.backends.backend import backend_of, log_url
 from rftd.workers.membership import explain
 from rftd.workers.process import run_explorer, run_trainer
@@ -34,6 +36,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """-1 for a trainer."""
     log_url: str
     spine_offset: int = 0
+    traces: TraceOptions | None = None
+    """The receiver of its spans; None: it makes none."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,9 +81,13 @@ class Guest:
         return self._outcome if self._over.wait(timeout_s) else None
 
     def _run(self) -> None:
+        ours = self._assignment
         try:
-            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                runner.run(self._until_stopped())
+            with (
+                tracing(ours.traces, ours.role, clock=SystemClock(), logger=self._logger) as tracer,
+                asyncio.Runner(loop_factory=lambda: self._loop) as runner,
+            ):
+                runner.run(self._until_stopped(tracer))
         except RftdError as error:
             self._outcome = Outcome(code=error.exit_status, reason=f"{error.code}: {explain(error)}")
         except BaseException as error:  # whoever asks how it ended is told, whatever it was
@@ -88,7 +96,7 @@ class Guest:
         finally:
             self._over.set()
 
-    async def _until_stopped(self) -> None:
+    async def _until_stopped(self, tracer: Tracer | None) -> None:
         ours = self._assignment
         clock = SystemClock()
         ids = SystemIds(clock)
@@ -116,6 +124,7 @@ class Guest:
                 logger=self._logger,
                 spine_offset=ours.spine_offset,
                 worker=ours.worker,
+                tracer=tracer,
             )
         finally:
             await log.close()

@@ -17,6 +17,7 @@ from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import Ids
+from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.codec import Writer
 from rftd.streams.events.worker import Heartbeat, WorkerStarted, WorkerStopped
 from rftd.streams.log import EventLog
@@ -95,6 +96,7 @@ class Membership:
         ids: Ids,
         id: UUID | None = None,
         process: ProcessName | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`id` is the one that its order carries, None: it was not ordered. `process` runs the worker; None: this one.
 
@@ -110,6 +112,8 @@ class Membership:
         self.slot = slot
         self.clock = clock
         self.ids = ids
+        self.tracer = tracer
+        """The maker of this worker's spans; None: nothing is traced."""
         self.pulse = Pulse()
         self.source = f"{role}/{self.id}"
         self.writer = Writer(source=self.source, clock=clock, ids=ids)
@@ -171,6 +175,7 @@ class Membership:
                     rollouts_total=self.pulse.rollouts_total,
                     memory_bytes=used.memory_bytes,
                     cpu_s=used.cpu_s,
+                    spans_dropped_total=0 if self.tracer is None else self.tracer.dropped_total,
                 )
             )
             await self.clock.sleep(limits.HEARTBEAT_INTERVAL_S)

@@ -12,6 +12,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import DiskFullError, LogLossError, RftdError, UnreachableError, WorkError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
+from rftd.ops.tracing.tracer import Tracer
 from rftd.storage.resume import resumed_follower
 from rftd.streams import topics
 from rftd.streams.decision import slot_partition
@@ -38,17 +39,26 @@ async def run_explorer(
     spine_offset: int = 0,
     worker: UUID | None = None,
     process: ProcessName | None = None,
+    tracer: Tracer | None = None,
 ) -> None:
     """Explores until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it.
 
-    `worker` is the id that its order carries; None: nobody ordered it.
+    `worker` is the id that its order carries; None: nobody ordered it. Without a `tracer` nothing is traced.
     """
     # Each role imports its own half of the workers, and starts the sooner.
     from rftd.workers.rollout.explorer import Explorer
     from rftd.workers.rollout.view import ExplorerView
 
     member = Membership(
-        log, experiment=experiment, role="explorer", slot=slot, clock=clock, ids=ids, id=worker, process=process
+        log,
+        experiment=experiment,
+        role="explorer",
+        slot=slot,
+        clock=clock,
+        ids=ids,
+        id=worker,
+        process=process,
+        tracer=tracer,
     )
     view = ExplorerView(member.id)
     heads = await log.heads()
@@ -84,16 +94,25 @@ async def run_trainer(
     spine_offset: int = 0,
     worker: UUID | None = None,
     process: ProcessName | None = None,
+    tracer: Tracer | None = None,
 ) -> None:
     """Trains until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it.
 
-    `worker` is the id that its order carries; None: nobody ordered it.
+    `worker` is the id that its order carries; None: nobody ordered it. Without a `tracer` nothing is traced.
     """
     from rftd.workers.training.engines.registry import make_engine
     from rftd.workers.training.trainer import Trainer
 
     member = Membership(
-        log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids, id=worker, process=process
+        log,
+        experiment=experiment,
+        role="trainer",
+        slot=-1,
+        clock=clock,
+        ids=ids,
+        id=worker,
+        process=process,
+        tracer=tracer,
     )
     state = RunState(experiment, spine_only=True)
     streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)

@@ -2,6 +2,7 @@
 
 app              `make_app`: the parts together, behind a guard of hosts, origins, token and sizes
 tally            counts requests by route and status
+traced           a span for each request, in the caller's trace
 services         the daemon as reads and commands see it: tables, log, its commands
 problem          every error as RFC 9457 problem+json
 bodies           the body of a command, within limits: JSON, or an experiment file as YAML

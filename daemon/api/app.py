@@ -26,6 +26,7 @@ from rftd.daemon.api.problem import ForbiddenError, RefusedError, TooLargeError,
 from rftd.daemon.api.schema import install
 from rftd.daemon.api.services import Applied, Services
 from rftd.daemon.api.tally import Tally
+from rftd.daemon.api.traced import Traced
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_scrape import Scrape
 from rftd.daemon.operations import Operations
@@ -39,6 +40,7 @@ from rftd.ops.ids import Ids, SystemIds
 from rftd.ops.metrics import Metrics
 from rftd.ops.redaction import Secret
 from rftd.ops.releases import release_of
+from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.log import EventLog
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
@@ -151,6 +153,7 @@ def make_app(
     hosts: frozenset[str] = frozenset(),
     guard: DiskGuard | None = None,
     troubles: Troubles | None = None,
+    tracer: Tracer | None = None,
 ) -> FastAPI:
     """The API of a daemon.
 
@@ -171,6 +174,7 @@ def make_app(
             engine=engine,
             applied=projector,
             clock=clock,
+            tracer=tracer,
         ),
         clock=clock,
         ids=ids or SystemIds(clock),
@@ -185,6 +189,8 @@ def make_app(
         # A missing slash is a wrong path, not a redirect that drops the body.
         redirect_slashes=False,
     )
+    if tracer is not None:
+        app.add_middleware(Traced, tracer=tracer)
     app.add_middleware(Guard, token=Secret(token) if token else None, hosts=hosts)
     # Added last, so that it is around the guard: what that refuses is counted, too.
     app.add_middleware(Tally, requests=feed.metrics.http_requests)

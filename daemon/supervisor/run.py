@@ -11,6 +11,7 @@ from rftd.daemon.dlq.verdicts import task_retried
 from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.collector import tidy
 from rftd.daemon.supervisor.disk_guard import DiskGuard
+from rftd.daemon.supervisor.dispatch_traces import DispatchTraces
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.inbox import Inbox, Request, check_command
 from rftd.daemon.supervisor.milestones import tell
@@ -25,6 +26,7 @@ from rftd.ops.clock import Clock, RecordedClock
 from rftd.ops.errors import FencedError, LogLossError, UnreachableError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
+from rftd.ops.tracing.tracer import Tracer
 from rftd.storage.resume import resumed_follower, snapshots_of
 from rftd.streams import topics
 from rftd.streams.codec import Writer
@@ -76,6 +78,7 @@ class Run:
         spine_offset: int = 0,
         guard: DiskGuard | None = None,
         hear: Callable[[RunState], Awaitable[None]] | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`spine_offset` is where the experiment was submitted, or less. Without a `guard` space is not looked at.
 
@@ -121,6 +124,7 @@ class Run:
         self._trouble: Trouble | None = None
         """The error that a role met since the controller decided last."""
         self._told = ""
+        self._traces = None if tracer is None else DispatchTraces(tracer, str(experiment))
 
     async def drive(self) -> None:
         """Returns when the experiment has ended and its workers are gone; cancelling leaves the workers running.
@@ -364,17 +368,27 @@ class Run:
             return
         faults.point(f"{role}.before_append")
         self._appending_s = self._clock.monotonic_s()
+        began_ns = self._wall.now_ns()
         await lease.append(drafts)
         self._appending_s = 0.0
+        if self._traces is not None:
+            self._traces.sent(decided, began_ns)
         faults.point(f"{role}.after_append")
         tell(self._logger, self.state.experiment, decided)
 
     def _drafts(self, lease: RoleLease, decisions: Sequence[Decision]) -> list[Draft]:
         experiment = self.state.experiment
+        trace = self._traces.traceparent_of if self._traces is not None else _untraced
         return [
-            lease.writer.draft(event, experiment=experiment, partition=partition or self._home(event))
+            lease.writer.draft(
+                event, experiment=experiment, partition=partition or self._home(event), traceparent=trace(event)
+            )
             for event, partition in decisions
         ]
 
     def _home(self, event: Event) -> Partition:
         return self._closed_groups if isinstance(event, GroupClosed) else self._spine
+
+
+def _untraced(_event: Event) -> None:
+    """The header of an event where nothing is traced."""

@@ -33,6 +33,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, LogFullError, LogLossError, NotFoundError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
+from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Position
 from rftd.streams.events import experiment as life
@@ -71,6 +72,7 @@ class Supervisor:
         keep: Keep = Keep.ALWAYS,
         hearing: Hearing | None = None,
         known: Path | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`archives` is where archives go that nobody gave another place; else beside the experiment's folder.
 
@@ -85,9 +87,10 @@ class Supervisor:
         self._executor = executor
         self._owner = owner
         self._clock = clock
-        self._ids = ids
         self._logger = logger
-        self._lost_after_s = lost_after_s
+        self._tracer = tracer
+        self._of_runs: dict[str, Any] = {"owner": owner, "clock": clock, "ids": ids, "logger": logger, "roles": roles}
+        self._of_runs["lost_after_s"] = lost_after_s
         self._registry = Registry(log, known, logger=logger)
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
         self._payloads = PayloadKeeper(
@@ -187,19 +190,11 @@ class Supervisor:
         await self._refresh()
 
     def _run_of(self, entry: Entry) -> UnderWay:
-        same: dict[str, Any] = {
-            "owner": self._owner,
-            "clock": self._clock,
-            "ids": self._ids,
-            "logger": self._logger,
-            "roles": self._roles,
-            "lost_after_s": self._lost_after_s,
-            "spine_offset": entry.spine_offset,
-        }
+        same = {**self._of_runs, "spine_offset": entry.spine_offset}
         if not self._decides:
             return Hosting(self._log, entry.id, self._executor, **same)
         hear = partial(self._hearing.hear_run, entry, self._executor)
-        return Run(self._log, entry.id, self._executor, **same, guard=self._guard, hear=hear)
+        return Run(self._log, entry.id, self._executor, **same, guard=self._guard, hear=hear, tracer=self._tracer)
 
     async def accept_losses(self, names: Sequence[str], *, by: str) -> None:
         """Lets experiments go on without what the log lost, on record. Raises NotFoundError, UsageError."""

@@ -10,8 +10,12 @@ import click
 from rftd.daemon.daemon_file import checked_postgres_url, config_option
 from rftd.daemon.log_option import SHARED, serve_log_option
 from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_options
+from rftd.daemon.trace_option import trace_option
 
 if TYPE_CHECKING:
+    from rftd.daemon.service import ServiceOptions
+    from rftd.ops.tracing.trace_options import TraceOptions
+    from rftd.ops.tracing.tracer import Tracer
     from rftd.streams.backends.backend import LogUrl
     from rftd.workers.launcher.ray.launcher import RayOptions
 
@@ -105,6 +109,7 @@ thread, Python's own 5 ms would be added to each commit."""
     show_default=True,
     help="Least level of these lines.",
 )
+@trace_option
 @click.option(
     "--worker-lost-after",
     "lost_after_s",
@@ -155,9 +160,9 @@ def command(
     disk_reserve: int | None,
     disk_budget: int | None,
     accept_loss: tuple[str, ...],
+    traces: TraceOptions | None,
 ) -> None:
     """Run the daemon. Log and tables lie below --data (default ./.rftd), or on Kafka and in PostgreSQL."""
-    import asyncio
     import os
     from pathlib import Path
 
@@ -202,8 +207,9 @@ def command(
         keep=Keep(payloads),
         accept_loss=accept_loss,
         accepted_by=_who() if accept_loss else "",
+        traces=traces,
     )
-    asyncio.run(_serve(options))
+    _run(options)
 
 
 def _roles(workers: str, roles: str) -> frozenset[str]:
@@ -262,20 +268,31 @@ def _who() -> str:
     return f"{name} at {platform.node()}"
 
 
-async def _serve(options: object) -> None:
+def _run(options: ServiceOptions) -> None:
+    import asyncio
+
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.logs import logger
+    from rftd.ops.tracing.trace_options import tracing
+
+    # Around the loop: what is left of the traces is sent once nothing else waits.
+    with tracing(options.traces, "daemon", clock=SystemClock(), logger=logger(role="daemon")) as tracer:
+        asyncio.run(_serve(options, tracer))
+
+
+async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
     import asyncio
     import signal
 
     import httpx
 
     from rftd.daemon.client.address import trusted_by
-    from rftd.daemon.service import ServiceOptions, running
+    from rftd.daemon.service import running
     from rftd.ops.clock import SystemClock
     from rftd.ops.cycles import tune_allocator, tune_collector
     from rftd.ops.ids import SystemIds
     from rftd.ops.logs import logger
 
-    assert isinstance(options, ServiceOptions)
     # Before any thread is started, for arenas are set up with the first allocation of each, and before the folds are
     # read: the collector freezes what is there now and looks at it no more.
     tune_allocator()
@@ -299,7 +316,8 @@ async def _serve(options: object) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     try:
-        async with running(options, clock=clock, ids=SystemIds(clock), logger=logger(role="daemon")) as service:
+        daemon = running(options, clock=clock, ids=SystemIds(clock), logger=logger(role="daemon"), tracer=tracer)
+        async with daemon as service:
             trusted = trusted_by(service.url)
             async with httpx.AsyncClient(timeout=10.0, verify=trusted, trust_env=False) as client:
                 # Asked over HTTP like anybody would: this line is printed once the daemon answers, not once it
@@ -310,6 +328,8 @@ async def _serve(options: object) -> None:
             up.set()
             click.echo(f"rftd: {options.where(service.folder)}")
             click.echo(f"  api      {service.url}/openapi.json     metrics  {service.url}/metrics")
+            if options.traces is not None:
+                click.echo(f"  traces   {options.traces.url}     ratio  {options.traces.ratio:g}")
             spent_s = clock.monotonic_s() - began_s
             click.echo(f"ready in {spent_s:.1f} s at {service.url}   next: rftd submit exp.yaml")
             await stop.wait()

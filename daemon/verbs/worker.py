@@ -9,11 +9,14 @@ import click
 
 from rftd.daemon.daemon_file import config_option
 from rftd.daemon.log_option import worker_log_option
+from rftd.daemon.trace_option import trace_option
 from rftd.ops import limits
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from rftd.ops.tracing.trace_options import TraceOptions
+    from rftd.ops.tracing.tracer import Tracer
     from rftd.streams.backends.backend import LogUrl
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,6 +26,7 @@ def _log_options(function: F) -> F:
     for option in (
         click.option("--spine-offset", type=click.IntRange(0), default=0, hidden=True),
         click.option("--worker", type=click.UUID, hidden=True),
+        trace_option,
         click.option("--experiment", help="Id of the experiment. Default: any that is under way."),
         worker_log_option,
         config_option,
@@ -41,28 +45,45 @@ def command() -> None:
 @click.option(
     "--slot", type=click.IntRange(0, limits.WORKER_SLOTS - 1), help="Slot whose leases the worker takes. Default: any."
 )
-def explorer(log_at: LogUrl, experiment: str | None, spine_offset: int, worker: UUID | None, slot: int | None) -> None:
+def explorer(
+    log_at: LogUrl,
+    experiment: str | None,
+    spine_offset: int,
+    worker: UUID | None,
+    slot: int | None,
+    traces: TraceOptions | None,
+) -> None:
     """Run rollouts of leased tasks."""
-    _run("explorer", log_at, experiment, slot, spine_offset, worker)
+    _run("explorer", log_at, experiment, slot, spine_offset, worker, traces)
 
 
 @command.command()
 @_log_options
-def trainer(log_at: LogUrl, experiment: str | None, spine_offset: int, worker: UUID | None) -> None:
+def trainer(
+    log_at: LogUrl, experiment: str | None, spine_offset: int, worker: UUID | None, traces: TraceOptions | None
+) -> None:
     """Train planned batches. While another trainer is alive, this one stands by; then it takes over."""
-    _run("trainer", log_at, experiment, -1, spine_offset, worker)
+    _run("trainer", log_at, experiment, -1, spine_offset, worker, traces)
 
 
 def _run(
-    role: str, log_at: LogUrl, experiment: str | None, slot: int | None, spine_offset: int, worker: UUID | None
+    role: str,
+    log_at: LogUrl,
+    experiment: str | None,
+    slot: int | None,
+    spine_offset: int,
+    worker: UUID | None,
+    traces: TraceOptions | None,
 ) -> None:
     import asyncio
     import gc
     from uuid import UUID
 
+    from rftd.ops.clock import SystemClock
     from rftd.ops.cycles import PYTHONS_THRESHOLDS, tune_collector
     from rftd.ops.errors import UsageError
     from rftd.ops.logs import configure, logger
+    from rftd.ops.tracing.trace_options import tracing
     from rftd.streams.backends.backend import backend_of
     from rftd.workers.launcher.started_here import StartedHere
 
@@ -80,13 +101,20 @@ def _run(
     if ended := started.end_of_the_dead():
         logger(role=role).warning("worker.leftovers_ended", processes=ended)
     try:
-        asyncio.run(_work(role, url, id, slot, spine_offset, worker))
+        with tracing(traces, role, clock=SystemClock(), logger=logger(role=role)) as tracer:
+            asyncio.run(_work(role, url, id, slot, spine_offset, worker, tracer))
     finally:
         started.end()
 
 
 async def _work(
-    role: str, url: LogUrl, experiment: object, slot: int | None, spine_offset: int, worker: UUID | None
+    role: str,
+    url: LogUrl,
+    experiment: object,
+    slot: int | None,
+    spine_offset: int,
+    worker: UUID | None,
+    tracer: Tracer | None,
 ) -> None:
     import asyncio
     import signal
@@ -134,13 +162,12 @@ async def _work(
             return
         raise
     connected.set()
+    same: dict[str, Any] = {"clock": clock, "ids": ids, "logger": bound, "tracer": tracer}
     try:
         if not isinstance(experiment, UUID):
-            await ExternalWorker(log, role, slot, clock=clock, ids=ids, logger=bound).run(stop)
+            await ExternalWorker(log, role, slot, **same).run(stop)
         else:
             work = run_trainer if role == "trainer" else partial(run_explorer, slot=slot)
-            await work(
-                log, experiment, stop=stop, clock=clock, ids=ids, logger=bound, spine_offset=spine_offset, worker=worker
-            )
+            await work(log, experiment, stop=stop, spine_offset=spine_offset, worker=worker, **same)
     finally:
         await log.close()

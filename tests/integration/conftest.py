@@ -17,6 +17,7 @@ from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.ids import Ids, SystemIds, derive
 from rftd.ops.logs import logger
+from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.backends.kafka.log import KafkaLog
 from rftd.streams.backends.kafka.settings import parse_kafka
 from rftd.streams.backends.kafka.topics import ensure_topics
@@ -73,8 +74,9 @@ class TaskHandle:
 class TaskExecutor:
     """Runs workers as tasks; `pid` is this process's, so losing one is seen by its handle alone."""
 
-    def __init__(self, log: EventLog, clock: Clock, ids: Ids) -> None:
+    def __init__(self, log: EventLog, clock: Clock, ids: Ids, tracer: Tracer | None = None) -> None:
         self.log, self.clock, self.ids = log, clock, ids
+        self.tracer = tracer
         self.handles: list[TaskHandle] = []
 
     def start(self, order: WorkerOrder) -> Handle:
@@ -84,6 +86,7 @@ class TaskExecutor:
             "ids": self.ids,
             "logger": logger(role=order.role),
             "worker": order.worker,
+            "tracer": self.tracer,
         }
         if order.role == "trainer":
             work = run_trainer(self.log, order.experiment, stop, **parts)
@@ -221,17 +224,24 @@ class FakeWorld:
 
     @staticmethod
     async def run(
-        log: EventLog, spec: ExperimentSpec, clock: Clock, ids: Ids, executor: TaskExecutor | None = None
+        log: EventLog,
+        spec: ExperimentSpec,
+        clock: Clock,
+        ids: Ids,
+        executor: TaskExecutor | None = None,
+        tracer: Tracer | None = None,
     ) -> Run:
         """The run of an experiment that was just taken in; it is not driven yet."""
         experiment = await FakeWorld.submitted(log, spec, clock, ids)
-        executor = executor or TaskExecutor(log, clock, ids)
-        return Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+        executor = executor or TaskExecutor(log, clock, ids, tracer)
+        return Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger(), tracer=tracer)
 
     @staticmethod
-    async def completed(log: EventLog, spec: ExperimentSpec, clock: Clock, ids: Ids) -> RunState:
+    async def completed(
+        log: EventLog, spec: ExperimentSpec, clock: Clock, ids: Ids, tracer: Tracer | None = None
+    ) -> RunState:
         """The state after the experiment was driven to its end."""
-        run = await FakeWorld.run(log, spec, clock, ids)
+        run = await FakeWorld.run(log, spec, clock, ids, tracer=tracer)
         async with asyncio.timeout(60):
             await run.drive()
         return run.state

@@ -19,6 +19,7 @@ from rftd.ops import limits
 from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import WorkError
 from rftd.ops.processors import threads_of
+from rftd.ops.tracing.trace_options import TraceOptions
 from rftd.ops.words import Level, Words
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.devices.discovery import VISIBLE, find_host, installed_packages
@@ -214,10 +215,11 @@ class LocalExecutor:
         home: str = "",
         command: Sequence[str] = (sys.executable, "-P", "-m", "rftd.daemon"),
         host: Callable[[], Host] = find_host,
+        traces: TraceOptions | None = None,
     ) -> None:
         """`home` is the folder that one daemon at a time has for its own: the next one knows the workers by it.
 
-        `host` looks what this machine can give; it is asked once.
+        Workers send their spans as `traces` says. `host` looks what this machine can give; it is asked once.
         """
         self._log_url = log_url
         self._home = os.path.realpath(home) if home else log_url
@@ -225,6 +227,7 @@ class LocalExecutor:
         self._here = this_process()
         self._places: dict[str, Place] = {}
         self._look = host
+        self._traces = () if traces is None else ("--traces", traces.url, "--trace-ratio", str(traces.ratio))
         self._looking = threading.Lock()
         self._host: Host | None = None
         self._workers: dict[str, OrderedProcess | AdoptedProcess] = {}
@@ -248,7 +251,7 @@ class LocalExecutor:
 
     def start(self, order: WorkerOrder) -> Handle:
         arguments = [*self._command, "worker", order.role, "--log", self._log_url]
-        arguments += ["--experiment", str(order.experiment), "--worker", str(order.worker)]
+        arguments += ["--experiment", str(order.experiment), "--worker", str(order.worker), *self._traces]
         if order.spine_offset:
             arguments += ["--spine-offset", str(order.spine_offset)]
         if order.slot >= 0:

@@ -13,6 +13,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, RolloutError
 from rftd.ops.ids import derive_each
 from rftd.ops.logs import Logger
+from rftd.ops.tracing.span import untraced
 from rftd.streams.arrays import Array
 from rftd.streams.events.experience import EvalScored, RowAnswers
 from rftd.streams.events.step import PROMPTS_CUT_ROWS
@@ -25,6 +26,7 @@ from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.eval_engine import EvalEngine
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.response import PROMPT_TRUNCATED
+from rftd.workers.rollout.rollout_traces import end_cancelled, end_rollout, with_spans
 from rftd.workers.rollout.rollouts import RolloutOutcome, RolloutPlaces, Rollouts
 from rftd.workers.rollout.threads import EngineFromThreads
 from rftd.workers.rollout.workflows.attempt import RolloutRequest
@@ -85,12 +87,19 @@ class Evaluator:
         rows = range(lease.row_start, lease.row_end)
         # The ids are the seeds too: whatever version is evaluated, a row is drawn from the same random numbers.
         ids = derive_each(lease.eval, "row", numbers=rows)
-        requests = [RolloutRequest(number=row, id=id, seed=id, row=row) for row, id in zip(rows, ids, strict=True)]
+        requests = with_spans(
+            [RolloutRequest(number=row, id=id, seed=id, row=row) for row, id in zip(rows, ids, strict=True)],
+            every=False,
+        )
         self._under_way += 1
         try:
-            await self._answer(lease, stage, taskset, requests, outcomes, weights)
+            with untraced():  # a row is traced by itself, or not at all
+                await self._answer(lease, stage, taskset, requests, outcomes, weights)
+            for outcome in outcomes.values():
+                end_rollout(outcome)
         finally:
             self._under_way -= 1
+            end_cancelled(requests)
         results = [outcomes[row].result for row in rows]
         failures = [result for result in results if isinstance(result, RftdError)]
         if failures:

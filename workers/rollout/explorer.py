@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,10 @@ from rftd.ops import limits
 from rftd.ops.errors import RolloutError, WorkError
 from rftd.ops.logs import Logger
 from rftd.storage.artifacts import ArtifactStore
-from rftd.streams import topics
-from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.follower import Follower
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import task_place, tasksets_of
-from rftd.streams.topics import partition_of
 from rftd.streams.worker_state import WorkerState
 from rftd.workers.devices.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
@@ -33,11 +30,13 @@ from rftd.workers.rollout.engine import RolloutEngine, check_lives
 from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.rollout.eval_engine import SHARED, EvalEngine, OwnEngine, SharedEngine
 from rftd.workers.rollout.evaluator import Evaluator
+from rftd.workers.rollout.hand_over import HandOver
 from rftd.workers.rollout.leased import LeasedRollouts
 from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.rollout_log import RolloutLog
+from rftd.workers.rollout.rollout_traces import RolloutTraces
 from rftd.workers.rollout.rollouts import RolloutPlaces, Rollouts
 from rftd.workers.rollout.serving.conversations import Conversations
 from rftd.workers.rollout.serving.server import ConversationServer
@@ -75,7 +74,10 @@ class Explorer:
         self._evaluator: Evaluator | None = None
         self._orphans = Orphans(log)
         self._told = RolloutLog(log, member.clock)
-        self._loader = WeightsLoader(member, view, self._gate, self._outbox, log, device=self._device)
+        tracer = member.tracer
+        traces = self._traces = RolloutTraces(tracer, member.experiment, view.trace_of) if tracer is not None else None
+        self._hand_over = HandOver(member, self._outbox, self._told, check_lives=self._check_lives, traces=traces)
+        self._loader = WeightsLoader(member, view, self._gate, self._outbox, log, device=self._device, traces=traces)
         self._joined = False
         self._leaving = False
         self._turn: DeviceTurn | None = None
@@ -123,7 +125,7 @@ class Explorer:
         if any(each.sync.turns for each in spec.stages):
             self._turn = DeviceTurn(Path(spec.job_dir), self._member.clock)
             self._turn.share(engine)
-        endpoint = ModelEndpoint(clock=self._member.clock, random_bytes=secrets.token_bytes)
+        endpoint = ModelEndpoint(clock=self._member.clock, random_bytes=secrets.token_bytes, tracer=self._member.tracer)
         auxiliary = self._auxiliary = AuxiliaryModels(
             spec, clock=self._member.clock, environ=os.environ, random=SystemRandom(), endpoint=endpoint
         )
@@ -213,6 +215,7 @@ class Explorer:
             places=places,
             clock=self._member.clock,
             random_bytes=secrets.token_bytes,
+            tracer=self._member.tracer,
         )
 
     def _eval_engine(self, spec: ExperimentSpec, stage: StageSpec, engine: RolloutEngine) -> EvalEngine:
@@ -245,10 +248,8 @@ class Explorer:
                 raise
             while view.leased:
                 lease = view.leased.popleft()
-                if isinstance(lease, EvalLeased):
-                    self._running[lease.lease] = work.create_task(self._evaluate(lease))
-                else:
-                    self._running[lease.lease] = work.create_task(self._roll_out(lease))
+                self._running[lease.lease] = work.create_task(self._answer(lease))
+                if isinstance(lease, TaskLeased):
                     self._leases[lease.lease] = lease
             self._drop(list(view.ended))
             view.ended.clear()
@@ -282,36 +283,19 @@ class Explorer:
             if task is not None:
                 task.cancel()
 
+    def _answer(self, lease: TaskLeased | EvalLeased) -> Coroutine[Any, Any, None]:
+        work = partial(self._evaluate, lease) if isinstance(lease, EvalLeased) else partial(self._roll_out, lease)
+        return work() if self._traces is None else self._traces.working(lease, work)
+
     async def _roll_out(self, lease: TaskLeased) -> None:
         if self._conversations is not None:
-            await self._conversations.run(lease, partial(self._hand_over, lease))
+            await self._conversations.run(lease, self._hand_over.of(lease))
             return
         async with self._gate.passing(lease.min_version, pinned=lease.pinned):
             stage = self._stage(lease.stage)
             number, row = task_place(stage, lease.row)
             taskset = await self._tasksets.get(tasksets_of(stage)[number], lease.digest)
-            await self._rollouts[lease.stage, number].run(lease, taskset, partial(self._hand_over, lease), row=row)
-
-    async def _hand_over(self, lease: TaskLeased, events: Sequence[ExperienceProduced | RolloutFailed]) -> None:
-        if any(isinstance(event, RolloutFailed) for event in events):
-            # Not the rollouts' fault: their leases end with this process, and are given out again.
-            self._check_lives()
-        partition = partition_of(topics.EXPERIENCES, lease.group)
-        drafts = [
-            self._member.writer.draft(
-                event,
-                experiment=self._member.experiment,
-                partition=partition,
-                # A rollout that was made twice leaves two events of one id, of which the first counts.
-                id=event.experience if isinstance(event, ExperienceProduced) else None,
-                causation=lease.lease,
-                correlation=lease.group,
-            )
-            for event in events
-        ]
-        self._member.pulse.rollouts_total += len(drafts)
-        self._told.ended(events)
-        await self._outbox.put(drafts)
+            await self._rollouts[lease.stage, number].run(lease, taskset, self._hand_over.of(lease), row=row)
 
     def _device(self) -> AbstractAsyncContextManager[None]:
         """The device for one piece of work, where it is shared with the trainer."""

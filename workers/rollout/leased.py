@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Protocol
 from uuid import UUID
 
 import msgspec
@@ -12,19 +12,28 @@ import msgspec
 from rftd.ops import limits
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import NAMESPACE, derive_each, derive_from_each
+from rftd.ops.tracing.span import current, untraced
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.arrays import Array
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, SamplingSpan
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.spec import SamplingSpec
 from rftd.workers.membership import explain
+from rftd.workers.rollout.rollout_traces import created, end_cancelled, end_rollout, with_spans
 from rftd.workers.rollout.rollouts import RolloutOutcome, Rollouts
 from rftd.workers.rollout.workflows.attempt import RolloutRequest
 from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.tasksets.taskset import Taskset
 
-HandOverEvents: TypeAlias = Callable[[Sequence[ExperienceProduced | RolloutFailed]], Awaitable[None]]
-"""Takes the events of a lease as its rollouts end."""
+
+class HandOverEvents(Protocol):
+    """Takes the events of a lease as its rollouts end."""
+
+    def __call__(
+        self, events: Sequence[ExperienceProduced | RolloutFailed], traceparents: Sequence[str | None] = (), /
+    ) -> Awaitable[None]:
+        """`traceparents` are those of the events; without them none is traced."""
+        ...
 
 
 def rollout_ids(group: UUID, rollouts: Iterable[int]) -> list[UUID]:
@@ -91,9 +100,25 @@ class LeasedRollouts:
                     events.append(event if _fits(event) else await stored(event, self._artifacts))
                 else:
                     events.append(failure_of(lease, number, outcome.result))
-            await hand_over(events)
+            if span is None:
+                await hand_over(events)
+                return
+            traceparents = [created(outcome, event) for outcome, event in zip(outcomes, events, strict=True)]
+            for outcome in outcomes:
+                end_rollout(outcome)
+            with span.active():
+                await hand_over(events, traceparents)
 
-        await self._rollouts.run(self._requests(lease, row), taskset, ended, timeout_s=lease.timeout_s)
+        span = current()
+        requests = with_spans(self._requests(lease, row))
+        if span is None:
+            await self._rollouts.run(requests, taskset, ended, timeout_s=lease.timeout_s)
+            return
+        try:
+            with untraced():  # each has a span of its own
+                await self._rollouts.run(requests, taskset, ended, timeout_s=lease.timeout_s)
+        finally:
+            end_cancelled(requests)
 
     def _requests(self, lease: TaskLeased, row: int) -> list[RolloutRequest]:
         """A group of n is n requests; a single rollout is a group of one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from rftd.ops.errors import RftdError, WeightsElsewhereError
 from rftd.ops.logs import Logger
@@ -12,6 +12,7 @@ from rftd.streams.schedule import has_windows
 from rftd.workers.membership import Membership
 from rftd.workers.rollout.engine import RolloutEngine, check_lives
 from rftd.workers.rollout.outbox import Outbox
+from rftd.workers.rollout.rollout_traces import RolloutTraces
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.weights.channel import as_ref
@@ -33,8 +34,10 @@ class WeightsLoader:
         log: Logger,
         *,
         device: Callable[[], AbstractAsyncContextManager[None]],
+        traces: RolloutTraces | None = None,
     ) -> None:
-        """`device` is held while the engine loads."""
+        """`device` is held while the engine loads; `traces` make a span of that."""
+        self._traces = traces
         self._member = member
         self._view = view
         self._gate = gate
@@ -95,6 +98,14 @@ class WeightsLoader:
         return target
 
     async def _load(self, engine: RolloutEngine, target: WeightsPublished) -> bool:
+        with nullcontext() if self._traces is None else self._traces.loading(target) as span:
+            error = await self._loaded(engine, target)
+            if error is not None and span is not None:
+                span.fail(error)
+        return error is None
+
+    async def _loaded(self, engine: RolloutEngine, target: WeightsPublished) -> RftdError | None:
+        """Loads the weights; the error if they cannot be."""
         began_s = self._member.clock.monotonic_s()
         try:
             self.loading = True
@@ -107,7 +118,7 @@ class WeightsLoader:
             self._log.warning("weights.load_failed", version=target.version, error=error.what)
             self.failed = True
             await self._gate.refuse((target.version, target.generation), error)
-            return False
+            return error
         finally:
             self.loading = False
         self.failed = False
@@ -123,4 +134,4 @@ class WeightsLoader:
             duration_s=self._member.clock.monotonic_s() - began_s,
         )
         await self._outbox.put([self._member.writer.draft(activated, experiment=self._member.experiment)])
-        return True
+        return None

@@ -9,8 +9,10 @@ from uuid import UUID
 
 from rftd.ops.errors import RolloutError
 from rftd.ops.ids import derive, derive_from_each
+from rftd.ops.tracing.span import current
 from rftd.streams.events.experience import SamplingSpan, Span
 from rftd.streams.spec import ModelSpec, SamplingSpec
+from rftd.workers.rollout.call_spans import model_call, note_answer
 from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine, Sampling, SchemaEngine
 from rftd.workers.rollout.response import PROMPT_TRUNCATED, Response
 from rftd.workers.rollout.sampling import check_sampling, other_settings
@@ -109,7 +111,13 @@ class Model:
 
     async def draw(self, request: GenerationRequest) -> Response:
         """The response to a request of this model. Raises RolloutError if the engine fails."""
-        return self.answer(request, await self._engine.generate(request))
+        parent = current()
+        if parent is None:
+            return self.answer(request, await self._engine.generate(request))
+        with model_call(parent, self.name, request) as span:
+            response = self.answer(request, await self._engine.generate(request))
+            note_answer(span, response)
+        return response
 
     def served(self, bounds: CallBounds | None = None, *, lengths_only: bool = False) -> ServedModel:
         """This model over HTTP, for programs that know OpenAI's API: `async with model.served() as served`.

@@ -17,6 +17,7 @@ import msgspec
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DataError, RftdError, RolloutError, RolloutTimeoutError
+from rftd.ops.tracing import conventions as names
 from rftd.streams.spec import RolloutSpec
 from rftd.workers.rollout.orphans import OrphanedError, Orphans
 from rftd.workers.rollout.threads import on_own_thread
@@ -128,6 +129,9 @@ class Rollouts:
                 await made.end([RolloutOutcome(request, error, 0.0)])
             else:
                 ready.append(TaskRollout(request, task))
+                if request.span is not None:
+                    request.span.name = f"{names.ROLLOUT} {task.workflow}"
+                    request.span.attributes[names.GEN_AI_WORKFLOW] = task.workflow
         first = self._attempts(ready)
         for attempt in first[1:]:
             made.attempts.create_task(self._attempt(attempt, made, self._spec.max_retry_times))
@@ -158,7 +162,10 @@ class Rollouts:
     async def _alone(self, rollout: TaskRollout) -> RolloutResult:
         request = rollout.request
         work = partial(self._runner.run, rollout.task, request.id, seed=request.seed, sampling=request.sampling)
-        return await (on_own_thread(work) if self._spec.threads_each else work())
+        if request.span is None:
+            return await (on_own_thread(work) if self._spec.threads_each else work())
+        with request.span.active():
+            return await (on_own_thread(work) if self._spec.threads_each else work())
 
     async def _attempt(self, attempt: Attempt, made: _Made, retries: int, began_s: float | None = None) -> None:
         """Sees one attempt to its end, and begins the next one for each rollout that failed.

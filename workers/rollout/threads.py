@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
@@ -95,7 +96,9 @@ async def on_daemon_thread(call: Callable[[], object]) -> object:
             loop.call_soon_threadsafe(settle, value, failure)
 
     # Not of a pool, in which a call that never returns would keep a thread that others wait for.
-    threading.Thread(target=work, name="call", daemon=True).start()
+    # In the caller's context, as asyncio's own threads: a span that is open is open there, too.
+    target = contextvars.copy_context().run
+    threading.Thread(target=target, args=(work,), name="call", daemon=True).start()
     return await done
 
 
@@ -108,7 +111,8 @@ class _WorkThread(Generic[T]):
         self._cancelled = False
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="workflow", daemon=True).start()
+        target = contextvars.copy_context().run
+        threading.Thread(target=target, args=(self._run,), name="workflow", daemon=True).start()
 
     def cancel(self) -> None:
         """Cancels the work at its next await, or before its first."""

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
+from typing import Final
 from uuid import UUID
 
+from rftd.ops.tracing.trace_context import TraceContext, parsed
 from rftd.streams import topics
 from rftd.streams.codec import Decoded
 from rftd.streams.events.task import EvalLeased, TaskExpired, TaskLeased
+from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.events.worker import WorkerLost
 from rftd.streams.folds.run_state import SpineParts
 from rftd.streams.folds.spine import Spine
 from rftd.streams.folds.weights import Weights
+from rftd.streams.newest import Newest
+
+TRACES: Final = 256
+"""The newest records whose place in a trace is remembered; more are seldom under way."""
 
 
 class ExplorerView:
@@ -26,6 +34,7 @@ class ExplorerView:
         """Leases that expired: their rollouts are to be dropped."""
         self.lost = ""
         """Why this very worker was declared lost, if it was: it is given no work any more."""
+        self._traces: Newest[Hashable, TraceContext] = Newest(TRACES)
         self._worker = worker
         self._taken: set[UUID] = set()
         """Leases that were handed on: one that comes again is not run again."""
@@ -35,8 +44,14 @@ class ExplorerView:
         self.spine = parts.spine
         self.weights = parts.weights
 
+    def trace_of(self, key: Hashable) -> TraceContext | None:
+        """The place in a trace of a lease, by its id, or of weights, by version and generation; None if it has none."""
+        return self._traces.get(key)
+
     def apply(self, decoded: Decoded) -> None:
         """Takes in one event."""
+        if decoded.head.traceparent is not None:
+            self._note_trace(decoded)
         match decoded.partition.stream:
             case topics.EXPERIMENTS:
                 self.spine.apply(decoded)
@@ -49,6 +64,18 @@ class ExplorerView:
                     self.lost = decoded.event.reason
             case _:
                 pass
+
+    def _note_trace(self, decoded: Decoded) -> None:
+        match decoded.event:
+            case TaskLeased() | EvalLeased() as lease if lease.worker == self._worker:
+                key: Hashable = lease.lease
+            case WeightsPublished() as weights:
+                key = (weights.version, weights.generation)
+            case _:
+                return
+        context = parsed(decoded.head.traceparent)
+        if context is not None:
+            self._traces.put(key, context)
 
     def _task(self, decoded: Decoded) -> None:
         event = decoded.event

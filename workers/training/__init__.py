@@ -18,6 +18,7 @@ extensions  third parties' parts that an experiment trains with: whence, and whe
 memory_needs  the memory that training takes at least on a device, known before anything is loaded
 environment what the bits of the weights may depend on beside the log
 inheritance the weights that a fork begins with
+training_traces  the spans of steps, publications and checkpoints, where they are traced
 step_log    steps, publications and checkpoints as lines of the trainer's log
 loop        the loop under the lease: history taken up, plans trained, weights published, checkpoints saved
 trainer     the process: member, lease, engine

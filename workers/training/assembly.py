@@ -16,13 +16,14 @@ from rftd.ops import limits
 from rftd.ops.errors import DataError, LogLossError, RowError
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams import topics
-from rftd.streams.codec import decode_as
+from rftd.streams.codec import decode_as, decode_head
 from rftd.streams.envelope import Position, Record
 from rftd.streams.events.batch import BatchPlanned, GroupRef
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, PROMPTS_CUT
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.log import EventLog
+from rftd.streams.newest import Newest
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.topics import Partition
 from rftd.workers.algorithms.advantages.advantage import Masking, Substituting
@@ -144,10 +145,17 @@ READ_ALONG_RECORDS: Final = 16
 """The longest gap, in records, within one read: what lies between is read along."""
 
 
+_TRACED_BATCHES: Final = 8
+"""Two are under way at most; more are those of steps that were never taken."""
+
+
 class Assembly:
     """Builds the batches of one experiment. A pure function of the plan and the log, so a replay builds the same."""
 
-    def __init__(self, log: EventLog, spec: ExperimentSpec) -> None:
+    def __init__(self, log: EventLog, spec: ExperimentSpec, *, notes_traces: bool = False) -> None:
+        self.traceparents: Newest[UUID, list[str]] = Newest(_TRACED_BATCHES)
+        """The headers of the traced experiences of the newest batches, by batch, if `notes_traces`."""
+        self._notes_traces = notes_traces
         self._log = log
         self._spec = spec
         self._artifacts = ArtifactStore(Path(spec.job_dir) / "artifacts")
@@ -177,6 +185,9 @@ class Assembly:
         places = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
         records = await self._records({*own, *places})
         self._reuse.note(plan, records)
+        if self._notes_traces:
+            headers = [decode_head(records[place]).traceparent for place in own]
+            self.traceparents.put(plan.batch, [header for header in headers if header is not None])
         closed = [_closed(group, records[place]) for group, place in zip(plan.groups, places, strict=True)]
         function = advantage_function(stage.algorithm)
         members = await self._members(closed) if function.member_fields else {}

@@ -6,7 +6,7 @@ It appends nothing and decides nothing; it reads plans and what they name from t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TypeVar
@@ -52,14 +52,22 @@ class Execution:
     """The training of one experiment on one engine. All engine calls happen on `thread`, one at a time."""
 
     def __init__(
-        self, log: EventLog, state: RunState, spec: ExperimentSpec, engine: TrainerEngine, *, thread: Executor
+        self,
+        log: EventLog,
+        state: RunState,
+        spec: ExperimentSpec,
+        engine: TrainerEngine,
+        *,
+        thread: Executor,
+        notes_traces: bool = False,
     ) -> None:
+        """`notes_traces`: what a batch consumes is traced."""
         self.engine = engine
         self._log = log
         self._state = state
         self._spec = spec
         self.thread = thread
-        self._assembly = Assembly(log, spec)
+        self._assembly = Assembly(log, spec, notes_traces=notes_traces)
         self._stage = -1
         """The stage that the engine is set up for."""
         self._ahead: tuple[UUID, TrainBatch] | None = None
@@ -146,6 +154,10 @@ class Execution:
             # One batch ahead at most: a second one would hold its arrays while nobody is going to need them soon.
             self._ahead = plan.batch, await self._assembly.batch(plan, first_version)
         return self._ahead[1]
+
+    def traceparents(self, plan: BatchPlanned) -> Sequence[str]:
+        """The headers of the traced experiences of a batch that was just built."""
+        return self._assembly.traceparents.get(plan.batch) or ()
 
     async def build_ahead(self, plan: BatchPlanned | None) -> None:
         """Builds the batch of a plan while the one before it trains.

@@ -13,6 +13,8 @@ import msgspec
 from rftd.ops import faults
 from rftd.ops.errors import DataError, WorkError
 from rftd.ops.logs import Logger
+from rftd.ops.tracing import conventions as names
+from rftd.ops.tracing.span import TraceSpan
 from rftd.storage.service_state import names_service
 from rftd.streams.envelope import Draft
 from rftd.streams.events.batch import BatchPlanned
@@ -38,6 +40,7 @@ from rftd.workers.training.publishing import Present, Publisher
 from rftd.workers.training.saving import Saver
 from rftd.workers.training.step_log import StepLog
 from rftd.workers.training.tidying import tidy
+from rftd.workers.training.training_traces import TrainingTraces, link_consumed, note_step
 
 IDLE_S: Final = 0.5
 """The longest wait for a plan, and the pause between two looks at published weights while no plan comes."""
@@ -61,6 +64,7 @@ class TrainingLoop:
     """The turns of rollouts and steps on one device; None where the trainer has a device of its own."""
     log: Logger
     steps: StepLog
+    traces: TrainingTraces
     stop: asyncio.Event
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
@@ -227,34 +231,47 @@ class TrainingLoop:
                 self.lease.check()
                 await self._answer(tasks, present)
                 continue
-            pulse.state = WorkerState.ASSEMBLE
-            batch = await self.execution.batch(plan)
-            pulse.state = WorkerState.BUSY
-            following = spine.plans.get(plan.step + 1)
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self.execution.build_ahead(following.event if following else None))
-                done = await self._step(plan, batch)
-            pulse.version = done.step
-            present = Present(version=done.step, generation=done.generation, stage=plan.stage, checksum=done.checksum)
-            stage = self.spec.stages[plan.stage]
-            stage_step = batch.stage_step
-            # `announced`: an earlier generation told explorers of this version, and its bytes may differ from these.
-            if publish_due(stage, stage_step) or self.publisher.announced(done.step):
-                pulse.state = WorkerState.PUBLISH
-                await self.publisher.publish_aside(tasks, present)
-            await self._answer(tasks, present)
-            if checkpoint_due(stage, stage_step):
-                pulse.state = WorkerState.CHECKPOINT
-                await self._save(done, stage_step)
+            with self.traces.step(plan) as span:
+                present = await self._train(plan, tasks, span)
             idle_s = clock.monotonic_s()
         await self.publisher.settle()
         self.steps.published(self.publisher.newest)
         return False
 
+    async def _train(self, plan: BatchPlanned, tasks: asyncio.TaskGroup, span: TraceSpan | None) -> Present:
+        """Trains a plan, and publishes and saves what it made where that is due."""
+        pulse = self.member.pulse
+        pulse.state = WorkerState.ASSEMBLE
+        with self.traces.part(names.ASSEMBLE):
+            batch = await self.execution.batch(plan)
+        if span is not None:
+            link_consumed(span, self.execution.traceparents(plan))
+        pulse.state = WorkerState.BUSY
+        following = self.state.spine.plans.get(plan.step + 1)
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self.execution.build_ahead(following.event if following else None))
+            done = await self._step(plan, batch)
+        if span is not None:
+            note_step(span, done)
+        pulse.version = done.step
+        present = Present(version=done.step, generation=done.generation, stage=plan.stage, checksum=done.checksum)
+        stage = self.spec.stages[plan.stage]
+        stage_step = batch.stage_step
+        # `announced`: an earlier generation told explorers of this version, and its bytes may differ from these.
+        if publish_due(stage, stage_step) or self.publisher.announced(done.step):
+            pulse.state = WorkerState.PUBLISH
+            await self.publisher.publish_aside(tasks, present)
+        await self._answer(tasks, present)
+        if checkpoint_due(stage, stage_step):
+            pulse.state = WorkerState.CHECKPOINT
+            await self._save(done, stage_step)
+        return present
+
     async def _save(self, done: StepCompleted, stage_step: int) -> None:
         await self.publisher.settle()
         began_s = self.member.clock.monotonic_s()
-        saved = await self.saver.save(done, stage_step)
+        with self.traces.checkpoint(done):
+            saved = await self.saver.save(done, stage_step)
         if saved is not None:
             self.steps.checkpoint(saved, self.member.clock.monotonic_s() - began_s)
 
@@ -300,7 +317,8 @@ class TrainingLoop:
         began_s = self.member.clock.monotonic_s()
         # sha256 takes many times as long as a checksum: only where a replay or a checkpoint is compared by it.
         digest_due = self.spec.deterministic or checkpoint_due(self.spec.stages[plan.stage], batch.stage_step)
-        executed = await self.execution.execute(plan, batch, sha256=digest_due)
+        with self.traces.part(names.EXECUTE):
+            executed = await self.execution.execute(plan, batch, sha256=digest_due)
         done = StepCompleted(
             batch=plan.batch,
             step=plan.step,

@@ -13,6 +13,7 @@ from rftd.ops import faults
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, RftdError, WorkError
 from rftd.ops.logs import Logger
+from rftd.ops.tracing import conventions as names
 from rftd.streams.evaluations import due_evals
 from rftd.streams.events.registry import Event
 from rftd.streams.events.weights import WeightsAnswered, WeightsPublished, WeightsRequested, WeightsRetired
@@ -22,6 +23,7 @@ from rftd.streams.schedule import eval_due, kept_versions
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.training.engine import TrainerEngine, WeightsSnapshot
 from rftd.workers.training.step_log import Publication
+from rftd.workers.training.training_traces import TrainingTraces
 from rftd.workers.weights.channel import (
     Exported,
     TensorChannel,
@@ -68,7 +70,9 @@ class Publisher:
         *,
         log: Logger,
         clock: Clock,
+        traces: TrainingTraces | None = None,
     ) -> None:
+        self._traces = traces or TrainingTraces(None, state.experiment)
         self.newest: Publication | None = None
         """What was announced last."""
         self._clock = clock
@@ -244,6 +248,18 @@ class Publisher:
         older: Sequence[WeightsPublished],
         request: WeightsRequested | None = None,
     ) -> None:
+        with self._traces.publication(present.version, present.generation) as span:
+            written = await self._written(snapshot, present, older, request)
+            if span is not None:
+                span.attributes |= {names.WEIGHT_METHOD: written.method, names.SIZE_BYTES: written.size_bytes}
+
+    async def _written(
+        self,
+        snapshot: WeightsSnapshot,
+        present: Present,
+        older: Sequence[WeightsPublished],
+        request: WeightsRequested | None,
+    ) -> Publication:
         began_s = self._clock.monotonic_s()
         method, exported = await asyncio.to_thread(self._export, snapshot, present)
         faults.point("weights.after_files")
@@ -271,7 +287,7 @@ class Publisher:
         events += [_retired(each, "another generation differs") for each in others]
         events += [_retired(each, "newer versions exist") for each in old]
         await self._append(events)
-        self.newest = Publication(
+        newest = self.newest = Publication(
             version=event.version,
             method=method,
             size_bytes=event.size_bytes,
@@ -285,6 +301,7 @@ class Publisher:
         await self._remove([*damaged, *others, *old])
         # Now that everybody was told: the next publication finds a buffer, and nobody waits for this one.
         await asyncio.to_thread(self._channels.of(method).prepare)
+        return newest
 
     def _export(self, snapshot: WeightsSnapshot, present: Present) -> tuple[str, Exported]:
         """The channel's name and what it holds; where the stage's channel has no room, it is the durable one."""

@@ -24,6 +24,7 @@ from rftd.workers.training.loop import TrainingLoop
 from rftd.workers.training.publishing import Publisher
 from rftd.workers.training.saving import Saver
 from rftd.workers.training.step_log import StepLog
+from rftd.workers.training.training_traces import TrainingTraces
 
 
 class Trainer:
@@ -68,7 +69,10 @@ class Trainer:
         spec = self._state.spine.spec
         assert spec is not None
         await self._member.join(0)
-        execution = Execution(self._member.log, self._state, spec, self._engine, thread=self._thread)
+        traces = TrainingTraces(self._member.tracer, self._state.experiment)
+        execution = Execution(
+            self._member.log, self._state, spec, self._engine, thread=self._thread, notes_traces=traces.on
+        )
         turn = self._device_turn(spec, execution)
         async with asyncio.TaskGroup() as tasks:
             # Heartbeats begin before the lease is had and the model is loaded: both take long, and the daemon would
@@ -86,12 +90,20 @@ class Trainer:
                     digest=await self._follow_spine(),
                     execution=execution,
                     publisher=Publisher(
-                        self._engine, lease, self._state, spec, self._thread, log=self._log, clock=self._member.clock
+                        self._engine,
+                        lease,
+                        self._state,
+                        spec,
+                        self._thread,
+                        log=self._log,
+                        clock=self._member.clock,
+                        traces=traces,
                     ),
                     saver=Saver(self._engine, lease, self._state, spec, log=self._member.log, thread=self._thread),
                     turn=turn,
                     log=self._log,
                     steps=StepLog(self._log, self._member.clock),
+                    traces=traces,
                     stop=stop,
                 )
                 await loop.run(tasks)

@@ -15,6 +15,7 @@ import numpy as np
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RolloutError
+from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.events.experience import Span
 from rftd.streams.spec import ModelSpec, SamplingSpec
 from rftd.workers.rollout.endpoint.rollout_calls import CallBounds
@@ -97,9 +98,9 @@ class ScriptedEngine:
 
 
 @asynccontextmanager
-async def running_endpoint() -> AsyncIterator[ModelEndpoint]:
+async def running_endpoint(tracer: Tracer | None = None) -> AsyncIterator[ModelEndpoint]:
     """An endpoint that serves while the block runs."""
-    endpoint = ModelEndpoint(clock=SystemClock(), random_bytes=os.urandom)
+    endpoint = ModelEndpoint(clock=SystemClock(), random_bytes=os.urandom, tracer=tracer)
     # Not in a TaskGroup, which would make a group of what the block raises.
     serving = asyncio.ensure_future(endpoint.run())
     try:

@@ -19,6 +19,7 @@ from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.processors import threads_of
 from rftd.ops.releases import release_of
+from rftd.ops.tracing.trace_options import HEADERS, TraceOptions
 from rftd.ops.words import Level, Words
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.devices.discovery import installed_packages
@@ -136,8 +137,10 @@ class RayExecutor:
         says: Path,
         driver: Sequence[str] = DRIVER,
         environ: Mapping[str, str] | None = None,
+        traces: TraceOptions | None = None,
     ) -> None:
-        """`says` is the file for what Ray and its driver print."""
+        """`says` is the file for what Ray and its driver print. Workers send their spans as `traces` says."""
+        self._traces = traces
         self._log_url = log_url
         self._options = options
         self._ids = ids
@@ -184,6 +187,10 @@ class RayExecutor:
         self._say(sweep.sweep)
         return sweep
 
+    def _names(self, order: WorkerOrder) -> tuple[str, ...]:
+        """The daemon's variables that a worker needs."""
+        return order.environment if self._traces is None else (*order.environment, *HEADERS)
+
     def end(self, handle: RayHandle) -> None:
         """Says that a worker is to leave; one that nobody has placed yet never is."""
         assert handle.asked is not None
@@ -202,6 +209,7 @@ class RayExecutor:
                 slot=order.slot,
                 log_url=self._log_url,
                 spine_offset=order.spine_offset,
+                traces=self._traces,
             ),
             place=_place(order),
             namespace=cluster.namespace,
@@ -212,7 +220,7 @@ class RayExecutor:
             by_node=cluster.logs_by_node,
             paths=(str(order.log_path.parent.parent), *order.paths),
             release=release_of("rftd"),
-            env={name: self._environ[name] for name in order.environment if name in self._environ},
+            env={name: self._environ[name] for name in self._names(order) if name in self._environ},
         )
         handle = RayHandle(self, wanted)
         with self._lock:

@@ -7,20 +7,23 @@ from collections.abc import Callable, Mapping
 from starlette.types import Receive, Scope, Send
 
 from rftd.ops.logs import logger
+from rftd.ops.tracing.tracer import Tracer
 from rftd.workers.rollout.endpoint.api_call import Answered
 from rftd.workers.rollout.endpoint.call_error import CallError, bug_in_rftd
 from rftd.workers.rollout.endpoint.call_reply import call_of, models_of, names_models, reply
 from rftd.workers.rollout.endpoint.http_call import HttpCall
 from rftd.workers.rollout.endpoint.question import digest_of
+from rftd.workers.rollout.endpoint.request_span import RequestSpan
 from rftd.workers.rollout.endpoint.rollout_calls import Repetition, RolloutCalls
 
 
 class CallApp:
     """Answers requests. All of it happens on one event loop."""
 
-    def __init__(self, calls_of: Callable[[bytes], RolloutCalls]) -> None:
+    def __init__(self, calls_of: Callable[[bytes], RolloutCalls], tracer: Tracer | None = None) -> None:
         """`calls_of` gives what a key opens, and raises CallError if it opens nothing."""
         self._calls_of = calls_of
+        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -39,6 +42,9 @@ class CallApp:
     async def _answer(self, http: HttpCall) -> None:
         # Whoever may not ask is told so first, whatever the path and the body.
         calls = self._calls_of(http.key)
+        await RequestSpan(http, self._tracer, calls.span).around(self._reply(http, calls))
+
+    async def _reply(self, http: HttpCall, calls: RolloutCalls) -> None:
         body = await http.body()
         if names_models(http):
             await http.answer(models_of(calls.model, http))

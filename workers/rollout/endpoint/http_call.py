@@ -25,6 +25,8 @@ class HttpCall:
         self._receive = receive
         self._send = send
         self._read = False
+        self.status = 200
+        """The status of the reply, once that has begun."""
         self.replied = False
         """True once the reply has begun."""
         self._telling = False
@@ -109,6 +111,7 @@ class HttpCall:
 
     async def _start(self, status: int, media_type: bytes, *more: tuple[bytes, bytes]) -> None:
         self.replied = True
+        self.status = status
         headers = [(b"content-type", media_type), (b"cache-control", b"no-store"), *more]
         if status == 401:
             headers.append((b"www-authenticate", b"Bearer"))

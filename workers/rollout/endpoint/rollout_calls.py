@@ -21,6 +21,7 @@ from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, RolloutError, UsageError
 from rftd.ops.logs import logger
+from rftd.ops.tracing.span import TraceSpan
 from rftd.streams.spec import SamplingSpec
 from rftd.workers.rollout.endpoint.api_call import Answered, ApiCall, Begun
 from rftd.workers.rollout.endpoint.call_error import SERVER, CallError, bug_in_rftd, unsupported
@@ -119,7 +120,10 @@ class RolloutCalls:
         tasks: asyncio.TaskGroup,
         clock: Clock,
         place: Place = nullcontext,
+        span: TraceSpan | None = None,
     ) -> None:
+        """`span` is that of the rollout, where it is traced."""
+        self.span = span
         self.model = model
         self.record = TurnRecord()
         self.failure: RolloutError | None = None

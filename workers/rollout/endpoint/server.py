@@ -17,6 +17,8 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import RolloutError
 from rftd.ops.http_server import bind, serving_http, url_of
 from rftd.ops.redaction import Secret
+from rftd.ops.tracing.span import TraceSpan, current
+from rftd.ops.tracing.tracer import Tracer
 from rftd.workers.rollout.endpoint.call_app import CallApp, no_rollout
 from rftd.workers.rollout.endpoint.call_error import refusal
 from rftd.workers.rollout.endpoint.rollout_calls import CallBounds, RolloutCalls
@@ -42,7 +44,9 @@ class ServedModel:
     async def __aenter__(self) -> Self:
         model, bounds, lengths_only = self._asked
         endpoint = self._endpoint
-        self._calls, self._key = await endpoint.here(endpoint.open(model, bounds, lengths_only=lengths_only))
+        # Asked here: on the endpoint's loop another span is open, or none.
+        opening = endpoint.open(model, bounds, lengths_only=lengths_only, span=current())
+        self._calls, self._key = await endpoint.here(opening)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -89,8 +93,9 @@ class ServedModel:
 class ModelEndpoint:
     """Serves models of rollouts. Made on the event loop that it runs on; rollouts may be on other threads."""
 
-    def __init__(self, *, clock: Clock, random_bytes: Callable[[int], bytes]) -> None:
-        """`random_bytes` gives so many bytes that nobody can guess."""
+    def __init__(self, *, clock: Clock, random_bytes: Callable[[int], bytes], tracer: Tracer | None = None) -> None:
+        """`random_bytes` gives so many bytes that nobody can guess. A caller's trace goes on by the `tracer`."""
+        self._tracer = tracer
         self.base_url = ""
         """The address, once a rollout has asked for it."""
         self._clock = clock
@@ -106,7 +111,7 @@ class ModelEndpoint:
         """Serves until it is cancelled."""
         await self._wanted.wait()
         bound = bind("127.0.0.1", 0)
-        app = CallApp(self.calls_of)
+        app = CallApp(self.calls_of, self._tracer)
         # The group is the outer one: requests under way when the endpoint ends still need it.
         async with (
             asyncio.TaskGroup() as tasks,
@@ -127,12 +132,14 @@ class ModelEndpoint:
             return await work
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
-    async def open(self, model: Model, bounds: CallBounds, *, lengths_only: bool) -> tuple[RolloutCalls, Secret]:
-        """The calls of a new capability, and its key."""
+    async def open(
+        self, model: Model, bounds: CallBounds, *, lengths_only: bool, span: TraceSpan | None = None
+    ) -> tuple[RolloutCalls, Secret]:
+        """The calls of a new capability, and its key. `span` is that of the rollout, where it is traced."""
         self._wanted.set()
         await self._up.wait()
         assert self._tasks is not None
-        calls = RolloutCalls(model, bounds, lengths_only=lengths_only, tasks=self._tasks, clock=self._clock)
+        calls = RolloutCalls(model, bounds, lengths_only=lengths_only, tasks=self._tasks, clock=self._clock, span=span)
         key = "sk-rftd-" + urlsafe_b64encode(self._random_bytes(KEY_SIZE_BYTES)).decode().rstrip("=")
         self._rollouts[_digest(key.encode())] = calls
         return calls, Secret(key)

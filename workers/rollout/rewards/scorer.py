@@ -10,7 +10,10 @@ from typing import Any
 
 from rftd.ops import limits
 from rftd.ops.errors import RolloutError
+from rftd.ops.tracing.conventions import REWARD_VALUE
+from rftd.ops.tracing.span import current
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryModel
+from rftd.workers.rollout.call_spans import reward_span
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.rewards.reward import Reward, RewardResult
@@ -53,6 +56,15 @@ class Scorer:
         """
         if self.quick:
             return self.score_now(response, task, turns=turns)
+        parent = current()
+        if parent is None:
+            return await self._scored(response, task, turns)
+        with reward_span(parent, self.name) as span:
+            result = await self._scored(response, task, turns)
+            span.attributes[REWARD_VALUE] = float(result.value)
+        return result
+
+    async def _scored(self, response: str, task: Task, turns: Sequence[Response]) -> RewardResult:
         seen = self._seen(task, turns)
         try:
             given: object
@@ -69,6 +81,15 @@ class Scorer:
     def score_now(self, response: str, task: Task, *, turns: Sequence[Response] = ()) -> RewardResult:
         """The reward that `score` gives, at once: the reward must be quick."""
         assert self.quick, self.name
+        parent = current()
+        if parent is None:
+            return self._scored_now(response, task, turns)
+        with reward_span(parent, self.name) as span:
+            result = self._scored_now(response, task, turns)
+            span.attributes[REWARD_VALUE] = float(result.value)
+        return result
+
+    def _scored_now(self, response: str, task: Task, turns: Sequence[Response]) -> RewardResult:
         seen = self._seen(task, turns)
         try:
             given = self._reward.score(response, task.truth, task, **seen)

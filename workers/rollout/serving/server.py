@@ -26,12 +26,14 @@ from rftd.ops.errors import ConfigError, ConflictError, DataError, DiskFullError
 from rftd.ops.http_server import bind, serving_http, url_of
 from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
+from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.spec import SamplingSpec, StageSpec
 from rftd.workers.rollout.endpoint.api_call import Answered, ApiCall
 from rftd.workers.rollout.endpoint.call_error import SERVER, CallError, bug_in_rftd, refusal
 from rftd.workers.rollout.endpoint.call_reply import call_of, decoded, models_of, names_models, reply
 from rftd.workers.rollout.endpoint.completions import TextQuestion
 from rftd.workers.rollout.endpoint.http_call import HttpCall
+from rftd.workers.rollout.endpoint.request_span import RequestSpan
 from rftd.workers.rollout.endpoint.rollout_calls import CallBounds, Repetition, RolloutCalls
 from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
 from rftd.workers.rollout.engine import RolloutEngine
@@ -103,6 +105,7 @@ class ConversationServer:
         places: RolloutPlaces,
         clock: Clock,
         random_bytes: Callable[[int], bytes],
+        tracer: Tracer | None = None,
     ) -> None:
         """Raises ConfigError if its address is not the machine's own and there is no key, ConflictError if it is taken.
 
@@ -133,6 +136,7 @@ class ConversationServer:
         self._timeout_s = stage.rollout.max_timeout_s
         self._clock = clock
         self._random_bytes = random_bytes
+        self._tracer = tracer
         self._calls = 0
         self._tasks: asyncio.TaskGroup | None = None
         self.url = url_of(self._bound)
@@ -163,7 +167,7 @@ class ConversationServer:
         http = HttpCall(scope, receive, send)
         try:
             self._admit(http)
-            await self._answer(http)
+            await RequestSpan(http, self._tracer, None).around(self._answer(http))
         except CallError as error:
             await http.refuse(error)
         except RftdError as error:

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import RolloutError
+from rftd.ops.tracing.span import TraceSpan
 from rftd.streams.spec import SamplingSpec
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.workflows.result import RolloutResult
@@ -31,6 +32,8 @@ class RolloutRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Replaces the taskset's settings; None keeps them."""
     trained: bool = False
     """A result that no trainer could learn from counts as an error."""
+    span: TraceSpan | None = None
+    """The rollout's span, which whoever asked for it ends; None: it is not traced."""
 
 
 class TaskRollout(msgspec.Struct, frozen=True):

@@ -11,7 +11,10 @@ from contextlib import AbstractAsyncContextManager
 from itertools import groupby
 
 from rftd.ops.errors import RolloutError
+from rftd.ops.tracing.conventions import CANCELLED
+from rftd.ops.tracing.span import TraceSpan
 from rftd.streams.spec import ModelSpec, SamplingSpec
+from rftd.workers.rollout.call_spans import model_call, note_answer
 from rftd.workers.rollout.engine import Answers, Generation, GenerationRequest, GroupEngine
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
@@ -50,6 +53,8 @@ class Together:
         self._generating: AbstractAsyncContextManager[Answers] | None = None
         self._answers: Answers | None = None
         self._begun = False
+        self._calls: dict[int, TraceSpan] = {}
+        """The spans of requests that wait for their answers, by their number: of rollouts that are traced."""
 
     async def some(self) -> Sequence[Ended]:
         if not self._begun:
@@ -67,11 +72,19 @@ class Together:
         ended: list[Ended] = []
         for number, answer in await self._answers.some():
             place, request, prompt = self._requests[number]
-            ended.append((place, prompt.result(request, answer)))
+            span = self.rollouts[place].request.span
+            if span is None:
+                ended.append((place, prompt.result(request, answer)))
+            else:
+                ended.append((place, prompt.traced(request, answer, self._calls.pop(number), span)))
         return ended
 
     async def leave(self) -> Collection[int]:
         """Frees the engine's slots. An engine is ours, and obeys: no rollout goes on."""
+        for call in self._calls.values():
+            call.fail(CANCELLED)
+            call.end()
+        self._calls.clear()
         if self._generating is not None:
             generating = self._generating
             self._generating = None
@@ -99,6 +112,10 @@ class Together:
                 self._requests += [
                     (place, request, prompt) for (place, _), request in zip(members, requests, strict=True)
                 ]
+
+        for number, (place, request, prompt) in enumerate(self._requests):
+            if (parent := self.rollouts[place].request.span) is not None:
+                self._calls[number] = model_call(parent, prompt.model_name, request)
 
     def _prompted(self, rollouts: Sequence[TaskRollout]) -> tuple[_Prompt, list[GenerationRequest] | Response]:
         request = rollouts[0].request
@@ -131,6 +148,31 @@ class _Prompt:
         self._model = model
         self._scorer = scorer
         self._max_model_len = max_model_len
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model's folder."""
+        return self._model.name
+
+    def traced(
+        self, request: GenerationRequest, answer: Generation | RolloutError, call: TraceSpan, rollout: TraceSpan
+    ) -> RolloutResult | RolloutError:
+        """The same as `result`: ends the span of the `call`, and has that of the reward below the `rollout`."""
+        if isinstance(answer, RolloutError):
+            call.fail(answer)
+            call.end()
+            return named(answer, self._task)
+        try:
+            response = self._model.answer(request, answer)
+        except Exception as error:
+            call.fail(error)
+            return named(error, self._task)
+        else:
+            note_answer(call, response)
+        finally:
+            call.end()
+        with rollout.active():
+            return self.scored(response)
 
     def result(self, request: GenerationRequest, answer: Generation | RolloutError) -> RolloutResult | RolloutError:
         """The rollout that ends with the engine's answer to `request`."""

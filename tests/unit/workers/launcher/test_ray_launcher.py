@@ -19,6 +19,7 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.ops.releases import release_of
+from rftd.ops.tracing.trace_options import TraceOptions
 from rftd.streams.cluster import ClusterSpec
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.launcher.executor import UNFIT_PLACE, WorkerOrder
@@ -57,7 +58,7 @@ for line in sys.stdin:
 class Play:
     """A launcher, and the script that it takes for its driver."""
 
-    def __init__(self, folder: Path, **environ: str) -> None:
+    def __init__(self, folder: Path, traces: TraceOptions | None = None, **environ: str) -> None:
         self.folder = folder
         (folder / "driver.py").write_text(DRIVER)
         (folder / "says").touch()
@@ -70,6 +71,7 @@ class Play:
             says=folder / "ray.log",
             driver=(sys.executable, str(folder / "driver.py"), str(folder)),
             environ=environ,
+            traces=traces,
         )
 
     def say(self, **report: Any) -> None:
@@ -91,6 +93,20 @@ class Play:
         child = self.launcher._child
         if child is not None and child.stdin is not None:
             child.stdin.close()
+
+
+def test_a_worker_is_told_where_its_spans_go_and_what_the_receiver_wants(tmp_path: Path) -> None:
+    options = TraceOptions(url="http://collector:4318/v1/traces", ratio=0.5)
+    play = Play(tmp_path, options, OTEL_EXPORTER_OTLP_HEADERS="key=1", OTHER="x")
+    try:
+        order = order_of(tmp_path)
+        play.launcher.start(order)
+        poll(lambda: play.said_of(order))
+        [said] = play.said_of(order)
+    finally:
+        play.close()
+    assert msgspec.convert(said["assignment"]["traces"], TraceOptions) == options
+    assert said["env"] == {"OTEL_EXPORTER_OTLP_HEADERS": "key=1"}
 
 
 @pytest.fixture
