@@ -63,12 +63,11 @@ class _StandardError:
 
 
 def _name_trace(_logger: Any, _method: str, event: Any) -> Any:
-    """Adds the ids of the open span, by which `rftd logs --trace` finds the line."""
+    """Adds the trace of the open span, by which `rftd logs --trace` finds the line."""
     span = current()
     # A task that an engine began within a rollout, and that outlives it, is in no trace.
     if span is not None and not span.end_ns:
         event["trace_id"] = f"{span.context.trace_id:032x}"
-        event["span_id"] = f"{span.context.span_id:016x}"
     return event
 
 

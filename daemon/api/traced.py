@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -9,6 +11,9 @@ from rftd.ops.tracing import conventions as names
 from rftd.ops.tracing.span import SpanKind
 from rftd.ops.tracing.trace_context import parsed
 from rftd.ops.tracing.tracer import Tracer
+
+PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
+"""Asked by machines every few seconds: no trace begins with them."""
 
 
 class Traced:
@@ -24,8 +29,9 @@ class Traced:
             return
         caller = parsed(Headers(scope=scope).get("traceparent"))
         began_ns = self._tracer.now_ns()
-        method: str = scope["method"]
-        span = self._tracer.begin(method, SpanKind.SERVER, parent=caller)
+        method = names.http_method(scope["method"])
+        looked_at = caller is not None or scope["path"] not in PROBES
+        span = self._tracer.begin(method, SpanKind.SERVER, parent=caller) if looked_at else None
         status = 500  # of a request whose handler raised before it answered
 
         async def noted(message: Message) -> None:

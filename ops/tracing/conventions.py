@@ -86,6 +86,14 @@ GEN_AI_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 GEN_AI_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 
 
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
+
+
+def http_method(method: str) -> str:
+    """The method of a request; one that no standard knows is what strangers write."""
+    return method if method in _METHODS else "_OTHER"
+
+
 def messaging(operation: str, stream: str, partition: int) -> dict[str, str]:
     """The attributes of a span that does `operation` (create, send, process) with a record of a stream."""
     return {

@@ -44,8 +44,9 @@ class RequestSpan:
 
 def _begun(http: HttpCall, tracer: Tracer, rollout: TraceSpan | None) -> TraceSpan | None:
     path = http.path.rstrip("/")
+    method = names.http_method(http.method)
     # A path of no API is what strangers write.
-    name = f"{http.method} {path}" if path in CALLS else http.method
+    name = f"{method} {path}" if path in CALLS else method
     caller = parsed(http.headers.get(b"traceparent", b"").decode("latin-1"))
     span: TraceSpan | None = None
     if caller is not None or rollout is None:
@@ -55,7 +56,7 @@ def _begun(http: HttpCall, tracer: Tracer, rollout: TraceSpan | None) -> TraceSp
     if span is None and rollout is not None:
         span = rollout.child(name, SpanKind.SERVER)
     if span is not None:
-        span.attributes[names.HTTP_METHOD] = http.method
+        span.attributes[names.HTTP_METHOD] = method
         if path in CALLS:
             span.attributes[names.HTTP_ROUTE] = path
     return span
