@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 from rftd.ops.tracing import conventions as names
-from rftd.ops.tracing.span import Attribute, TraceSpan, current
+from rftd.ops.tracing.span import Attribute, SpanKind, TraceSpan, current
 from rftd.workers.rollout.engine import GenerationRequest
 from rftd.workers.rollout.response import Response
 
@@ -30,6 +30,20 @@ def note_answer(span: TraceSpan, response: Response) -> None:
     span.attributes[names.GEN_AI_FINISH_REASONS] = (response.finish,)
     if response.spans:
         span.attributes[names.WEIGHT_VERSION] = response.spans[-1].version
+
+
+def service_call(name: str) -> AbstractContextManager[TraceSpan | None]:
+    """The block that asks an auxiliary model behind a service: a span where the rollout is traced."""
+    parent = current()
+    if parent is None:
+        return nullcontext()
+    about: dict[str, Attribute] = {**names.generative(names.MODEL_CALL), names.GEN_AI_MODEL: name}
+    return parent.child(f"{names.MODEL_CALL} {name}", SpanKind.CLIENT, attributes=about)
+
+
+def note_usage(span: TraceSpan, input_tokens: int, output_tokens: int) -> None:
+    """Adds the tokens that a service counted."""
+    span.attributes |= {names.GEN_AI_INPUT_TOKENS: input_tokens, names.GEN_AI_OUTPUT_TOKENS: output_tokens}
 
 
 def reward_span(parent: TraceSpan, name: str) -> TraceSpan:

@@ -24,6 +24,7 @@ from rftd.streams.spec import ExperimentSpec, SamplingSpec, StageSpec
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, AuxiliaryModel, ModelAddress
 from rftd.workers.rollout.auxiliary.own_engine import AuxiliaryEngine
 from rftd.workers.rollout.auxiliary.retries import Retries
+from rftd.workers.rollout.call_spans import note_usage, service_call
 from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
@@ -175,7 +176,10 @@ class _OfService:
         return self._spec.name
 
     async def chat(self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None) -> AuxiliaryAnswer:
-        answer = await self._models.here(self._service.chat(messages, sampling, self._retries))
+        with service_call(self.name) as span:
+            answer = await self._models.here(self._service.chat(messages, sampling, self._retries))
+            if span is not None:
+                note_usage(span, answer.prompt_tokens, answer.tokens)
         self._record.note(self.name, question_digest(messages, sampling or _usual(self._spec)), answer)
         return answer
 
