@@ -22,6 +22,7 @@ class RefusedError(UsageError):
     """The request carries no valid bearer token."""
 
     code = "RFTD-API-001"
+    remedy = "Set `RFTD_TOKEN` to the daemon's token, or send `Authorization: Bearer TOKEN`."
     http_status = 401
 
 
@@ -29,6 +30,7 @@ class ForbiddenError(UsageError):
     """The request came through a foreign web page or a host name that the daemon does not serve."""
 
     code = "RFTD-API-002"
+    remedy = "Use the daemon's IP address or `localhost`, and no page of another origin."
     http_status = 403
 
 
@@ -36,6 +38,7 @@ class TooLargeError(UsageError):
     """The request's body is larger or deeper than the daemon takes."""
 
     code = "RFTD-API-003"
+    remedy = "Name datasets by path instead of sending them."
     http_status = 413
 
 
@@ -43,6 +46,7 @@ class MethodError(UsageError):
     """The path exists, but not with this HTTP method."""
 
     code = "RFTD-API-004"
+    remedy = "See `GET /openapi.json`."
     http_status = 405
 
 
@@ -50,6 +54,7 @@ class BusyError(RftdError):
     """The daemon serves no more clients that follow experiments at once."""
 
     code = "RFTD-API-005"
+    remedy = "Try again later, or follow fewer experiments at once."
     exit_status = 4
     http_status = 503
 
@@ -58,6 +63,7 @@ class MediaTypeError(UsageError):
     """The request's body is of a media type that this path does not take."""
 
     code = "RFTD-API-006"
+    remedy = "Send `application/json`; an experiment file may be `application/yaml`."
     http_status = 415
 
 

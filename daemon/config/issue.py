@@ -33,48 +33,56 @@ class SyntaxIssue(FieldError):
     """The file is no YAML mapping, or has a key twice."""
 
     code = "RFTD-CFG-002"
+    remedy = "Correct the YAML at that line; give each key once."
 
 
 class LimitIssue(FieldError):
     """The file is larger or deeper than the daemon takes."""
 
     code = "RFTD-CFG-003"
+    remedy = "Make the file smaller; data belongs into datasets."
 
 
 class UnknownField(FieldError):
     """No spelling has a field of this name."""
 
     code = "RFTD-CFG-004"
+    remedy = "Correct the name; the message has the nearest one, or the known ones."
 
 
 class WrongValue(FieldError):
     """The value has the wrong type, or is none of the allowed ones."""
 
     code = "RFTD-CFG-005"
+    remedy = "Give a value of the type, or one of the words, that the message names."
 
 
 class Interpolation(FieldError):
     """A `${...}` that cannot be resolved."""
 
     code = "RFTD-CFG-006"
+    remedy = "Export the variable, or give a default: `${oc.env:NAME,default}`."
 
 
 class SecretIssue(FieldError):
     """A secret that would leave the client as a value."""
 
     code = "RFTD-CFG-007"
+    remedy = "Export the value and write `{env: NAME}`."
 
 
 class Contradiction(FieldError):
     """Two fields that cannot both hold, or one that is missing."""
 
     code = "RFTD-CFG-008"
+    remedy = "Change one of the two fields, or give the missing one."
 
 
 class Unsupported(FieldError):
     """A feature of the guide that rftd cannot run yet and must not ignore."""
 
     code = "RFTD-CFG-009"
+    remedy = "Write what the message offers, or leave the field out."
 
 
 class ConfigErrors(ConfigError):

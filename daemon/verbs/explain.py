@@ -1,4 +1,4 @@
-"""`rftd explain`: the meaning of an error code. The text is the docstring of the error's class."""
+"""`rftd explain`: the meaning of an error code, and the fix: the docstring and the `remedy` of the error's class."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ _WHERE: Final = (
 )
 """Modules that define errors."""
 _BUG: Final = "RFTD-BUG"
+_BUG_MEANING: Final = "rftd itself failed, not your input."
+BUG_REMEDY: Final = "Send the report whose path was printed."
 
 
 @click.command("explain")
@@ -31,7 +33,7 @@ _BUG: Final = "RFTD-BUG"
 @shared_options
 @click.pass_obj
 def command(settings: Settings, code: str | None) -> None:
-    """Explain error CODE, and how programs see it; without CODE, list every code."""
+    """Explain error CODE: what it means, what to do, how programs see it; without CODE, list every code."""
     from rftd.ops.errors import NotFoundError
 
     found = codes()
@@ -44,7 +46,10 @@ def command(settings: Settings, code: str | None) -> None:
         return
     wanted = code.upper() if code.upper().startswith("RFTD-") else f"RFTD-{code.upper()}"
     if wanted == _BUG:
-        click.echo(f"{_BUG}: rftd itself failed, not your input. Exit status 70; the report's path was printed.")
+        if settings.machine_readable:
+            emit({"code": _BUG, "meaning": _BUG_MEANING, "fix": BUG_REMEDY, "exit_status": 70}, settings)
+            return
+        click.echo(f"{_BUG}\n\n{_BUG_MEANING}\n\nfix: {BUG_REMEDY}\n\nexit status 70")
         return
     if wanted not in found:
         import difflib
@@ -56,6 +61,7 @@ def command(settings: Settings, code: str | None) -> None:
         return
     kind = found[wanted]
     click.echo(f"{wanted}  {kind.__name__}\n\n{inspect.getdoc(kind)}\n")
+    click.echo(f"fix: {kind.remedy}\n")
     click.echo(f"exit status {kind.exit_status}, HTTP status {kind.http_status}")
     parents = [each.__name__ for each in kind.__mro__[1:] if each.__name__.endswith("Error")]
     click.echo(f"a kind of {', '.join(parents)}")
@@ -84,6 +90,7 @@ def _entry(code: str, kind: type[RftdError]) -> dict[str, Any]:
         "code": code,
         "name": kind.__name__,
         "meaning": inspect.getdoc(kind),
+        "fix": kind.remedy,
         "exit_status": kind.exit_status,
         "http_status": kind.http_status,
     }

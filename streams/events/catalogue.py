@@ -17,6 +17,7 @@ class UnknownVersionError(CodecError):
     """The record was written by a newer release of rftd; upgrade readers first."""
 
     code = "RFTD-LOG-007"
+    remedy = "Upgrade this process."
 
 
 class _Older:

@@ -17,6 +17,7 @@ class CallError(RftdError):
     """A call of a rollout's endpoint was refused or failed; the agent program was told so."""
 
     code = "RFTD-CAL-001"
+    remedy = "Correct the agent program's request: the error object that it was sent names the parameter."
     http_status = 400
 
     def __init__(

@@ -12,6 +12,7 @@ from synthetic.daemon.command_line import Rftd
 
 from rftd.daemon.cli import HIDDEN, VERBS
 from rftd.daemon.cli import rftd as group
+from rftd.daemon.verbs.explain import codes as known_codes
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "cli"
 OURS = [name for name in VERBS if name not in {*HIDDEN, "serve", "demo", "verify", "config"}]
@@ -44,14 +45,23 @@ def test_help_of_each_verb(rftd: Rftd, verb: str) -> None:
     check(verb, "\n".join(parts))
 
 
-def test_explain_knows_every_code_and_completion_every_shell(rftd: Rftd) -> None:
+def test_explain_knows_every_code_with_its_fix_and_completion_every_shell(rftd: Rftd) -> None:
     codes = [line.split()[0] for line in rftd("explain").out.splitlines()]
     assert len(codes) == len(set(codes)) > 20
     for code in codes:
         said = rftd("explain", code)
         assert said.status == 0
         assert "exit status" in said.out
+    told = {each["code"]: each for each in json.loads(rftd("explain", "--json").out)}
+    kinds = known_codes()
+    assert told.keys() == kinds.keys() == set(codes)
+    for code, kind in kinds.items():
+        assert "remedy" in vars(kind), f"{code} has the fix of another code"
+        assert told[code]["fix"] == kind.remedy
+        assert f"\nfix: {kind.remedy}\n" in rftd("explain", code).out
     assert json.loads(rftd("explain", "cfg-004", "--json").out)["exit_status"] == 2
+    assert "report" in json.loads(rftd("explain", "bug", "--json").out)["fix"]
+    assert "\nfix: Send the report" in rftd("explain", "RFTD-BUG").out
     for shell in ("bash", "zsh", "fish"):
         assert "_RFTD_COMPLETE" in rftd("completion", shell).out
 
