@@ -134,8 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Not click's standalone mode: it would end the process itself, and print errors without their code and fix.
         status = rftd.main(args=list(arguments), prog_name="rftd", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
-        return 2
+        from rftd.daemon.output.failure import misuse
+
+        return misuse(error, arguments)
     # 130 is what a shell reports for Ctrl-C.
     except click.Abort:
         return 130

@@ -12,8 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+import click
+
 from rftd.ops.clock import Clock, SystemClock, iso
-from rftd.ops.errors import RftdError
+from rftd.ops.errors import RftdError, UsageError
 from rftd.ops.redaction import redact
 
 BUG: Final = 70
@@ -39,6 +41,24 @@ def fail(error: BaseException, arguments: Sequence[str], *, clock: Clock | None 
         file=sys.stderr,
     )
     return BUG
+
+
+def misuse(error: click.ClickException, arguments: Sequence[str]) -> int:
+    """Prints what is wrong with a command line on standard error and returns the exit status of the process."""
+    if not _wants_json(arguments):
+        error.show()
+        return UsageError.exit_status
+    context = getattr(error, "ctx", None)
+    verb = context.command_path if isinstance(context, click.Context) else "rftd"
+    parameter = getattr(error, "param", None)
+    field = getattr(error, "option_name", None)
+    if isinstance(parameter, click.Parameter):
+        field = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
+    # A group without a command, whose message is its whole help.
+    what = "a command is missing" if isinstance(error, click.exceptions.NoArgsIsHelpError) else error.format_message()
+    told = UsageError(what.strip(), where=verb, field=field, fix=f"see {verb} --help")
+    print(as_json(told), file=sys.stderr)  # noqa: T201
+    return told.exit_status
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

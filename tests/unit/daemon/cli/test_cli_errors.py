@@ -140,6 +140,32 @@ def test_an_error_is_json_however_the_option_is_spelt(rftd: Rftd, words: tuple[s
         assert json.loads(said.err)["errors"][0]["code"] == "RFTD-NOF-001"
 
 
+@pytest.mark.parametrize(
+    ("words", "where", "field", "what"),
+    [
+        (("get", "--json"), "rftd get", "NAME", "Missing argument 'NAME'"),
+        (("-o", "json", "get"), "rftd get", "NAME", "Missing argument 'NAME'"),
+        (("ls", "--bogus", "--json"), "rftd ls", "--bogus", "No such option '--bogus'"),
+        (("ls", "--limit", "0", "--json"), "rftd ls", "--limit", "0 is not in the range"),
+        (("events", "x", "-n", "0", "-ojson"), "rftd events", "--limit", "0 is not in the range"),
+        (("sumbit", "--json"), "rftd", None, "Did you mean 'submit'?"),
+        (("dlq", "ls", "--timeout", "3x", "--json"), "rftd dlq ls", "--timeout", "write 30s"),
+        (("submit", "--label", "x", "f", "--json"), "rftd submit", None, "'x' is not KEY=VALUE"),
+        (("config", "check", "--json"), "rftd config check", "FILE", "Missing argument 'FILE'"),
+    ],
+)
+def test_a_wrong_command_line_is_json_too(
+    rftd: Rftd, words: tuple[str, ...], where: str, field: str | None, what: str
+) -> None:
+    said = rftd(*words)
+    assert (said.status, said.out) == (2, "")
+    told = json.loads(said.err)
+    [error] = told["errors"]
+    assert (told["exit"], error["code"], error["where"], error["field"]) == (2, "RFTD-USE-001", where, field)
+    assert what in error["what"]
+    assert error["fix"] == f"see {where} --help"
+
+
 @pytest.mark.parametrize("words", [("-o", "yaml"), ("--output=table",), ("-q",)])
 def test_an_error_is_text_for_whoever_chose_no_json(rftd: Rftd, words: tuple[str, ...]) -> None:
     assert rftd("get", "json", *words).err.startswith("error[RFTD-NOF-001] no experiment 'json'")
