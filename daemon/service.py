@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -130,10 +131,10 @@ async def running(
 ) -> AsyncIterator[Service]:
     """A daemon for as long as the block runs. Leaving it drains the workers and closes everything, in reverse order.
 
-    The `tracer` makes the daemon's own spans; workers make theirs as the options say.
-
-    A log or a database elsewhere that is not there is waited for: meanwhile the daemon is live and not ready. Raises
-    ConflictError if another daemon holds folder or port, and LogError if the embedded log refuses to open.
+    It listens, and its address is written down, as soon as the folder is its own. The `tracer` makes the daemon's own
+    spans; workers make theirs as the options say. A log or a database elsewhere that is not there is waited for: meanwhile
+    the daemon is live and not ready. Raises ConflictError if another daemon holds folder or port, and LogError if the
+    embedded log refuses to open.
     """
     _check_reach(options)
     folder = DataFolder(options.data)
@@ -146,10 +147,15 @@ async def running(
         bound = bind(options.host, options.port)
         stack.callback(bound.close)
         gate = Gate()
-        if options.clustered:  # whoever asks is told what is waited for
-            await stack.enter_async_context(serving_http(gate, bound, refusal=refusal))
+        front = await stack.enter_async_context(AsyncExitStack())
+        if options.log_at is not None:
+            await _answer(front, gate, bound, folder)
         parts = _Parts(options, folder, gate, stack, clock=clock, ids=ids, logger=logger)
         owned = await parts.log()
+        if (
+            options.log_at is None
+        ):  # not before: the log's lock says that no other daemon has the folder, and its address
+            await _answer(front, gate, bound, folder)
         hearing = await parts.hearing(owned)
         engine, projector = await parts.state(owned.log, hearing)
         feed = MetricsFeed(Metrics(version=release_of("rftd")))
@@ -185,15 +191,20 @@ async def running(
         patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
         background = [tasks.create_task(patient(work[name], name)) for name in work]
         try:
-            if not options.clustered:
-                await stack.enter_async_context(serving_http(gate, bound, refusal=refusal))
-            await asyncio.to_thread(folder.announce, Endpoint(url=(url := url_of(bound)), pid=os.getpid()))
-            yield Service(url=url, folder=folder, supervisor=supervisor, projector=projector)
+            yield Service(url=url_of(bound), folder=folder, supervisor=supervisor, projector=projector)
             # Inside the block, with projector and API still up: workers that leave are folded and shown.
             await supervisor.drain()
         finally:
             for task in background:
                 task.cancel()
+            # Before the parts that requests use are closed, although it was entered before them.
+            await front.aclose()
+
+
+async def _answer(front: AsyncExitStack, gate: Gate, bound: socket.socket, folder: DataFolder) -> None:
+    """Serves the gate until `front` is left, and writes down where: whoever asks is told what is waited for."""
+    await front.enter_async_context(serving_http(gate, bound, refusal=refusal))
+    await asyncio.to_thread(folder.announce, Endpoint(url=url_of(bound), pid=os.getpid()))
 
 
 def _check_reach(options: ServiceOptions) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
@@ -66,24 +67,40 @@ def verdict_response(verdict: Verdict, request: Request) -> Response:
     return Response("\n".join(["ok"] * verdict.ok + told), status_code=status, media_type="text/plain")
 
 
-class Gate:
-    """An ASGI application: live, not ready, and 503 with the reason for everything else, until it is opened."""
+HOLD_S: Final = 5.0
+"""The longest that a request is kept while the daemon only starts: most starts take less than a second."""
 
-    def __init__(self) -> None:
+
+class Gate:
+    """An ASGI application: live, not ready, and 503 with the reason for everything else, until it is opened.
+
+    What is no probe is kept for a moment: whoever asks a daemon that is about to be ready gets its answer.
+    """
+
+    def __init__(self, *, hold_s: float = HOLD_S) -> None:
+        self._hold_s = hold_s
+        self._settled = asyncio.Event()
+        """Set once it is open, or once it is known that somebody has to bring what is missing."""
         self._app: ASGIApp | None = None
         self._name = "daemon"
-        self._error: RftdError = UnreachableError("the daemon is starting", fix="ask again in a second")
+        self._error: RftdError = UnreachableError("it is starting", fix="ask again in a second")
 
     def wait_for(self, name: str, error: RftdError) -> None:
         """Lets /readyz say from now on that `name` is not there because of `error`."""
         self._name = name
         self._error = error
+        self._settled.set()
 
     def open(self, app: ASGIApp) -> None:
         """Lets `app` answer from now on."""
         self._app = app
+        self._settled.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None and scope["type"] == "http" and scope["path"] not in ("/livez", "/readyz"):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._hold_s):
+                    await self._settled.wait()
         if self._app is not None:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
@@ -97,13 +114,9 @@ class Gate:
         if request.url.path == "/readyz":
             finding = Finding(name=self._name, ok=False, reason=said(error))
             return verdict_response(Verdict(ok=False, checks=(finding,)), request)
-        return answer(
-            UnreachableError(
-                f"the daemon is not ready, its {self._name} is not there: {error.what}",
-                where=error.where,
-                fix=error.fix or "see /readyz?verbose",
-            )
-        )
+        missing = "" if self._name == "daemon" else f"its {self._name} is not there: "
+        what = f"the daemon is not ready, {missing}{error.what}"
+        return answer(UnreachableError(what, where=error.where, fix=error.fix or "see /readyz?verbose"))
 
 
 _LOG_TIMEOUT_S: Final = 0.75 * CHECK_TIMEOUT_S

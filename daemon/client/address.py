@@ -36,7 +36,7 @@ def no_address(url: str) -> UsageError:
 
 
 def _announced(folder: Path) -> str | None:
-    """The address that a daemon of this folder wrote down when it was ready."""
+    """The address that a daemon of this folder wrote down when it began to listen."""
     try:
         written = json.loads((folder / ENDPOINT_FILE).read_text())
         return str(written["url"])

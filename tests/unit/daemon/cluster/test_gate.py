@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 from starlette.responses import PlainTextResponse
@@ -17,8 +19,11 @@ def client_of(gate: Gate) -> httpx.AsyncClient:
 
 
 async def test_it_is_live_and_not_ready_and_says_why() -> None:
-    gate = Gate()
+    gate = Gate(hold_s=0.0)
     async with client_of(gate) as client:
+        early = await client.get("/v1/experiments")
+        assert early.status_code == 503
+        assert early.json()["detail"] == "the daemon is not ready, it is starting"
         assert (await client.get("/livez")).status_code == 200
         assert "starting" in (await client.get("/readyz")).text
         gate.wait_for("log", UnreachableError("no broker answers at k:9092", fix="start it"))
@@ -31,6 +36,27 @@ async def test_it_is_live_and_not_ready_and_says_why() -> None:
         assert refused.status_code == 503
         assert refused.headers["content-type"] == "application/problem+json"
         assert "no broker answers" in refused.json()["detail"]
+
+
+async def test_a_request_is_kept_while_it_only_starts() -> None:
+    gate = Gate(hold_s=30.0)
+    async with client_of(gate) as client, asyncio.TaskGroup() as tasks:
+        kept = tasks.create_task(client.get("/v1/experiments"))
+        # A probe is not: it is answered after the request came, and before that one is.
+        assert (await client.get("/readyz")).text == "daemon: RFTD-NET-001: it is starting; fix: ask again in a second"
+        assert not kept.done()
+        gate.open(PlainTextResponse("api"))
+        assert (await kept).text == "api"
+
+
+async def test_a_request_is_not_kept_for_what_somebody_has_to_bring() -> None:
+    gate = Gate(hold_s=30.0)
+    async with client_of(gate) as client, asyncio.TaskGroup() as tasks:
+        kept = tasks.create_task(client.get("/v1/experiments"))
+        await client.get("/readyz")
+        gate.wait_for("log", UnreachableError("no broker answers"))
+        assert "no broker answers" in (await kept).text
+        assert "no broker answers" in (await client.get("/v1/experiments")).text
 
 
 async def test_once_open_the_api_answers() -> None:

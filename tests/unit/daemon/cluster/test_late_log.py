@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,13 +10,18 @@ from pathlib import Path
 import pytest
 
 from rftd.daemon import service
+from rftd.daemon.client.client import Client
 from rftd.daemon.log_source import OwnedLog
 from rftd.daemon.output.failure import leaves
 from rftd.daemon.service import ServiceOptions, running
+from rftd.daemon.settings import Settings
+from rftd.daemon.views.version import version
 from rftd.ops.clock import SystemClock
-from rftd.ops.errors import NotFoundError, UnreachableError
+from rftd.ops.errors import ConflictError, NotFoundError, UnreachableError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
+from rftd.ops.releases import release_of
+from rftd.storage.projector import Projector
 from rftd.streams.backends.backend import log_url
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.chain import Heads
@@ -29,8 +35,10 @@ class LateLog(MemoryLog):
     def __init__(self) -> None:
         super().__init__()
         self.refusals = 2
+        self.asked = asyncio.Event()
 
     async def heads(self) -> Heads:
+        self.asked.set()
         if self.refusals:
             self.refusals -= 1
             raise UnreachableError("no broker answers")
@@ -53,10 +61,74 @@ def options(folder: Path, *, accept_loss: tuple[str, ...] = ()) -> ServiceOption
     return ServiceOptions(data=folder, port=0, log_at=log_url("kafka://127.0.0.1:1"), accept_loss=accept_loss)
 
 
+async def until_ready(wanted: ServiceOptions, stop: asyncio.Event | None = None) -> str:
+    """The address of a daemon that was ready once, and ended after that, or once it was told to `stop`."""
+    clock = SystemClock()
+    async with running(wanted, clock=clock, ids=SystemIds(clock), logger=logger()) as daemon:
+        if stop is not None:
+            await stop.wait()
+        return daemon.url
+
+
+def asked(settings: Settings) -> str:
+    """The daemon's release, as a verb asks for it."""
+    with Client(settings, {}) as client:
+        return client.ask(version).value.version
+
+
 async def test_the_log_is_waited_for(tmp_path: Path, late: LateLog) -> None:
     async with running(options(tmp_path), clock=SystemClock(), ids=SystemIds(SystemClock()), logger=logger()) as daemon:
         assert daemon.url
         assert not late.refusals
+
+
+async def test_a_daemon_that_waits_says_where_it_is_and_what_for(tmp_path: Path, late: LateLog) -> None:
+    late.refusals = 1_000_000
+    async with asyncio.TaskGroup() as tasks:
+        daemon = tasks.create_task(until_ready(options(tmp_path)))
+        await late.asked.wait()
+        # The address is written before the log is asked.
+        settings = Settings(data=str(tmp_path), timeout_s=30.0)
+        with pytest.raises(UnreachableError) as refused:
+            await asyncio.to_thread(asked, settings)
+        assert "the daemon is not ready, its log is not there: no broker answers" in refused.value.what
+        late.refusals = 0
+        assert await daemon == Client(settings, {}).url
+
+
+async def test_the_address_of_an_embedded_log_is_written_once_the_folder_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its tables are brought up to date, a request waits for its answer."""
+    opening = asyncio.Event()
+    go_on = asyncio.Event()
+    stop = asyncio.Event()
+    inner = Projector.open
+
+    async def slow(self: Projector) -> None:
+        opening.set()
+        await go_on.wait()
+        await inner(self)
+
+    monkeypatch.setattr(Projector, "open", slow)
+    alone = ServiceOptions(data=tmp_path, port=0)
+    async with asyncio.TaskGroup() as tasks:
+        daemon = tasks.create_task(until_ready(alone, stop))
+        await opening.wait()
+        written = (tmp_path / "endpoint.json").read_bytes()
+        second = ServiceOptions(data=tmp_path, port=0)
+        with pytest.raises(ConflictError):
+            await until_ready(second)
+        assert (tmp_path / "endpoint.json").read_bytes() == written, "the address is the first one's"
+        with Client(Settings(data=str(tmp_path)), {}) as client:
+            ready, text = await asyncio.to_thread(client.readiness)
+        assert not ready
+        assert "it is starting" in text
+        answer = tasks.create_task(asyncio.to_thread(asked, Settings(data=str(tmp_path))))
+        go_on.set()
+        assert await answer == release_of("rftd")
+        stop.set()
+        await daemon
 
 
 async def test_a_wrong_name_is_not_waited_for(tmp_path: Path, late: LateLog) -> None:
