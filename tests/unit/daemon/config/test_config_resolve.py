@@ -271,7 +271,7 @@ def test_engines_of_the_guide_run_on_torch_without_a_gpu(load: Load) -> None:
     assert (stage.rollout.engine, stage.trainer.engine) == ("torch", "torch")
     assert (stage.trainer.threads, stage.trainer.engine_args) == (2, {"critic_lr": 3})
     (warning,) = (text for text in submission.spec.warnings if "torch" in text)
-    assert warning.startswith("trainer.trainer_type verl needs a GPU, or to be installed")
+    assert warning.startswith("trainer.trainer_type verl: torch trains, on the CPU: verl is not installed")
     quiet = load(overrides=["trainer.trainer_type=fake", "explorer.rollout_model.engine_type=fake"])
     assert quiet.spec.stages[0].rollout.engine == quiet.spec.stages[0].trainer.engine == "fake"
     assert not any("torch" in warning for warning in quiet.spec.warnings)

@@ -10,10 +10,12 @@ import pytest
 
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import Submission, check_config
+from rftd.workers.devices.host import Host
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
 
+NO_GPU = Host(no_gpu="there is no nvidia-smi")
 CANARY = "s3cr3t-canary-value"
 ENV = {"WANDB_API_KEY": CANARY, "DB": f"postgresql://me:{CANARY}@host/db", "HF_TOKEN": CANARY}
 
@@ -35,7 +37,7 @@ def test_a_variable_in_a_secret_field_travels_by_name(load: Load, small: str) ->
     assert submission.spec.stages[0].rollout.environment == ("HF_TOKEN",)
     assert CANARY.encode() not in msgspec.json.encode(submission.spec)
     assert CANARY not in json.dumps(submission.config) + repr(submission)
-    assert check_config(submission.config) == submission.spec
+    assert check_config(submission.config, host=NO_GPU) == submission.spec
 
 
 LITERALS = [
@@ -114,7 +116,7 @@ def test_variables_that_are_no_secrets_are_values_of_the_specification(load: Loa
         "CACHE": "/data/cache-2024/a1",
     }
     assert rollout.environment == ("A",)
-    assert check_config(submission.config) == submission.spec
+    assert check_config(submission.config, host=NO_GPU) == submission.spec
     stages = "stages=[{stage_name: a}, {stage_name: b, explorer: {env_vars: {WORKERS: 5}}}]"
     (text,) = errors(overrides=[PLAIN, stages])
     assert "explorer.env_vars: is {" in text

@@ -61,8 +61,8 @@ def test_what_cannot_act_is_said_by_name(load: Load) -> None:
     assert spec.stages[0].trainer.engine_args == {"gradient_checkpointing": True, "fsdp_size": -1}
     said = "\n".join(spec.warnings)
     for words in (
-        "fsdp_config.param_offload has no effect without GPUs",
-        "model.use_remove_padding needs flash-attn",
+        "fsdp_config.param_offload has no effect: verl trains on the CPU",
+        "model.use_remove_padding has no effect: texts are padded, on one rank each: flash-attn is not",
         "actor.use_torch_compile has no effect: changes speed or memory alone",
     ):
         assert words in said
