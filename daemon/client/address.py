@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from rftd.ops.errors import UsageError
 
 DEFAULT_URL: Final = "http://127.0.0.1:7070"
 ENDPOINT_FILE: Final = "endpoint.json"
+LISTENS_TIMEOUT_S: Final = 5.0
 
 
 def find_daemon(settings: Settings, environ: Mapping[str, str]) -> str:
@@ -42,6 +44,17 @@ def _announced(folder: Path) -> str | None:
         return str(written["url"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def somebody_listens(url: str, *, timeout_s: float = LISTENS_TIMEOUT_S) -> bool:
+    """True if a connection to that address can be made: to ask costs nobody the import of an HTTP client."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        with socket.create_connection((parts.hostname or "", port), timeout=timeout_s):
+            return True
+    except (OSError, UnicodeError):  # the latter of a name that no name server knows how to spell
+        return False
 
 
 def trusted_by(url: str) -> ssl.SSLContext | bool:

@@ -24,7 +24,9 @@ replay       an experiment's training, repeated from the log
 rebuild      the state database from the log
 export       an experiment into a file; import: out of one
 explain      the meaning of an error code
-installation  doctor, version, completion: this installation, checked, named, completed by a shell
+doctor       this machine, its daemon and an experiment file, checked
+installation  version, completion: this installation, named, completed by a shell
 arguments    what several verbs are given: NAME, completed; options; one page of a list
+experiment_file  FILE of several verbs, read
 worker       one worker process
 """

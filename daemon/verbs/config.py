@@ -1,19 +1,18 @@
 """`rftd config`: an experiment file, printed as it would run or as it is written, or checked.
 
-They hear of the devices and engines of this machine, as a daemon here would; `check` asks a daemon if one is named.
+They hear of the devices and engines of this machine, as a daemon here would; `check` asks the daemon where one answers.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from rftd.daemon.client.dry_run import DryRun
     from rftd.daemon.config.field_path import FieldPath
     from rftd.daemon.config.loading import Submission
+    from rftd.daemon.settings import Settings
     from rftd.ops.errors import RftdError
     from rftd.workers.devices.host import Host
 
@@ -74,42 +73,61 @@ def show(file: str, overrides: tuple[str, ...], *, as_json: bool, given: bool, o
 @_FILE
 @_SET
 @_JSON
-@click.option("--server", metavar="URL", help="Ask the daemon at URL, too. Default: nobody is asked.")
-def check(file: str, overrides: tuple[str, ...], *, as_json: bool, server: str | None) -> None:
-    """Check whether FILE can be submitted here: prints `ok` and warnings, or all errors at once (exit 2)."""
-    from rftd.workers.devices.discovery import find_host
-    from rftd.workers.devices.host import ANY_HOST
+@click.option("--server", metavar="URL", help="Address of the daemon. Default: RFTD_SERVER, else the daemon of --data.")
+@click.option("--data", metavar="DIR", help="Folder of the daemon. Default: RFTD_DATA, else ./.rftd.")
+@click.option("--here", is_flag=True, help="Check here only; ask no daemon.")
+def check(
+    file: str, overrides: tuple[str, ...], *, as_json: bool, server: str | None, data: str | None, here: bool
+) -> None:
+    """Check whether FILE can be submitted: prints `ok` and warnings, or all errors at once (exit 2).
 
-    # A daemon that is asked knows its own machine, which may be another one.
-    submission = _load(file, overrides, ANY_HOST if server else find_host(), as_json=as_json, drafts=bool(server))
-    there = _ask(server, submission, as_json=as_json) if server else None
-    said = there.report.warnings if there and there.report else []
-    warnings = list(dict.fromkeys([*submission.warnings, *said]))
+    The daemon is asked, where one answers; else FILE is checked as a daemon on this machine would.
+    """
+    from rftd.daemon.settings import Settings
+    from rftd.ops.errors import ConflictError, UsageError
+
+    if here and (server or data):
+        raise click.UsageError("--here asks no daemon, and --server and --data name one")
+    try:
+        submission, said, warnings = _checked(file, overrides, None if here else Settings(server=server, data=data))
+    except (UsageError, ConflictError) as error:
+        _show_errors(error, as_json=as_json)
+        raise click.exceptions.Exit(error.exit_status) from None
     if as_json:
         import json
 
-        result = {"ok": True, "warnings": warnings, "errors": []} | ({"said": there.said} if there else {})
+        result = {"ok": True, "warnings": warnings, "errors": []} | ({"said": said} if said else {})
         click.echo(json.dumps(result, indent=2))
         return
     spec = submission.spec
     click.echo(f"ok: {spec.project}/{spec.name}, {_stages(submission)}")
-    if there:
-        click.echo(there.said)
+    if said:
+        click.echo(said)
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
 
 
-def _ask(server: str, submission: Submission, *, as_json: bool) -> DryRun:
-    """The word of the daemon at `server`; what it refuses is shown as what is refused here."""
-    from rftd.daemon.client.dry_run import dry_run
-    from rftd.daemon.settings import Settings
-    from rftd.ops.errors import ConflictError, UsageError
+def _checked(
+    file: str, overrides: tuple[str, ...], settings: Settings | None
+) -> tuple[Submission, str, tuple[str, ...]]:
+    """The submission, the daemon's word on it, and the warnings; without `settings` no daemon is asked.
 
-    try:
-        return dry_run(Settings(server=server), submission)
-    except (UsageError, ConflictError) as error:
-        _show_errors(error, as_json=as_json)
-        raise click.exceptions.Exit(error.exit_status) from None
+    Raises what a submission would raise.
+    """
+    import os
+    from functools import partial
+
+    from rftd.daemon.client.dry_run import judged
+    from rftd.daemon.verbs.experiment_file import load_experiment, read_experiment
+    from rftd.workers.devices.discovery import find_host
+
+    text, origin = read_experiment(file)
+    load = partial(load_experiment, text, origin, overrides)
+    if settings is None:
+        submission = load(find_host(), False)
+        return submission, "", submission.warnings
+    found = judged(load, settings, os.environ)
+    return found.submission, found.there.said, found.warnings
 
 
 @config_group.command("schema")
@@ -130,19 +148,14 @@ def _stages(submission: Submission) -> str:
     return " then ".join(parts)
 
 
-def _load(
-    file: str, overrides: tuple[str, ...], host: Host, *, as_json: bool = False, drafts: bool = False
-) -> Submission:
+def _load(file: str, overrides: tuple[str, ...], host: Host) -> Submission:
     from rftd.daemon.config.issue import ConfigErrors
-    from rftd.daemon.config.loading import load_file, load_text, read_stream
+    from rftd.daemon.verbs.experiment_file import load_experiment, read_experiment
 
     try:
-        if file == "-":
-            text = read_stream(sys.stdin.buffer, "<stdin>")
-            return load_text(text, "<stdin>", overrides=overrides, host=host, drafts=drafts)
-        return load_file(file, overrides=overrides, host=host, drafts=drafts)
+        return load_experiment(*read_experiment(file), overrides, host, False)
     except ConfigErrors as errors:
-        _show_errors(errors, as_json=as_json)
+        _show_errors(errors, as_json=False)
         raise click.exceptions.Exit(errors.exit_status) from None
 
 

@@ -11,13 +11,12 @@ from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument, request_id_option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from rftd.daemon.client.client import Answer, Client
     from rftd.daemon.config.loading import Submission
     from rftd.daemon.views.commands import ForkReceipt, SubmitReceipt
-if TYPE_CHECKING:
-    from rftd.daemon.client.client import Client
+    from rftd.workers.devices.host import Host
 
 
 @click.command("submit")
@@ -43,17 +42,23 @@ def command(
     request_id: str | None,
 ) -> None:
     """Submit the experiment in a YAML FILE (- for standard input)."""
+    from functools import partial
+
     from rftd.daemon.client.client import Client
     from rftd.daemon.config.issue import say_where
+    from rftd.daemon.verbs.experiment_file import load_experiment, read_experiment
     from rftd.daemon.views import commands
     from rftd.ops.errors import RftdError, UsageError
+    from rftd.workers.devices.host import ANY_HOST
 
     settings: Settings = ctx.obj
     named = dict(pair(label) for label in labels)
-    submission = _load(file, overrides if priority is None else (*overrides, f"priority={priority}"))
+    text, origin = read_experiment(file)
+    wanted = overrides if priority is None else (*overrides, f"priority={priority}")
     if dry_run:
-        _dry_run(submission, named, settings)
+        _dry_run(partial(load_experiment, text, origin, wanted), named, settings)
         return
+    submission = load_experiment(text, origin, wanted, ANY_HOST, True)
     # The daemon warns of the rest by itself: it knows the devices and the engines.
     _warn((text for text in submission.warnings if text not in submission.spec.warnings), settings)
     with Client(settings) as client:
@@ -88,32 +93,23 @@ def stages_of(submission: Submission) -> str:
     return " then ".join(parts)
 
 
-def _load(file: str, overrides: tuple[str, ...]) -> Submission:
-    import sys
-
-    from rftd.daemon.config.loading import load_file, load_text, read_stream
-
-    if file == "-":
-        text = read_stream(sys.stdin.buffer, "<stdin>")
-        return load_text(text, "<stdin>", overrides=overrides, drafts=True)
-    return load_file(file, overrides=overrides, drafts=True)
-
-
-def _dry_run(submission: Submission, labels: dict[str, str], settings: Settings) -> None:
+def _dry_run(load: Callable[[Host, bool], Submission], labels: dict[str, str], settings: Settings) -> None:
     """Shows what a submission would come to, asked of the daemon if there is one."""
-    from rftd.daemon.client.dry_run import dry_run
+    import os
 
-    there = dry_run(settings, submission, labels)
-    said = there.report.warnings if there.report else []
-    warnings = list(dict.fromkeys([*submission.warnings, *said]))
-    _warn(warnings, settings)
+    from rftd.daemon.client.dry_run import judged
+
+    found = judged(load, settings, os.environ, labels)
+    submission = found.submission
+    there = found.there
+    _warn(found.warnings, settings)
     if settings.machine_readable:
         plan: dict[str, Any] = {
             "ok": True,
             "daemon": there.url if there.report else None,
             "said": there.said,
             "config": submission.config,
-            "warnings": warnings,
+            "warnings": found.warnings,
         }
         emit(plan, settings)
         return

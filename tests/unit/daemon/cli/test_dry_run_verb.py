@@ -1,8 +1,9 @@
-"""`rftd submit --dry-run` and `config check --server`: with a daemon, without one, and with what is none."""
+"""`rftd submit --dry-run` and `config check`: with a daemon, without one, and with what is none."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -28,6 +29,7 @@ def test_without_a_daemon_it_is_checked_here_only(rftd: Rftd, experiment_file: P
     said = rftd(*verb, str(experiment_file), "--server", NOBODY)
     assert said.status == 0, said.err
     assert f"checked here only: no daemon answers at {NOBODY}" in said.out
+    assert "`rftd doctor FILE` looks at them here" in said.out
     as_json = json.loads(rftd(*verb, str(experiment_file), "--server", NOBODY, "--json").out)
     assert as_json["ok"] is True
     assert as_json["said"].startswith("checked here only")
@@ -81,18 +83,53 @@ def test_each_error_of_the_daemon_has_the_line_of_the_file(
     assert "default_workflow_type: math_workflow" in said.err, "the line is shown"
 
 
-def test_config_check_asks_nobody_by_itself(rftd: Rftd, experiment_file: Path) -> None:
-    said = rftd("config", "check", str(experiment_file))
-    assert said.status == 0, said.err
-    assert "daemon" not in said.out
-
-
-def test_config_check_asks_the_daemon_that_is_named(rftd: Rftd, experiment_file: Path, served: Served) -> None:
+@pytest.mark.parametrize("how", ["RFTD_SERVER", "--server", "--data", ".rftd"])
+@pytest.mark.parametrize("verb", CHECKS)
+def test_the_daemon_is_asked_wherever_its_address_stands(
+    rftd: Rftd,
+    experiment_file: Path,
+    served: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: list[str],
+    how: str,
+) -> None:
     before = rftd("ls", "--json").out
-    said = rftd("config", "check", str(experiment_file), "--server", served.url)
+    words: list[str] = []
+    if how != "RFTD_SERVER":
+        monkeypatch.delenv("RFTD_SERVER")
+        folder = tmp_path / how.strip("-")
+        folder.mkdir()
+        (folder / "endpoint.json").write_text(json.dumps({"url": served.url, "pid": os.getpid()}))
+        words = {"--server": [how, served.url], "--data": [how, str(folder)], ".rftd": []}[how]
+    said = rftd(*verb, str(experiment_file), *words)
     assert said.status == 0, said.err
     assert f"the daemon at {served.url} would take it in" in said.out
-    assert rftd("ls", "--json").out == before
+    assert rftd("ls", "--json", "--server", served.url).out == before
+
+
+def test_config_check_asks_nobody_if_it_is_told_so(rftd: Rftd, experiment_file: Path) -> None:
+    said = rftd("config", "check", str(experiment_file), "--here")
+    assert said.status == 0, said.err
+    assert "daemon" not in said.out
+    assert "said" not in json.loads(rftd("config", "check", str(experiment_file), "--here", "--json").out)
+    both = rftd("config", "check", str(experiment_file), "--here", "--server", NOBODY)
+    assert both.status == 2
+    assert "--here asks no daemon" in both.err
+
+
+@pytest.mark.parametrize("verb", CHECKS)
+def test_warnings_are_those_of_the_machine_that_judged(
+    rftd: Rftd, stranger: Stranger, experiment_file: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    runs = "trainer.trainer_type is not written: torch trains, on the CPU: there is no GPU"
+    there = "trainer.trainer_type is not written: torch trains, on a GPU: verl is not installed where workers run"
+    alone = rftd(*verb, str(experiment_file), "--server", NOBODY)
+    assert runs in alone.err
+    stranger.answers = [Said(200, msgspec.json.encode(CheckReport(name="mine", job_dir="/c", warnings=[there])))]
+    asked = rftd(*verb, str(experiment_file), "--server", stranger.url)
+    assert [line for line in asked.err.splitlines() if "trainer_type" in line] == [f"warning: {there}"]
 
 
 def test_a_name_that_only_the_daemon_has_is_the_daemons_to_judge(

@@ -19,9 +19,10 @@ EXAMPLES = [str(each) for each in sorted(Path(EXAMPLE).parent.glob("*.yaml"))]
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine shows no GPU, whatever it has."""
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine shows no GPU, whatever it has, and nobody listens at the daemon's address."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("RFTD_SERVER", "http://127.0.0.1:1")
 
 
 def test_show_prints_the_current_spelling(tmp_path: Path) -> None:
