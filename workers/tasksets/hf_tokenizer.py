@@ -19,6 +19,7 @@ GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """The mark with which a chat template begins what the assistant says."""
 CACHED: Final = 1024
 """Texts of each kind that are remembered: a dataset of so many rows is encoded once."""
+_ANY_TEXT: Final = "a 1"
 SHORT_TOKENS: Final = 16
 """Answers of up to so many tokens come again, and decoding one costs as much as drawing it."""
 
@@ -156,6 +157,13 @@ def open_tokenizer(
             where=path,
             fix="the folder needs tokenizer.json and tokenizer_config.json",
         ) from error
+    if not inner.encode(_ANY_TEXT, add_special_tokens=False):
+        # transformers makes an empty one for some kinds of model, and says nothing.
+        raise DataError(
+            "there is no tokenizer in the model folder: no text becomes a token",
+            where=path,
+            fix="the folder needs tokenizer.json and tokenizer_config.json",
+        )
     return HfTokenizer(
         inner,
         folder=path,

@@ -76,6 +76,12 @@ def test_folders_without_a_tokenizer_are_refused(folder: Path, tmp_path: Path) -
         open_tokenizer(str(tmp_path))
 
 
+def test_an_empty_tokenizer_that_transformers_makes_of_nothing_is_none(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(DataError, match=r"(?s)no tokenizer in the model folder.*tokenizer\.json"):
+        open_tokenizer(str(tmp_path))
+
+
 def test_messages_are_a_list_or_its_json() -> None:
     assert parse_messages([{"role": "user", "content": "hi"}]) == CHAT
     assert parse_messages('[{"role": "user", "content": "hi"}]') == CHAT
