@@ -16,6 +16,7 @@ schedule      which weights an explore step needs, when weights are published, w
 row_order     which row comes at which place of the experiment: a pure function
 stage_tasks   the tasks of a stage: the rows of its tasksets, one after another
 worker_state  what a worker does or waits for: the list of its states
+sync_failure  how a weight sync fails: the list of reasons
 step_figures  the telling figures of a training step, whatever their engine calls them
 naming        which experiment a name or an id means
 split_submission       experiments that are handed in as two halves

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from rftd.streams.codec import Writer
 from rftd.streams.events.worker import Heartbeat, WorkerStarted, WorkerStopped
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
+from rftd.streams.sync_failure import SyncFailure
 from rftd.streams.worker_state import WorkerState
 from rftd.workers.usage import UNTOLD, Usage
 
@@ -35,6 +37,7 @@ class Pulse(msgspec.Struct, kw_only=True):
     version: int = -1
     tokens_total: int = 0
     rollouts_total: int = 0
+    sync_failures: Counter[SyncFailure] = msgspec.field(default_factory=Counter)
 
 
 class ProcessName(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +179,7 @@ class Membership:
                     memory_bytes=used.memory_bytes,
                     cpu_s=used.cpu_s,
                     spans_dropped_total=0 if self.tracer is None else self.tracer.dropped_total,
+                    sync_failures=tuple((reason.value, count) for reason, count in self.pulse.sync_failures.items()),
                 )
             )
             await self.clock.sleep(limits.HEARTBEAT_INTERVAL_S)

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from rftd.streams import topics
-from rftd.streams.bounds import Bytes, Index
+from rftd.streams.bounds import Bytes, Index, Seconds
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.registry import TRAINER, Event, event
 from rftd.streams.events.step import SpineMark
@@ -43,6 +43,8 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     heads: Annotated[tuple[HeadRef, ...], HEADS] = ()
     spine: Annotated[SpineMark | None, DIGEST] = None
     """The digest of the spine, as in step.completed."""
+    duration_s: Seconds = 0.0
+    """The time from its beginning until its files were durable and in place; 0: an older release did not say."""
 
 
 @event("checkpoint.deleted", stream=topics.CHECKPOINTS, owner=TRAINER)

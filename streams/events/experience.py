@@ -109,6 +109,8 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
     min-p, top-k and top-p, renormalised over what they keep. None unless asked for  # [T - prompt_tokens] f4"""
     auxiliary: tuple[AuxiliaryTurn, ...] = ()
     """The answers of auxiliary models, in the order in which they came."""
+    turns: Count = 0
+    """The model's answers in it; 0: an older release did not count them."""
 
     @property
     def arrays(self) -> dict[str, Array]:

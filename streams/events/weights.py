@@ -34,6 +34,8 @@ class WeightsPublished(Event, frozen=True, kw_only=True):
     trained: str = ""
     """The checksum of the step that made them, if it is another: they were rounded to the dtype that explorers run them
     in, or the trainer's is of another form, made on its device."""
+    duration_s: Seconds = 0.0
+    """The time that it took to bring them where explorers find them; 0: an older release did not say."""
 
     @property
     def step_checksum(self) -> str:
@@ -62,6 +64,11 @@ class WeightsActivated(Event, frozen=True, kw_only=True):
     manifest: str
     checksum: str
     duration_s: Seconds
+    """The time from the worker's decision to load them until rollouts go on with them."""
+    transfer_s: Seconds = 0.0
+    """The part of it in which they were fetched and verified, while the engine went on; 0: its engine does not say."""
+    resume_s: Seconds = 0.0
+    """The part of it from the engine's having them until rollouts that waited may begin."""
 
 
 @event("weights.requested", stream=topics.EXPERIMENTS, owner=DISPATCHER)

@@ -74,6 +74,8 @@ class Heartbeat(Event, frozen=True, kw_only=True):
     """The processor time that its processes have used; it falls when one of them ends."""
     spans_dropped_total: Count = 0
     """Spans of its traces that never arrived at their receiver."""
+    sync_failures: tuple[tuple[str, Count], ...] = ()
+    """Weight syncs that failed since it began, by reason: one of `SyncFailure`, or of a newer release."""
 
 
 @event("record.dead_lettered", stream=topics.DEADLETTERS, owner=NOBODY)

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from synthetic.log.synthetic_run import spec_of
 
+from rftd.ops.clock import SystemClock
 from rftd.ops.errors import FencedError, RftdError
 from rftd.ops.ids import SeededIds
 from rftd.ops.logs import logger
@@ -99,7 +100,9 @@ class Trainer:
         log, weights = logger(), {"a": TensorBytes("uint8", (3,), memoryview(self.text.encode()[-3:]))}
         with ThreadPoolExecutor(1) as thread:
             await tidy(lease, shelf.state, shelf.spec, log)  # type: ignore[arg-type]
-            saver = Saver(self, lease, shelf.state, shelf.spec, log=self, thread=thread)  # type: ignore[arg-type]
+            saver = Saver(  # type: ignore[arg-type]
+                self, lease, shelf.state, shelf.spec, log=self, thread=thread, clock=SystemClock()
+            )
             channel = CheckpointChannel(Path(shelf.spec.job_dir) / "weights", self._epoch)
             for step in STAGE_STEPS:
                 await lease.confirm()

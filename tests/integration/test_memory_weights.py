@@ -85,8 +85,11 @@ async def test_a_run_through_memory_ends_and_leaves_nothing_there(
         version: ("checkpoint", False) if version in durable else ("memory", True) for version in methods
     }
     assert {4, 5, 6, 7} <= methods.keys()
-    activated = {event.version for event in await announced(log, run, WeightsActivated)}
-    assert activated & {4, 5, 6, 7}
+    activated = await announced(log, run, WeightsActivated)
+    assert {event.version for event in activated} & {4, 5, 6, 7}
+    assert all(event.duration_s > 0 for event in await announced(log, run, WeightsPublished))
+    assert all(0 < event.transfer_s + event.resume_s <= event.duration_s for event in activated)
+    assert all(event.duration_s > 0 for event in run.state.checkpoints.values())
     assert not list(place.iterdir())
     assert (await fake_world.verified(log)).clean
 

@@ -74,7 +74,7 @@ async def test_the_last_good_checkpoint_stays(tmp_path: Path, clock, ids) -> Non
             return {}
 
     with ThreadPoolExecutor(1) as thread:
-        saver = Saver(engine, Lease(state, ids), state, spec, log=Log(), thread=thread)  # type: ignore[arg-type]
+        saver = Saver(engine, Lease(state, ids), state, spec, log=Log(), thread=thread, clock=clock)  # type: ignore[arg-type]
         for step, generation in ((10, 0), (20, 0), (30, 0), (20, 1), (30, 1)):
             engine.text = f"{step}-{generation}"
             async with asyncio.timeout(10):

@@ -151,6 +151,16 @@ class SchemaEngine(RolloutEngine, Protocol):
         ...
 
 
+@runtime_checkable
+class TransferTimed(RolloutEngine, Protocol):
+    """An engine that tells how long it fetched and verified weights before it swapped them in."""
+
+    @property
+    def transfer_s(self) -> float:
+        """The time of the last `load_weights` in which it went on with the old ones; 0 before the first."""
+        ...
+
+
 class Answers(Protocol):
     """The responses to requests that were made together."""
 

@@ -205,4 +205,5 @@ def experience_of(
         steps=result.steps,
         sampling=result.sampling,
         auxiliary=result.auxiliary,
+        turns=result.turns,
     )

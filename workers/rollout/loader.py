@@ -9,8 +9,9 @@ from rftd.ops.errors import RftdError, WeightsElsewhereError
 from rftd.ops.logs import Logger
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.schedule import has_windows
+from rftd.streams.sync_failure import SyncFailure
 from rftd.workers.membership import Membership
-from rftd.workers.rollout.engine import RolloutEngine, check_lives
+from rftd.workers.rollout.engine import RolloutEngine, TransferTimed, check_lives
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.rollout_traces import RolloutTraces
 from rftd.workers.rollout.version_gate import VersionGate
@@ -111,12 +112,14 @@ class WeightsLoader:
             self.loading = True
             async with self._device():
                 checksum = await engine.load_weights(as_ref(target))
+                loaded_s = self._member.clock.monotonic_s()
         except WeightsElsewhereError:
             raise
         except RftdError as error:
             check_lives(engine)
             self._log.warning("weights.load_failed", version=target.version, error=error.what)
             self.failed = True
+            self._member.pulse.sync_failures[SyncFailure.LOAD] += 1
             await self._gate.refuse((target.version, target.generation), error)
             return error
         finally:
@@ -125,13 +128,16 @@ class WeightsLoader:
         self._member.pulse.version = target.version
         # The engine has them already, so rollouts may begin before the log knows of it.
         await self._gate.set_version(target.version, target.generation)
+        now_s = self._member.clock.monotonic_s()
         activated = WeightsActivated(
             worker=self._member.id,
             version=target.version,
             generation=target.generation,
             manifest=target.manifest,
             checksum=checksum,
-            duration_s=self._member.clock.monotonic_s() - began_s,
+            duration_s=now_s - began_s,
+            transfer_s=engine.transfer_s if isinstance(engine, TransferTimed) else 0.0,
+            resume_s=now_s - loaded_s,
         )
         await self._outbox.put([self._member.writer.draft(activated, experiment=self._member.experiment)])
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Final
@@ -21,6 +22,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.role import RoleLease
 from rftd.streams.schedule import eval_due, kept_versions
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.sync_failure import SyncFailure
 from rftd.workers.training.engine import TrainerEngine, WeightsSnapshot
 from rftd.workers.training.step_log import Publication
 from rftd.workers.training.training_traces import TrainingTraces
@@ -70,12 +72,15 @@ class Publisher:
         *,
         log: Logger,
         clock: Clock,
+        failures: Counter[SyncFailure],
         traces: TrainingTraces | None = None,
     ) -> None:
+        """`failures` are counted on, by reason."""
         self._traces = traces or TrainingTraces(None, state.experiment)
         self.newest: Publication | None = None
         """What was announced last."""
         self._clock = clock
+        self._failures = failures
         self._engine = engine
         self._under_way: asyncio.Task[None] | None = None
         self._lease = lease
@@ -276,13 +281,15 @@ class Publisher:
             size_bytes=exported.size_bytes,
             host=exported.host,
             trained="" if same_form and snapshot.exact else present.checksum,
+            duration_s=self._clock.monotonic_s() - began_s,
         )
         # Its files may lie under another name than before, where those under the old one were damaged.
         same = next((each for each in older if each.generation == present.generation), None)
         others = [each for each in older if each is not same]
         old = [each for each in self._old() if each not in older]
         # One append for all of it: each wakes everybody who follows the weights.
-        events: list[Event] = [event] if event != same else []
+        repeated = same is not None and msgspec.structs.replace(event, duration_s=same.duration_s) == same
+        events: list[Event] = [] if repeated else [event]
         events += [_answered(request, present.version)] if request is not None else []
         events += [_retired(each, "another generation differs") for each in others]
         events += [_retired(each, "newer versions exist") for each in old]
@@ -325,6 +332,7 @@ class Publisher:
                 raise
             except (RftdError, OSError) as error:
                 reason = error.what if isinstance(error, RftdError) else str(error)
+                self._failures[SyncFailure.FELL_BACK] += 1
                 self._log.warning("weights.fell_back", version=version, method=method, to=DURABLE, reason=reason)
         durable = self._channels.of(DURABLE)
         return DURABLE, durable.publish(snapshot.weights(), version=version, generation=generation)

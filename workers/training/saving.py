@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from rftd.ops import faults
+from rftd.ops.clock import Clock
 from rftd.ops.errors import DataError
 from rftd.storage.checkpoint_witness import CheckpointWitness, write_witness
 from rftd.storage.checkpoints import Staged, place_folder, place_markers, stage_folder, stage_markers, verify
@@ -38,6 +39,7 @@ class Saver:
         *,
         log: EventLog,
         thread: Executor,
+        clock: Clock,
     ) -> None:
         self._engine = engine
         self._lease = lease
@@ -45,6 +47,7 @@ class Saver:
         self._spec = spec
         self._log = log
         self._thread = thread
+        self._clock = clock
 
     async def save(self, done: StepCompleted, stage_step: int) -> CheckpointCommitted | None:
         """Commits a checkpoint of the step that was just completed; None if an equal one is committed and whole."""
@@ -88,6 +91,7 @@ class Saver:
         spine: SpineMark | None,
     ) -> CheckpointCommitted:
         """The event of a checkpoint whose files are durable."""
+        began_s = self._clock.monotonic_s()
         off_loop = partial(asyncio.get_running_loop().run_in_executor, self._thread)
         spec = self._spec.stages[stage]
         final = stage_step == spec.total_steps
@@ -141,7 +145,9 @@ class Saver:
         await self._lease.confirm()  # what was replaced is a successor's to put back, if there is one
         await off_loop(within.close)
         faults.point("checkpoint.after_files")
-        return msgspec.structs.replace(committed, heads=as_refs(await self._log.heads()), spine=spine)
+        duration_s = self._clock.monotonic_s() - began_s
+        heads = as_refs(await self._log.heads())
+        return msgspec.structs.replace(committed, heads=heads, spine=spine, duration_s=duration_s)
 
     def _is_saved(self, done: StepCompleted) -> bool:
         """True if equal weights are committed and their files are whole; a damaged checkpoint is written again."""

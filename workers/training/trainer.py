@@ -89,17 +89,8 @@ class Trainer:
                     lease=lease,
                     digest=await self._follow_spine(),
                     execution=execution,
-                    publisher=Publisher(
-                        self._engine,
-                        lease,
-                        self._state,
-                        spec,
-                        self._thread,
-                        log=self._log,
-                        clock=self._member.clock,
-                        traces=traces,
-                    ),
-                    saver=Saver(self._engine, lease, self._state, spec, log=self._member.log, thread=self._thread),
+                    publisher=self._publisher(lease, spec, traces),
+                    saver=self._saver(lease, spec),
                     turn=turn,
                     log=self._log,
                     steps=StepLog(self._log, self._member.clock),
@@ -113,6 +104,23 @@ class Trainer:
                 await execution.call(self._engine.close)
                 if turn is not None:
                     turn.close()
+
+    def _publisher(self, lease: RoleLease, spec: ExperimentSpec, traces: TrainingTraces) -> Publisher:
+        return Publisher(
+            self._engine,
+            lease,
+            self._state,
+            spec,
+            self._thread,
+            log=self._log,
+            clock=self._member.clock,
+            failures=self._member.pulse.sync_failures,
+            traces=traces,
+        )
+
+    def _saver(self, lease: RoleLease, spec: ExperimentSpec) -> Saver:
+        member = self._member
+        return Saver(self._engine, lease, self._state, spec, log=member.log, thread=self._thread, clock=member.clock)
 
     def _look(self) -> None:
         """Lets the heartbeat say that the engine's service does not answer, and what it did before once it does."""

@@ -58,6 +58,8 @@ class FakeRolloutEngine:
         self._tokens = self._requests = self._running = 0
         self._closed = asyncio.Event()
         self._channels = Channels()
+        self.transfer_s = 0.0
+        """See `TransferTimed`."""
 
     @property
     def version(self) -> tuple[int, int]:
@@ -97,7 +99,9 @@ class FakeRolloutEngine:
         )
 
     async def load_weights(self, weights: WeightsRef) -> str:
+        began_s = self._clock.monotonic_s()
         await asyncio.to_thread(self._open, weights)
+        self.transfer_s = self._clock.monotonic_s() - began_s
         self._version = (weights.version, weights.generation)
         return weights.checksum
 

@@ -52,6 +52,8 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
     taken for drawn as the taskset says."""
     auxiliary: tuple[AuxiliaryTurn, ...] = ()
     """What auxiliary models answered; the runner fills it in."""
+    turns: int = 1
+    """The model's answers in it."""
 
     def check(self, max_model_len: int) -> None:
         """Raises RolloutError, in words for the workflow's author, if the parts do not fit together."""

@@ -41,6 +41,7 @@ def joined(results: Sequence[RolloutResult]) -> RolloutResult:
         loss_mask=np.concatenate([each.loss_mask for each in results]),
         logprobs=np.concatenate([each.logprobs for each in results]),
         processed_logprobs=np.concatenate(processed) if len(processed) == len(results) else None,
+        turns=sum(each.turns for each in results),
         spans=tuple(shifted((each.spans, len(each.loss_mask)) for each in results)),
         sampling=tuple(shifted((each.sampling, len(each.loss_mask)) for each in results)),
         steps=tuple(

@@ -114,6 +114,7 @@ class Trajectory:
             finish=self._finish,
             text=self._text,
             sampling=tuple(self._sampling),
+            turns=max(1, len(self._turns)),
         )
 
     def _add_spans(self, response: Response, told: int) -> None:

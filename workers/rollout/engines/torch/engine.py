@@ -61,6 +61,8 @@ class TorchRolloutEngine:
         self._requests_total = 0
         self._channels = Channels()
         self._error: RolloutError | None = None
+        self.transfer_s = 0.0
+        """See `TransferTimed`."""
 
     @classmethod
     async def open(
@@ -177,7 +179,9 @@ class TorchRolloutEngine:
 
     async def _loaded(self, weights: WeightsRef) -> str:
         self._alive()
+        began_s = self._asyncio.time()
         tensors, let_go = await asyncio.to_thread(self._opened, weights)
+        self.transfer_s = self._asyncio.time() - began_s
         # The engine may have failed meanwhile, and then nobody would ever let the weights go.
         if self._error is not None:
             let_go()

@@ -55,6 +55,8 @@ class VllmRolloutEngine:
         self._answered = 0
         self._error: RolloutError | None = None
         self._hangs = False
+        self.transfer_s = 0.0
+        """See `TransferTimed`."""
         self._watching: asyncio.Future[None] | None = None
 
     @classmethod
@@ -184,7 +186,9 @@ class VllmRolloutEngine:
 
     async def _load(self, weights: WeightsRef) -> str:
         async with self._update:
+            began_s = asyncio.get_running_loop().time()
             await self._opened(weights)
+            self.transfer_s = asyncio.get_running_loop().time() - began_s
             version = (weights.version, weights.generation)
             # New requests wait for these milliseconds, so that each is handed over with the version that draws it.
             self._open.clear()
