@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -55,8 +56,8 @@ class Folded:
     applied: int = 0
     void: int = 0
     """Records that a fence made void."""
-    repeated: int = 0
-    """Records whose event was in their partition before."""
+    repeated: Counter[str] = field(default_factory=Counter)
+    """Records whose event was in their partition before, by stream."""
     letters: list[RecordDeadLettered] = field(default_factory=list)
     """A pointer to each record that could not be used."""
 
@@ -143,7 +144,7 @@ class TableFold:
             kind = type(decoded.event)
             ids = self._once.get(record.partition)
             if ids is not None and decoded.head.id in ids:
-                folded.repeated += 1
+                folded.repeated[record.partition.stream] += 1
                 return
             for handler in self._handlers.get(kind, ()):
                 handler(decoded.event, decoded, changes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,7 +18,7 @@ from rftd.ops.errors import ConflictError, UnreachableError, UsageError, WaitTim
 from rftd.storage.database import is_refused
 from rftd.storage.fold import Folded, TableFold
 from rftd.storage.projections import PROJECTIONS, Projection
-from rftd.storage.schema import prepare, reset
+from rftd.storage.schema import prepare, reset, write_filled
 from rftd.storage.sole_writer import SoleWriter
 from rftd.storage.writer import TableWriter, move, read_fences, read_once, read_positions
 from rftd.streams.chain import Heads
@@ -36,6 +37,20 @@ tables are to be less than a quarter of a second late."""
 _logger = logging.getLogger("rftd.projector")
 
 
+@dataclass(frozen=True, kw_only=True)
+class TablesFilling:
+    """Tables that are filled from the first record on."""
+
+    began_s: float
+    goals: Heads
+    """The heads that the log had then."""
+
+    def reached(self, positions: Heads) -> bool:
+        """True if all that the log had then is below these positions; False if it had nothing."""
+        goals = {p: self.goals[p].next_offset for p in TRUTH if p in self.goals and self.goals[p].next_offset}
+        return bool(goals) and all(p in positions and positions[p].next_offset >= goals[p] for p in goals)
+
+
 class Projector:
     """The process that keeps the tables of one database equal to the fold of one log. It counts over its own life."""
 
@@ -48,9 +63,14 @@ class Projector:
         projections: Sequence[Projection] = PROJECTIONS,
         max_records: int = 4 * limits.FETCH_RECORDS,
         report: Callable[[Sequence[RecordDeadLettered]], Awaitable[None]] | None = None,
+        handled: Callable[[float, Mapping[str, int]], None] | None = None,
         point: Callable[[str], None] = faults.point,
     ) -> None:
-        """`report` writes pointers to records that could not be used: awaited before the position passes them."""
+        """`report` writes pointers to records that could not be used: awaited before the position passes them.
+
+        `handled` is told of records that were followed: the time from their delivery to their committed effect, and the
+        number of those among them that were there before, by stream.
+        """
         self.applied_records = 0
         self.void_records = 0
         """Records without effect, because a fence came before them."""
@@ -66,6 +86,9 @@ class Projector:
         self._projections = tuple(projections)
         self._max_records = max_records
         self._report = report
+        self._handled = handled
+        self._filling: TablesFilling | None = None
+        """Tables that are being filled from the first record on."""
         self._point = point
         self._writer = TableWriter()
         self._fold: TableFold | None = None
@@ -88,12 +111,14 @@ class Projector:
         database does not answer or refuses us; ConflictError if it is of a newer release or another projector's.
         """
         async with self._sole.transaction() as connection:
-            await prepare(connection, self._projections)
+            anew = await prepare(connection, self._projections)
             positions = await read_positions(connection)
             fences = await read_fences(connection)
             once = await read_once(connection)
         # Before the first write: tables that hold more than the log are a witness of its loss, and stay as they are.
         await self._log.check_heads(positions)
+        if anew:
+            self._filling = TablesFilling(began_s=self._clock.monotonic_s(), goals=await self._log.heads())
         self._fold = TableFold(positions, fences, self._projections, once)
         self._committed = {}
         self._advance(positions)
@@ -249,8 +274,12 @@ class Projector:
             hurry.cancel()
 
     async def _apply(self, fold: TableFold, records: Sequence[Record]) -> None:
+        began_s = self._clock.monotonic_s()
         try:
-            await self._commit(await asyncio.to_thread(fold.take, records))
+            folded = await asyncio.to_thread(fold.take, records)
+            await self._commit(folded)
+            if self._handled is not None:
+                self._handled(self._clock.monotonic_s() - began_s, folded.repeated)
         except BaseException as error:
             # The outcome of the commit is unknown, and the fold is ahead of it: the next use reads the positions back.
             self._fold = None
@@ -291,11 +320,14 @@ class Projector:
             await move(connection, folded)
             sent.set()  # the waiter's turn comes once the first rows are on their way
             await self._writer.write(connection, folded)
+            if self._filling is not None and self._filling.reached({**self._committed, **folded.after}):
+                await write_filled(connection, self._clock.monotonic_s() - self._filling.began_s)
+                self._filling = None
             self._point("projector.before_commit")
         self._point("projector.after_commit")
         self.applied_records += folded.applied
         self.void_records += folded.void
-        self.repeated_records += folded.repeated
+        self.repeated_records += folded.repeated.total()
         self.dead_records += len(folded.letters)
         self._advance(folded.after)
 

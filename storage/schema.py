@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 _meta: Final = table_of(Meta)
+_FILLED: Final = "filled_s"
 
 
 async def prepare(connection: AsyncConnection, projections: Iterable[Projection]) -> bool:
@@ -39,6 +40,18 @@ async def prepare(connection: AsyncConnection, projections: Iterable[Projection]
 async def reset(connection: AsyncConnection) -> None:
     """Drops every table of ours in the caller's transaction; the next `prepare` makes them anew."""
     await connection.run_sync(_drop)
+
+
+async def write_filled(connection: AsyncConnection, duration_s: float) -> None:
+    """Notes, in the caller's transaction, how long it took to fill the tables from the first record on."""
+    await connection.execute(delete(_meta).where(_meta.c.name == _FILLED))
+    await connection.execute(insert(_meta), [{"name": _FILLED, "value": repr(duration_s)}])
+
+
+async def read_filled(connection: AsyncConnection) -> float | None:
+    """The time that it took to fill the tables from the first record on; None if they grew with the log."""
+    found: str | None = await connection.scalar(_value(_FILLED))
+    return None if found is None else float(found)
 
 
 async def _prepare_server(connection: AsyncConnection) -> None:

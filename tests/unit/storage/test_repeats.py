@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 from sqlalchemy import text
@@ -15,11 +17,13 @@ from rftd.storage.database import open_database
 from rftd.storage.projections.progress import KINDS
 from rftd.storage.projector import Projector
 from rftd.storage.rebuild import digest
+from rftd.storage.schema import read_filled
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import decode
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.events import experiment
 from rftd.streams.events.registry import Event
+from rftd.streams.topics import TRUTH
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +63,38 @@ async def test_no_event_counts_twice(run: SyntheticRun, either: AsyncEngine, max
     repeated = [*drafts, *drafts, *shuffled]
     cut = int(len(repeated) * 0.7)
     assert await tables_of(repeated, either, max_records=max_records, cut=cut) == once
+
+
+async def test_who_asks_is_told_what_came_again_and_how_long_tables_took_to_fill(
+    run: SyntheticRun, either: AsyncEngine
+) -> None:
+    """Once of tables that are filled from a log that was there; never of those that grew with it."""
+    log, clock = RepeatingLog(), ManualClock()
+    told: list[tuple[float, dict[str, int]]] = []
+    grown = open_database("sqlite:///:memory:")
+    projector = Projector(log, grown, clock=clock)
+    await projector.open()
+    await log.append(run.tape.drafts)
+    await projector.catch_up()
+    async with grown.connect() as connection:
+        assert await read_filled(connection) is None
+    await projector.close()
+    await grown.dispose()
+    async with asyncio.timeout(30):
+        await log.append(run.tape.drafts)
+        projector = Projector(log, either, clock=clock, handled=lambda s, repeated: told.append((s, dict(repeated))))
+        await projector.open()
+        clock.advance(2.5)
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(projector.run())
+            for partition, head in (await log.heads()).items():
+                if partition in TRUTH and head.next_offset:
+                    await projector.wait_for(partition, head.next_offset - 1, timeout_s=None)
+            following.cancel()
+    assert sum(sum(repeated.values()) for _, repeated in told) == projector.repeated_records > 0
+    assert {stream for _, repeated in told for stream in repeated} <= {partition.stream for partition in TRUTH}
+    async with either.connect() as connection:
+        assert await read_filled(connection) == 2.5
 
 
 async def test_the_first_of_two_experiences_stays(run: SyntheticRun, either: AsyncEngine) -> None:
