@@ -2,6 +2,7 @@
 
 cli             the command line: a table of verbs, each imported only when it is called
 settings        the options that every verb shares
+price           what an hour of an accelerator costs
 verbs/          one file for each verb, with what it shows
 daemon_file     the same options from a YAML file
 service         one daemon, composed: log, log server, projections, supervisor, HTTP
@@ -19,6 +20,7 @@ config/         the experiment file
 views/          the reads and commands of a daemon
 api/            that over HTTP
 client/         the same from the other side
+metrics_declared  what the metrics need of a specification
 metrics_feed    records to metrics
 metrics_follower  the log to that feed
 metrics_state   the tables to gauges

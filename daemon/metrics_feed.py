@@ -14,16 +14,18 @@ from uuid import UUID
 import msgspec
 from prometheus_client import Counter, Gauge
 
+from rftd.daemon.metrics_declared import Declared, declared_by
 from rftd.ops.errors import NonFiniteLossError, RolloutTimeoutError
 from rftd.ops.metrics import Metrics, label_of
 from rftd.ops.tracing.trace_context import TraceContext, parsed
 from rftd.streams.bounds import Count, Finite, Index, Seconds
 from rftd.streams.codec import Decoded
-from rftd.streams.events import batch, experience, experiment, step, task, weights, worker
+from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.groups import GIVEN_UP
 from rftd.streams.folds.spine import Spine
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.sync_failure import SyncFailure, label_of_failure
 from rftd.streams.worker_state import label_of_state
 
 M = TypeVar("M", Counter, Gauge)
@@ -62,6 +64,7 @@ class Counted(Event, frozen=True, kw_only=True, gc=False):
     reward: Finite
     finish: str = "stop"
     duration_s: Seconds = 0.0
+    turns: Count = 0
 
 
 class Exemplified(NamedTuple):
@@ -86,6 +89,7 @@ class _RolloutCounts:
         self.tokens = 0
         self.durations_s: list[float] = []
         self.lengths: list[float] = []
+        self.turns: list[float] = []
         self.rewards: list[float] = []
         self.exemplar: Exemplified | None = None
         """The newest that is traced."""
@@ -99,7 +103,8 @@ class MetricsFeed:
         self._names: dict[UUID, str] = {}
         self._named = Counting[str]()
         """The number of experiments that have had each name."""
-        self._tasksets: dict[UUID, tuple[str, ...]] = {}
+        self.declared: dict[UUID, Declared] = {}
+        """What each experiment declares that it knows."""
         self._methods: dict[UUID, str] = {}
         self._ended_ns: dict[UUID, int] = {}
         self._rollouts: dict[tuple[bytes, int], _RolloutCounts] = {}
@@ -117,7 +122,9 @@ class MetricsFeed:
             batch.BatchPlanned: self._planned,
             batch.ExperienceRetired: self._retired,
             step.StepCompleted: self._step,
+            checkpoint.CheckpointCommitted: self._saved,
             weights.WeightsPublished: self._published,
+            weights.WeightsRetired: self._weights_retired,
             weights.WeightsActivated: self._activated,
             weights.WeightsOverdue: self._overdue,
             worker.Heartbeat: self._heartbeat,
@@ -154,13 +161,16 @@ class MetricsFeed:
         self._of(self.metrics.zero_variance_groups, self._label(id))
         for then in _THEN:
             self._of(self.metrics.weight_sync_overdue, self._label(id), then)
+        for method in self.declared[id].methods if id in self.declared else ():
+            for reason in SyncFailure:
+                self._of(self.metrics.weight_sync_failures, self._label(id), method, reason.value)
 
     def _name(self, id: UUID, spec: ExperimentSpec) -> None:
         if id in self._names:
             return  # its other half
         self._named[spec.name] += 1
         self._names[id] = label_of(spec.name, self._named[spec.name])
-        self._tasksets[id] = tuple(stage.taskset.name if stage.taskset else "" for stage in spec.stages)
+        self.declared[id] = declared_by(id, spec)
 
     def produced(
         self,
@@ -182,6 +192,8 @@ class MetricsFeed:
         rollouts.tokens += len(event.tokens)
         rollouts.durations_s.append(event.duration_s)
         rollouts.lengths.append(len(event.tokens) - event.prompt_tokens)
+        if event.turns:
+            rollouts.turns.append(event.turns)
         rollouts.rewards.append(event.reward)
         self._born[event.experience.int] = time_ns
         if traceparent is not None and (context := parsed(traceparent)) is not None and context.sampled:
@@ -216,7 +228,7 @@ class MetricsFeed:
             self.metrics.forget(self._label(id))
             # All of them, not only those of the experiment: keys hold its label at any place, and an end is rare.
             self._series.clear()
-            for known in (self._ended_ns, self._names, self._tasksets, self._methods):
+            for known in (self._ended_ns, self._names, self.declared, self._methods):
                 known.pop(id, None)
 
     def _of(self, metric: M, *labels: str) -> M:
@@ -232,8 +244,15 @@ class MetricsFeed:
 
     def _taskset(self, id: UUID | None, stage: int) -> str:
         assert id is not None
-        names = self._tasksets.get(id, ())
-        return names[stage] if 0 <= stage < len(names) else ""
+        declared = self.declared.get(id)
+        found = declared.stage(stage) if declared is not None else None
+        return found.taskset if found is not None else ""
+
+    def _method(self, id: UUID | None) -> str:
+        """The weight channel that carried the newest version, as far as this daemon knows."""
+        assert id is not None
+        declared = self.declared.get(id)
+        return self._methods.get(id) or next(iter(declared.methods if declared is not None else ()), "")
 
     def _add(self, rollouts: _RolloutCounts) -> None:
         metrics = self.metrics
@@ -247,6 +266,7 @@ class MetricsFeed:
                 self._of(metrics.rollouts, name, taskset, outcome).inc(ended)
         metrics.rollout_duration.labels(name, taskset).observe(rollouts.durations_s)
         metrics.rollout_reward.labels(name, taskset).observe(rollouts.rewards)
+        metrics.rollout_turns.labels(name, taskset).observe(rollouts.turns)
         metrics.response_tokens.labels(name).observe(rollouts.lengths)
         if rollouts.exemplar is not None:
             self._exemplify(name, taskset, rollouts.exemplar)
@@ -304,11 +324,24 @@ class MetricsFeed:
         assert decoded.head.experiment is not None
         self._methods[decoded.head.experiment] = event.method
         self._of(self.metrics.weight_sync_bytes, name, event.method).inc(event.size_bytes)
+        if event.duration_s:
+            self.metrics.weight_sync_duration.labels(name, event.method, "publish").observe(event.duration_s)
 
     def _activated(self, name: str, decoded: Decoded, event: weights.WeightsActivated) -> None:
-        assert decoded.head.experiment is not None
-        method = self._methods.get(decoded.head.experiment, "")
-        self.metrics.weight_sync_duration.labels(name, method, "load").observe([event.duration_s])
+        method = self._method(decoded.head.experiment)
+        load_s = max(0.0, event.duration_s - event.transfer_s - event.resume_s)
+        for phase, spent_s in (("transfer", event.transfer_s), ("load", load_s), ("resume", event.resume_s)):
+            if spent_s:  # an engine, or an older release, may not tell a phase
+                self.metrics.weight_sync_duration.labels(name, method, phase).observe(spent_s)
+
+    def _weights_retired(self, name: str, decoded: Decoded, event: weights.WeightsRetired) -> None:
+        if event.lost:
+            method = self._method(decoded.head.experiment)
+            self._of(self.metrics.weight_sync_failures, name, method, SyncFailure.LOST.value).inc()
+
+    def _saved(self, name: str, decoded: Decoded, event: checkpoint.CheckpointCommitted) -> None:
+        if event.duration_s:
+            self.metrics.checkpoint_duration.labels(name).observe([event.duration_s])
 
     def _overdue(self, name: str, decoded: Decoded, event: weights.WeightsOverdue) -> None:
         self._of(self.metrics.weight_sync_overdue, name, _THEN[event.version < 0]).inc()
@@ -319,9 +352,9 @@ class MetricsFeed:
         state, since_ns = self._states.get(event.worker, (label_of_state(event.state), now_ns))
         self._of(self.metrics.role_state_seconds, name, event.role, state).inc(max(0, now_ns - since_ns) / 1e9)
         self._states[event.worker] = (label_of_state(event.state), now_ns)
-        self._used(name, event)
+        self._used(name, self._method(decoded.head.experiment), event)
 
-    def _used(self, name: str, beat: worker.Heartbeat) -> None:
+    def _used(self, name: str, method: str, beat: worker.Heartbeat) -> None:
         """Adds what the worker used since its last heartbeat; the first one seen is only where to begin."""
         place = (beat.role, "" if beat.slot < 0 else str(beat.slot))
         before = self._beats.get(beat.worker, beat)
@@ -334,6 +367,10 @@ class MetricsFeed:
             self._of(self.metrics.spans_dropped, name, *place).inc(dropped)
         if beat.memory_bytes:
             self._of(self.metrics.worker_memory, name, *place).set(beat.memory_bytes)
+        counted = dict(before.sync_failures)
+        for reason, count in beat.sync_failures:
+            failures = self._of(self.metrics.weight_sync_failures, name, method, label_of_failure(reason))
+            failures.inc(max(0, count - counted.get(reason, 0)))
 
     def _stopped(self, name: str, decoded: Decoded, event: worker.WorkerStopped) -> None:
         self._left(name, event)

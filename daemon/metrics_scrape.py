@@ -9,19 +9,21 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.daemon.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
-from rftd.daemon.metrics_state import show_state
+from rftd.daemon.metrics_state import AtScrape, show_state
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.tracing.tracer import Tracer
-from rftd.storage.queries.standing import Figures, count_buffer, list_figures
+from rftd.storage.queries.standing import Figures, Held, PlaceCount, count_buffer, list_figures, list_held
+from rftd.storage.schema import read_filled
 from rftd.streams.backends.sqlite.wal import HasWal
 from rftd.streams.log import EventLog
 from rftd.streams.topics import TRUTH, Partition
@@ -33,6 +35,10 @@ REST: Final = 20
 TIMEOUT_S: Final = 4.0
 """The longest wait for the log, and for each look at the tables; Prometheus waits ten seconds."""
 _AWAY: Final = (RftdError, DBAPIError, OSError, TimeoutError)
+
+
+_Tables: TypeAlias = tuple[list[Figures], list[Held], float | None]
+"""What experiments have, what their workers hold, and how long the tables took to be filled."""
 
 
 class Projected(Protocol):
@@ -85,7 +91,9 @@ class Scrape:
         applied: Projected,
         clock: Clock,
         tracer: Tracer | None = None,
+        prices: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
+        """`prices` are dollars for an hour of an accelerator, by its kind."""
         self._tracer = tracer
         self._spans_dropped = 0
         """The daemon's own, as counted so far."""
@@ -94,8 +102,9 @@ class Scrape:
         self._engine = engine
         self._applied = applied
         self._clock = clock
-        self._figures = PacedReading[list[Figures]](clock)
-        self._buffers: dict[UUID, PacedReading[dict[str, int]]] = {}
+        self._prices = prices
+        self._figures = PacedReading[_Tables](clock)
+        self._buffers: dict[UUID, PacedReading[list[PlaceCount]]] = {}
         self._turn = asyncio.Lock()
 
     @property
@@ -147,18 +156,30 @@ class Scrape:
     async def _show_tables(self) -> None:
         metrics = self._feed.metrics
         positions = dict(self._applied.positions)
-        found = await self._figures.of(positions, self._read_figures)
-        metrics.state_readable.set(found is not None)
-        ids = [UUID(each.standing.id) for each in found or ()]
+        read = await self._figures.of(positions, self._read_figures)
+        metrics.state_readable.set(read is not None)
+        figures, held, filled_s = read or ([], [], None)
+        if filled_s is not None:
+            metrics.rebuild_duration.labels("all").set(filled_s)
+        ids = [UUID(each.standing.id) for each in figures]
         self._buffers = {id: self._buffers.get(id) or PacedReading(self._clock) for id in ids}
         counted = {id: await self._buffers[id].of(positions, partial(self._count, id)) for id in ids}
-        show_state(metrics, found or (), {id: counts for id, counts in counted.items() if counts is not None})
+        found = AtScrape(
+            figures=figures,
+            buffers={id: counts for id, counts in counted.items() if counts is not None},
+            held=held,
+            declared=self._feed.declared,
+            now_ns=self._clock.now_ns(),
+        )
+        show_state(metrics, found, self._prices)
 
-    async def _read_figures(self) -> list[Figures]:
+    async def _read_figures(self) -> _Tables:
         since_ns = self._clock.now_ns() - KEPT_AFTER_END_NS
         async with self._engine.connect() as connection, connection.begin():
-            return await list_figures(connection, since_ns=since_ns)
+            figures = await list_figures(connection, since_ns=since_ns)
+            held = await list_held(connection, since_ns=since_ns)
+            return figures, held, await read_filled(connection)
 
-    async def _count(self, experiment: UUID) -> dict[str, int]:
+    async def _count(self, experiment: UUID) -> list[PlaceCount]:
         async with self._engine.connect() as connection, connection.begin():
             return await count_buffer(connection, experiment)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from prometheus_client import Gauge
 
-from rftd.ops.metrics import Metrics, label_of
-from rftd.storage.queries.standing import Figures, LastStep
+from rftd.daemon.metrics_declared import Declared, DeclaredStage
+from rftd.ops.metrics import Metrics, label_of, shortened
+from rftd.storage.queries.standing import Figures, Held, LastStep, PlaceCount, Standing
 from rftd.streams.events.step import SHARES
 from rftd.streams.folds.spine import Status
 
 QUANTILES: Final = (0.1, 0.5, 0.9)
+BANDS: Final = {1: "high", 0: "normal", -1: "low"}
+"""Bands of priority tags, by their sign."""
+HEARD_S: Final = 5.0
+"""A worker is counted up to so long ago: by then its end would be in the tables, and what is counted never falls."""
 _LOSSES: Final = {
     "actor/final_loss": "total",
     "actor/pg_loss": "pg",
@@ -26,35 +32,83 @@ _MASKED: Final = {"correction/masked_positive": "positive", "correction/masked_n
 _CLIPS: Final = {"actor/pg_clipfrac": "high", "actor/pg_clipfrac_lower": "low"}
 
 
-def show_state(metrics: Metrics, found: Sequence[Figures], buffers: Mapping[UUID, Mapping[str, int]]) -> None:
-    """Sets the gauges of state to these figures, and drops those of experiments that are not among them."""
+@dataclass(frozen=True, kw_only=True)
+class AtScrape:
+    """All that was found of the experiments at a scrape."""
+
+    figures: Sequence[Figures]
+    buffers: Mapping[UUID, Sequence[PlaceCount]]
+    held: Sequence[Held]
+    declared: Mapping[UUID, Declared]
+    now_ns: int
+
+
+def show_state(metrics: Metrics, found: AtScrape, prices: Mapping[str, float]) -> None:
+    """Sets the gauges of state to what was found, and drops those of experiments that are not among it.
+
+    `prices` are dollars for an hour of an accelerator, by its kind.
+    """
     metrics.begin_state()
-    for figures in found:
-        _show(metrics, figures)
-        for place, count in buffers.get(UUID(figures.standing.id), {}).items():
-            metrics.buffered.labels(_label(figures), place).set(count)
+    for figures in found.figures:
+        _show(metrics, figures, found.now_ns)
+        id = UUID(figures.standing.id)
+        for row in found.buffers.get(id, ()):
+            metrics.buffered.labels(_label(figures), row.state, BANDS[row.band]).set(row.count)
+        declared = found.declared.get(id)
+        stage = declared.stage(figures.standing.stage) if declared is not None else None
+        if stage is not None:
+            _show_declared(metrics, _label(figures), stage)
+    _show_held(metrics, found, prices)
+
+
+def _show_declared(metrics: Metrics, name: str, stage: DeclaredStage) -> None:
+    if stage.capacity:
+        metrics.buffer_capacity.labels(name, "waiting").set(stage.capacity)
+    if stage.max_staleness_versions is not None:
+        metrics.max_staleness.labels(name).set(stage.max_staleness_versions)
+
+
+def _show_held(metrics: Metrics, found: AtScrape, prices: Mapping[str, float]) -> None:
+    names = {figures.standing.id: _label(figures) for figures in found.figures}
+    seconds: dict[tuple[str, ...], float] = {}
+    for row in found.held:
+        declared = found.declared.get(UUID(row.experiment))
+        if declared is None or row.experiment not in names:
+            continue
+        devices = declared.accelerators.get(row.role, 0)
+        lived_s = row.seconds
+        if row.alive_since_ns is not None:
+            lived_s = row.workers * max(0.0, (found.now_ns - row.alive_since_ns) / 1e9 - HEARD_S)
+        place = (names[row.experiment], row.role, "gpu" if devices else "cpu")
+        seconds[place] = seconds.get(place, 0.0) + lived_s * max(1, devices)
+    # A role has one kind alone: what its workers hold is declared for all of them.
+    cost: dict[tuple[str, ...], float] = {
+        (name, role): held_s / 3600 * prices[kind] for (name, role, kind), held_s in seconds.items() if kind in prices
+    }
+    metrics.accelerator_seconds.update(seconds)
+    metrics.cost.update(cost)
 
 
 def _label(figures: Figures) -> str:
     return label_of(figures.standing.name, figures.standing.number)
 
 
-def _show(metrics: Metrics, figures: Figures) -> None:
+def _show(metrics: Metrics, figures: Figures, now_ns: int) -> None:
     standing = figures.standing
     name = _label(figures)
-    for each in Status:
-        metrics.experiment_state.labels(name, each.value).set(float(each.value == standing.state))
+    metrics.experiment_state.labels(name, standing.state).set(1)
     metrics.state_timestamp.labels(name).set(standing.state_ns / 1e9)
     metrics.train_step.labels(name).set(standing.step)
     metrics.train_steps_planned.labels(name).set(standing.total_steps)
     told: list[tuple[Gauge, tuple[str, ...], float | None]] = [
         (metrics.queue_position, (), standing.queue_position),
+        (metrics.queue_wait, (), _queue_wait_s(standing, now_ns)),
         (metrics.progress_timestamp, ("explorer",), _seconds(standing.produced_ns)),
         (metrics.progress_timestamp, ("trainer",), _seconds(figures.step.completed_ns if figures.step else None)),
         (metrics.weight_version, ("trainer",), standing.published_version),
         (metrics.weight_version, ("explorer",), standing.served_version),
         (metrics.checkpoint_timestamp, (), _seconds(standing.checkpoint_ns)),
-        *((metrics.eval_score, (taskset, "score"), score) for taskset, score in figures.scores.items()),
+        *((metrics.eval_score, (shortened(taskset), "score"), score) for taskset, score in figures.scores.items()),
     ]
     for gauge, labels, value in told:
         if value is not None:
@@ -67,6 +121,14 @@ def _show(metrics: Metrics, figures: Figures) -> None:
             metrics.reward_quantile.labels(name, f"{quantile:g}").set(_quantile(figures.rewards, quantile))
     if figures.step is not None:
         _show_step(metrics, name, figures.step)
+
+
+def _queue_wait_s(standing: Standing, now_ns: int) -> float | None:
+    """The time that it waited for its turn; None of one that ended without."""
+    if standing.queue_wait_ns is None and standing.state != Status.QUEUED:
+        return None
+    wait_ns = now_ns - standing.submitted_ns if standing.queue_wait_ns is None else standing.queue_wait_ns
+    return max(0, wait_ns) / 1e9
 
 
 def _seconds(time_ns: int | None) -> float | None:

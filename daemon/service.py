@@ -41,6 +41,7 @@ from rftd.ops.tracing.trace_options import TraceOptions
 from rftd.ops.tracing.tracer import Tracer
 from rftd.storage.database import open_database
 from rftd.storage.disk import LocalDisk
+from rftd.storage.projections.workers import PROJECTOR
 from rftd.storage.projector import Projector
 from rftd.storage.survivors import LossesFile, of_log_folder, of_registry, of_tables
 from rftd.streams.backends.backend import LogUrl, backend_of
@@ -86,6 +87,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Experiments that go on although the log has lost records of them."""
     accepted_by: str = ""
     """The person who accepts the loss."""
+    prices: dict[str, float] = {}
+    """Dollars for an hour of an accelerator, by its kind."""
     roles: frozenset[str] = ROLES
     """The roles whose workers are started here; none: every worker is started by somebody else, on any machine."""
 
@@ -132,9 +135,10 @@ async def running(
     """A daemon for as long as the block runs. Leaving it drains the workers and closes everything, in reverse order.
 
     It listens, and its address is written down, as soon as the folder is its own. The `tracer` makes the daemon's own
-    spans; workers make theirs as the options say. A log or a database elsewhere that is not there is waited for: meanwhile
-    the daemon is live and not ready. Raises ConflictError if another daemon holds folder or port, and LogError if the
-    embedded log refuses to open.
+    spans; workers make theirs as the options say.
+
+    A log or a database elsewhere that is not there is waited for: meanwhile the daemon is live and not ready. Raises
+    ConflictError if another daemon holds folder or port, and LogError if the embedded log refuses to open.
     """
     _check_reach(options)
     folder = DataFolder(options.data)
@@ -152,13 +156,12 @@ async def running(
             await _answer(front, gate, bound, folder)
         parts = _Parts(options, folder, gate, stack, clock=clock, ids=ids, logger=logger)
         owned = await parts.log()
-        if (
-            options.log_at is None
-        ):  # not before: the log's lock says that no other daemon has the folder, and its address
+        if options.log_at is None:
+            # Not before: the log's lock says that no other daemon has the folder, and its address.
             await _answer(front, gate, bound, folder)
         hearing = await parts.hearing(owned)
-        engine, projector = await parts.state(owned.log, hearing)
         feed = MetricsFeed(Metrics(version=release_of("rftd")))
+        engine, projector = await parts.state(owned.log, hearing, feed.metrics)
         troubles = Troubles(clock)
         guard = DiskGuard(LocalDisk(), folder.root, options.disk, clock=clock, logger=logger, metrics=feed.metrics)
         supervisor = _supervisor(
@@ -178,6 +181,7 @@ async def running(
             guard=guard,
             troubles=troubles,
             tracer=tracer,
+            prices=options.prices,
         )
         gate.open(app)
         # Entered after log, database and projector, so that it is left before them: no task outlives what it uses.
@@ -319,13 +323,14 @@ class _Parts:
         await hearing.note(self._remembered)
         return hearing
 
-    async def state(self, log: EventLog, hearing: Hearing) -> tuple[AsyncEngine, Projector]:
+    async def state(self, log: EventLog, hearing: Hearing, metrics: Metrics) -> tuple[AsyncEngine, Projector]:
         """The database of the projections, and what fills it; made anew if its rows are of a log that is gone."""
         engine = open_database(self._options.state_url or self._folder.state_url)
         # Pushed before the database is reached: an opening that fails half way leaves connections, too.
         self._stack.push_async_callback(engine.dispose)
         letters = DeadLetterBox(log, Writer(source="daemon", clock=self._clock, ids=self._ids), clock=self._clock)
-        projector = Projector(log, engine, clock=self._clock, report=letters.report)
+        handled = partial(metrics.handled, PROJECTOR)
+        projector = Projector(log, engine, clock=self._clock, report=letters.report, handled=handled)
         self._stack.push_async_callback(projector.close)
 
         async def enter() -> None:

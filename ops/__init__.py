@@ -22,6 +22,7 @@ redaction   secrets that print as `***` and never enter an event
 tracing     spans of OpenTelemetry: which are made, their names, and their way out; off unless it is asked for
 logs        structlog set-up: JSON or console, one line an event
 histogram   counts of values by size, many at once
+metric_totals  totals that are read at a scrape and not counted
 metrics     every metric name, in one file
 releases    the installed releases of programs and libraries
 http_connection  one client's connection: what is no request, or comes too slowly, is refused

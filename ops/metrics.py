@@ -11,24 +11,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, Summary
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open
 from prometheus_client.registry import Collector
 
 from rftd.ops.histogram import Histogram
+from rftd.ops.metric_totals import ReadTotals, StreamTotals
 
-M = TypeVar("M", Counter, Gauge, Histogram)
+M = TypeVar("M", Counter, Gauge, Summary, Histogram)
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-_SECONDS: Final = (0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 120, 600)
-_STALENESS: Final = (0, 1, 2, 4, 8, 16, 32)
-_REWARD: Final = (-1, -0.5, 0, 0.25, 0.5, 0.75, 1)
-_TOKENS: Final = (64, 256, 1024, 2048, 4096, 8192, 16384, 32768)
-_AGE: Final = (0.5, 2.5, 10, 30, 60, 300, 1800)
+# Bounds are few: each is a series, and an experiment has at most 150 of them, this one's and all others.
+_ROLLOUT_S: Final = (1, 5, 30, 120, 600)
+_STEP_S: Final = (1, 10, 60)
+_CHECKPOINT_S: Final = (10, 60)
+_HANDLER_S: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10)
+_STALENESS: Final = (0, 1, 2, 4, 8, 16)
+_REWARD: Final = (-0.5, 0, 0.5, 1)
+_TOKENS: Final = (64, 256, 1024, 4096, 16384)
+_TURNS: Final = (1, 2, 4, 16)
+_LABEL_CHARS: Final = 100
+_AGE: Final = (2.5, 10, 60, 600)
 
 
 def label_of(name: str, number: int) -> str:
@@ -36,15 +43,21 @@ def label_of(name: str, number: int) -> str:
     return name if number == 1 else f"{name}@{number}"
 
 
+def shortened(label: str) -> str:
+    """A label that somebody chose freely, without its end if it is long: each series repeats it at each scrape."""
+    return label if len(label) <= _LABEL_CHARS else f"{label[: _LABEL_CHARS - 1]}…"
+
+
 class Metrics:
     """The metrics of one daemon, in a registry of their own."""
 
     def __init__(self, *, version: str) -> None:
         self.registry = CollectorRegistry()
-        self._of_experiments: list[Counter | Gauge | Histogram] = []
+        self._of_experiments: list[Counter | Gauge | Summary | Histogram] = []
         self._of_state: list[Gauge] = []
         self._life(version)
         self._workers()
+        self._held()
         self._exploring()
         self._buffering()
         self._weights()
@@ -58,6 +71,12 @@ class Metrics:
             text: bytes = generate_open(undated)  # type: ignore[no-untyped-call]
             return text
         return generate_latest(undated)
+
+    def handled(self, consumer_group: str, seconds: float, repeated: Mapping[str, int]) -> None:
+        """Counts some records that a consumer has handled, and those that it had before, by stream."""
+        self.handler_duration.labels(consumer_group).observe([seconds])
+        for stream, count in repeated.items():
+            self.duplicates.labels(stream, consumer_group).inc(count)
 
     def begin_state(self) -> None:
         """Drops every gauge of state, to be set anew from the tables."""
@@ -85,13 +104,20 @@ class Metrics:
             registry=self.registry,
         )
         self.experiment_state = self._state(
-            "rftd_experiment_state", "1 for the current state of the experiment and 0 for the others", "state"
+            "rftd_experiment_state", "1 for the current state of the experiment; no series of the others", "state"
         )
         self.state_timestamp = self._state(
             "rftd_experiment_state_timestamp_seconds", "Unix time at which the present state began"
         )
         self.queue_position = self._state(
             "rftd_experiment_queue_position", "1 for the next of the experiments that wait for their turn"
+        )
+        self.queue_wait = self._state(
+            "rftd_experiment_queue_wait_seconds", "Time from the submission until the experiment had its turn, or now"
+        )
+        self.max_staleness = self._state(
+            "rftd_experiment_max_staleness_versions",
+            "Oldest experience that a batch may hold; no series where the policy has no such bound",
         )
         self.heartbeat_timestamp = self._gauge(
             "rftd_experiment_heartbeat_timestamp_seconds", "Unix time of the last heartbeat written by a role", "role"
@@ -103,6 +129,20 @@ class Metrics:
         )
         self.role_state_seconds = self._counter(
             "rftd_role_state_seconds_total", "Time spent by the workers of a role per state", "role", "state"
+        )
+
+    def _held(self) -> None:
+        self.accelerator_seconds = ReadTotals(
+            "rftd_accelerator_seconds_total",
+            "Seconds for which workers held accelerators; one without a GPU counts as one of kind cpu",
+            ["experiment", "role", "accelerator"],
+            registry=self.registry,
+        )
+        self.cost = ReadTotals(
+            "rftd_cost_usd_total",
+            "Accelerator seconds times `rftd serve --price`; no series without one",
+            ["experiment", "role"],
+            registry=self.registry,
         )
 
     def _workers(self) -> None:
@@ -130,7 +170,10 @@ class Metrics:
             "outcome",
         )
         self.rollout_duration = self._histogram(
-            "rftd_rollout_duration_seconds", "Wall time of one rollout", _SECONDS, "taskset"
+            "rftd_rollout_duration_seconds", "Wall time of one rollout", _ROLLOUT_S, "taskset"
+        )
+        self.rollout_turns = self._histogram(
+            "rftd_rollout_turns", "The model's answers in each finished rollout", _TURNS, "taskset"
         )
         self.rollout_reward = self._histogram(
             "rftd_rollout_reward", "Reward of each finished rollout", _REWARD, "taskset"
@@ -186,7 +229,14 @@ class Metrics:
         )
         self.buffered = self._state(
             "rftd_buffer_experiences",
-            "Experiences by place: waiting to be planned, cooling between two uses, open until their group is closed",
+            "Experiences by place: waiting to be planned, cooling between two uses, open until their group is closed;"
+            " and by the sign of their priority tag (high normal low)",
+            "buffer",
+            "priority",
+        )
+        self.buffer_capacity = self._state(
+            "rftd_buffer_capacity_experiences",
+            "The most that may wait or cool at once; no series where there is no bound",
             "buffer",
         )
 
@@ -196,8 +246,20 @@ class Metrics:
             "Weight version: the newest that the trainer published, the oldest that a live explorer serves",
             "holder",
         )
-        self.weight_sync_duration = self._histogram(
-            "rftd_weight_sync_duration_seconds", "Weight sync time by method and phase", _SECONDS, "method", "phase"
+        # A summary: of four phases, bounds that say more than the mean would be a third of an experiment's series.
+        self.weight_sync_duration = self._own(
+            Summary(
+                "rftd_weight_sync_duration_seconds",
+                "Weight sync time by method and phase: publish (trainer); transfer, load, resume (each explorer)",
+                ["experiment", "method", "phase"],
+                registry=self.registry,
+            )
+        )
+        self.weight_sync_failures = self._counter(
+            "rftd_weight_sync_failures_total",
+            "Weight syncs that failed (load: tried again; fell_back: through checkpoint instead; lost: gone later)",
+            "method",
+            "reason",
         )
         self.weight_sync_bytes = self._counter(
             "rftd_weight_sync_bytes_total", "Bytes published for weight syncs", "method"
@@ -206,6 +268,9 @@ class Metrics:
             "rftd_weight_sync_overdue_total",
             "Sync points at which explorers waited for sync_timeout, and then went on or wait on",
             "then",
+        )
+        self.checkpoint_duration = self._histogram(
+            "rftd_checkpoint_duration_seconds", "Time to a durable committed checkpoint", _CHECKPOINT_S
         )
         self.checkpoint_timestamp = self._state(
             "rftd_checkpoint_last_success_timestamp_seconds", "Unix time of the last durable checkpoint"
@@ -216,7 +281,7 @@ class Metrics:
         self.train_steps_planned = self._state("rftd_train_steps_planned", "Training steps that it has in all")
         self.train_steps = self._counter("rftd_train_steps_total", "Training steps finished")
         self.train_step_duration = self._histogram(
-            "rftd_train_step_duration_seconds", "Wall time of one training step", _SECONDS
+            "rftd_train_step_duration_seconds", "Wall time of one training step", _STEP_S
         )
         self.train_tokens = self._counter("rftd_train_tokens_total", "Tokens that took part in a gradient")
         self.train_loss = self._state("rftd_train_loss", "Last value of a loss term", "loss")
@@ -264,6 +329,25 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
+        self.handler_duration = Histogram(
+            "rftd_stream_handler_duration_seconds",
+            "Time from the delivery of some records to their committed effect",
+            ["consumer_group"],
+            buckets=_HANDLER_S,
+            registry=self.registry,
+        )
+        self.duplicates = Counter(
+            "rftd_stream_duplicates_total",
+            "Redelivered records that were recognised by their id and skipped",
+            ["stream", "consumer_group"],
+            registry=self.registry,
+        )
+        self.rebuild_duration = Gauge(
+            "rftd_projection_rebuild_duration_seconds",
+            "Duration of the last time that the tables were filled from the first record on",
+            ["projection"],
+            registry=self.registry,
+        )
         self.streams = StreamTotals()
         self.registry.register(self.streams)
 
@@ -296,39 +380,3 @@ class _Undated(Collector):
         for metric in self._registry.collect():
             metric.samples = [each for each in metric.samples if each.name != f"{metric.name}_created"]
             yield metric
-
-
-class StreamTotals(Collector):
-    """The records that the log holds and that the tables have, told at the moment of a scrape."""
-
-    def __init__(self) -> None:
-        self._produced: dict[str, int] = {}
-        self._consumed: dict[str, int] = {}
-
-    def update(self, *, produced: Mapping[str, int], consumed: Mapping[str, int]) -> None:
-        """Remembers the number of records of each stream, and of those that the projector has applied."""
-        self._produced = dict(produced)
-        self._consumed = dict(consumed)
-
-    def collect(self) -> Iterator[Metric]:
-        taken = CounterMetricFamily(
-            "rftd_stream_produced_records", "Records acknowledged by the log", labels=["stream"]
-        )
-        applied = CounterMetricFamily(
-            "rftd_stream_consumed_records", "Records whose effect is committed", labels=["stream", "consumer_group"]
-        )
-        lag = GaugeMetricFamily(
-            "rftd_stream_lag_records", "Records of the log not yet consumed", labels=["stream", "consumer_group"]
-        )
-        behind = GaugeMetricFamily(
-            "rftd_projection_lag_events", "Events in the log not yet applied by the projection", labels=["projection"]
-        )
-        for stream, total in sorted(self._produced.items()):
-            done = self._consumed.get(stream)
-            taken.add_metric([stream], total)
-            if done is not None:
-                applied.add_metric([stream, "projector"], done)
-                # Both numbers were read at different moments: the projector may be ahead of the older one.
-                lag.add_metric([stream, "projector"], max(0, total - done))
-        behind.add_metric(["all"], sum(max(0, self._produced.get(s, 0) - done) for s, done in self._consumed.items()))
-        yield from (taken, applied, lag, behind)

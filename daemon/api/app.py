@@ -8,7 +8,9 @@ stranger points at 127.0.0.1).
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -154,11 +156,12 @@ def make_app(
     guard: DiskGuard | None = None,
     troubles: Troubles | None = None,
     tracer: Tracer | None = None,
+    prices: Mapping[str, float] = MappingProxyType({}),
 ) -> FastAPI:
     """The API of a daemon.
 
     With a token every path but the probes wants it as a bearer. `hosts` are the names, beside `localhost` and IP
-    addresses, under which the daemon is reached.
+    addresses, under which the daemon is reached; `prices` are dollars for an hour of an accelerator, by its kind.
     """
     clock = clock or SystemClock()
     feed = feed or MetricsFeed(Metrics(version=release_of("rftd")))
@@ -175,6 +178,7 @@ def make_app(
             applied=projector,
             clock=clock,
             tracer=tracer,
+            prices=prices,
         ),
         clock=clock,
         ids=ids or SystemIds(clock),

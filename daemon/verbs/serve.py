@@ -9,6 +9,7 @@ import click
 
 from rftd.daemon.daemon_file import checked_postgres_url, config_option
 from rftd.daemon.log_option import SHARED, serve_log_option
+from rftd.daemon.price import Price
 from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_options
 from rftd.daemon.trace_option import trace_option
 
@@ -140,6 +141,15 @@ thread, Python's own 5 ms would be added to each commit."""
     metavar="EXPERIMENT",
     help="Let an experiment continue although the log lost records of it; recorded, with your name. Repeatable.",
 )
+@click.option(
+    "--price",
+    "prices",
+    type=Price(),
+    multiple=True,
+    metavar="KIND=USD",
+    envvar="RFTD_PRICE",
+    help="Dollars for an hour of one `gpu`, or of a worker without any (`cpu`), for the cost at /metrics. Repeatable.",
+)
 @shared_options
 @click.pass_obj
 def command(
@@ -161,6 +171,7 @@ def command(
     disk_budget: int | None,
     accept_loss: tuple[str, ...],
     traces: TraceOptions | None,
+    prices: tuple[tuple[str, float], ...],
 ) -> None:
     """Run the daemon. Log and tables lie below --data (default ./.rftd), or on Kafka and in PostgreSQL."""
     import os
@@ -208,6 +219,7 @@ def command(
         accept_loss=accept_loss,
         accepted_by=_who() if accept_loss else "",
         traces=traces,
+        prices=dict(prices),
     )
     _run(options)
 

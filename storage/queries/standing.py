@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MOST: Final = 100
 """The most experiments that are told of: those that run or pause first, then the newest."""
 _PLACES: Final = ("waiting", "cooling", "open")
+_BAND: Final = "CASE WHEN e.priority > 0 THEN 1 WHEN e.priority < 0 THEN -1 ELSE 0 END"
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +35,11 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     state_ns: int
     """The time at which that state began, Unix time in nanoseconds, as the others."""
     queue_position: int | None
+    queue_wait_ns: int | None
+    """The time from its submission until it began; None while it has not begun."""
+    submitted_ns: int
+    stage: int
+    """The number of the stage under way, or of the last."""
     signal_cause: str | None
     """The cause for which nothing is learnt; None or empty while something is."""
     step: int
@@ -61,9 +67,26 @@ class _Reward(msgspec.Struct, frozen=True):
     reward: float
 
 
-class _PlaceCount(msgspec.Struct, frozen=True):
+class PlaceCount(msgspec.Struct, frozen=True):
+    """The experiences of one place whose priority tags have one sign."""
+
     state: str
+    """`waiting` to be planned, `cooling` between two uses, `open` until its group is closed."""
+    band: int
+    """1 for tags above zero, 0 for those of zero, -1 for those below."""
     count: int
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Workers of one role: all that have ended, or those alive that began at one moment."""
+
+    experiment: str
+    role: str
+    alive_since_ns: int | None
+    """The moment at which they began; None of those that have ended."""
+    workers: int
+    seconds: float
+    """The time that those lived which have ended, all of them together."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +105,10 @@ _NUMBER: Final = """(SELECT COUNT(*) FROM experiments o WHERE o.name = x.name AN
     AND (o.submitted_ns, o.id) <= (x.submitted_ns, x.id))"""
 _STANDING: Final = f"""
 SELECT x.id, x.name, {_NUMBER} AS number, COALESCE(x.state, 'submitted') AS state,
-    COALESCE(x.state_ns, x.submitted_ns) AS state_ns, {QUEUE_POSITION} AS queue_position, x.signal_cause,
+    COALESCE(x.state_ns, x.submitted_ns) AS state_ns, {QUEUE_POSITION} AS queue_position,
+    x.started_ns - x.submitted_ns AS queue_wait_ns, x.submitted_ns, x.signal_cause,
+    COALESCE((SELECT MAX(s.stage) FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL), 0)
+        AS stage,
     {STEP} AS step, x.total_steps,
     (SELECT MAX(e.produced_ns) FROM experiences e WHERE e.experiment = x.id) AS produced_ns,
     (SELECT a.version FROM weight_versions a WHERE a.experiment = x.id AND a.published_offset IS NOT NULL
@@ -125,17 +151,39 @@ async def _rewards(connection: AsyncConnection, batch: UUID) -> list[float]:
     return [row.reward for row in await fetch(connection, _Reward, sql, batch=batch.bytes)]
 
 
-async def count_buffer(connection: AsyncConnection, experiment: UUID) -> dict[str, int]:
+async def count_buffer(connection: AsyncConnection, experiment: UUID) -> list[PlaceCount]:
     """The number of experiences that wait, that rest, and whose groups are not closed, as the books have them.
+
+    Each place is there, with those of tag zero if it is empty.
 
     It looks at every experience of the experiment: about a second for a hundred thousand of them.
     """
     rows = await fetch(
         connection,
-        _PlaceCount,
-        f"""SELECT state, COUNT(*) AS count FROM (SELECT {STATE} AS state FROM experiences e {GROUP} {RETIRED}
-            WHERE e.experiment = :experiment AND {PRODUCED}) s GROUP BY state""",
+        PlaceCount,
+        f"""SELECT state, band, COUNT(*) AS count FROM (SELECT {STATE} AS state, {_BAND} AS band
+            FROM experiences e {GROUP} {RETIRED} WHERE e.experiment = :experiment AND {PRODUCED}) s
+        GROUP BY state, band""",
         experiment=experiment.bytes,
     )
-    counted = {row.state: row.count for row in rows}
-    return {place: counted.get(place, 0) for place in _PLACES}
+    found = [row for row in rows if row.state in _PLACES]
+    return [*found, *(PlaceCount(place, 0, 0) for place in sorted(set(_PLACES) - {row.state for row in found}))]
+
+
+async def list_held(connection: AsyncConnection, *, since_ns: int) -> list[Held]:
+    """The workers of the experiments that have not ended, or ended after `since_ns`.
+
+    One that nobody has seen end is alive until its experiment ends.
+    """
+    # Postgres sums 64-bit integers as numeric, which its driver gives as Decimal.
+    sql = f"""SELECT experiment, role, alive_since_ns, COUNT(*) AS workers,
+        CAST(SUM(lived_ns) AS DOUBLE PRECISION) / 1e9 AS seconds
+    FROM (SELECT experiment, role, CASE WHEN until_ns IS NULL THEN started_ns END AS alive_since_ns,
+            CASE WHEN until_ns > started_ns THEN until_ns - started_ns ELSE 0 END AS lived_ns
+        FROM (SELECT w.experiment AS experiment, w.role AS role, w.started_ns AS started_ns,
+                COALESCE(w.stopped_ns, w.lost_ns, CASE WHEN x.state IN {_ENDED} THEN x.state_ns END) AS until_ns
+            FROM workers w JOIN experiments x ON x.id = w.experiment
+            WHERE w.started_offset IS NOT NULL AND x.submitted_offset IS NOT NULL
+                AND (COALESCE(x.state, 'submitted') NOT IN {_ENDED} OR x.state_ns > :since)) u) v
+    GROUP BY experiment, role, alive_since_ns"""
+    return await fetch(connection, Held, sql, since=since_ns)

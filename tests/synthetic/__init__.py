@@ -19,7 +19,8 @@
     daemon/     the daemon in parts and whole. `experiment_files`; `config_fields` are those of the schema;
                 `log_operations` and `house` (log, tables and API, no workers), `command_line`, `http_probe`,
                 `fork_desk` (a supervisor on fake engines); `scene` is the real daemon with real worker processes,
-                `torch_world` puts it on torch; `third_party` installs plug-ins.
+                `torch_world` puts it on torch; `third_party` installs plug-ins. `gauges` holds a scrape against a
+                page, `prometheus` is a real server that scrapes.
     faults/     what breaks below a log. `shaky_disk`, `power_loss`, `nth_failure` and `nth_call` strike the n-th
                 operation, `log_workload` is written meanwhile, `damage` flips bytes, `tcp_proxy` breaks networks.
     deaths/     processes that end at any moment: `armed` fault points, `killing` with a `witness` of what was

@@ -264,7 +264,8 @@ class Explorer(Section):
     straggler_reissue: StragglerReissue = section(StragglerReissue)
     runner_state_report_interval: Annotated[float, Field(ge=0), InUnit("s")] = harmless(0.0)
     eval_engine: Annotated[Literal["shared", "own"], word()] | None = None
-    """rftd's own: evaluations on the engine of the rollouts, or on another one beside it. None: on the engine of the rollouts, but in a deterministic run."""
+    """rftd's own: evaluations on the engine of the rollouts, or on another one beside it. None: on that of the
+    rollouts, but in a deterministic run."""
     collect_only: bool = False
     """rftd's own, with `mode: explore` or `serve`: nobody will train; it ends when every task has been tried."""
     max_inflight_batches: Count = 2

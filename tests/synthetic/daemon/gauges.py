@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from rftd.daemon.views.experiments import ExperimentPage
+from rftd.storage.queries.experiments import ExperimentSummary
 
 OF_STATE = (
     "rftd_experiment_state",
     "rftd_experiment_state_timestamp_seconds",
     "rftd_experiment_queue_position",
+    "rftd_experiment_queue_wait_seconds",
     "rftd_train_step",
     "rftd_train_steps_planned",
     "rftd_buffer_experiences",
@@ -32,14 +36,15 @@ def shown(text: str) -> dict[str, float]:
 
 
 def standing(text: str, experiment: str) -> dict[str, float]:
-    """The gauges of state of one experiment in a scrape; of its states the present one alone."""
-    return {
-        name: value
-        for name, value in shown(text).items()
-        if name.partition("{")[0] in OF_STATE
-        and f"experiment={experiment}" in name.rstrip("}").partition("{")[2].split(",")
-        and (value or not name.startswith("rftd_experiment_state{"))
-    }
+    """The gauges of state of one experiment in a scrape; of its buffer whole places."""
+    found: dict[str, float] = {}
+    for name, value in shown(text).items():
+        metric, _, labels = name.rstrip("}").partition("{")
+        if metric not in OF_STATE or f"experiment={experiment}" not in labels.split(","):
+            continue
+        place = re.sub(",priority=[a-z]+", "", name)
+        found[place] = found.get(place, 0.0) + value
+    return found
 
 
 def expected(page: ExperimentPage, label: str) -> dict[str, float]:
@@ -50,6 +55,7 @@ def expected(page: ExperimentPage, label: str) -> dict[str, float]:
         f"rftd_experiment_state{{experiment={label},state={summary.state}}}": 1,
         f"rftd_experiment_state_timestamp_seconds{{experiment={label}}}": summary.state_ns / 1e9,
         f"rftd_experiment_queue_position{{experiment={label}}}": summary.queue_position,
+        f"rftd_experiment_queue_wait_seconds{{experiment={label}}}": _queue_wait_s(summary),
         f"rftd_train_step{{experiment={label}}}": summary.step,
         f"rftd_train_steps_planned{{experiment={label}}}": summary.total_steps,
     }
@@ -71,6 +77,11 @@ def expected(page: ExperimentPage, label: str) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _queue_wait_s(summary: ExperimentSummary) -> float | None:
+    """The time until it began; None before, where it depends on the moment."""
+    return None if summary.started_ns is None else (summary.started_ns - summary.submitted_ns) / 1e9
+
+
 def differing(found: dict[str, float], wanted: dict[str, float]) -> dict[str, tuple[float | None, float | None]]:
     """The gauges that a scrape and a page have otherwise, or that only one of them has: (scrape, page).
 
@@ -80,7 +91,7 @@ def differing(found: dict[str, float], wanted: dict[str, float]) -> dict[str, tu
     for name in found.keys() | wanted.keys():
         one = found.get(name)
         other = wanted.get(name)
-        near_s = 1e-3 if "_timestamp_seconds{" in name else 0.0
+        near_s = 2e-3 if "_seconds{" in name else 0.0
         if one is None or other is None or abs(one - other) > near_s:
             differ[name] = (one, other)
     return differ

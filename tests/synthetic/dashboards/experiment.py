@@ -1,4 +1,4 @@
-"""The dashboard of one experiment: learning, off-policyness, flow, machine."""
+"""The dashboard of one experiment: learning, off-policyness, flow, machine, cost."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ def rate(metric: str, by: str = "") -> str:
     """The rate of a counter of the experiment."""
     grouped = f"sum by ({by}) " if by else "sum"
     return f"{grouped}(rate({metric}{{{OF}}}[{EVERY}]))"
+
+
+def mean(metric: str, by: str = "", *, every: str = EVERY) -> str:
+    """The mean of what a histogram or a summary of the experiment counted lately."""
+    parts = (f"sum by ({by}) (rate({metric}_{part}{{{OF}}}[{every}]))" for part in ("sum", "count"))
+    return " / ".join(parts)
 
 
 LEARNING: Final = Row(
@@ -105,6 +111,11 @@ LEARNING: Final = Row(
                 share: quantile(float(share[1:]) / 100, "rftd_rollout_response_tokens") for share in ("p50", "p95")
             },
         ),
+        Panel(
+            title="Turns",
+            text="The model's answers in a rollout, on average.",
+            queries={"mean": mean("rftd_rollout_turns")},
+        ),
     ],
 )
 OFF_POLICY: Final = Row(
@@ -119,7 +130,10 @@ OFF_POLICY: Final = Row(
         Panel(
             title="Staleness, p95",
             text="95th percentile of the batches of the last minutes.",
-            queries={"p95": quantile(0.95, "rftd_experience_staleness_versions")},
+            queries={
+                "p95": quantile(0.95, "rftd_experience_staleness_versions"),
+                "bound": f"rftd_experiment_max_staleness_versions{{{OF}}}",
+            },
         ),
         Panel(
             title="Age",
@@ -165,8 +179,11 @@ FLOW: Final = Row(
         ),
         Panel(
             title="Buffer",
-            text="Experiences that wait, that rest, and whose groups are not closed.",
-            queries={"{{buffer}}": f"rftd_buffer_experiences{{{OF}}}"},
+            text="Experiences that wait, that rest, and whose groups are open, by priority; and the room there is.",
+            queries={
+                "{{buffer}} {{priority}}": f"rftd_buffer_experiences{{{OF}}}",
+                "capacity": f"rftd_buffer_capacity_experiences{{{OF}}}",
+            },
         ),
         Panel(
             title="Rollout time",
@@ -234,15 +251,27 @@ MACHINE: Final = Row(
         ),
         Panel(
             title="Weight sync",
-            text="95th percentile of a phase of a sync.",
-            queries={"{{method}} {{phase}}": quantile(0.95, "rftd_weight_sync_duration_seconds", "le, method, phase")},
+            text="Mean time of each phase: publish by the trainer; transfer, load and resume by an explorer.",
+            queries={"{{method}} {{phase}}": mean("rftd_weight_sync_duration_seconds", "method, phase", every="5m")},
             unit="s",
         ),
         Panel(
+            title="Weight syncs that failed",
+            text="Per second, by reason: see the runbook of RftdWeightSyncFailing.",
+            queries={"{{reason}}": rate("rftd_weight_sync_failures_total", "reason")},
+            unit="ops",
+        ),
+        Panel(
             title="Step time",
-            text="Wall time of one training step.",
+            text="Mean wall time of one training step.",
+            queries={"mean": mean("rftd_train_step_duration_seconds", every="5m")},
+            unit="s",
+        ),
+        Panel(
+            title="Checkpoint time",
+            text="Mean time to a durable checkpoint, since the daemon began.",
             queries={
-                share: quantile(float(share[1:]) / 100, "rftd_train_step_duration_seconds") for share in ("p50", "p95")
+                "mean": f"rftd_checkpoint_duration_seconds_sum{{{OF}}} / rftd_checkpoint_duration_seconds_count{{{OF}}}"
             },
             unit="s",
         ),
@@ -260,6 +289,34 @@ MACHINE: Final = Row(
         ),
     ],
 )
+COST: Final = Row(
+    title="Cost",
+    panels=[
+        Panel(
+            title="Accelerators held",
+            text="Accelerators that the workers of a role hold; one without a GPU counts as one of kind cpu.",
+            queries={
+                "{{role}} {{accelerator}}": "sum by (role, accelerator) "
+                f"(rate(rftd_accelerator_seconds_total{{{OF}}}[5m]))"
+            },
+        ),
+        Panel(
+            title="Accelerator hours",
+            text="All that its workers have held, from the first on.",
+            queries={"{{accelerator}}": f"sum by (accelerator) (rftd_accelerator_seconds_total{{{OF}}}) / 3600"},
+            unit="h",
+        ),
+        Panel(
+            title="Dollars",
+            text="Those hours times `rftd serve --price`, and for each training step.",
+            queries={
+                "in all": f"sum(rftd_cost_usd_total{{{OF}}})",
+                "each step": f"sum(rftd_cost_usd_total{{{OF}}}) / sum(rftd_train_step{{{OF}}} > 0)",
+            },
+            unit="currencyUSD",
+        ),
+    ],
+)
 MARKS: Final = {
     "weights published": f'changes(rftd_weight_version{{{OF},holder="trainer"}}[1m]) > 0',
     "checkpoint": f"changes(rftd_checkpoint_last_success_timestamp_seconds{{{OF}}}[1m]) > 0",
@@ -272,7 +329,7 @@ MARKS: Final = {
 EXPERIMENT: Final = Dashboard(
     uid="rftd-experiment",
     title="rftd / Experiment",
-    rows=[LEARNING, OFF_POLICY, FLOW, MACHINE],
+    rows=[LEARNING, OFF_POLICY, FLOW, MACHINE, COST],
     of_experiment=True,
     marks=MARKS,
 )

@@ -59,6 +59,18 @@ OVERVIEW: Final = Dashboard(
                     queries={"{{experiment}}": "rftd_experiment_queue_position"},
                     on_failure=True,
                 ),
+                Panel(
+                    title="Waited for its turn",
+                    text="Time from the submission until an experiment began, or now.",
+                    queries={"{{experiment}}": "rftd_experiment_queue_wait_seconds"},
+                    unit="s",
+                ),
+                Panel(
+                    title="Cost",
+                    text="Accelerator hours times `rftd serve --price`.",
+                    queries={"{{experiment}}": "sum by (experiment) (rftd_cost_usd_total)"},
+                    unit="currencyUSD",
+                ),
             ],
         ),
         Row(
@@ -110,6 +122,32 @@ STREAMS: Final = Dashboard(
                     title="Tables behind the log",
                     text="Events that the tables do not have yet.",
                     queries={"{{projection}}": "rftd_projection_lag_events"},
+                ),
+                Panel(
+                    title="Time to take in",
+                    text="95th percentile of the time from the delivery of some records to their committed effect.",
+                    queries={
+                        "{{consumer_group}}": "histogram_quantile(0.95, sum by (le, consumer_group) "
+                        f"(rate(rftd_stream_handler_duration_seconds_bucket[{EVERY}])))"
+                    },
+                    unit="s",
+                ),
+                Panel(
+                    title="Duplicates",
+                    text="Redelivered records that were recognised and skipped.",
+                    queries={
+                        "{{stream}} {{consumer_group}}": "sum by (stream, consumer_group) "
+                        f"(rate(rftd_stream_duplicates_total[{EVERY}]))"
+                    },
+                    unit="ops",
+                    on_failure=True,
+                ),
+                Panel(
+                    title="Last rebuild",
+                    text="Time for which the tables were filled from the first record on.",
+                    queries={"{{projection}}": "rftd_projection_rebuild_duration_seconds"},
+                    unit="s",
+                    on_failure=True,
                 ),
                 Panel(
                     title="Dead letters",

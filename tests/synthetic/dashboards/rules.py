@@ -26,8 +26,14 @@ RECORDED: Final = {
         'sum by (experiment) (rate(rftd_rollouts_total{outcome=~"error|timeout"}[10m]))'
         " / sum by (experiment) (rate(rftd_rollouts_total[10m]))"
     ),
+    "experiment:rftd_experience_stale:ratio_rate10m": (
+        'sum by (experiment) (rate(rftd_experiences_total{stage="retire",outcome="stale"}[10m]))'
+        ' / sum by (experiment) (rate(rftd_experiences_total{stage="produce"}[10m]))'
+    ),
 }
 """Recording rules by name."""
+ON_FAILURE: Final = {"experiment:rftd_rollout_error:ratio_rate10m", "experiment:rftd_experience_stale:ratio_rate10m"}
+"""Those that a healthy run has no data for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +107,9 @@ ALERTS: Final = (
     ),
     Alert(
         name="RftdStalenessHigh",
-        expr="experiment:rftd_experience_staleness_versions:p95_5m > 8",
+        # An experiment with a bound never exceeds it: there RftdStaleRetired says that the bound is too close.
+        expr="experiment:rftd_experience_staleness_versions:p95_5m > 8"
+        " unless on (experiment) rftd_experiment_max_staleness_versions",
         lasts="10m",
         summary="95th percentile of the staleness of {{ $labels.experiment }}: {{ $value | humanize }} versions",
         series={
@@ -112,6 +120,19 @@ ALERTS: Final = (
         at="30m",
         labels=E,
         said="95th percentile of the staleness of e: 15.6 versions",
+    ),
+    Alert(
+        name="RftdStaleRetired",
+        expr="experiment:rftd_experience_stale:ratio_rate10m > 0.2",
+        lasts="10m",
+        summary="{{ $value | humanizePercentage }} of the experiences of {{ $labels.experiment }} grow too old",
+        series={
+            'rftd_experiences_total{experiment="e",stage="produce",outcome="ok"}': "0+10x60",
+            'rftd_experiences_total{experiment="e",stage="retire",outcome="stale"}': "0+4x60",
+        },
+        at="40m",
+        labels=E,
+        said="40% of the experiences of e grow too old",
     ),
     Alert(
         name="RftdStreamLagGrowing",
@@ -141,6 +162,16 @@ ALERTS: Final = (
         at="20m",
         labels=E,
         said="explorers of e waited for weights longer than sync_timeout",
+    ),
+    Alert(
+        name="RftdWeightSyncFailing",
+        expr="sum by (experiment, reason) (increase(rftd_weight_sync_failures_total[15m])) >= 3",
+        severity="critical",
+        summary="weight syncs of {{ $labels.experiment }} fail: {{ $labels.reason }}",
+        series={'rftd_weight_sync_failures_total{experiment="e",method="checkpoint",reason="load"}': "0x10 0+1x60"},
+        at="20m",
+        labels={**E, "reason": "load"},
+        said="weight syncs of e fail: load",
     ),
     Alert(
         name="RftdRolloutErrorsHigh",

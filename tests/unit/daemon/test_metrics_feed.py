@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics_families
 from prometheus_client.parser import text_string_to_metric_families
-from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.synthetic_run import SyntheticRun, spec_of
 from synthetic.log.tape import Tape
 from synthetic.worlds.desk import lease_of
 
+from rftd.daemon.metrics_declared import declared_by
 from rftd.daemon.metrics_feed import KEPT_AFTER_END_NS, Counted, MetricsFeed, Shape
 from rftd.daemon.metrics_follower import follow_metrics, show
 from rftd.daemon.registry import Registry
@@ -28,6 +29,7 @@ from rftd.streams.events.weights import WeightsOverdue
 from rftd.streams.events.worker import Heartbeat, WorkerLost
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.spine import Spine
+from rftd.streams.spec import TasksetSpec
 from rftd.streams.topics import EXPERIENCES, EXPERIMENTS, TASKS, Partition
 
 BUDGET_SERIES = 5000
@@ -121,7 +123,7 @@ def test_a_traced_rollout_is_named_beside_its_buckets_and_in_open_metrics_alone(
     for name, value, bound in (
         ("rftd_rollout_reward", 0.3, "0.5"),
         ("rftd_rollout_response_tokens", 2.0, "64.0"),
-        ("rftd_rollout_duration_seconds", 0.0, "0.01"),
+        ("rftd_rollout_duration_seconds", 0.0, "1.0"),
     ):
         named = {each.labels["le"]: each.exemplar for each in families[name].samples if each.exemplar is not None}
         assert list(named) == [bound]
@@ -139,6 +141,23 @@ def test_dropped_spans_of_workers_are_counted() -> None:
         feed.observe(decode(tape.records[-1]))
     values = samples(feed.metrics)
     assert values[f"rftd_trace_spans_dropped_total{{experiment={experiment},role=explorer,slot=2}}"] == 9
+def test_a_hostile_name_of_a_taskset_is_escaped_and_cut(run: SyntheticRun) -> None:
+    hostile = 'a"} 1\nrftd_rollouts_total{taskset="b\\' + "x" * 5000
+    spec = spec_of("small", 3)
+    taskset = TasksetSpec(name=hostile, path="/t", digest="d", rows=1)
+    stages = tuple(msgspec.structs.replace(stage, taskset=taskset) for stage in spec.stages)
+    feed = MetricsFeed(Metrics(version="1"))
+    feed.declared[run.id] = declared_by(run.id, msgspec.structs.replace(spec, stages=stages))
+    shape = Shape(dtype="u4", shape=(3,))
+    event = Counted(experience=UUID(int=1), stage=1, tokens=shape, prompt_tokens=1, reward=0.0)
+    feed.produced(run.id.bytes, 1, event)
+    feed.settle()
+    (family,) = [
+        each for each in text_string_to_metric_families(feed.metrics.expose().decode()) if each.name == "rftd_rollouts"
+    ]
+    (sample,) = family.samples
+    assert sample.value == 1
+    assert sample.labels["taskset"] == hostile[:99] + "…"
 
 
 def _outcome_of(name: str) -> list[str]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from synthetic.daemon.gauges import expected, shown, standing
-from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.synthetic_run import SyntheticRun, spec_of
 from synthetic.log.tape import Tape
 
+from rftd.daemon.metrics_declared import declared_by
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import show
 from rftd.daemon.metrics_scrape import REST, PacedReading, Scrape
@@ -21,13 +25,18 @@ from rftd.ops.metrics import Metrics
 from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.projector import Projector
 from rftd.storage.queries.curve import RewardCurves
+from rftd.streams.arrays import Array
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft
+from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.signal import SignalLost
-from rftd.streams.events.step import StepCompleted
+from rftd.streams.events.step import SHARES, StepCompleted
+from rftd.streams.events.weights import WeightsActivated, WeightsPublished, WeightsRetired
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.fencing import FenceView
+from rftd.streams.spec import PolicySpec
 from rftd.streams.topics import TRUTH
 from rftd.streams.worker_state import WorkerState
 
@@ -50,6 +59,23 @@ OF_EXPLORERS = {
     WorkerState.WAIT_VERSION,
 }
 """States that only the one role has."""
+ELSEWHERE = {WorkerState.WAIT_TURN, WorkerState.WAIT_SERVICE}
+"""States of a device that both roles share, and of a service that both ask: where others of the list do not occur."""
+FIGURES = {
+    "actor/final_loss": 1.0,
+    "actor/pg_loss": 1.0,
+    "actor/kl_loss": 1.0,
+    "actor/ppo_kl": 0.0,
+    "actor/entropy": 1.0,
+    "actor/pg_clipfrac": 0.0,
+    "actor/pg_clipfrac_lower": 0.0,
+    "actor/grad_norm": 1.0,
+    "actor/lr": 1e-6,
+    "mismatch/k3/mean": 0.25,
+    "mismatch/ess": 0.5,
+    **dict.fromkeys(SHARES, 0.0),
+}
+"""The figures of a step of the torch engine that are gauges."""
 
 
 class Desk:
@@ -71,6 +97,9 @@ class Desk:
         feed = MetricsFeed(Metrics(version="1"))
         scrape = Scrape(feed, log=self.log, engine=self.engine, applied=self.projector, clock=self.clock)
         return (await scrape.text()).decode()
+
+    def scrape_of(self, feed: MetricsFeed, prices: Mapping[str, float]) -> Scrape:
+        return Scrape(feed, log=self.log, engine=self.engine, applied=self.projector, clock=self.clock, prices=prices)
 
     async def page(self, id: UUID, label: str) -> dict[str, float]:
         async with self.engine.connect() as connection:
@@ -134,22 +163,117 @@ async def test_the_last_step_is_told_whole(tmp_path: Path) -> None:
     ]
 
 
+def tell_everything(run: SyntheticRun) -> None:
+    """Writes what the run left out: figures of a real trainer, phases of syncs, states of workers, other failures."""
+    tape = run.tape
+    writer = Writer(source="t", clock=tape.clock, ids=tape.ids)
+    batch, group = tape.ids.new(), tape.ids.new()
+    tokens, ones = Array.of([1, 2, 3], "u4"), Array.of([1, 1], "u1")
+    produced = ExperienceProduced(
+        experience=tape.ids.new(), group=group, rollout=0, stage=1, lease=batch, tokens=tokens, prompt_tokens=1,
+        loss_mask=ones, logprobs=Array.of([0.0, 0.0], "f4"), spans=(), reward=-1.0, finish="length", turns=2,
+    )  # fmt: skip
+    failed = RolloutFailed(group=group, rollout=1, stage=1, lease=batch, code="RFTD-WRK-001", reason="r")
+    done = StepCompleted(
+        batch=batch, step=50, stage=1, generation=0, checksum="c", items=1, tokens=1, duration_s=1.0, metrics=FIGURES
+    )
+    published = WeightsPublished(
+        version=50, generation=0, stage=1, method="checkpoint", path="/w", manifest="m", checksum="c", size_bytes=1,
+        duration_s=0.5,
+    )  # fmt: skip
+    activated = WeightsActivated(
+        worker=run.workers[0], version=50, generation=0, manifest="m", checksum="c", duration_s=4.0, transfer_s=2.5,
+        resume_s=0.5,
+    )  # fmt: skip
+    saved = CheckpointCommitted(
+        step=50, generation=0, stage=1, stage_step=48, path="/c", files=(), size_bytes=1, checksum="c", sha256="s",
+        duration_s=3.0,
+    )  # fmt: skip
+    for event in (produced, failed, activated):
+        tape.write(event, run.id, key=group)
+    for event in (done, published, saved):
+        tape.write(event, run.id, role="trainer")
+    for role, slot, never in (("explorer", 0, OF_TRAINERS), ("trainer", -1, OF_EXPLORERS)):
+        for state in set(WorkerState) - never - ELSEWHERE:
+            beat = Heartbeat(
+                worker=run.workers[0], role=role, slot=slot, state=state.value, memory_bytes=1,
+                sync_failures=(("load", 2),),
+            )  # fmt: skip
+            tape.put(writer.draft(beat, experiment=run.id, key=run.workers[0]))
+
+
 async def test_an_experiment_has_few_series(tmp_path: Path) -> None:
     """All of one that explores, trains, evaluates and loses rollouts, with every histogram and state of its workers."""
     run = SyntheticRun(Tape()).write()
-    tape = run.tape
-    writer = Writer(source="t", clock=tape.clock, ids=tape.ids)
-    for role, slot, never in (("explorer", 0, OF_TRAINERS), ("trainer", -1, OF_EXPLORERS)):
-        for state in set(WorkerState) - never:
-            beat = Heartbeat(worker=run.workers[0], role=role, slot=slot, state=state.value, memory_bytes=1)
-            tape.put(writer.draft(beat, experiment=run.id, key=run.workers[0]))
-    async with desk_in(tmp_path, tape.clock) as desk:
-        await desk.put(tape.drafts)
+    tell_everything(run)
+    async with desk_in(tmp_path, run.tape.clock) as desk:
+        await desk.put(run.tape.drafts)
         feed = MetricsFeed(Metrics(version="1"))
-        show(tape.records, feed, FenceView())
-        scrape = Scrape(feed, log=desk.log, engine=desk.engine, applied=desk.projector, clock=desk.clock)
-        found = [name for name in shown((await scrape.text()).decode()) if "experiment=small" in name]
-    assert 100 < len(found) <= 150, len(found)
+        show(run.tape.records, feed, FenceView())
+        scrape = desk.scrape_of(feed, {"cpu": 1.0})
+        text = (await scrape.text()).decode()
+    found = [name for name in shown(text) if "experiment=small" in name]
+    kinds = {family.name: family.type for family in text_string_to_metric_families(text)}
+    told = {name.partition("{")[0] for name in found}
+    histograms = {name for name, kind in kinds.items() if kind == "histogram" and "_stream_" not in name}
+    assert {f"{name}_count" for name in histograms} <= told
+    assert 100 < len(found) <= 150, (len(found), Counter(name.partition("{")[0] for name in found))
+
+
+async def test_turns_checkpoints_and_phases_of_a_sync_are_counted(tmp_path: Path) -> None:
+    """Of a run whose other events are of a release that told none of it."""
+    run = SyntheticRun(Tape()).write()
+    before = len(run.tape.records)
+    tell_everything(run)
+    run.tape.write(WeightsRetired(version=50, generation=0, reason="r", lost=True), run.id, role="trainer")
+    feed = MetricsFeed(Metrics(version="1"))
+    show(run.tape.records[:before], feed, FenceView())
+    plain = shown(feed.metrics.expose().decode())
+    assert not any(name.startswith(("rftd_checkpoint_duration", "rftd_rollout_turns_count{s")) for name in plain)
+    assert not any("phase=publish" in name or "phase=transfer" in name for name in plain)
+    tape, writer = run.tape, Writer(source="t", clock=run.tape.clock, ids=run.tape.ids)
+    for failures in ((("load", 2),), (("load", 5), ("fell_back", 1), ("of a newer release", 4))):
+        beat = Heartbeat(worker=run.workers[1], role="explorer", slot=1, state="busy", sync_failures=failures)
+        tape.put(writer.draft(beat, experiment=run.id, key=run.workers[1]))
+    show(tape.records[before:], feed, FenceView(midway=True))
+    values = shown(feed.metrics.expose().decode())
+    sync = "rftd_weight_sync_duration_seconds_sum{experiment=small,method=checkpoint,phase="
+    assert {phase: values[f"{sync}{phase}}}"] for phase in ("publish", "transfer", "resume")} == {
+        "publish": 0.5,
+        "transfer": 2.5,
+        "resume": 0.5,
+    }
+    assert values[f"{sync}load}}"] - plain[f"{sync}load}}"] == pytest.approx(1.0)
+    assert values["rftd_rollout_turns_sum{experiment=small,taskset=}"] == 2
+    assert values["rftd_checkpoint_duration_seconds_sum{experiment=small}"] == 3
+    failed = "rftd_weight_sync_failures_total{experiment=small,method=checkpoint,reason="
+    assert {reason: values[f"{failed}{reason}}}"] for reason in ("load", "fell_back", "lost", "other")} == {
+        "load": 3,
+        "fell_back": 1,
+        "lost": 1,
+        "other": 4,
+    }
+
+
+async def test_the_buffer_is_told_by_priority_and_held_against_its_bounds(tmp_path: Path) -> None:
+    run = SyntheticRun(Tape()).write()
+    policy = PolicySpec(capacity=300, max_staleness_versions=5)
+    feed = MetricsFeed(Metrics(version="1"))
+    async with desk_in(tmp_path, run.tape.clock) as desk:
+        await desk.put(run.tape.drafts)
+        show(run.tape.records, feed, FenceView())
+        spec = spec_of("small", 3)
+        stages = tuple(msgspec.structs.replace(stage, policy=policy) for stage in spec.stages)
+        feed.declared[run.id] = declared_by(run.id, msgspec.structs.replace(spec, stages=stages))
+        async with desk.engine.begin() as connection:
+            await connection.exec_driver_sql("UPDATE experiences SET priority = -0.5")
+        values = shown((await desk.scrape_of(feed, {}).text()).decode())
+    buffer = "rftd_buffer_experiences{buffer=waiting,experiment=small,priority="
+    assert values[f"{buffer}low}}"] == 2
+    assert not {f"{buffer}normal}}", f"{buffer}high}}"} & values.keys()
+    assert values["rftd_buffer_experiences{buffer=cooling,experiment=small,priority=normal}"] == 0
+    assert values["rftd_buffer_capacity_experiences{buffer=waiting,experiment=small}"] == 300
+    assert values["rftd_experiment_max_staleness_versions{experiment=small}"] == 5
 
 
 async def test_equal_names_are_told_apart_and_hostile_ones_are_escaped(tmp_path: Path) -> None:

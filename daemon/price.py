@@ -1,0 +1,29 @@
+"""`Price`: the cost of an hour of one accelerator, as `rftd serve --price` is given it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import click
+
+KINDS: Final = ("gpu", "cpu")
+"""A worker holds GPUs, or counts as one of kind `cpu`."""
+
+
+class Price(click.ParamType[tuple[str, float]]):
+    """KIND=USD."""
+
+    name = "price"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        if isinstance(value, tuple):
+            return value
+        kind, _, amount = str(value).partition("=")
+        try:
+            usd = float(amount)
+        except ValueError:
+            usd = math.nan
+        if kind not in KINDS or not 0 <= usd < math.inf:
+            self.fail(f"{value!r} is no price: write gpu=2.50, dollars for an hour of one", param, ctx)
+        return kind, usd

@@ -1,0 +1,69 @@
+"""Totals that are read and not counted: `StreamTotals` of the log, and `ReadTotals` of whatever the tables add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class ReadTotals(Collector):
+    """A counter whose values are given as they are read at a scrape. It never falls while the process lives."""
+
+    def __init__(self, name: str, text: str, labels: Sequence[str], *, registry: CollectorRegistry) -> None:
+        """`name` ends in `_total`, as in every exposition of a counter."""
+        self._name: Final = name.removesuffix("_total")
+        self._text = text
+        self._labels = tuple(labels)
+        self._shown: dict[tuple[str, ...], float] = {}
+        registry.register(self)
+
+    def update(self, found: Mapping[tuple[str, ...], float]) -> None:
+        """Shows these values by labels, and none of the series that are not among them."""
+        # A value that fell would be taken for a restart, and all of it for an increase.
+        self._shown = {labels: max(value, self._shown.get(labels, 0.0)) for labels, value in found.items()}
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, value in sorted(self._shown.items()):
+            family.add_metric(labels, value)
+        yield family
+
+
+class StreamTotals(Collector):
+    """The records that the log holds and that the tables have, told at the moment of a scrape."""
+
+    def __init__(self) -> None:
+        self._produced: dict[str, int] = {}
+        self._consumed: dict[str, int] = {}
+
+    def update(self, *, produced: Mapping[str, int], consumed: Mapping[str, int]) -> None:
+        """Remembers the number of records of each stream, and of those that the projector has applied."""
+        self._produced = dict(produced)
+        self._consumed = dict(consumed)
+
+    def collect(self) -> Iterator[Metric]:
+        taken = CounterMetricFamily(
+            "rftd_stream_produced_records", "Records acknowledged by the log", labels=["stream"]
+        )
+        applied = CounterMetricFamily(
+            "rftd_stream_consumed_records", "Records whose effect is committed", labels=["stream", "consumer_group"]
+        )
+        lag = GaugeMetricFamily(
+            "rftd_stream_lag_records", "Records of the log not yet consumed", labels=["stream", "consumer_group"]
+        )
+        behind = GaugeMetricFamily(
+            "rftd_projection_lag_events", "Events in the log not yet applied by the projection", labels=["projection"]
+        )
+        for stream, total in sorted(self._produced.items()):
+            done = self._consumed.get(stream)
+            taken.add_metric([stream], total)
+            if done is not None:
+                applied.add_metric([stream, "projector"], done)
+                # Both numbers were read at different moments: the projector may be ahead of the older one.
+                lag.add_metric([stream, "projector"], max(0, total - done))
+        behind.add_metric(["all"], sum(max(0, self._produced.get(s, 0) - done) for s, done in self._consumed.items()))
+        yield from (taken, applied, lag, behind)
