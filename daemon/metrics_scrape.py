@@ -30,8 +30,8 @@ from rftd.streams.topics import TRUTH, Partition
 
 T = TypeVar("T")
 
-REST: Final = 20
-"""A reading is shown again for this many times as long as it took: at most 5 % of one core reads for scrapes."""
+REST: Final = 50
+"""A reading is shown again for this many times as long as it took: at most 2 % of one core reads for scrapes."""
 TIMEOUT_S: Final = 4.0
 """The longest wait for the log, and for each look at the tables; Prometheus waits ten seconds."""
 _AWAY: Final = (RftdError, DBAPIError, OSError, TimeoutError)

@@ -23,7 +23,7 @@ from synthetic.daemon.gauges import differing, expected, standing
 from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
 
 PATIENCE_S = 240.0
-REREAD_S = 4.0
+REREAD_S = 6.0
 SLOW = (
     "stages=[]",
     "buffer.total_steps=2000",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import click
 import pytest
 from synthetic.log.synthetic_run import spec_of
 from synthetic.log.tape import Tape
 
 from rftd.daemon.metrics_declared import Declared, declared_by
 from rftd.daemon.metrics_state import HEARD_S, AtScrape, show_state
+from rftd.daemon.price import Price
 from rftd.ops.metric_totals import ReadTotals
 from rftd.ops.metrics import Metrics
 from rftd.storage.database import open_database
@@ -101,3 +103,11 @@ def test_a_total_that_is_read_never_falls() -> None:
         assert [(each.name, each.value) for each in family.samples] == [("rftd_things_total", shown)]
     total.update({})
     assert not next(iter(total.collect())).samples
+
+
+@pytest.mark.parametrize("wrong", ("gpu", "gpu=", "tpu=1", "gpu=-1", "gpu=inf", "gpu=nan", "gpu=two", "=2"))
+def test_what_is_no_price_is_refused(wrong: str) -> None:
+    assert Price().convert("gpu=2.50", None, None) == ("gpu", 2.5)
+    assert Price().convert("cpu=0", None, None) == ("cpu", 0.0)
+    with pytest.raises(click.BadParameter, match="is no price"):
+        Price().convert(wrong, None, None)
