@@ -30,6 +30,8 @@ _WEIGHTS: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
 _FILE_BYTES: Final = 5_000_000_000
 """The most bytes of tensors in one file, as transformers has cut for years."""
+_SENT_BYTES: Final = 64 << 20
+"""Of a file's bytes, the piece that goes to the disk while the next one is written."""
 _SPARE_BYTES: Final = 64 << 20
 _DESCRIPTIONS: Final = (".jinja", ".json", ".model", ".py", ".txt")
 """Files beside weights that a model or its tokenizer may need."""
@@ -152,17 +154,28 @@ def _write_weights(folder: Path, tensors: Sequence[WholeTensor], on_bytes: Calla
     names = [_WEIGHTS] if len(files) == 1 else [f"model-{n:05}-of-{len(files):05}.safetensors" for n in _from_1(files)]
     written_bytes = 0
     for name, each in zip(names, files, strict=True):
-        with (folder / name).open("wb", buffering=0) as file:
-            file.write(safetensors.header_of({tensor.name: tensor.layout for tensor in each}))
-            for tensor in each:
-                for block in tensor.blocks():
-                    _refuse_nan(tensor, block)
-                    _write_all(file, block)
-                    written_bytes += block.nbytes
-                    on_bytes(written_bytes)
+        for block_bytes in _write_file(folder / name, each):
+            written_bytes += block_bytes
+            on_bytes(written_bytes)
     if len(files) > 1:
         index = {"metadata": {"total_size": written_bytes}, "weight_map": _weight_map(names, files)}
         (folder / _INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
+
+
+def _write_file(path: Path, tensors: Sequence[WholeTensor]) -> Iterator[int]:
+    """Writes tensors into one file; yields the bytes of each block when it is written."""
+    with path.open("wb", buffering=0) as file:
+        file.write(safetensors.header_of({tensor.name: tensor.layout for tensor in tensors}))
+        sent_bytes = 0
+        for tensor in tensors:
+            for block in tensor.blocks():
+                _refuse_nan(tensor, block)
+                _write_all(file, block)
+                yield block.nbytes
+                if file.tell() - sent_bytes >= _SENT_BYTES:
+                    # Linux begins to write out what is not to stay: the fsync at the end has little left to wait for.
+                    os.posix_fadvise(file.fileno(), sent_bytes, file.tell() - sent_bytes, os.POSIX_FADV_DONTNEED)
+                    sent_bytes = file.tell()
 
 
 def _shared_out(tensors: Sequence[WholeTensor]) -> list[list[WholeTensor]]:

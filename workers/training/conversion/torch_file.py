@@ -99,27 +99,35 @@ class StoredTensor:
     """In numbers, as torch counts."""
     begin_bytes: int
 
-    def read(self, offset: tuple[int, ...], size: tuple[int, ...]) -> NDArray[Any]:
-        """A box of it, in C order, as words of the dtype's size. Raises DataError if the file was cut off meanwhile."""
-        words = np.dtype(f"u{ITEM_BYTES[self.dtype]}")
-        if not math.prod(size):
-            return np.empty(size, words)
-        first = sum(at * stride for at, stride in zip(offset, self.strides, strict=True))
+    def read_into(self, box: NDArray[Any], offset: tuple[int, ...]) -> None:
+        """Fills a box, of words of the dtype's size, with what lies at the offset.
+
+        Raises DataError if the file was cut off meanwhile.
+        """
+        if not box.size:
+            return
+        begin_bytes = self.begin_bytes + box.itemsize * sum(
+            at * stride for at, stride in zip(offset, self.strides, strict=True)
+        )
+        wanted = zip(box.shape, self.strides, c_strides(box.shape), strict=True)
+        if box.flags.c_contiguous and all(extent == 1 or stride == plain for extent, stride, plain in wanted):
+            self._fill(box.reshape(-1), begin_bytes)
+            return
         # From its first number to its last, with what lies in between.
-        found = np.empty(_extent(size, self.strides), words)
+        found = np.empty(_extent(box.shape, self.strides), box.dtype)
+        self._fill(found, begin_bytes)
+        steps = tuple(stride * box.itemsize for stride in self.strides)
+        box[...] = np.lib.stride_tricks.as_strided(found, box.shape, steps)
+
+    def _fill(self, numbers: NDArray[Any], begin_bytes: int) -> None:
         with self.path.open("rb", buffering=0) as file:
-            file.seek(self.begin_bytes + first * words.itemsize)
-            left = found.view(np.uint8).data
+            file.seek(begin_bytes)
+            left = numbers.view(np.uint8).data
             while left.nbytes:
                 count = file.readinto(left)
                 if not count:
                     raise DataError("the file is cut off", where=str(self.path), fix=FIX)
                 left = left[count:]
-        wanted = zip(size, self.strides, c_strides(size), strict=True)
-        if all(extent == 1 or stride == plain for extent, stride, plain in wanted):
-            return found.reshape(size)
-        steps = tuple(stride * words.itemsize for stride in self.strides)
-        return np.ascontiguousarray(np.lib.stride_tricks.as_strided(found, size, steps))
 
 
 @dataclass(frozen=True, slots=True)

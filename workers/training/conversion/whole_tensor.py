@@ -45,49 +45,47 @@ class WholeTensor:
     """Of the tensor that is stored; their numbers in C order, in a row, are those of this one."""
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """Its numbers as flat blocks of words of the dtype's size. Raises DataError if a file is cut off."""
+        """Its numbers as flat blocks of words of the dtype's size; each block is good until the next one is asked for.
+
+        Raises DataError if a file is cut off.
+        """
         item_bytes = ITEM_BYTES[self.layout.dtype]
+        room = np.empty(0, f"u{item_bytes}")
         for offset, size in self.boxes:
-            if not math.prod(size):
+            count = math.prod(size)
+            if not count:
                 continue
             dim = next((dim for dim, extent in enumerate(size) if extent > 1), 0)
-            if not size:
-                yield self._box(offset, size)
-                continue
-            row_bytes = item_bytes * math.prod(size[dim + 1 :])
-            rows = max(1, _BLOCK_BYTES // max(1, row_bytes))
-            for begin in range(0, size[dim], rows):
-                end = min(begin + rows, size[dim])
-                at = (*offset[:dim], offset[dim] + begin, *offset[dim + 1 :])
-                yield self._box(at, (*size[:dim], end - begin, *size[dim + 1 :]))
+            row = math.prod(size[dim + 1 :])
+            extent = count // row
+            rows = min(max(1, _BLOCK_BYTES // (item_bytes * row)), extent)
+            if room.size < rows * row:  # one for all blocks: the kernel would clear a new one page by page
+                room = np.empty(rows * row, room.dtype)
+            for begin in range(0, extent, rows):
+                height = min(rows, extent - begin)
+                block = room[: height * row]
+                box = (*size[:dim], height, *size[dim + 1 :]) if size else ()
+                at = (*offset[:dim], offset[dim] + begin, *offset[dim + 1 :]) if size else ()
+                self._fill(block.reshape(box), at)
+                yield block
 
     def files(self) -> list[Path]:
         """The files that its numbers lie in."""
         return list(dict.fromkeys(part.stored.path for part in self.parts))
 
-    def _box(self, offset: tuple[int, ...], size: tuple[int, ...]) -> NDArray[Any]:
-        if not size:
-            return self.parts[0].stored.read((), ()).reshape(-1)
-        made: NDArray[Any] | None = None
+    def _fill(self, box: NDArray[Any], offset: tuple[int, ...]) -> None:
         for part in self.parts:
             extent = part.stored.shape
             begin = [max(low, at) for low, at in zip(offset, part.offset, strict=True)]
             end = [
                 min(low + wide, at + reach)
-                for low, wide, at, reach in zip(offset, size, part.offset, extent, strict=True)
+                for low, wide, at, reach in zip(offset, box.shape, part.offset, extent, strict=True)
             ]
             if any(low >= high for low, high in zip(begin, end, strict=True)):
                 continue
+            inner = tuple(slice(low - at, high - at) for low, high, at in zip(begin, end, offset, strict=True))
             there = tuple(low - at for low, at in zip(begin, part.offset, strict=True))
-            found = part.stored.read(there, tuple(high - low for low, high in zip(begin, end, strict=True)))
-            if found.shape == size:
-                return found.reshape(-1)
-            if made is None:
-                made = np.empty(size, found.dtype)
-            outer = tuple(slice(low - at, high - at) for low, high, at in zip(begin, end, offset, strict=True))
-            made[outer] = found
-        assert made is not None, "parts are checked to be the whole"
-        return made.reshape(-1)
+            part.stored.read_into(box[inner] if inner else box, there)
 
 
 def whole(name: str, shape: tuple[int, ...], parts: Sequence[TensorPart]) -> WholeTensor:
