@@ -78,12 +78,10 @@ def test_any_number_of_ranks_goes_on_at_any_step(benches: dict[int, TrainerBench
         two.train(make_batch(step))
         folders.append(saved(two, benches[2].new_folder()))
     assert {file.path for file in files_of(folders[1])} == {
-        *(
-            f"actor/{kind}.rank_{rank}_of_2.safetensors"
-            for kind in ("model", "optimizer", "reference")
-            for rank in (0, 1)
-        ),
-        *(f"actor/{kind}.shards.json" for kind in ("model", "optimizer", "reference")),
+        *(f"actor/{kind}.rank_{rank}_of_2.safetensors" for kind in ("optimizer", "reference") for rank in (0, 1)),
+        *(f"actor/{kind}.shards.json" for kind in ("optimizer", "reference")),
+        *(f"actor/{name}" for name in ("model.safetensors", "config.json", "generation_config.json")),
+        *(f"actor/{name}" for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")),
         "actor/trainer_state.json",
     }
     for step in range(STEPS):

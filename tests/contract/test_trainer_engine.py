@@ -6,11 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rftd.streams.spec import LoraSpec
 from rftd.workers.training.engines.contract import CHECKS, MODEL_CHECKS, Check, TrainerBench, trained
 
 
@@ -66,6 +69,34 @@ def test_two_processes_make_equal_weights(torch_bench: TrainerBench, tmp_path: P
     )
     stage = torch_bench.stage()
     assert done.stdout.split()[-1] == trained(torch_bench.opened(stage), stage, range(1, 5))[-1]
+
+
+def test_a_checkpoint_in_the_middle_of_a_stage_is_a_model_of_transformers(
+    torch_bench: TrainerBench, tmp_path: Path
+) -> None:
+    """In its own dtype, with its tokenizer; and so is an adapter, whose folder names the base."""
+    stage = torch_bench.stage()
+    adapted = msgspec.structs.replace(
+        stage, model=msgspec.structs.replace(stage.model, lora=LoraSpec(rank=4, alpha=8.0))
+    )
+    config = torch_bench.model / "config.json"
+    config.write_text(config.read_text().replace('"float32"', '"bfloat16"'))  # as most published models say
+    for name, each, place in (("whole", stage, "actor"), ("adapter", adapted, "actor/lora_adapter")):
+        engine = torch_bench.opened(each)
+        trained(engine, each, range(1, 3))
+        engine.save(tmp_path / name, hf=False)
+        folder = tmp_path / name / place
+        policy: Any = AutoModelForCausalLM.from_pretrained(folder)
+        assert AutoTokenizer.from_pretrained(folder).decode([50])
+        weights = {key.replace(".base_layer", ""): value for key, value in policy.named_parameters()}
+        published = engine.snapshot().weights()
+        if name == "whole":
+            assert policy.dtype == torch.float32
+            assert published.keys() == weights.keys()
+            for key, tensor in published.items():
+                assert bytes(tensor.data) == weights[key].detach().numpy().tobytes(), key
+        else:
+            assert len(weights) > len(published)
 
 
 def test_grpo_prefers_what_was_rewarded(torch_bench: TrainerBench, tmp_path: Path) -> None:

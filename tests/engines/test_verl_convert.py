@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from synthetic.models.foreign_checkpoints import save_as_verl, small_model
+from transformers import AutoTokenizer
 
 from rftd.daemon.cli import main
 from rftd.workers.training.engines.contract import TrainerBench, trained
@@ -62,6 +63,7 @@ def test_what_two_ranks_trained_here_is_converted(bench: TrainerBench) -> None:
     actor = run / "global_step_2" / "actor"
     assert (actor / "model.rank_1_of_2.safetensors").is_file()
     assert not (actor / "huggingface").exists()
-    assert main(["convert", "-c", str(run), "-b", str(bench.model)]) == 0
+    assert main(["convert", "-c", str(run)]) == 0
+    assert AutoTokenizer.from_pretrained(actor / "huggingface").decode([50])
     weights = {name: value.clone() for name, value in tensors_of(engine.snapshot().weights()).items()}
     loads_as(weights, actor / "huggingface")

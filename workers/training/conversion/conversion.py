@@ -170,7 +170,7 @@ def _unwrapped(tensors: Sequence[WholeTensor]) -> list[WholeTensor]:
 
 def _described_by(actor: Path, base: Path | None) -> list[Path]:
     """Folders with configuration and tokenizer; the last one's is the configuration. Raises DataError without one."""
-    own = [place for place in (actor / "model" / _HF, actor / _HF) if (place / CONFIG).is_file()]
+    own = [place for place in (actor, actor / "model" / _HF, actor / _HF) if (place / CONFIG).is_file()]
     if base is not None:
         if not (base / CONFIG).is_file():
             raise DataError("the folder holds no config.json", where=str(base), field="--base-model-dir")

@@ -123,6 +123,8 @@ def test_a_checkpoint_restores_buffers_and_one_without_them_keeps_the_models_own
     if hf:
         return
     actor = tmp_path / "saved" / "actor"
+    found = AutoModelForCausalLM.from_pretrained(actor).state_dict()  # type: ignore[no-untyped-call]
+    assert found.keys() == engine.tensors().keys()
     for name in ("model.safetensors", "reference.safetensors"):
         kept = {key: value for key, value in saving.read_tensors(actor / name).items() if "correction" not in key}
         saving.write_tensors(actor / name, kept)

@@ -81,6 +81,15 @@ def sft_gradient(folder: Path, batch: TrainBatch) -> dict[str, torch.Tensor]:
     return {name: value.grad for name, value in policy.named_parameters() if value.grad is not None}
 
 
+def assert_loads(engine: TorchTrainerEngine, saved: Path) -> None:
+    """A checkpoint without a folder for transformers is one itself: the weights are those of the engine."""
+    engine.save(saved, hf=False)
+    model: Any = AutoModelForCausalLM.from_pretrained(saved / "actor")
+    found = model.state_dict()
+    for name, value in engine.tensors().items():
+        assert torch.equal(found[name], value), name
+
+
 @pytest.mark.parametrize("kind", _BIASED)
 def test_the_outputs_bias_counts_and_learns(tmp_path: Path, make_stage: Make, make_batch: Make, kind: str) -> None:
     folder, stage = model_folder(tmp_path, kind, **_BIASED[kind]), make_stage("sft", optimizer=PLAIN)
@@ -91,6 +100,7 @@ def test_the_outputs_bias_counts_and_learns(tmp_path: Path, make_stage: Make, ma
     engine.train(make_batch())
     for name, expected in sft_gradient(folder, make_batch()).items():
         torch.testing.assert_close(before[name] - engine.tensors()[name], expected, rtol=1e-4, atol=5e-6)
+    assert_loads(engine, tmp_path / "saved")
 
 
 @pytest.mark.parametrize("kind", _FORMED)
@@ -105,6 +115,7 @@ def test_logits_that_are_scaled_capped_or_made_by_two_layers_learn(
     engine.train(make_batch())
     for name, expected in sft_gradient(folder, make_batch()).items():
         torch.testing.assert_close(before[name] - engine.tensors()[name], expected, rtol=1e-4, atol=5e-6)
+    assert_loads(engine, tmp_path / "saved")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from torch import Tensor
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.spec import LoraSpec
 from rftd.workers.training.engines.torch import saving
-from rftd.workers.training.engines.torch.model import buffers_of, write_hf
+from rftd.workers.training.engines.torch.model import buffers_of, write_hf, write_tokenizer
 from rftd.workers.training.ranks.collectives import this_rank
 from rftd.workers.weights.adapter import A, B
 
@@ -76,7 +76,7 @@ class Adapter:
         return AdapterAsItWas(self)
 
     def write(self, actor: Path, *, hf: bool) -> None:
-        """Saves `lora_adapter/` in peft's layout, and with `hf` the merged model too."""
+        """Saves `lora_adapter/` in peft's layout, which transformers loads, and with `hf` the merged model too."""
         if this_rank()[0]:
             return
         folder = actor / FOLDER
@@ -84,6 +84,7 @@ class Adapter:
         self._peft.peft_config[_NAME].save_pretrained(folder)
         # One file, as peft reads it, however many ranks there are.
         saving.write_file(folder / _TENSORS, self._state())
+        write_tokenizer(folder, self._base)
         if hf:
             write_hf(self.model, actor / "huggingface", self._base, weights=self.whole())
 

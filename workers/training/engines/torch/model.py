@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -126,6 +127,28 @@ def write_hf(model: Any, folder: Path, base: Path, *, weights: Mapping[str, Tens
     """Writes a folder that transformers loads: config, the weights (or those given), and the base's tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+    write_tokenizer(folder, base)
+
+
+def write_description(config: Any, folder: Path, base: Path, *, architecture: str) -> None:
+    """Makes a folder that has a model's float32 weights, or will have, one that transformers loads: all but them.
+
+    `architecture`: the class of the model, where the base's config does not name one.
+    """
+    described = copy.deepcopy(config)
+    # Else transformers would round what it loads to the dtype of the base.
+    described.dtype = "float32"
+    described.architectures = described.architectures or [architecture]
+    described.save_pretrained(folder)
+    write_tokenizer(folder, base)
+    code = base.glob("*.py") if getattr(described, "auto_map", None) else ()
+    for path in (base / "generation_config.json", *code):
+        if path.is_file():
+            shutil.copyfile(path, folder / path.name)
+
+
+def write_tokenizer(folder: Path, base: Path) -> None:
+    """Copies the base's tokenizer into a folder."""
     # Copied, not saved anew: transformers writes other bytes than it read.
     for name in TOKENIZER_FILES:
         if (base / name).is_file():

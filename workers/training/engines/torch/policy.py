@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rftd.workers.training.engines.torch import saving
-from rftd.workers.training.engines.torch.model import buffers_of, tensors_of, write_hf
+from rftd.workers.training.engines.torch.model import buffers_of, tensors_of, write_description, write_hf
 from rftd.workers.training.ranks.collectives import this_rank
 
 
@@ -86,12 +86,16 @@ class WholeModel:
         return FrozenCopy(copy.deepcopy(self.model).requires_grad_(False))
 
     def write(self, actor: Path, *, hf: bool) -> None:
-        """Saves the weights once: `huggingface/` or model.safetensors."""
+        """Saves the weights once, in `huggingface/` or in `actor` itself, which transformers loads then."""
+        # All ranks have them whole, and in parts transformers could not read them.
+        if this_rank()[0]:
+            return
         # The same numbers twice would double a checkpoint of many GiB.
-        if hf and this_rank()[0] == 0:
+        if hf:
             write_hf(self.model, actor / "huggingface", self._base)
-        elif not hf:
-            saving.write_tensors(actor / "model.safetensors", self._tensors)
+        else:
+            saving.write_file(actor / "model.safetensors", self._tensors)
+            write_description(self.model.config, actor, self._base, architecture=type(self.model).__name__)
 
     def restore(self, actor: Path) -> None:
         """Takes the weights back, from whichever of the two is there. Raises DataError."""

@@ -1,7 +1,8 @@
 """The files of a checkpoint's `actor` folder.
 
 model.safetensors      weights and buffers; left out if huggingface/ holds them, or if an adapter is trained
-lora_adapter/          the adapter as peft reads it
+config.json, ...       beside it, with the tokenizer: `actor` is a model as transformers reads it then
+lora_adapter/          the adapter as peft reads it, with the tokenizer
 huggingface/           the model as transformers reads it, an adapter merged
 optimizer.safetensors  the optimizer's tensors, by parameter
 reference.safetensors  the frozen reference, if the objective needs one
@@ -39,7 +40,8 @@ def write_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Writes one safetensors file on this rank. Raises OSError."""
     # Neither synced nor renamed here: the checkpoint's folder is filled under another name, and made durable as a
     # whole.
-    save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, path)
+    found = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    save_file(found, path, metadata={"format": "pt"})  # without which transformers refuses it
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

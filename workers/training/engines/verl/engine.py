@@ -151,7 +151,7 @@ class VerlTrainerEngine:
         if hf:
             saving.write_hf_folder(actor / "huggingface", tensors, self._base)
         else:
-            saving.write(actor, "model", tensors, parse(self._trainer.engine_args).save_strategy)
+            saving.write_weights(actor, tensors, parse(self._trainer.engine_args).save_strategy, self._base)
         if self._learner is not None:
             self._learner.write(folder)
         # Last: a folder without trainer_state.json is no checkpoint that `load` would take.

@@ -1,6 +1,8 @@
 """The files of a checkpoint's `actor` and `critic`: each rank writes its parts, and any number of ranks reads them.
 
 model.shards.json      weights and buffers, with a file of each rank beside it; left out if huggingface/ holds them
+model.safetensors      instead of them, if there is one rank
+config.json, ...       beside either, with the tokenizer: of one rank, `actor` is a model as transformers reads it
 huggingface/           the model as transformers reads it, in float32
 optimizer.shards.json  the optimizer's tensors, by parameter
 reference.shards.json  the frozen reference, if the objective needs one
@@ -21,7 +23,7 @@ from torch import Tensor
 from rftd.ops.errors import DataError
 from rftd.workers.models.pretrained import outlined_model
 from rftd.workers.training.engines.torch import saving
-from rftd.workers.training.engines.torch.model import write_hf
+from rftd.workers.training.engines.torch.model import write_description, write_hf
 from rftd.workers.training.engines.verl.optimizer import ShardedOptimizer
 from rftd.workers.training.engines.verl.shards import local, one_by_one, part_of
 from rftd.workers.training.ranks.shards import ShardedTensors
@@ -36,6 +38,18 @@ def write(folder: Path, kind: str, tensors: Mapping[str, Tensor], strategy: Save
     folder.mkdir(parents=True, exist_ok=True)
     # All ranks are of one node, and each of them writes on one thread.
     save_shards(folder, kind, tensors, in_turn=strategy in _IN_TURN)
+
+
+def write_weights(actor: Path, tensors: Mapping[str, Tensor], strategy: SaveStrategy, base: Path) -> None:
+    """Writes the weights, whole if one rank has them all, and all that a model's folder has beside them."""
+    if dist.get_world_size() == 1:
+        saving.write_file(actor / "model.safetensors", dict(one_by_one(tensors)))
+    else:
+        write(actor, "model", tensors, strategy)
+    if dist.get_rank() == 0:
+        # As the outline of the base has it: the model that trains has classes of FSDP's.
+        outline = outlined_model(base, dtype=torch.float32)
+        write_description(outline.config, actor, base, architecture=type(outline).__name__)
 
 
 def write_hf_folder(folder: Path, tensors: Mapping[str, Tensor], base: Path) -> None:
