@@ -6,6 +6,9 @@
 
 Each is made in two halves: written and durable beside its name (a trainer's in its `workplace`), then renamed. What
 lies below `actor` is the business of the trainer engine that wrote it.
+
+Tensors that a checkpoint has in common with the one before, such as a stage's reference, are one file under two names:
+they take up the disk once, and are there until the last folder that names them is removed.
 """
 
 from __future__ import annotations
@@ -28,6 +31,17 @@ LATEST_CHECKPOINT: Final = "latest_checkpointed_iteration.txt"
 LATEST_WEIGHTS: Final = "latest_state_dict_iteration.txt"
 _STEP_DIGITS: Final = 18
 """Most digits of a marker; a damaged one may have any number of them."""
+_SHARED_BYTES: Final = 4096
+"""Smaller files take up no less when they are shared."""
+_SHARED_SUFFIX: Final = ".safetensors"
+"""Tensors alone: nobody edits them, and a configuration that is edited must not change in other checkpoints."""
+
+
+class Former(NamedTuple):
+    """A checkpoint that was committed before, of which equal files need not be kept twice."""
+
+    folder: Path
+    files: tuple[FileRef, ...]
 
 
 class Staged(NamedTuple):
@@ -56,10 +70,12 @@ def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef,
     return staged.files
 
 
-def stage_folder(folder: Path, write: Callable[[Path], None], *, within: Path | None = None) -> Staged:
+def stage_folder(
+    folder: Path, write: Callable[[Path], None], *, within: Path | None = None, former: Former | None = None
+) -> Staged:
     """The first half: everything but the names, written beside `folder` or `within` a trainer's own workplace.
 
-    A half-written folder that a predecessor left there is removed.
+    A half-written folder that a predecessor left there is removed. Tensors that are those of `former` are its files.
     """
     make_durable_folder(folder.parent)
     if within is None:
@@ -72,6 +88,8 @@ def stage_folder(folder: Path, write: Callable[[Path], None], *, within: Path | 
     try:
         write(temporary)
         files = files_of(temporary)
+        if former is not None:
+            _share(temporary, files, former)
         faults.point("checkpoint.before_sync")
         # Everything below is durable before the name is: a checkpoint that is visible is whole, after a power cut too.
         fsync_tree(temporary)
@@ -79,6 +97,30 @@ def stage_folder(folder: Path, write: Callable[[Path], None], *, within: Path | 
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return Staged(temporary, replaced, files)
+
+
+def _share(folder: Path, files: Sequence[FileRef], former: Former) -> None:
+    """Replaces tensors' files by those of `former` that are equal, where the file system lets one have two names."""
+    known = {file.path: file for file in former.files}
+    for file in files:
+        if known.get(file.path) != file or not may_share(file.path, file.size_bytes):
+            continue
+        own = folder / file.path
+        linked = own.with_name(f".{own.name}.linked")
+        try:
+            os.link(former.folder / file.path, linked)
+            # Its bytes, not what was recorded of them: a checkpoint that was damaged since must damage no other one.
+            if size_and_sha256(linked) == (file.size_bytes, file.sha256):
+                linked.replace(own)
+        except OSError:
+            continue  # it is gone, or this file system knows no second name: then it is kept twice
+        finally:
+            linked.unlink(missing_ok=True)
+
+
+def may_share(path: str, size_bytes: int) -> bool:
+    """True if a file of a checkpoint may be that of another one, too."""
+    return size_bytes >= _SHARED_BYTES and path.endswith(_SHARED_SUFFIX)
 
 
 def place_folder(staged: Staged, folder: Path) -> None:

@@ -14,7 +14,7 @@ from rftd.ops import faults
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DataError
 from rftd.storage.checkpoint_witness import CheckpointWitness, write_witness
-from rftd.storage.checkpoints import Staged, place_folder, place_markers, stage_folder, stage_markers, verify
+from rftd.storage.checkpoints import Former, Staged, place_folder, place_markers, stage_folder, stage_markers, verify
 from rftd.storage.service_state import ServiceState
 from rftd.storage.workplace import Workplace
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
@@ -106,6 +106,7 @@ class Saver:
             spine=spine,
         )
         within = Workplace(folder.parent, self._lease.writer.epoch)
+        former = self._former(stage)
 
         def fill(beside: Path) -> None:
             self._engine.save(beside, hf=hf)
@@ -115,7 +116,7 @@ class Saver:
 
         def write() -> Staged:
             within.open()
-            staged = stage_folder(folder, fill, within=within.path)
+            staged = stage_folder(folder, fill, within=within.path, former=former)
             stage_markers(folder.parent, stage_step, within=within.path)
             return staged
 
@@ -148,6 +149,11 @@ class Saver:
         duration_s = self._clock.monotonic_s() - began_s
         heads = as_refs(await self._log.heads())
         return msgspec.structs.replace(committed, heads=heads, spine=spine, duration_s=duration_s)
+
+    def _former(self, stage: int) -> Former | None:
+        """The last checkpoint of the stage: its reference, which no step changes, is not kept once more."""
+        last = next((each for each in reversed(self._state.checkpoints.values()) if each.stage == stage), None)
+        return None if last is None else Former(Path(last.path), last.files)
 
     def _is_saved(self, done: StepCompleted) -> bool:
         """True if equal weights are committed and their files are whole; a damaged checkpoint is written again."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from rftd.storage import checkpoints
 from rftd.storage.checkpoints import (
     LATEST_CHECKPOINT,
     LATEST_WEIGHTS,
+    Former,
     commit_folder,
     files_of,
     latest,
@@ -43,6 +46,54 @@ def test_a_committed_folder_is_listed_and_verified(tmp_path: Path) -> None:
     verify(folder, files)
     assert files_of(folder) == files
     assert [path.name for path in folder.parent.iterdir()] == ["global_step_3"]
+
+
+def reference_and_weights(folder: Path, weights: bytes) -> None:
+    (folder / "reference.safetensors").write_bytes(b"r" * 8192)
+    (folder / "config.json").write_bytes(b"c" * 8192)
+    (folder / "model.safetensors").write_bytes(weights * 8192)
+
+
+def saved_after(folder: Path, weights: bytes, former: Former | None) -> Former:
+    staged = stage_folder(folder, lambda each: reference_and_weights(each, weights), former=former)
+    place_folder(staged, folder)
+    staged.clear()
+    verify(folder, staged.files)
+    return Former(folder, staged.files)
+
+
+def test_tensors_that_a_checkpoint_shares_with_the_last_are_one_file(tmp_path: Path) -> None:
+    """It stays until the last of them is removed; what is damaged since, other bytes and settings are not shared."""
+    first = saved_after(tmp_path / "global_step_1", b"1", None)
+    second = saved_after(tmp_path / "global_step_2", b"2", first)
+    assert (second.folder / "reference.safetensors").samefile(first.folder / "reference.safetensors")
+    assert not (second.folder / "config.json").samefile(first.folder / "config.json")
+    assert (second.folder / "model.safetensors").read_bytes() == b"2" * 8192
+    again = saved_after(second.folder, b"3", second)  # a later generation saves the step once more
+    assert (again.folder / "reference.safetensors").samefile(first.folder / "reference.safetensors")
+    shutil.rmtree(first.folder)
+    verify(again.folder, again.files)
+    (again.folder / "reference.safetensors").write_bytes(b"R" * 8192)
+    third = saved_after(tmp_path / "global_step_3", b"3", again)
+    assert (third.folder / "reference.safetensors").read_bytes() == b"r" * 8192
+    assert sorted(path.name for path in third.folder.iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "reference.safetensors",
+    ]
+    gone = saved_after(tmp_path / "global_step_4", b"4", Former(first.folder, first.files))
+    assert (gone.folder / "reference.safetensors").stat().st_nlink == 1
+
+
+def test_where_a_file_can_have_one_name_only_it_is_kept_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = saved_after(tmp_path / "global_step_1", b"1", None)
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refused)
+    second = saved_after(tmp_path / "global_step_2", b"2", first)
+    assert not (second.folder / "reference.safetensors").samefile(first.folder / "reference.safetensors")
 
 
 def test_a_failed_write_leaves_the_older_folder(tmp_path: Path) -> None:
