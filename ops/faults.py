@@ -61,6 +61,7 @@ POINTS: Final = frozenset(
         "artifact.before_rename",
         "artifact.after_rename",
         "garbage.before_removal",
+        "garbage.after_rename",
         "archive.after_file",
         "archive.after_append",
         "restore.after_files",

@@ -106,6 +106,7 @@ LEFT_BEHIND: Final = frozenset(
         "snapshot-partial",
         "checkpoint-partial",
         _REPLACED,
+        "weights",
         "weights-partial",
         _MAPPED,
         "weights-mapped-partial",
@@ -217,7 +218,7 @@ def remove(paths: Iterable[str]) -> None:
     for path in map(Path, paths):
         faults.point("garbage.before_removal")
         if path.is_dir() and not path.is_symlink():  # a link goes, what it leads to is not ours
-            shutil.rmtree(path, ignore_errors=True)
+            _remove_folder(path)
         else:
             path.unlink(missing_ok=True)
         for above in path.parents:
@@ -225,6 +226,16 @@ def remove(paths: Iterable[str]) -> None:
                 break
             with contextlib.suppress(OSError):  # it holds something, or is gone
                 above.rmdir()
+
+
+def _remove_folder(path: Path) -> None:
+    if re.fullmatch(_VERSION, path.name):
+        # Renamed first: whoever opens weights finds all of them or none, and who has opened them reads on.
+        gone = path.with_name(f".{path.name}.gone")
+        shutil.rmtree(gone, ignore_errors=True)
+        path = path.rename(gone)
+        faults.point("garbage.after_rename")
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_empty_memory(spec: ExperimentSpec) -> None:
@@ -255,9 +266,10 @@ def _why(found: OwnFile, kept: Referenced, there: set[str]) -> str:
             return "no checkpoint.committed names it"
         case "weights" | "weights-mapped" if found.path not in kept.weights:
             return "no weights.published names it"
-        # An event still names it, but memory is scarce: after the end weights are loaded from a checkpoint.
-        case "weights-mapped" if not kept.snapshots:
-            return "memory is not kept for an experiment that has ended"
+        # An event still names it, but nobody generates with it: a replay, a fork and a run that goes on begin with a
+        # checkpoint or the base model, and make what is missing again.
+        case "weights" | "weights-mapped" if not kept.snapshots:
+            return "its experiment has ended, and nobody generates with it any more"
         case "artifact" if kept.artifacts is not None and path.name not in kept.artifacts:
             return "no event names it"
         case "snapshot" if not kept.snapshots:

@@ -108,7 +108,8 @@ def _missing_weights(outside: Outside) -> list[Missing]:
 
     found = []
     for event in outside.weights:
-        if event.method != "checkpoint":
+        # With the end of an experiment they are removed: they may be gone, half way gone, or there still.
+        if event.method != "checkpoint" or outside.ended:
             continue
         try:
             with CheckpointChannel(Path(event.path).parent).open(as_ref(event)):

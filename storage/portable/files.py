@@ -15,7 +15,7 @@ import msgspec
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, LogCorruptError, NotFoundError, RftdError
 from rftd.storage.artifacts import ArtifactStore, size_and_sha256
-from rftd.storage.checkpoints import latest, mark_latest, verify
+from rftd.storage.checkpoints import latest, mark_latest, may_share, verify
 from rftd.storage.service_state import PATH as SERVICE_STATE
 from rftd.streams.folds.spine import Kept
 from rftd.streams.portable.container import ArchiveReader, ArchiveWriter
@@ -39,9 +39,9 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[Chosen]:
     """Every artifact, and the checkpoints and weights that `checkpoints` (`newest`, `all` or `none`) asks for. Blocks.
 
-    `newest` is the newest whole checkpoint and, of an experiment that goes on, the weight versions that its explorers
-    may ask for. Files that are gone or damaged are left out and told in `notes`. Raises NotFoundError for a missing
-    artifact.
+    `newest` is the newest whole checkpoint. Both have, of an experiment that goes on, the weight versions that its
+    explorers may ask for. Files that are gone or damaged are left out and told in `notes`. Raises NotFoundError for a
+    missing artifact.
     """
     spec = named.spine.spec
     status = named.spine.status
@@ -72,7 +72,7 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
             yield Chosen(kind="checkpoint", folder=Path(event.path), path=file.path)
         if checkpoints == "newest":
             break
-    if checkpoints == "newest" and status is not None and status.ended:
+    if status is not None and status.ended:  # its weights went with its end
         return
     for published in named.kept_weights():
         if published.host:
@@ -143,6 +143,8 @@ def restore(archive: ArchiveReader, folders: Folders, roots: Sequence[Path]) -> 
     """
     written = 0
     touched = set()
+    tensors: dict[str, Path] = {}
+    """What was written of checkpoints, by sha256: what they share is one file again."""
     for part in archive.manifest.files:
         path = Path(folders.path(part.folder)) / part.path
         touched.add((part.kind, path.parents[len(PurePosixPath(part.path).parts) - 1]))
@@ -157,7 +159,11 @@ def restore(archive: ArchiveReader, folders: Folders, roots: Sequence[Path]) -> 
             )
         if path.exists():
             raise ConflictError("another file lies there", where=str(path), fix="say another folder with --map OLD=NEW")
-        _write(archive, part, path)
+        shared = part.kind == "checkpoint" and may_share(part.path, part.member.size_bytes)
+        if not (shared and part.member.sha256 in tensors and _linked(tensors[part.member.sha256], path)):
+            _write(archive, part, path)
+        if shared:
+            tensors[part.member.sha256] = path
         written += 1
     # Last, when every file is durable: the markers say which checkpoint is whole.
     for kind, folder in sorted(touched):
@@ -165,6 +171,17 @@ def restore(archive: ArchiveReader, folders: Folders, roots: Sequence[Path]) -> 
         if kind == "checkpoint" and step is not None and (latest(folder.parent) or 0) < int(step[1]):
             mark_latest(folder.parent, int(step[1]))
     return written
+
+
+def _linked(written: Path, path: Path) -> bool:
+    """True if the file that was written has this name too; False where it cannot have it."""
+    make_durable_folder(path.parent)
+    try:
+        os.link(written, path)
+    except OSError:
+        return False
+    sync_folder(path.parent)
+    return True
 
 
 def _write(archive: ArchiveReader, part: FilePart, path: Path) -> None:

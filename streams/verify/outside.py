@@ -11,12 +11,12 @@ from rftd.ops.errors import LogCorruptError, LogLossError
 from rftd.streams.chain import Heads
 from rftd.streams.deadletters import understood
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
-from rftd.streams.events.experiment import HeadRef
+from rftd.streams.events.experiment import ExperimentCancelled, ExperimentCompleted, ExperimentFailed, HeadRef
 from rftd.streams.events.step import SpineMark
 from rftd.streams.events.weights import WeightsPublished, WeightsRetired
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
-from rftd.streams.topics import CHECKPOINTS, TRUTH, WEIGHTS, Partition, partition_of
+from rftd.streams.topics import CHECKPOINTS, EXPERIMENTS, TRUTH, WEIGHTS, Partition, partition_of
 from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import ARTIFACT, Facts
 
@@ -105,7 +105,7 @@ async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -
     seen = await asyncio.to_thread(look, outside_of(facts, evidence))
     evidence.not_looked_at = seen.not_looked_at
     if seen.missing:
-        gone = await _given_up_since(log, evidence.id, facts.ends)
+        gone = await _given_up_since(log, evidence, facts.ends)
         for each in seen.missing:
             if each.path not in gone:
                 facts.note("files-are-whole", evidence.id, each.what)
@@ -125,10 +125,11 @@ async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -
             facts.note("spine-is-as-read", evidence.id, what)
 
 
-async def _given_up_since(log: EventLog, experiment: UUID, ends: dict[Partition, int]) -> set[str]:
+async def _given_up_since(log: EventLog, evidence: Evidence, ends: dict[Partition, int]) -> set[str]:
     """The folders that events beyond `ends` replaced or removed: a run goes on while its files are looked at."""
     found = set()
-    for stream in (CHECKPOINTS, WEIGHTS):
+    experiment = evidence.id
+    for stream in (CHECKPOINTS, WEIGHTS, EXPERIMENTS):
         partition = partition_of(stream, experiment)
         offset = ends.get(partition, 0)
         names: dict[tuple[int, int], str] = {}
@@ -139,6 +140,8 @@ async def _given_up_since(log: EventLog, experiment: UUID, ends: dict[Partition,
                 event = decoded.event if decoded is not None and decoded.head.experiment == experiment else None
                 if isinstance(event, CheckpointCommitted | CheckpointDeleted):
                     found.add(event.path)
+                elif isinstance(event, ExperimentCompleted | ExperimentCancelled | ExperimentFailed):
+                    found.update(each.path for each in evidence.weights.values())
                 elif isinstance(event, WeightsPublished):
                     names[event.version, event.generation] = event.path
                 elif isinstance(event, WeightsRetired):

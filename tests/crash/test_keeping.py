@@ -11,8 +11,10 @@ from synthetic.until import PATIENCE_S
 
 from rftd.ops.faults import POINTS
 
+GARBAGE = ("garbage.before_removal", "garbage.after_rename")
+"""Met first when the run ends: its published weights go then."""
 STEPS = (
-    ("archive", (), "archived", ("archive.after_file", "archive.after_append", "garbage.before_removal")),
+    ("archive", (), "archived", ("archive.after_file", "archive.after_append", *GARBAGE)),
     ("restore", (), "here", ("restore.after_files",)),
     ("rm", ("--yes",), "removed", ("removal.after_append",)),
 )
@@ -34,11 +36,12 @@ def test_a_death_at_each_point_of_keeping_is_survived(tmp_path: Path) -> None:
         page = scene.until_ended(name)
         job = Path(page.experiment.job_dir)
         deadline_s = time.monotonic() + PATIENCE_S
-        while list(job.glob("snapshots/*.fold")):  # the daemon died when it tidied up; the next one goes on with that
+        left = ("snapshots/*.fold", "weights/*", "weights/.*")
+        while any(list(job.glob(each)) for each in left):  # it died when it tidied up; the next one goes on with that
             page = scene.page(name)  # whoever is gone is started again
             assert time.monotonic() < deadline_s, page
             time.sleep(0.1)
-        assert (once / "garbage.before_removal").exists()
+        assert all((once / point).exists() for point in GARBAGE)
         for verb, options, kept, deaths in STEPS:
             for _ in range(len(deaths) + 2):
                 scene.page(name)  # whoever is gone is started again

@@ -133,13 +133,8 @@ def _a_checkpoint_file(root: Path) -> Path:
     return Path(event.path) / next(file.path for file in event.files if file.path != "log.json")
 
 
-def _published(root: Path) -> Path:
-    *_, (_, _, event) = events(root, WeightsPublished)
-    return Path(event.path) / "model.safetensors"
-
-
 @pytest.mark.parametrize("harm", [_flip, Path.unlink], ids=["a byte", "gone"])
-@pytest.mark.parametrize("find", [_an_artifact, _a_checkpoint_file, _published])
+@pytest.mark.parametrize("find", [_an_artifact, _a_checkpoint_file])
 def test_a_file_that_is_damaged_or_gone_is_found(
     capsys: pytest.CaptureFixture[str],
     made: Path,

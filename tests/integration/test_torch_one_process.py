@@ -11,13 +11,20 @@ import msgspec
 import pytest
 import torch
 from structlog.testing import capture_logs
+from synthetic.until import until
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rftd.daemon.supervisor.orders import Request
 from rftd.daemon.supervisor.run import Run
+from rftd.daemon.verbs.verify import files_of
 from rftd.ops.logs import logger
+from rftd.storage.portable.experiment import export_experiment, import_experiment
 from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.streams.events.experiment import ExperimentCancelled
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, TrainerSpec
 from rftd.streams.updates import UpdatesSpec
+from rftd.streams.verify.checker import verify
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training import loop
 from rftd.workers.training.engines.registry import make_engine
@@ -119,6 +126,55 @@ async def test_both_engines_in_one_process(tmp_path: Path, clock, ids, fake_worl
         compared = [await again.step(number) for number in range(1, again.last + 1)]
     assert [each.equal for each in compared] == [True] * 8
     await log.close()
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_what_stays_of_a_cancelled_run_loads_and_is_kept_once(tmp_path: Path, clock, ids, fake_world) -> None:
+    """Every checkpoint is a model of transformers, the reference is one file, and no published version is left."""
+    spec = spec_of(tmp_path, fake_world, {})
+    saves = msgspec.structs.replace(spec.stages[1].trainer, save_interval=1)
+    compared = msgspec.structs.replace(spec.stages[1].algorithm, kl_loss="k2", kl_loss_args={"kl_coef": 0.1})
+    rft = msgspec.structs.replace(spec.stages[1], trainer=saves, algorithm=compared, total_steps=200)
+    spec = msgspec.structs.replace(spec, stages=(spec.stages[0], rft))
+    log = await SqliteLog.open(tmp_path / "log")
+    run = await fake_world.run(log, spec, clock, ids)
+    saved = run.state.checkpoints
+    async with asyncio.timeout(100), asyncio.TaskGroup() as tasks:
+        tasks.create_task(run.drive())
+        await until(lambda: len(saved) >= 4)
+        await run.command(ExperimentCancelled(), Request(ids.new()))
+    assert run.state.spine.status is Status.CANCELLED, run.state.spine.reason
+    committed = list(saved.values())
+    references = set()
+    for each in committed:
+        hf = Path(each.path) / "actor" / "huggingface"
+        folder = hf if hf.is_dir() else hf.parent
+        assert hf.is_dir() == each.final
+        policy: Any = AutoModelForCausalLM.from_pretrained(folder)
+        assert policy.dtype == torch.float32
+        assert AutoTokenizer.from_pretrained(folder).decode([50])
+        if each.stage == 1:
+            references.add((Path(each.path) / "actor" / "reference.safetensors").stat().st_ino)
+    assert len(committed) >= 4
+    assert len(references) == 1
+    assert list((Path(spec.job_dir) / "weights").glob("*")) == []
+    report = await verify(log, look=files_of)
+    assert report.clean, report.findings
+    record = await read_record(log, run.state.experiment, clock=clock)
+    with ThreadPoolExecutor(1) as thread:
+        again = Rerun(log, record, make_engine(spec.stages[0].trainer), thread=thread)
+        taken_up = await again.take_up(at_most=again.last)
+        assert taken_up.checkpoint is not None
+    archive = tmp_path / "x.rftd"
+    await export_experiment(log, run.state.experiment, archive, release="1", clock=clock, checkpoints="all")
+    Path(spec.job_dir).rename(tmp_path / "gone")
+    elsewhere = await SqliteLog.open(tmp_path / "elsewhere")
+    await import_experiment(elsewhere, archive, home=tmp_path / "home", clock=clock)
+    again_there = {path.stat().st_ino for path in (tmp_path / "home").rglob("reference.safetensors")}
+    assert len(again_there) == 1
+    for each in (elsewhere, log):
+        await each.close()
 
 
 @pytest.mark.slow

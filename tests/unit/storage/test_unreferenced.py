@@ -95,7 +95,8 @@ def test_what_is_young_or_not_known_stays(tmp_path: Path) -> None:
     ended = kept_at(tmp_path, snapshots=False)
     assert any(each.path.endswith(".fold") for each in unreferenced(found, ended, before_ns=1 << 62))
     assert any(each.path.endswith("v6-g1.mapped") for each in unreferenced(found, ended, before_ns=1 << 62))
-    assert not any(each.path.endswith("v4-g0") for each in unreferenced(found, ended, before_ns=1 << 62))
+    assert any(each.path.endswith("v4-g0") for each in unreferenced(found, ended, before_ns=1 << 62))
+    assert not any(each.path.endswith("/global_step_4") for each in unreferenced(found, ended, before_ns=1 << 62))
 
 
 def test_weights_in_memory_are_found_by_the_specification_alone(tmp_path: Path) -> None:
