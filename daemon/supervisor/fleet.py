@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from rftd.streams.spec import ExperimentSpec
 from rftd.streams.split_submission import HALF_OF, ROLES
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import REFUSALS, WORKER_FAILS, Obstacle, Trouble, of_refusal
-from rftd.workers.launcher.executor import NO_WORKER, UNFIT_PLACE, Executor, Handle, WorkerOrder
+from rftd.workers.launcher.executor import NO_WORKER, UNFIT_PLACE, Executor, Handle, OpeningExecutor, WorkerOrder
 from rftd.workers.membership import this_process
 
 
@@ -94,13 +95,30 @@ class Fleet:
                     # Adopted, not started anew: a daemon that was killed leaves its workers at work, and what they
                     # hold in memory, rollouts half done and optimizer state, is worth more than a clean start.
                     order = msgspec.structs.replace(berth.order, worker=started.worker)
-                    berth.handle = self._executor.adopt(order, started)
-                    berth.progress = self._progress()
-                    berth.seen_s = self._clock.monotonic_s()
-                    if berth.handle is not None:
-                        berth.order = order
-                        berth.begun = True
-                        self._log.info("worker.adopted", role=started.role, slot=started.slot, pid=started.pid)
+                    self._adopt(berth, order, self._executor.adopt(order, started))
+
+    async def take_up_opening(self) -> None:
+        """Takes over workers that live and have not joined, which the log does not show: engines take a minute to
+        open."""
+        executor = self._executor
+        free = [berth for berth in self._berths if berth.handle is None and self._wanted(berth)]
+        if not free or not isinstance(executor, OpeningExecutor):
+            return
+        for order in await asyncio.to_thread(executor.opening, [berth.order for berth in free]):
+            # One that has left, or was declared lost, hangs: it is ended before the next one starts.
+            if order.worker not in self._state.roster.gone:
+                (berth,) = (each for each in free if (each.order.role, each.order.slot) == (order.role, order.slot))
+                self._adopt(berth, order, executor.adopt_opening(order))
+
+    def _adopt(self, berth: Berth, order: WorkerOrder, handle: Handle | None) -> None:
+        """Has the worker of an earlier daemon in a place, and counts the time that it has from now on."""
+        berth.handle = handle
+        berth.progress = self._progress()
+        berth.seen_s = self._clock.monotonic_s()
+        if handle is not None:
+            berth.order = order
+            berth.begun = True
+            self._log.info("worker.adopted", role=order.role, slot=order.slot, pid=handle.pid)
 
     def _berths_of(self, spec: ExperimentSpec) -> Iterator[Berth]:
         orders = worker_orders(self._state.experiment, spec, self._spine_offset)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from synthetic.worlds.launchers import LauncherWorld, LocalWorld, SlowWorld, order_of
 
-from rftd.workers.launcher.executor import Handle
+from rftd.workers.launcher.executor import NO_WORKER, Handle, OpeningExecutor
 
 WORLDS: dict[str, Callable[[Path], LauncherWorld]] = {"local": LocalWorld, "slow": SlowWorld}
 
@@ -67,3 +68,31 @@ def test_the_next_launcher_takes_over_what_still_lives(
     world.until(lambda: adopted.exit_code() is not None)
     late = world.another().adopt(order, announced)
     world.until(lambda: late is None or late.exit_code() is not None)
+
+
+def test_the_next_local_launcher_finds_what_has_not_joined_yet(tmp_path: Path) -> None:
+    """By the mark of its place, with the id of its order; that of another daemon's folder is no business of this."""
+    world = LocalWorld(tmp_path)
+    order = order_of(tmp_path)
+    handle = world.executor.start(order)
+    try:
+        world.until(lambda: handle.pid is not None)
+        nobody = order_of(tmp_path, "explorer", 0)
+        unknown = msgspec.structs.replace(order, worker=NO_WORKER)
+        later = world.another()
+        assert isinstance(later, OpeningExecutor)
+        world.until(lambda: later.opening([unknown, nobody]) == [order])
+        (tmp_path / "other").mkdir()
+        elsewhere = LocalWorld(tmp_path / "other").executor
+        assert isinstance(elsewhere, OpeningExecutor)
+        assert elsewhere.opening([unknown]) == []
+        adopted = later.adopt_opening(order)
+        assert adopted is not None
+        assert (adopted.pid, adopted.exit_code()) == (handle.pid, None)
+        adopted.kill()
+        world.until(lambda: adopted.exit_code() is not None)
+        assert later.adopt_opening(order) is None
+        assert later.opening([unknown]) == []
+    finally:
+        handle.kill()
+        world.until(lambda: handle.exit_code() is not None)

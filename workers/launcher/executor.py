@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 from uuid import UUID
 
 import msgspec
@@ -106,4 +107,17 @@ class Executor(Protocol):
 
         To be asked for when the workers themselves have ended.
         """
+        ...
+
+
+@runtime_checkable
+class OpeningExecutor(Protocol):
+    """A launcher that finds workers which an earlier daemon ordered and which have not joined: they open an engine."""
+
+    def opening(self, orders: Sequence[WorkerOrder]) -> list[WorkerOrder]:
+        """Those of the orders in whose place one worker is, joined or not, each with that worker's id. Blocks."""
+        ...
+
+    def adopt_opening(self, order: WorkerOrder) -> Handle | None:
+        """The worker that `opening` found, if it still lives; else None. Never blocks."""
         ...

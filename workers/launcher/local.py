@@ -26,7 +26,7 @@ from rftd.workers.devices.discovery import VISIBLE, find_host, installed_package
 from rftd.workers.devices.host import Host
 from rftd.workers.launcher.allotment import Allotment
 from rftd.workers.launcher.executor import Handle, WorkerOrder
-from rftd.workers.launcher.leftovers import MARK, lives
+from rftd.workers.launcher.leftovers import MARK, lives, visible
 from rftd.workers.launcher.place import UNKNOWN, Place, Spawn, ended_with
 from rftd.workers.membership import this_process
 
@@ -234,6 +234,8 @@ class LocalExecutor:
         """The newest worker of each place, by its mark."""
         self._declined: set[UUID] = set()
         """Workers that live and that somebody else runs."""
+        self._opening: dict[UUID, psutil.Process] = {}
+        """Workers of an earlier daemon, found by their marks."""
         self._allotment = Allotment(self._lives_in)
 
     def host(self) -> Host:
@@ -291,17 +293,36 @@ class LocalExecutor:
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         if not self._here.sees(started):
             return None
-        place = self._place(order)
         process = _process_of(started)
         if process is None:
             return None
-        environ = _environ_of(process)
-        if _is_rays(environ.get(MARK, "")):
+        if _is_rays(_environ_of(process).get(MARK, "")):
             # Not taken over by its pid: whoever ended it so would leave what Ray keeps for it reserved for ever.
             self._declined.add(started.worker)
             return DeclinedProcess()
+        return self._adopted(order, process)
+
+    def opening(self, orders: Sequence[WorkerOrder]) -> list[WorkerOrder]:
+        wanted = {self._place(order).mark: order for order in orders}
+        found: dict[str, list[tuple[UUID, psutil.Process]]] = {}
+        for seen in visible():
+            # The first process of its session is the worker; the others are what it started.
+            first = seen.mark in wanted and seen.session == seen.process.pid
+            if first and (worker := _ordered_as(seen.process)) is not None:
+                found.setdefault(seen.mark, []).append((worker, seen.process))
+        # Of two in one place one is to end, and which one nobody can tell: both do, before the next one starts.
+        alone = {mark: workers[0] for mark, workers in found.items() if len(workers) == 1}
+        self._opening = dict(alone.values())
+        return [msgspec.structs.replace(wanted[mark], worker=worker) for mark, (worker, _) in alone.items()]
+
+    def adopt_opening(self, order: WorkerOrder) -> Handle | None:
+        process = self._opening.get(order.worker)
+        return self._adopted(order, process) if process is not None and lives(process) else None
+
+    def _adopted(self, order: WorkerOrder, process: psutil.Process) -> AdoptedProcess:
+        place = self._place(order)
         if order.devices:
-            self._allotment.note(place.mark, environ.get(VISIBLE, ""))
+            self._allotment.note(place.mark, _environ_of(process).get(VISIBLE, ""))
         worker = self._workers[place.mark] = AdoptedProcess(place, process)
         return worker
 
@@ -327,6 +348,15 @@ def _process_of(started: WorkerStarted) -> psutil.Process | None:
     except psutil.Error:
         return None
     return process if same and lives(process) else None
+
+
+def _ordered_as(process: psutil.Process) -> UUID | None:
+    """The id in the order of a worker, from its command line; None for another process."""
+    try:
+        words = process.cmdline()
+        return UUID(words[words.index("--worker") + 1])
+    except (psutil.Error, ValueError, IndexError):
+        return None
 
 
 def _environ_of(process: psutil.Process) -> dict[str, str]:

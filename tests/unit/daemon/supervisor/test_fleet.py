@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -92,12 +93,28 @@ class Processes:
         return [each for each in self.started if each.order.role == role]
 
 
+class Found(Processes):
+    """An executor that finds an explorer of an earlier daemon, which has not joined."""
+
+    def __init__(self, explorer: UUID) -> None:
+        super().__init__()
+        self.explorer = explorer
+        self.adopted: list[Process] = []
+
+    def opening(self, orders: Sequence[WorkerOrder]) -> list[WorkerOrder]:
+        return [msgspec.structs.replace(each, worker=self.explorer) for each in orders if each.role == "explorer"]
+
+    def adopt_opening(self, order: WorkerOrder) -> Handle | None:
+        self.adopted.append(Process(77, order))
+        return self.adopted[-1]
+
+
 class Harbour:
     """A fleet of one trainer and one explorer, on a clock of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: Processes | None = None) -> None:
         self.desk = Desk()
-        self.clock, self.processes = ManualClock(), Processes()
+        self.clock, self.processes = ManualClock(), processes or Processes()
         spec = self.desk.state.spine.spec
         assert spec is not None
         self.liveness = Liveness(1e9)
@@ -126,6 +143,31 @@ class Harbour:
         self.clock.advance(delay_s)
         self.liveness.tick(self.clock.monotonic_s())
         return self.fleet.tend()
+
+
+async def test_a_worker_that_has_not_joined_is_taken_over_and_has_its_time_anew() -> None:
+    """None is started beside it; one that was declared lost is none to take over."""
+    found = Found(UUID(int=5))
+    harbour = Harbour(found)
+    await harbour.fleet.take_up_opening()
+    await harbour.after(0.0)
+    assert found.of("explorer") == []
+    [explorer] = found.adopted
+    assert explorer.order.worker == UUID(int=5)
+    assert [each.pid for each in harbour.fleet.processes() if each.role == "explorer"] == [77]
+    await harbour.after(START_S / 2)
+    harbour.join(explorer)
+    harbour.join(found.of("trainer")[0])
+    await harbour.after(START_S)
+    assert not explorer.killed
+
+    lost = Found(UUID(int=6))
+    harbour = Harbour(lost)
+    harbour.desk.put(WorkerLost(worker=UUID(int=6), role="explorer", slot=0, reason="silent"), key=UUID(int=6))
+    await harbour.fleet.take_up_opening()
+    await harbour.after(0.0)
+    assert lost.adopted == []
+    assert len(lost.of("explorer")) == 1
 
 
 async def test_a_process_that_does_not_join_is_killed_and_started_anew() -> None:
