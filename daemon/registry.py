@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -19,6 +20,7 @@ from rftd.streams.effective import ruling_if_ours
 from rftd.streams.envelope import Head, Position, Record
 from rftd.streams.events import experiment
 from rftd.streams.events.experiment import HeadRef
+from rftd.streams.events.signal import SignalLost, SignalRegained
 from rftd.streams.events.step import GenerationStarted
 from rftd.streams.feed import Feed
 from rftd.streams.fencing import FenceView
@@ -29,6 +31,9 @@ from rftd.streams.log import EventLog, start_of
 from rftd.streams.naming import Named, choose
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import Partition
+
+_KNOWN: Final = frozenset({"fence", "generation.started", "signal.lost", "signal.regained"})
+"""Types that are read beside life events; whoever asks why an experiment has failed is told what was lost before."""
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -195,7 +200,7 @@ class Registry:
         known = self.entries.get(head.experiment)
         if known is not None and isinstance(event, experiment.Fence) and event.heads:
             known.fence = event.heads
-        if not _is_life(head) and not isinstance(event, GenerationStarted):
+        if not _is_life(head) and not isinstance(event, GenerationStarted | SignalLost | SignalRegained):
             return
         if isinstance(event, experiment.ExperimentSubmitted) and head.experiment not in self.entries:
             self.entries[head.experiment] = Entry(
@@ -220,9 +225,9 @@ def _is_life(head: Head) -> bool:
 
 
 def _matters(head: Head) -> bool:
-    """True for life events, for fences, for trainers that began, and for what commands became."""
+    """True for life events, for fences, for trainers that began, for signals, and for what commands became."""
     command = head.correlation is not None and head.type in VERBS
-    known = _is_life(head) or head.type in ("fence", "generation.started")
+    known = _is_life(head) or head.type in _KNOWN
     return head.experiment is not None and (known or command)
 
 

@@ -1,6 +1,6 @@
 """False alarms of the learning signal: `rftd demo` with many seeds, which all learn, so no signal is lost in any.
 
-Run: python -P tests/bench/signal_alarms.py [--seeds 1 2 3 ...]
+Run: python -P tests/bench/signal_alarms.py [--seeds 1 2 3 ...] [--grpo-steps N, of a shorter demo, and --bar of it]
 A batch in which every answer is right is told as `solved`: it is counted by itself, and no alarm.
 """
 
@@ -45,9 +45,11 @@ async def losses(folder: Path) -> list[SignalLost]:
     return found
 
 
-def run(seed: int, folder: Path) -> dict[str, float]:
+def run(seed: int, folder: Path, *, grpo_steps: int, bar: float) -> dict[str, float]:
     """One demo; its figures."""
     command = [sys.executable, "-P", "-m", "rftd.daemon", "demo", "--seed", str(seed), "--folder", str(folder)]
+    command += ["--bar", str(bar)]
+    command += ["-s", f"buffer.total_steps={grpo_steps}"] if grpo_steps else []
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
     outcome = msgspec.json.decode((folder / "outcome.json").read_bytes(), type=DemoOutcome)
     causes = Counter(each.cause for each in asyncio.run(losses(folder / "data")))
@@ -66,10 +68,13 @@ def run(seed: int, folder: Path) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(1, 21)))
+    parser.add_argument("--grpo-steps", type=int, default=0, help="0: as many as the demo has")
+    parser.add_argument("--bar", type=float, default=0.4, help="the rise of held-out accuracy that each has to make")
+    given = parser.parse_args()
     runs = []
-    for seed in parser.parse_args().seeds:
+    for seed in given.seeds:
         with tempfile.TemporaryDirectory() as folder:
-            runs.append(run(seed, Path(folder) / "demo"))
+            runs.append(run(seed, Path(folder) / "demo", grpo_steps=given.grpo_steps, bar=given.bar))
             print(msgspec.json.encode(runs[-1]).decode(), file=sys.stderr, flush=True)
     alarms = sum(each["false_alarms"] for each in runs)
     tell({"runs": runs, "seeds": len(runs), "false_alarms": alarms})

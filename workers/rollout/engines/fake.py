@@ -44,6 +44,8 @@ class FakeArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The tokens of a response per second of its latency, as white space before the answer; 0: the answer alone."""
     hang: bool = False
     """No request is ever answered."""
+    silent: bool = False
+    """Every answer is empty: its end alone."""
 
 
 class FakeRolloutEngine:
@@ -127,6 +129,8 @@ class FakeRolloutEngine:
     def _answer(self, request: GenerationRequest) -> str:
         # Of the seed and the version alone, never of the order of requests: a replay must draw the same answers.
         random = np.random.default_rng([request.sampling.seed % 2**63, max(0, self._version[0])])
+        if self._args.silent:
+            return ""
         known = _SUM.search(self._tokenizer.decode(request.prompt))
         skilled = random.random() < self._args.skill + self._args.gain * max(0, self._version[0])
         if known and (skilled or request.sampling.temperature == 0):
