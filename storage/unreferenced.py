@@ -233,7 +233,8 @@ def _remove_folder(path: Path) -> None:
         # Renamed first: whoever opens weights finds all of them or none, and who has opened them reads on.
         gone = path.with_name(f".{path.name}.gone")
         shutil.rmtree(gone, ignore_errors=True)
-        path = path.rename(gone)
+        with contextlib.suppress(OSError):  # somebody else removed it, or may not rename it here
+            path = path.rename(gone)
         faults.point("garbage.after_rename")
     shutil.rmtree(path, ignore_errors=True)
 

@@ -97,7 +97,7 @@ async def export_experiment(
                 where=named.spine.archive.path,
                 fix=f"that file is an export already; or bring its files back first: rftd restore {spec.name}",
             )
-        files = await asyncio.to_thread(lambda: add_files(archive, choose(named, checkpoints, notes)))
+        files = await asyncio.to_thread(lambda: add_files(archive, choose(named, checkpoints, notes), notes))
         if named.spine.forked is not None:
             notes.append(f"a fork: {await _name_of(log, named.spine.forked.parent)} must be imported before it")
         manifest = ExportManifest(

@@ -89,11 +89,20 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
             yield Chosen(kind="weights", folder=folder, path=path.relative_to(folder).as_posix())
 
 
-def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen]) -> tuple[FilePart, ...]:
-    """Copies the files into the export. Raises LogCorruptError for an artifact that does not fit its name. Blocks."""
-    parts = []
-    for number, file in enumerate(chosen):
-        member = archive.copy(f"files/{number:06d}", file.folder / file.path)
+def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen], notes: list[str]) -> tuple[FilePart, ...]:
+    """Copies the files into the export. Raises LogCorruptError for an artifact that does not fit its name. Blocks.
+
+    Weights that were removed meanwhile are left out and told in `notes`: whoever goes on makes them again.
+    """
+    parts: list[FilePart] = []
+    for file in chosen:
+        try:
+            member = archive.copy(f"files/{len(parts):06d}", file.folder / file.path)
+        except FileNotFoundError:
+            if file.kind != "weights":
+                raise
+            notes.append(f"{file.folder / file.path} left out: it was removed meanwhile")
+            continue
         if file.kind == "artifact" and member.sha256 != file.path[3:]:
             raise LogCorruptError(
                 "an artifact does not match its name",

@@ -10,8 +10,10 @@ import pytest
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.verbs.verify import files_of
 from rftd.ops.logs import logger
+from rftd.storage.portable.files import Chosen, add_files
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.folds.spine import Status
+from rftd.streams.portable.container import ArchiveWriter
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.outside import Outside, SeenOutside
 
@@ -58,3 +60,16 @@ async def test_they_are_looked_at_until_the_end_also_if_that_comes_meanwhile(
     assert list(file.parents[1].glob("*")) == []
     assert (await verify(log, look=files_of)).clean
     await log.close()
+
+
+def test_weights_that_go_while_they_are_exported_are_left_out(tmp_path: Path) -> None:
+    there, gone = (Chosen(kind="weights", folder=tmp_path, path=name) for name in ("there", "gone"))
+    (tmp_path / "there").write_bytes(b"weights")
+    notes: list[str] = []
+    with ArchiveWriter(tmp_path / "x.rftd") as archive:
+        parts = add_files(archive, [gone, there], notes)
+        assert [(part.path, part.member.name) for part in parts] == [("there", "files/000000")]
+        assert notes == [f"{tmp_path / 'gone'} left out: it was removed meanwhile"]
+        checkpoint = Chosen(kind="checkpoint", folder=tmp_path, path="gone")
+        with pytest.raises(FileNotFoundError):
+            add_files(archive, [checkpoint], notes)

@@ -168,7 +168,7 @@ async def test_what_stays_of_a_cancelled_run_loads_and_is_kept_once(tmp_path: Pa
         assert taken_up.checkpoint is not None
     archive = tmp_path / "x.rftd"
     await export_experiment(log, run.state.experiment, archive, release="1", clock=clock, checkpoints="all")
-    Path(spec.job_dir).rename(tmp_path / "gone")
+    (tmp_path / "job").rename(tmp_path / "gone")
     elsewhere = await SqliteLog.open(tmp_path / "elsewhere")
     await import_experiment(elsewhere, archive, home=tmp_path / "home", clock=clock)
     again_there = {path.stat().st_ino for path in (tmp_path / "home").rglob("reference.safetensors")}

@@ -151,7 +151,8 @@ class VerlTrainerEngine:
         if hf:
             saving.write_hf_folder(actor / "huggingface", tensors, self._base)
         else:
-            saving.write_weights(actor, tensors, parse(self._trainer.engine_args).save_strategy, self._base)
+            strategy = parse(self._trainer.engine_args).save_strategy
+            saving.write_weights(actor, tensors, strategy, self._base, module=self._policy.module)
         if self._learner is not None:
             self._learner.write(folder)
         # Last: a folder without trainer_state.json is no checkpoint that `load` would take.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -40,16 +40,17 @@ def write(folder: Path, kind: str, tensors: Mapping[str, Tensor], strategy: Save
     save_shards(folder, kind, tensors, in_turn=strategy in _IN_TURN)
 
 
-def write_weights(actor: Path, tensors: Mapping[str, Tensor], strategy: SaveStrategy, base: Path) -> None:
-    """Writes the weights, whole if one rank has them all, and all that a model's folder has beside them."""
+def write_weights(
+    actor: Path, tensors: Mapping[str, Tensor], strategy: SaveStrategy, base: Path, *, module: Any
+) -> None:
+    """Writes the weights, whole if one rank has them all, and all that the folder of `module` has beside them."""
     if dist.get_world_size() == 1:
         saving.write_file(actor / "model.safetensors", dict(one_by_one(tensors)))
     else:
         write(actor, "model", tensors, strategy)
     if dist.get_rank() == 0:
-        # As the outline of the base has it: the model that trains has classes of FSDP's.
-        outline = outlined_model(base, dtype=torch.float32)
-        write_description(outline.config, actor, base, architecture=type(outline).__name__)
+        # The model that trains has classes of FSDP's, which are named after those of transformers.
+        write_description(module.config, actor, base, architecture=type(module).__name__.removeprefix("FSDP"))
 
 
 def write_hf_folder(folder: Path, tensors: Mapping[str, Tensor], base: Path) -> None:
