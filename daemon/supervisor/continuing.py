@@ -27,8 +27,13 @@ from rftd.streams.topics import partition_of
 
 def earlier(entries: Iterable[Entry], spec: ExperimentSpec) -> list[Entry]:
     """The experiments of the specification's folder and their continuations, oldest first; none if it wants none."""
-    if spec.half != "both" or not _continues(spec):
+    if spec.half != "both" or not _continues(spec) or is_bench(spec):
         return []
+    return of_folder(entries, spec)
+
+
+def of_folder(entries: Iterable[Entry], spec: ExperimentSpec) -> list[Entry]:
+    """The experiments of the specification's folder and their continuations, oldest first."""
     beside = re.compile(re.escape(spec.job_dir) + r"_\d{14}(-\d+)?")
     found = [
         entry
@@ -58,6 +63,11 @@ async def continued(
     spec = continued_spec(spec, shared)
     spec = _warned(spec, f"continue_from_checkpoint: goes on from step {at_step} of {parent.name}, in {spec.job_dir}")
     return spec, msgspec.structs.replace(shared.forked, evaluated=evaluated(spec, shared))
+
+
+def is_bench(spec: ExperimentSpec) -> bool:
+    """True if it measures a model, and trains nothing."""
+    return len(spec.stages) == 1 and spec.stages[0].kind == "explore" and spec.stages[0].taskset is None
 
 
 def stamped(name: str, now_ns: int) -> str:

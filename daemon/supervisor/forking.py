@@ -68,7 +68,7 @@ def forked_spec(
     event = shared.forked
     assert history is not None
     _same_stages(spec, history, event)
-    _same_base(spec, history)
+    check_same_base(spec, history)
     stages = tuple(
         # Finished stages are taken from the recorded history, never from the overrides: the shared events were
         # decided under that specification and are folded under it again.
@@ -93,7 +93,7 @@ def continued_spec(spec: ExperimentSpec, shared: SharedHistory) -> ExperimentSpe
     event = shared.forked
     assert history is not None
     _same_stages(spec, history, event)
-    _same_base(spec, history)
+    check_same_base(spec, history)
     settled = tuple(
         msgspec.structs.replace(old, folder=new.folder)
         for old, new in zip(history.stages[: event.stage], spec.stages, strict=False)
@@ -166,7 +166,8 @@ def _same_stages(spec: ExperimentSpec, history: ExperimentSpec, event: Experimen
         )
 
 
-def _same_base(spec: ExperimentSpec, history: ExperimentSpec) -> None:
+def check_same_base(spec: ExperimentSpec, history: ExperimentSpec) -> None:
+    """Raises ConfigError if another model, or another trainer engine, began the history."""
     old = history.stages[0]
     new = spec.stages[0]
     if new.model.path != old.model.path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,8 @@ import msgspec
 
 from rftd.daemon.operations import Accepted
 from rftd.daemon.registry import Entry
-from rftd.daemon.supervisor.continuing import continued, earlier, stamped
+from rftd.daemon.supervisor.benching import Measured, bench_of, checkpoints_to_measure
+from rftd.daemon.supervisor.continuing import continued, earlier, is_bench, stamped
 from rftd.daemon.supervisor.forking import check_parent, check_payloads, evaluated, forked_spec, lineage_note, moved
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
@@ -86,6 +87,9 @@ class Intake:
         spec = within_reach(spec, self._roles)
         if spec.half != "both" and self._half(spec, None) in self._entries:
             return spec
+        if is_bench(spec) and (measured := await self._measured(spec)):
+            benches = [await self._bench(each, spec) for each in measured]
+            return _telling(benches[-1][0], [bench.name for bench, _ in benches])
         # Nothing is tidied: what a crash left in the folder of a removed experiment goes when somebody submits.
         spec, _ = await self._begun(spec, tidy=False)
         self._room()
@@ -94,6 +98,8 @@ class Intake:
     async def submit(self, spec: ExperimentSpec, *, key: UUID, id: UUID) -> Accepted:
         """See `Operations.submit`; `spec` has passed the preflight, and the event gets this id."""
         spec = within_reach(spec, self._roles)
+        if is_bench(spec) and (measured := await self._measured(spec)):
+            return await self._submit_benches(measured, spec, key=key, id=id)
         experiment = self._half(spec, id) if spec.half != "both" else made_by(key)
         known = self._entries.get(experiment)
         forked: life.ExperimentForked | None = None
@@ -118,6 +124,53 @@ class Intake:
         if spec.half != "both":
             await self._check_half(experiment, spec)
         return Accepted(experiment=experiment, name=spec.name, event=id, position=position, warnings=spec.warnings)
+
+    async def _measured(self, spec: ExperimentSpec) -> list[Measured]:
+        """The checkpoints that a bench is of; none if it is of a model. Raises ConflictError."""
+        measured = await checkpoints_to_measure(self._log, self._entries.values(), spec)
+        self._room(len(measured))
+        return measured
+
+    async def _bench(
+        self, measured: Measured, spec: ExperimentSpec
+    ) -> tuple[ExperimentSpec, life.ExperimentForked | None]:
+        name = self._free_name(measured.name(spec.name), Path(spec.job_dir).parent)
+        return await bench_of(self._log, measured, spec, name)
+
+    async def _submit_benches(
+        self, measured: Sequence[Measured], spec: ExperimentSpec, *, key: UUID, id: UUID
+    ) -> Accepted:
+        """Takes in a bench for each checkpoint, in their order. The answer is that of the last one, which has the key.
+
+        Cut off in between and sent again, it finds those that are there under keys that follow from its own.
+        """
+        names: list[str] = []
+        keys = [*(derive(key, "bench", each.step) for each in measured[:-1]), key]
+        for each, own in zip(measured, keys, strict=True):
+            experiment = made_by(own)
+            known = self._entries.get(experiment)
+            if known is None:
+                bench, forked = await self._bench(each, spec)
+                # The last one is what the daemon answers with, so it names them all.
+                bench = _telling(bench, [*names, bench.name]) if own == key else bench
+            else:
+                bench = known.spec
+                forked = known.spine.forked
+            names.append(bench.name)
+            event = id if own == key else derive(experiment, "submit")
+            drafts = [
+                self._writer.draft(
+                    life.ExperimentSubmitted(spec=bench), experiment=experiment, id=event, correlation=own
+                )
+            ]
+            if forked is not None:
+                fork = derive(experiment, "fork")
+                drafts.append(self._writer.draft(forked, experiment=experiment, id=fork, correlation=own))
+            faults.point("submission.before_append")
+            position = (await append_when_space(self._log, drafts, clock=self._clock))[0]
+            if known is None or known.status is Status.SUBMITTED:
+                await self._accept(experiment, bench.warnings)
+        return Accepted(experiment=experiment, name=bench.name, event=id, position=position, warnings=bench.warnings)
 
     def _half(self, spec: ExperimentSpec, event: UUID | None) -> UUID:
         """The experiment that this is a half of: one that lives, else a new one; that of the event, if it is there.
@@ -280,10 +333,19 @@ class Intake:
         name = self._free_name(stamped(spec.name, self._clock.now_ns()), Path(spec.job_dir).parent)
         return moved(spec, name, str(Path(spec.job_dir).with_name(name)))
 
-    def _room(self) -> None:
+    def _room(self, new: int = 1) -> None:
+        """Raises ConflictError if so many more cannot wait."""
         queued = sum(1 for entry in self._entries.values() if entry.status is Status.QUEUED)
-        if queued >= limits.QUEUED_EXPERIMENTS:
+        if queued + new > limits.QUEUED_EXPERIMENTS:
             raise ConflictError(f"{queued} experiments wait already", fix="cancel some of them")
+
+
+def _telling(bench: ExperimentSpec, names: Sequence[str]) -> ExperimentSpec:
+    """The last bench of several, with a warning that names them all."""
+    if len(names) == 1:
+        return bench
+    said = f"mode bench measures {len(names)} checkpoints, each in an experiment of its own: {', '.join(names)}"
+    return msgspec.structs.replace(bench, warnings=(*bench.warnings, said))
 
 
 def made_by(key: UUID) -> UUID:

@@ -9,14 +9,19 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
-from synthetic.daemon.fork_desk import ForkDesk
+from synthetic.daemon.fork_desk import EXPERIMENT, ForkDesk
 from synthetic.until import until
 
+from rftd.daemon.config.loading import load_text
+from rftd.ops import faults
+from rftd.ops.errors import ConflictError
 from rftd.streams.codec import decode
 from rftd.streams.envelope import Record
 from rftd.streams.events.experience import EvalScored
+from rftd.streams.events.experiment import ExperimentSubmitted
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
@@ -116,6 +121,11 @@ async def scores(log: EventLog) -> list[EvalScored]:
     return [event for event in await events(log) if isinstance(event, EvalScored)]
 
 
+async def checksums(desk: ForkDesk, experiment: UUID) -> dict[int, str]:
+    """The checksum of the weights of each step."""
+    return {step: done.checksum for step, done in (await desk.record(experiment)).surviving().items()}
+
+
 async def test_a_model_is_measured_and_nothing_is_trained(desk: ForkDesk, fake_world) -> None:
     async with desk.open() as supervisor:
         experiment = await desk.submit(supervisor, *BENCH)
@@ -125,6 +135,70 @@ async def test_a_model_is_measured_and_nothing_is_trained(desk: ForkDesk, fake_w
     (scored,) = await scores(desk.log)
     assert len(scored.rewards) == 12
     assert (await fake_world.verified(desk.log)).clean
+
+
+async def test_every_checkpoint_of_an_experiment_is_measured_in_order(desk: ForkDesk, fake_world) -> None:
+    async with desk.open() as supervisor:
+        trained = await desk.submit(supervisor, "stages.1.buffer.total_steps=2", "explorer.eval_on_startup=false")
+        last = await desk.hand_in(supervisor, *BENCH)
+        await desk.completed(last)
+        newest = await desk.submit(supervisor, *BENCH, "explorer.bench_on_latest_checkpoint=true")
+    submitted = [record for record in await records(desk.log) if decode(record).head.type == "experiment.submitted"]
+    ids = {decode(each).event.spec.name: decode(each).head.experiment for each in submitted}
+    by_time = sorted(submitted, key=lambda record: decode(record).head.time_ns)
+    assert [decode(each).event.spec.name for each in by_time] == [
+        "sums",
+        *(f"sums_bench_{step}" for step in (0, 2, 4, 6)),
+        "sums_bench_6-2",
+    ]
+    assert (ids["sums_bench_6"], ids["sums_bench_6-2"]) == (last, newest)
+    base = min((await desk.state(trained)).weights.published.items())[1].step_checksum
+    made = {0: base} | await checksums(desk, trained)
+    for id, step in [(ids[f"sums_bench_{step}"], step) for step in (0, 2, 4, 6)] + [(newest, 6)]:
+        state = await desk.completed(id)
+        answers = [
+            record.event
+            for record in map(decode, await records(desk.log))
+            if isinstance(record.event, EvalCompleted) and record.head.experiment == id
+        ]
+        assert [(each.version, each.rows) for each in answers] == [(step, 12)]
+        published = [event for (version, _), event in state.weights.published.items() if version == step]
+        assert {event.step_checksum for event in published} == {made[step]}
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
+
+
+async def test_benches_that_were_cut_off_in_between_are_taken_in_once(
+    desk: ForkDesk, ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended: list[str] = []
+
+    def dies_once(name: str) -> None:
+        if name == "submission.before_append":
+            appended.append(name)
+            if len(appended) == 3:
+                raise OSError("the daemon dies here")
+
+    async with desk.open() as supervisor:
+        nothing = (*BENCH, "explorer.bench_on_latest_checkpoint=true")
+        with pytest.raises(ConflictError, match="has no checkpoint of an experiment in this log"):
+            await desk.hand_in(supervisor, *nothing)
+        await desk.submit(supervisor, "stages.1.buffer.total_steps=2")
+        config = load_text(EXPERIMENT, "test.yaml", overrides=BENCH, environ={}, cwd=desk.folder).config
+        spec = await supervisor.check(config)
+        assert spec.warnings[-1].endswith("sums_bench_0, sums_bench_2, sums_bench_4, sums_bench_6")
+        key = ids.new()
+        monkeypatch.setattr(faults, "point", dies_once)
+        with pytest.raises(OSError, match="dies here"):
+            await supervisor.submit(config, request_id=key)
+        accepted = await supervisor.submit(config, request_id=key)
+        again = await supervisor.submit(config, request_id=key)
+        assert (again.experiment, accepted.name) == (accepted.experiment, "sums_bench_6")
+        await desk.completed(accepted.experiment)
+    found = [decode(record) for record in await records(desk.log)]
+    names = [each.event.spec.name for each in found if isinstance(each.event, ExperimentSubmitted)]
+    assert sorted(set(names)) == ["sums", *(f"sums_bench_{step}" for step in (0, 2, 4, 6))]
+    assert len({each.head.experiment for each in found if isinstance(each.event, ExperimentSubmitted)}) == 5
 
 
 async def test_a_service_is_measured_and_its_key_stays_out_of_the_log(

@@ -38,7 +38,7 @@ def explorer_section(stage: StageSpec, written: Mapping[str, Any]) -> dict[str, 
             _auxiliary(each, given)
             for each, given in zip(stage.auxiliary, written.get("auxiliary_models") or [], strict=False)
         ],
-        **_evaluations(stage),
+        **_evaluations(stage, written),
         "eval_engine": spec.eval_engine,
         "collect_only": stage.kind == "explore" and (stage.taskset is not None),
         "over_rollout": {
@@ -68,9 +68,11 @@ def explorer_section(stage: StageSpec, written: Mapping[str, Any]) -> dict[str, 
     return section
 
 
-def _evaluations(stage: StageSpec) -> dict[str, Any]:
-    if stage.kind == "explore":  # its mode says when
-        return {}
+def _evaluations(stage: StageSpec, written: Mapping[str, Any]) -> dict[str, Any]:
+    if stage.kind == "explore":  # its mode says when, and the daemon of which weights
+        names = {"eval_on_startup": True, "bench_on_latest_checkpoint": False}
+        measured = stage.taskset is None and stage.rollout.engine != SERVICE
+        return {name: written.get(name, default) for name, default in names.items()} if measured else {}
     return {"eval_interval": stage.eval_interval, "eval_on_startup": stage.eval_on_startup}
 
 

@@ -132,11 +132,19 @@ RULES: Final = (
         _of("buffer.explorer_input", "taskset", "tasksets"), _measures, "mode bench answers eval_tasksets, and no other"
     ),
     IdleRule(
-        _of(
-            "explorer", "eval_interval", "eval_on_startup", "over_rollout", "straggler_reissue", "max_inflight_batches"
-        ),
+        _of("explorer", "eval_interval", "over_rollout", "straggler_reissue", "max_inflight_batches"),
         _measures,
         "mode bench answers each task of eval_tasksets once, and waits for it",
+    ),
+    IdleRule(
+        _of("explorer", "bench_on_latest_checkpoint"),
+        lambda given, _stage: given.mode != BENCH,
+        "checkpoints are measured with mode bench alone",
+    ),
+    IdleRule(
+        _of("explorer", "bench_on_latest_checkpoint", "eval_on_startup"),
+        lambda given, _stage: given.mode == BENCH and of_service(given),
+        "a service answers, which has no checkpoints",
     ),
     IdleRule(
         _of("trainer"),

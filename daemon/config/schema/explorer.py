@@ -18,6 +18,7 @@ from rftd.daemon.config.schema.section import (
     Tokens,
     Upstream,
     Url,
+    acts_later,
     checked,
     harmless,
     refused,
@@ -247,9 +248,8 @@ class Explorer(Section):
     """Evaluate every so many steps, rounded down to a synchronisation; 0 = only at both ends."""
     eval_on_startup: bool = True
     """Evaluate the base model as well."""
-    bench_on_latest_checkpoint: bool = refused(
-        False, why="mode bench answers with model.model_path", fix="leave it out, and write a checkpoint's folder there"
-    )
+    bench_on_latest_checkpoint: bool = acts_later(False, why="the daemon chooses the checkpoints that are measured")
+    """With mode bench, of an experiment in the folder: True measures its newest checkpoint alone, False each one."""
     proxy_port: Natural = 8010
     """The port that clients find with `mode: serve`; 0 takes any that is free."""
     listen_address: Annotated[str, Upstream("Trinity-RFT's is `0.0.0.0`, every interface.")] = "127.0.0.1"
