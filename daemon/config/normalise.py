@@ -44,6 +44,8 @@ def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
 
 
 RENAMES: Final = _renames()
+_RESUME: Final[FieldPath] = ("trainer", "trainer_config", "trainer", "resume_mode")
+_CONTINUE: Final[FieldPath] = ("continue_from_checkpoint",)
 
 
 def current_name(path: FieldPath) -> FieldPath:
@@ -69,8 +71,23 @@ def normalise(tree: dict[str, Any], source: SourceMap) -> tuple[dict[str, Any], 
     issues: list[Issue] = []
     notes: list[str] = []
     for old, _ in RENAMES:
-        _each(tree, old, (), lambda parent, here: _move(tree, parent, here, source, issues, notes))
+        _each(tree, old, (), lambda parent, here: _move(tree, parent, here, current_name(here), source, issues, notes))
+    _each(tree, _RESUME, (), lambda parent, here: _resume(tree, parent, here, source, issues, notes))
     return tree, issues, notes
+
+
+def _resume(
+    tree: dict[str, Any],
+    parent: dict[str, Any],
+    here: FieldPath,
+    source: SourceMap,
+    issues: list[Issue],
+    notes: list[str],
+) -> None:
+    """Moves veRL's word for a new start to its place; its other words stay for the check of the tree."""
+    if parent[str(here[-1])] == "disable":
+        parent[str(here[-1])] = False
+        _move(tree, parent, here, _CONTINUE, source, issues, notes)
 
 
 def _each(node: Any, pattern: FieldPath, path: FieldPath, act: Callable[[dict[str, Any], FieldPath], None]) -> None:
@@ -95,13 +112,13 @@ def _move(
     tree: dict[str, Any],
     parent: dict[str, Any],
     here: FieldPath,
+    target: FieldPath,
     source: SourceMap,
     issues: list[Issue],
     notes: list[str],
 ) -> None:
     name = str(here[-1])
     value = parent[name]
-    target = current_name(here)
     section: Any = tree
     for part in target[:-1]:
         if isinstance(section, dict) and section.get(part) is None:

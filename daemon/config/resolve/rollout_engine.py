@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from rftd.daemon.config.field_path import FieldPath, show
-from rftd.daemon.config.issue import FieldError, Notes, UnknownField, Unsupported, WrongValue
+from rftd.daemon.config.issue import FieldError, Issue, Notes, UnknownField, Unsupported, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct
 from rftd.daemon.config.resolve.bench import check_external
 from rftd.daemon.config.resolve.gpu_shares import parallel_of, shares_of
@@ -53,7 +53,9 @@ def check_arguments(engine: str, arguments: dict[str, Any], path: FieldPath, not
     if engine == "vllm":
         nested = arguments.get("vllm")
         for name, why, fix in not_given(nested) if isinstance(nested, dict) else ():
-            notes.wrong((*path, "vllm", name), why, fix, _kind(name))
+            kind_of_error = _kind(name)
+            at_key = kind_of_error is UnknownField
+            notes.issues.append(Issue((*path, "vllm", name), why, fix, kind_of_error, at_key=at_key))
         beside = list(misplaced(arguments, kind.__struct_fields__))
         for name, why, fix in beside:
             notes.wrong((*path, name), why, fix, _kind(name))

@@ -56,7 +56,7 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
         engine = "torch"
     else:
         check_engine(trainer_engines.ENGINES, engine, _GUIDES, ("trainer", "trainer_type"), notes)
-    check_tree(given.trainer_config or {}, engine, notes)
+    check_tree(experiment, engine, notes)
     check_strategies(given, engine, notes)
     args, lifted = lifted_counts(given.engine_args, ("threads",), TRAINER_ARGS, notes)
     ulysses = max(given.ulysses_sequence_parallel_size, 1)

@@ -7,9 +7,20 @@ from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Issue, Notes, UnknownField, Unsupported, WrongValue
+from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.daemon.config.verl.key import VerlKey
-from rftd.daemon.config.verl.table import canonical, engine_arguments, find, is_section, keys_in, meant, read_elsewhere
+from rftd.daemon.config.verl.own_words import in_own_words
+from rftd.daemon.config.verl.table import (
+    canonical,
+    engine_arguments,
+    find,
+    is_section,
+    keys_in,
+    meant,
+    read_elsewhere,
+    takes_no_mapping,
+)
 from rftd.workers.devices.host import Host
 
 _CONFIG: Final[FieldPath] = ("trainer", "trainer_config")
@@ -41,13 +52,14 @@ _GONE: Final = "leave it out: the sections are actor_rollout_ref, critic and tra
 _ON_GPUS: Final = ("param_offload", "optimizer_offload", "ref_param_offload", "activation_offload")
 
 
-def check_tree(config: Mapping[str, Any], engine: str, notes: Notes) -> None:
+def check_tree(experiment: Experiment, engine: str, notes: Notes) -> None:
     """Says of each key of the tree what becomes of it with this engine, unless it acts.
 
     A key that veRL does not have, and a value of another type, are errors; so is what would change what is learned or
-    sampled and has a place of its own here, or none. The rest is named in a warning. A value that is veRL's default
-    asks for nothing.
+    sampled and has a place of its own here, or none. The rest is named in a warning. A value that the field here has
+    as well asks for nothing, nor does veRL's default, unless the field here says something else: then a warning does.
     """
+    config = experiment.trainer.trainer_config or {}
     for written, path, value in _leaves(config):
         name = ".".join(map(str, path))
         where = (*_CONFIG, *written)
@@ -65,8 +77,14 @@ def check_tree(config: Mapping[str, Any], engine: str, notes: Notes) -> None:
         wants = key.wrong(value) if known else None
         if wants:
             notes.wrong(where, f"is {value!r}", f"write {wants}", WrongValue)
-        elif not (path in _ELSEWHERE or (path in _TREE and engine == "verl") or _asks_nothing(key, known, value)):
+            continue
+        if path in _ELSEWHERE or (path in _TREE and engine == "verl"):
+            continue
+        ours = in_own_words(experiment, key) if known else None
+        if not _asks_nothing(key, known, value) and (ours is None or value != ours):
             _idle_key(key, where, value, engine, notes)
+        elif value is not None and ours is not None and value != ours:
+            notes.warn(f"{show(where)} has no effect: {key.target} says {ours!r} in veRL's words")
 
 
 def _known_beside(name: str) -> str:
@@ -138,15 +156,20 @@ def _leaves(node: Mapping[str, Any]) -> Iterator[tuple[FieldPath, FieldPath, Any
     A file may leave the level `actor_rollout_ref` out.
     """
     for path, value in _values(node, ()):
-        yield path, (("actor_rollout_ref", *path) if path[0] in _UNWRAPPED else path), value
+        yield path, _wrapped(path), value
+
+
+def _wrapped(path: FieldPath) -> FieldPath:
+    return ("actor_rollout_ref", *path) if path[0] in _UNWRAPPED else path
 
 
 def _values(node: Mapping[str, Any], above: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
     for key, value in node.items():
-        if isinstance(value, Mapping):
-            yield from _values(value, (*above, key))
+        path = (*above, key)
+        if isinstance(value, Mapping) and not takes_no_mapping(".".join(map(str, _wrapped(path)))):
+            yield from _values(value, path)
         else:
-            yield (*above, key), value
+            yield path, value
 
 
 def _take(given: dict[str, tuple[FieldPath, Any]], name: str, where: FieldPath, value: Any, notes: Notes) -> None:

@@ -4,6 +4,7 @@
     guide_keys.py  the rows of the alignment guide
     other_keys.py  keys that veRL has beside them
     table.py       rows by name, and the name that was meant
+    own_words.py   a key's value as the fields of an experiment have it
 
 An import, in the order of the work:
 

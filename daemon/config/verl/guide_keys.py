@@ -14,6 +14,7 @@ _ENGINE: Final = "explorer.rollout_model"
 _EVAL: Final = "buffer.explorer_input.eval_tasksets[i]"
 _TRAIN: Final = "buffer.explorer_input.tasksets[i]"
 _WITH_POLICY: Final = "the critic is held as the policy is"
+_FORK: Final = "from a step of one's choice: rftd fork NAME --at-step STEP"
 _SERVED: Final = "the reward model is served beside the explorers, and is no part of the trainer"
 
 ALGORITHM: Final = (
@@ -120,8 +121,8 @@ TRAINER: Final = (
     rule("trainer.total_training_steps", "count", None, "buffer.total_steps", "wins over total_epochs"),
     rule("trainer.critic_warmup", "int", 0, "trainer.critic_warmup", "in steps", read=True),
     field("trainer.val_before_train", "bool", True, "explorer.eval_on_startup"),
-    rule("trainer.resume_mode", "text", "auto", "continue_from_checkpoint", "disable is false"),
-    rule("trainer.resume_from_path", "text", None, "continue_from_checkpoint"),
+    rule("trainer.resume_mode", "text", "auto", "continue_from_checkpoint", f"disable is false; {_FORK}"),
+    rule("trainer.resume_from_path", "text", None, "continue_from_checkpoint", _FORK),
 )
 GUIDE: Final[tuple[VerlKey, ...]] = (*ALGORITHM, *DATA, *ACTOR, *ROLLOUT, *CRITIC, *REWARD_MODEL, *TRAINER)
 """Every key of the guide's tables and of its two examples."""

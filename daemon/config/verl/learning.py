@@ -222,7 +222,8 @@ def _put_trainer(draft: ExperimentDraft, interval: int) -> None:
         else:
             draft.drop(name, "checkpoints hold all that a restart needs")
     kept = "trainer.max_actor_ckpt_to_keep"
-    draft.put_given("trainer.max_checkpoints_to_keep", kept)
+    if draft.given(kept):
+        draft.put("trainer.max_checkpoints_to_keep", max(0, draft.number(kept)), kept)
     newest = "trainer.remove_previous_ckpt_in_save"
     if draft.flag(newest):
         draft.put("trainer.max_checkpoints_to_keep", 1, newest)

@@ -352,7 +352,7 @@ REWARD: Final = (
 )
 TRAINER: Final = (
     field("trainer.balance_batch", "bool", True, "trainer.balance_batch"),
-    rule("trainer.max_actor_ckpt_to_keep", "count", None, "trainer.max_checkpoints_to_keep", read=True),
+    rule("trainer.max_actor_ckpt_to_keep", "int", None, "trainer.max_checkpoints_to_keep", read=True),
     rule("trainer.remove_previous_ckpt_in_save", "bool", False, "trainer.max_checkpoints_to_keep", "true is 1"),
     rule("trainer.val_only", "bool", False, "mode", "bench"),
     person("trainer.default_hdfs_dir", "checkpoints are in folders of this machine"),

@@ -61,6 +61,12 @@ def is_section(name: str) -> bool:
     return any(known.startswith(f"{canonical(name)}.") for known in _EXACT)
 
 
+def takes_no_mapping(name: str) -> bool:
+    """True of a known key whose value is no mapping."""
+    row = _EXACT.get(canonical(name))
+    return row is not None and row.kind != "any" and not is_section(name)
+
+
 def keys_in(section: str) -> list[str]:
     """The last words of the keys that are known in a section."""
     section = canonical(section)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
-import yaml
 from pydantic.fields import FieldInfo
 from synthetic.daemon.config_fields import schema_fields, with_field
+from synthetic.daemon.config_mutations import Mutation, MutationScore, batched, misspelt
 
-from rftd.daemon.config.field_path import FieldPath, show
-from rftd.daemon.config.issue import ConfigErrors
-from rftd.daemon.config.loading import load_text
+from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.resolve.algorithm import STRATEGIES
-from rftd.daemon.config.verl.table import TABLE
-from rftd.ops import limits
-from rftd.ops.errors import ConfigError, UsageError
+from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
 from rftd.workers.control.policies.priorities import PRIORITIES
@@ -57,127 +50,28 @@ _PARTS: Final[tuple[tuple[FieldPath, str, Plugins[Any]], ...]] = (
 """Fields that name one of ours, the fields of its arguments, and its registry."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Mutation:
-    """One thing that is wrong with a file."""
-
-    path: FieldPath
-    value: Any
-    meant: str = ""
-    """The right name, of a misspelt one."""
-
-
-def _misspelt(name: str) -> str:
-    """The name without a letter of its middle."""
-    return name[: len(name) // 2] + name[len(name) // 2 + 1 :]
-
-
-def _place(text: str, path: FieldPath, *, at_key: bool) -> str:
-    """Line and column of a field, as PyYAML itself reads the text."""
-    node = yaml.compose(text, Loader=yaml.CSafeLoader)
-    mark = node.start_mark
-    for part in path:
-        if isinstance(part, int):
-            node = node.value[part]
-            mark = node.start_mark
-        else:
-            key, node = next(pair for pair in node.value if pair[0].value == part)
-            mark = key.start_mark if at_key else node.start_mark
-    return f"{mark.line + 1}:{mark.column + 1}"
-
-
-@dataclass(slots=True)
-class _Score:
-    """What came of all mutations."""
-
-    made: int = 0
-    names: int = 0
-    accepted: list[str] = field(default_factory=list)
-    unplaced: list[str] = field(default_factory=list)
-    unsuggested: list[str] = field(default_factory=list)
-
-    def add(self, base: dict[str, Any], mutations: Iterable[_Mutation]) -> None:
-        """Loads one file with all of these mutations, for errors come at once."""
-        mutations = list(mutations)
-        if not mutations:
-            return
-        tree = base
-        for each in mutations:
-            tree = with_field(tree, each.path, each.value)
-        text = yaml.safe_dump(tree, sort_keys=False)
-        try:
-            load_text(text, "exp.yaml", environ={}, cwd=Path("/w"))
-            errors: tuple[ConfigError, ...] = ()
-        except ConfigErrors as found:
-            errors = found.errors
-        for each in mutations:
-            self._judge(text, each, errors)
-
-    def _judge(self, text: str, mutation: _Mutation, errors: tuple[ConfigError, ...]) -> None:
-        self.made += 1
-        name = show(mutation.path)
-        mine = [error for error in errors if error.field == name]
-        if not mine:
-            self.accepted.append(f"{name}: {mutation.value!r}")
-            return
-        place = _place(text, mutation.path, at_key=bool(mutation.meant))
-        if not any(error.where == f"exp.yaml:{place}" for error in mine):
-            self.unplaced.append(f"{name} at {place}: {mine[0].where}")
-        if mutation.meant:
-            self.names += 1
-            if not any(mutation.meant in (error.fix or "") for error in mine):
-                self.unsuggested.append(f"{name}: {mine[0].fix}")
-
-    def miss(self, base: dict[str, Any], paths: Iterable[FieldPath]) -> None:
-        """Loads one file without each of these fields, which must be named at the section where it is missing."""
-        for path in paths:
-            tree = copy.deepcopy(base)
-            section: Any = tree
-            for part in path[:-1]:
-                section = section[part]
-            section.pop(path[-1], None)
-            text = yaml.safe_dump(tree, sort_keys=False)
-            try:
-                load_text(text, "exp.yaml", environ={}, cwd=Path("/w"))
-                errors: tuple[UsageError, ...] = ()
-            except ConfigErrors as found:
-                errors = found.errors
-            self.made += 1
-            mine = [error for error in errors if error.field == show(path)]
-            if not mine:
-                self.accepted.append(f"{show(path)} is missing: {[str(error) for error in errors]}")
-            elif not any(error.where and error.where.startswith("exp.yaml:") for error in mine):
-                self.unplaced.append(f"{show(path)} is missing: {mine[0].where}")
-
-    def check(self) -> None:
-        """Holds the score against what is promised."""
-        assert self.accepted == []
-        assert len(self.unplaced) <= 0.01 * self.made, self.unplaced
-        assert len(self.unsuggested) <= 0.05 * self.names, self.unsuggested
-
-
 def test_every_field_of_the_schema_misspelt_or_wrong_is_named_at_its_place() -> None:
-    score = _Score()
+    score = MutationScore()
     known = {each.name for each in schema_fields()}
-    names: list[_Mutation] = []
-    values: list[_Mutation] = []
+    names: list[Mutation] = []
+    values: list[Mutation] = []
     for each in schema_fields():
         if each.kind:
             continue  # of policies and corrections, whose sections follow from their kind
         path = tuple("sft" if part == "NAME" else part for part in each.path)
-        wrong = _misspelt(each.name)
+        wrong = misspelt(each.name)
         if wrong not in known and len(wrong) > 1:
-            names.append(_Mutation((*path[:-1], wrong), 1, meant=each.name))
-        values += [_Mutation(path, value) for value in _wrong_values(each.info)]
+            names.append(Mutation((*path[:-1], wrong), 1, meant=each.name))
+        values += [Mutation(path, value) for value in _wrong_values(each.info)]
     for mutations in (names, values):
-        for chunk in _chunks(mutations):
+        for chunk in batched(mutations):
             score.add(_BASE, chunk)
     assert score.made > 700
     score.check()
 
 
 def test_every_field_of_a_policy_or_a_correction_misspelt_or_wrong_is_named_at_its_place() -> None:
-    score = _Score()
+    score = MutationScore()
     corrections: FieldPath = ("algorithm", "rollout_correction", "corrections")
     fields = [each for each in schema_fields() if each.kind]
     for kind in dict.fromkeys((each.path[0], each.kind) for each in fields):
@@ -189,9 +83,9 @@ def test_every_field_of_a_policy_or_a_correction_misspelt_or_wrong_is_named_at_i
         for each in required:
             base = with_field(base, each.path, _some(each.info.annotation))
         assert section in (("policy",), (*corrections, 0))
-        wrong = {_misspelt(each.name): each.name for each in mine if len(each.name) > 3}
-        names = [_Mutation((*section, one), 1, meant=name) for one, name in wrong.items() if one not in known]
-        for chunk in _chunks([_Mutation(each.path, value) for each in mine for value in _wrong_values(each.info)]):
+        wrong = {misspelt(each.name): each.name for each in mine if len(each.name) > 3}
+        names = [Mutation((*section, one), 1, meant=name) for one, name in wrong.items() if one not in known]
+        for chunk in batched([Mutation(each.path, value) for each in mine for value in _wrong_values(each.info)]):
             score.add(base, chunk)
         score.add(base, names)
         score.miss(base, [each.path for each in required])
@@ -199,43 +93,28 @@ def test_every_field_of_a_policy_or_a_correction_misspelt_or_wrong_is_named_at_i
     score.check()
 
 
-def test_every_key_of_verl_misspelt_is_named_at_its_place() -> None:
-    score = _Score()
-    names = {key.name for key in TABLE if not key.name.endswith(".*")}
-    words = {word for name in names for word in name.split(".")}
-    for name in sorted(names):
-        section, last = name.rsplit(".", 1) if "." in name else ("", name)
-        wrong = _misspelt(last)
-        if len(last) < 5 or wrong in words or not section:
-            continue
-        path = ("trainer", "trainer_config", *section.split("."), wrong)
-        score.add(_BASE, [_Mutation(path, 1, meant=last)])
-    assert score.made > 100
-    score.check()
-
-
 def test_every_argument_of_a_selector_misspelt_is_named_at_its_place() -> None:
-    score = _Score()
+    score = MutationScore()
     for name in ("lamb", "target_reward", "do_sample"):
-        path = (*_TASKSET, "data_selector", "kwargs", _misspelt(name))
-        score.add(_BASE, [_Mutation(path, 1, meant=name)])
+        path = (*_TASKSET, "data_selector", "kwargs", misspelt(name))
+        score.add(_BASE, [Mutation(path, 1, meant=name)])
     score.check()
 
 
 def test_every_argument_of_a_monitor_misspelt_or_of_another_type_is_named_at_its_place() -> None:
-    score = _Score()
+    score = MutationScore()
     args: FieldPath = ("monitor", "monitor_args")
     for monitor, names in {"wandb": ("base_url", "api_key"), "mlflow": ("uri", "username", "password")}.items():
         base = with_field(_BASE, ("monitor", "monitor_type"), monitor)
-        score.add(base, [_Mutation((*args, _misspelt(name)), {"env": "X"}, meant=name) for name in names])
-        score.add(base, [_Mutation((*args, name), ["wrong"]) for name in names if name not in ("api_key", "password")])
-    score.add(_BASE, [_Mutation((*args, "usernme"), "x", meant="username")])
+        score.add(base, [Mutation((*args, misspelt(name)), {"env": "X"}, meant=name) for name in names])
+        score.add(base, [Mutation((*args, name), ["wrong"]) for name in names if name not in ("api_key", "password")])
+    score.add(_BASE, [Mutation((*args, "usernme"), "x", meant="username")])
     assert score.made == 9
     score.check()
 
 
 def test_every_required_field_that_is_missing_is_named() -> None:
-    score = _Score()
+    score = MutationScore()
     for each in schema_fields():
         if each.kind or not each.info.is_required():
             continue
@@ -263,17 +142,6 @@ def test_a_field_of_two_types_has_one_error(errors: Callable[..., list[str]]) ->
     assert "rollout_correction.rollout_is_threshold: expected a number or text, got a list" in text
 
 
-def _chunks(mutations: list[_Mutation]) -> Iterator[list[_Mutation]]:
-    """As many at a time as are reported, and none within the value of another."""
-    chunk: dict[FieldPath, _Mutation] = {}
-    for each in mutations:
-        if each.path in chunk or len(chunk) == limits.CONFIG_ERRORS // 2:
-            yield list(chunk.values())
-            chunk = {}
-        chunk[each.path] = each
-    yield list(chunk.values())
-
-
 def _wrong_values(info: FieldInfo) -> Iterator[Any]:
     """A value of another type, and one beyond each bound."""
     kinds = list(_kinds(info.annotation))
@@ -299,7 +167,7 @@ def _kinds(annotation: Any) -> Iterator[Any]:
 
 
 def test_every_argument_misspelt_or_of_another_type_is_named_at_its_place() -> None:
-    score = _Score()
+    score = MutationScore()
     for path, args, plugins in _PARTS:
         for name in plugins.ours():
             try:
@@ -330,15 +198,15 @@ def test_every_argument_misspelt_or_of_another_type_is_named_at_its_place() -> N
 
 
 def _all_wrong(
-    score: _Score, base: Mapping[str, Any], path: FieldPath, kind: type[msgspec.Struct], taken: set[str]
+    score: MutationScore, base: Mapping[str, Any], path: FieldPath, kind: type[msgspec.Struct], taken: set[str]
 ) -> None:
-    wrong = {_misspelt(name): name for name in kind.__struct_fields__ if len(name) > 3}
-    names = [_Mutation((*path, each), 1, meant=name) for each, name in wrong.items() if each not in taken]
+    wrong = {misspelt(name): name for name in kind.__struct_fields__ if len(name) > 3}
+    names = [Mutation((*path, each), 1, meant=name) for each, name in wrong.items() if each not in taken]
     typed = [each.name for each in msgspec.structs.fields(kind) if not _takes_any(each.type)]
     score.add(dict(base), names)
-    score.add(dict(base), [_Mutation((*path, name), [["wrong"]]) for name in typed])
+    score.add(dict(base), [Mutation((*path, name), [["wrong"]]) for name in typed])
     for name, value in _beyond(kind):
-        score.add(dict(base), [_Mutation((*path, name), value)])
+        score.add(dict(base), [Mutation((*path, name), value)])
 
 
 def _beyond(kind: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:

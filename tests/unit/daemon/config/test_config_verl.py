@@ -113,7 +113,7 @@ PPO = "algorithm={algorithm_type: ppo}"
         (f"{ACTOR}.checkpoint.save_contents=[model, hf_model]", "write trainer.save_hf_checkpoint"),
         ("trainer.trainer_config.actor_rollout_ref.rollout.temperature=0.5", "write model.temperature"),
         ("trainer.trainer_config.data.train_batch_size=5", "write synchronizer.sync_interval"),
-        ("trainer.trainer_config.trainer.resume_mode=disable", "write continue_from_checkpoint (disable is false)"),
+        ("trainer.trainer_config.trainer.resume_mode=resume_path", "rftd fork NAME --at-step STEP"),
         ("trainer.trainer_config.trainer.resume_from_path=/x", "write continue_from_checkpoint"),
         (
             "trainer.trainer_config.trainer.remove_previous_ckpt_in_save=true",
@@ -156,6 +156,38 @@ def test_what_changes_nothing_that_is_learned_is_named_with_the_reason(load: Loa
     place = override.partition("=")[0]
     said = [text for text in load(overrides=[override]).spec.warnings if text.startswith(f"{place} has no effect: ")]
     assert [why in text for text in said] == [True]
+
+
+def test_a_new_start_in_verls_word_is_continue_from_checkpoint(load: Load, errors: Errors) -> None:
+    disable = "trainer.trainer_config.trainer.resume_mode=disable"
+    assert load(overrides=[disable]).config["continue_from_checkpoint"] is False
+    assert load(overrides=[disable, "continue_from_checkpoint=false"]).config["continue_from_checkpoint"] is False
+    (text,) = errors(overrides=[disable, "continue_from_checkpoint=true"])
+    assert "keep continue_from_checkpoint only" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "default", "ours", "value"),
+    [
+        ("trainer.resume_mode", "auto", "continue_from_checkpoint=false", "'disable'"),
+        ("actor_rollout_ref.rollout.n", "1", "algorithm.repeat_times=8", "8"),
+        ("actor_rollout_ref.actor.grad_clip", "1.0", "trainer.grad_clip=0.5", "0.5"),
+        ("actor_rollout_ref.actor.use_kl_loss", "false", "algorithm.kl_loss_fn=k2", "True"),
+        ("trainer.total_epochs", "30", "buffer.total_epochs=3", "3"),
+    ],
+)
+def test_a_default_of_verl_that_another_field_contradicts_is_named(
+    load: Load, key: str, default: str, ours: str, value: str
+) -> None:
+    written = f"trainer.trainer_config.{key}"
+    said = [text for text in load(overrides=[f"{written}={default}", ours]).spec.warnings if text.startswith(written)]
+    assert said == [f"{written} has no effect: {ours.partition('=')[0]} says {value} in veRL's words"]
+
+
+def test_a_key_of_verl_that_says_what_the_field_says_asks_for_nothing(load: Load) -> None:
+    ours = ["algorithm.optimizer.lr=2e-5", "algorithm.repeat_times=6"]
+    same = "trainer.trainer_config.actor_rollout_ref={actor: {optim: {lr: 2.0e-5}}, rollout: {n: 6}}"
+    assert load(overrides=[*ours, same]).spec.warnings == load(overrides=ours).spec.warnings
 
 
 def test_a_tree_of_defaults_asks_for_nothing(load: Load) -> None:
