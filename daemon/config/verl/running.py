@@ -219,8 +219,8 @@ class GpuSplit(NamedTuple):
 def split_gpus(nodes: int, per_node: int, *, each: int, beside: int) -> GpuSplit | None:
     """A quarter of the GPUs for explorers, as much for a reward model, the rest for the trainer. None if it cannot be.
 
-    One engine takes `each` GPUs, one of the reward model `beside` (0: there is none). Beyond one node the trainer needs
-    whole nodes: explorers get what would be left over.
+    One engine takes `each` GPUs, one of the reward model `beside` (0: there is none). The trainer is on one node:
+    explorers get what it cannot have.
     """
     total = nodes * per_node
     quarter = total // 4
@@ -230,7 +230,7 @@ def split_gpus(nodes: int, per_node: int, *, each: int, beside: int) -> GpuSplit
         left = total - engines * each - others * beside
         if left < 1:
             return None
-        if left <= per_node or left % per_node == 0:
+        if left <= per_node:
             return GpuSplit(engines, others, left)
         engines += 1
 

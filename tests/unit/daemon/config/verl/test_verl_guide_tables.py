@@ -190,8 +190,8 @@ def test_the_reward_model_is_an_auxiliary_model(fields: Fields) -> None:
     ("nodes", "per_node", "each", "beside", "expected"),
     [
         *((1, 8, 1, 1, (2, 2, 4)), (1, 8, 2, 0, (1, 0, 6)), (1, 2, 1, 0, (1, 0, 1)), (1, 4, 2, 0, (1, 0, 2))),
-        # Beyond one node the trainer has whole nodes.
-        *((2, 8, 2, 0, (4, 0, 8)), (4, 8, 4, 0, (2, 0, 24)), (2, 8, 2, 4, (2, 1, 8))),
+        # A trainer on more than one node would be refused.
+        *((2, 8, 2, 0, (4, 0, 8)), (4, 8, 4, 0, (6, 0, 8)), (2, 8, 2, 4, (2, 1, 8)), (2, 8, 4, 0, (2, 0, 8))),
         *((1, 2, 2, 0, None), (1, 1, 1, 0, None), (1, 8, 4, 4, None)),
     ],
 )
