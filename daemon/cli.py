@@ -60,8 +60,8 @@ VERBS: Final = {
     "import-verl": Verb(f"{_HERE}.import_verl:command", "Write the experiment file that does what a veRL run does."),
     "sim": Verb(f"{_HERE}.sim:sim_group", "Forecast the throughput and staleness of an experiment before running it."),
     "doctor": Verb(
-        f"{_HERE}.installation:doctor",
-        "Check this machine, the data folder and the daemon; each finding comes with a fix.",
+        f"{_HERE}.doctor:command",
+        "Check this machine, its daemon and an experiment file; each finding has a fix.",
     ),
     "verify": Verb(f"{_HERE}.verify:command", "Check a log against the rules, with or without a daemon."),
     "replay": Verb(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import httpx
 import msgspec
@@ -20,8 +21,9 @@ from rftd.daemon.views.route import STREAM, CommandRoute, ReadRoute, url_of
 from rftd.daemon.views.wire import from_wire, to_wire
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
-from rftd.ops.decoding import UNREADABLE
+from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, UsageError, WaitTimeoutError
+from rftd.ops.health import Verdict
 from rftd.ops.ids import SystemIds
 
 if TYPE_CHECKING:
@@ -47,6 +49,14 @@ class Answer(Generic[R]):
     def plain(self) -> Any:
         """The whole answer as JSON, for output in a machine-readable form."""
         return self._plain
+
+
+class Readiness(NamedTuple):
+    """The answer of a daemon to the question whether it is ready."""
+
+    verdict: Verdict
+    clock_s: float | None
+    """The daemon's clock when it answered, in seconds since 1970 and to the second; None if it does not say."""
 
 
 class Client:
@@ -98,10 +108,25 @@ class Client:
         request = self._http.build_request("POST", path, content=msgspec.json.encode(body), headers=headers)
         return self._ask(request, command.answer)
 
-    def readiness(self) -> tuple[bool, str]:
-        """True if the daemon is ready, and the text of its answer. Raises UnreachableError."""
-        answer = self._send(self._http.build_request("GET", "/readyz"))
-        return answer.status_code == 200, answer.text.strip()
+    def readiness(self) -> Readiness:
+        """The daemon's verdict on itself, for which no token is needed. Raises UnreachableError."""
+        answer = self._send(self._http.build_request("GET", "/readyz", params={"verbose": "1"}))
+        try:
+            verdict = json_decoder(Verdict).decode(answer.content)
+        except UNREADABLE as error:
+            raise stranger(answer.status_code, self.url) from error
+        try:
+            clock_s = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+        except ValueError:
+            clock_s = None
+        return Readiness(verdict, clock_s)
+
+    def metrics(self) -> str:
+        """The daemon's metrics, as Prometheus reads them. Raises UnreachableError, and UsageError for a wrong token."""
+        answer = self._send(self._http.build_request("GET", "/metrics"))
+        if answer.status_code >= 400:
+            raise error_of(answer.status_code, answer.content, self.url)
+        return answer.text
 
     def pages(self, name: str, *, after: str | None = None) -> Iterator[Answer[ExperimentPage]]:
         """The page of an experiment whenever it changed, until the experiment has ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from rftd.daemon.log_option import SHARED
 from rftd.ops.errors import RftdError
 from rftd.ops.health import Diagnosis
 from rftd.streams.backends.backend import LogUrl, backend_of
@@ -13,9 +14,10 @@ _TIMEOUT_S: Final = 60.0
 
 
 def check_log(url: LogUrl | None) -> list[Diagnosis]:
-    """Findings of the backend of a log that lies elsewhere."""
+    """The findings of the backend of a log that lies elsewhere; of the embedded one, when it acknowledges."""
     if url is None or not url.text:
-        return []
+        what = "embedded, one copy: a record is synced to this machine's disk before it is acknowledged"
+        return [Diagnosis("durability", "ok", what, f"for copies on several machines: rftd serve {SHARED}")]
     try:
         return asyncio.run(backend_of(url).diagnose(url.text))
     except RftdError as error:
@@ -38,10 +40,10 @@ def check_postgres(url: str | None) -> list[Diagnosis]:
     except Exception as error:  # the driver's errors have many classes; their text names no password
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
         return [Diagnosis("postgres", "fail", reason, "check address, user and PGPASSWORD")]
-    return [Diagnosis("postgres", "ok", what)]
+    return [what]
 
 
-async def _ask(url: str) -> str:
+async def _ask(url: str) -> Diagnosis:
     from sqlalchemy import text
 
     from rftd.storage.database import open_database
@@ -53,6 +55,7 @@ async def _ask(url: str) -> str:
             may = await connection.scalar(text("SELECT has_schema_privilege(current_schema(), 'CREATE')"))
     finally:
         await engine.dispose()
-    return f"PostgreSQL {version}" + (
-        "; this user may not create tables: GRANT CREATE ON SCHEMA public" if may is False else ""
-    )
+    if may is False:
+        fix = "GRANT CREATE ON SCHEMA public TO that user"
+        return Diagnosis("postgres", "fail", f"PostgreSQL {version}: this user may not create tables", fix)
+    return Diagnosis("postgres", "ok", f"PostgreSQL {version}")

@@ -1,34 +1,113 @@
-"""Checks of the daemon that should be there: its port, its readiness, what its folder says of it."""
+"""Checks of the daemon that should be there: its port, its readiness, its token, its clock, its metrics."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Final
 
 from rftd.daemon.client.address import ENDPOINT_FILE
-from rftd.daemon.client.client import Client
+from rftd.daemon.client.client import Client, Readiness, nobody_listens
 from rftd.daemon.settings import Settings
 from rftd.daemon.views.version import version as read_version
-from rftd.ops.errors import RftdError
-from rftd.ops.health import Diagnosis
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError, UnreachableError, UsageError, WaitTimeoutError
+from rftd.ops.health import Diagnosis, Finding
+from rftd.ops.releases import release_of
+
+_TIMEOUT_S: Final = 5.0
+SKEW_S: Final = 10.0
+"""Clocks that differ by more show times of events and leases that confuse people; nothing is decided by them."""
+_VARIABLE: Final = "RFTD_TOKEN"
+_REFUSED: Final = "RFTD-API-001"
 
 
-def check_daemon(settings: Settings) -> list[Diagnosis]:
-    """Checks that a daemon answers; if none does, that its port is free."""
-    with Client(replace(settings, timeout_s=min(settings.timeout_s, 5.0))) as client:
+def check_daemon(settings: Settings, environ: Mapping[str, str], clock: Clock) -> list[Diagnosis]:
+    """Checks that a daemon answers, is ready and takes the token; if nobody answers, that its port is free.
+
+    Raises UsageError for an address that is none.
+    """
+    try:
+        client = Client(replace(settings, timeout_s=min(settings.timeout_s, _TIMEOUT_S)), environ)
+    except UsageError as error:
+        if error.field != _VARIABLE:
+            raise
+        return [Diagnosis("token", "fail", f"{_VARIABLE}: {error.what}", error.fix or "")]
+    with client:
         try:
-            version = client.ask(read_version).value.version
-            ready, text = client.readiness()
-        except RftdError as error:
-            away = Diagnosis("daemon", "warn", f"none answers at {client.url}: {error.what}", "start it: rftd serve")
-            return [away, _port(client.url)]
-    if not ready:
-        return [Diagnosis("daemon", "fail", f"{client.url} is not ready: {text}", "see the daemon's log")]
-    return [Diagnosis("daemon", "ok", f"{client.url} is ready (rftd {version})")]
+            readiness = client.readiness()
+        except (UnreachableError, WaitTimeoutError) as error:
+            return list(_away(client.url, error))
+        return [
+            *_of_readiness(client.url, readiness.verdict.checks, ok=readiness.verdict.ok),
+            *_of_clock(client.url, readiness, clock),
+            *(_of_what_it_serves(client, environ) if readiness.verdict.ok else ()),
+        ]
+
+
+def _away(url: str, error: RftdError) -> Iterator[Diagnosis]:
+    """The findings where no daemon answers: it is not started, or another program has its port."""
+    if nobody_listens(error):
+        yield Diagnosis("daemon", "warn", f"none answers at {url}: {error.what}", "start it: rftd serve")
+        yield Diagnosis("port", "ok", f"nobody listens at {url}")
+        return
+    if isinstance(error, WaitTimeoutError):
+        what = f"somebody listens at {url} and gives no answer: {error.what}"
+        yield Diagnosis("daemon", "fail", what, "see the daemon's log; one that hangs may be ended at any time")
+        return
+    other = "give rftd serve another --port, or name the daemon's address with --server"
+    yield Diagnosis("port", "fail", f"another program listens at {url}: {error.what}", other)
+
+
+def _of_readiness(url: str, checks: tuple[Finding, ...], *, ok: bool) -> Iterator[Diagnosis]:
+    if ok:
+        yield Diagnosis("daemon", "ok", f"{url} is ready")
+    for check in checks:
+        reason, _, fix = check.reason.partition("; fix: ")
+        if not check.ok:
+            waits = "it is not ready" if check.name == "daemon" else f"it is not ready and waits for its {check.name}"
+            yield Diagnosis("daemon", "fail", f"{url} answers: {waits}: {reason}", fix or "see the daemon's log")
+        elif reason:
+            yield Diagnosis("daemon", "warn", f"{url} says of its {check.name}: {reason}", fix)
+
+
+def _of_clock(url: str, readiness: Readiness, clock: Clock) -> Iterator[Diagnosis]:
+    """The finding of the daemon's clock, which may be another machine's."""
+    if readiness.clock_s is None:
+        return
+    ahead_s = readiness.clock_s - clock.now_ns() / 1e9
+    if abs(ahead_s) > SKEW_S:
+        way = "ahead of" if ahead_s > 0 else "behind"
+        what = f"the daemon at {url} is {abs(ahead_s):.0f} s {way} this machine's clock"
+        yield Diagnosis("clock", "warn", what, "let both follow one time server (timedatectl set-ntp true)")
+
+
+def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
+    """The findings of a daemon that is ready: its token, its release, its metrics."""
+    try:
+        release = client.ask(read_version).value.version
+        metrics = client.metrics()
+    except RftdError as error:
+        if error.code == _REFUSED:
+            given = environ.get(_VARIABLE)
+            had = f"refuses the token in {_VARIABLE}" if given else f"asks for a token, and {_VARIABLE} is not set"
+            fix = f"export {_VARIABLE} with the token that rftd serve was started with"
+            yield Diagnosis("token", "fail", f"the daemon at {client.url} {had}", fix)
+        else:
+            yield Diagnosis("daemon", "fail", f"{client.url} fails: {error.what}", error.fix or "see the daemon's log")
+        return
+    asks = f"the token in {_VARIABLE} is not refused" if environ.get(_VARIABLE) else "none is asked for"
+    yield Diagnosis("token", "ok", asks)
+    mine = release_of("rftd")
+    if release != mine:
+        what = f"the daemon is of release {release}, and this program of {mine}"
+        yield Diagnosis("release", "warn", what, "install one release for both")
+    series = sum(1 for line in metrics.splitlines() if line.startswith("rftd_"))
+    told = "with the token as its bearer token" if environ.get(_VARIABLE) else "without a token"
+    yield Diagnosis("monitor", "ok", f"{client.url}/metrics has {series} series for Prometheus, {told}")
 
 
 def check_endpoint(folder: Path) -> list[Diagnosis]:
@@ -43,20 +122,8 @@ def check_endpoint(folder: Path) -> list[Diagnosis]:
     try:
         # Signal 0 reaches nobody: the kernel only says whether the process exists.
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return [Diagnosis("endpoint", "warn", f"{path} names process {pid}, which is gone", "start it: rftd serve")]
     except PermissionError:
         pass  # alive, another user's
     return [Diagnosis("endpoint", "ok", f"process {pid} is alive")]
-
-
-def _port(url: str) -> Diagnosis:
-    parts = urlsplit(url)
-    host = parts.hostname or "127.0.0.1"
-    port = parts.port or 7070
-    try:
-        with socket.create_connection((host, port), timeout=1.0):
-            pass
-    except OSError:
-        return Diagnosis("port", "ok", f"{port} is free")
-    return Diagnosis("port", "fail", f"another program listens on {host}:{port}", "give rftd serve another --port")

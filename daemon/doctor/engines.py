@@ -1,10 +1,18 @@
-"""The devices of this machine, and which engines can run on them. Nothing heavy is imported."""
+"""The devices of this machine, and which engines can run on them. Nothing heavy is imported.
+
+Only beside a GPU is torch asked, in a process of its own, whether it sees it: a driver may list what torch cannot use.
+"""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal, NamedTuple
+from urllib.parse import urlsplit
 
+from rftd.daemon.client.address import somebody_listens
 from rftd.ops.health import Diagnosis
 from rftd.workers.devices.engine_build import RAY, NoBuild, how_to_install, vllm_build
 from rftd.workers.devices.host import Device, Host
@@ -12,6 +20,12 @@ from rftd.workers.tinker.access import KEYS
 
 _GIB = 1024**3
 TINKER: Final = "tinker"
+_ASK_TORCH: Final = (
+    "import json, torch; n = torch.cuda.device_count() if torch.cuda.is_available() else 0; "
+    "print(json.dumps({'count': n, 'torch': torch.__version__, 'cuda': torch.version.cuda}))"
+)
+_ASK_TIMEOUT_S: Final = 120.0
+_RAY_TIMEOUT_S: Final = 5.0
 
 
 def check_devices(host: Host) -> list[Diagnosis]:
@@ -47,14 +61,88 @@ def check_tinker(host: Host, environ: Mapping[str, str]) -> list[Diagnosis]:
     return [Diagnosis(check, "ok", f"tinker {version} can train and generate; {key}")]
 
 
-def check_ray(host: Host) -> list[Diagnosis]:
-    """The finding whether this daemon can place workers on a Ray cluster; no cluster is asked for."""
+class SeenGpus(NamedTuple):
+    """The answer of torch to the question which GPUs it sees, or why there is none."""
+
+    number: int
+    why: str
+
+
+def check_gpus(host: Host, seen: SeenGpus | None = None) -> list[Diagnosis]:
+    """One finding for each engine that is installed: whether it sees the GPUs that workers are given; none without."""
+    if not host.gpus:
+        return []
+    # vLLM's CUDA build and verl compute through the torch of the same environment.
+    seen = seen or ask_torch()
+    build = vllm_build(host)
+    found = [_seen("torch", host, seen)]
+    if not isinstance(build, NoBuild):
+        ours = seen if build.device == "cuda" else SeenGpus(0, f"{build.package} is the CPU build")
+        found.append(_seen("vllm", host, ours))
+    if "verl" in host.packages:
+        found.append(_seen("verl", host, seen))
+    return found
+
+
+def ask_torch() -> SeenGpus:
+    """The GPUs that torch sees, asked in a process of its own: this one is not to hold any."""
+    command = [sys.executable, "-P", "-c", _ASK_TORCH]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return SeenGpus(0, f"torch did not say within {_ASK_TIMEOUT_S:g} s")
+    try:
+        told = json.loads(done.stdout)
+        number = int(told["count"])
+    except (ValueError, KeyError, TypeError):
+        lines = done.stderr.strip().splitlines()
+        return SeenGpus(0, f"torch cannot be imported: {lines[-1] if lines else f'exit {done.returncode}'}")
+    if number:
+        return SeenGpus(number, "")
+    built = f"is built for CUDA {told['cuda']}" if told.get("cuda") else "is a CPU build"
+    return SeenGpus(0, f"torch {told['torch']} {built}")
+
+
+def _seen(engine: str, host: Host, seen: SeenGpus) -> Diagnosis:
+    there = len(host.gpus)
+    what = f"{engine} sees {seen.number} of {host.named()}"
+    if seen.number >= there:
+        return Diagnosis(f"gpu {engine}", "ok", what)
+    fix = "install the CUDA builds: make engines-cuda; if they are, compare the driver's CUDA (nvidia-smi) with torch's"
+    status: Literal["warn", "fail"] = "warn" if engine == "vllm" else "fail"
+    return Diagnosis(f"gpu {engine}", status, f"{what}: {seen.why or 'the driver lists more'}", fix)
+
+
+def check_ray(host: Host, address: str = "") -> list[Diagnosis]:
+    """The findings whether this daemon can place workers on a Ray cluster; the one at `address` is looked for."""
+    return [_ray_package(host), *_ray_cluster(address)]
+
+
+def _ray_cluster(address: str) -> list[Diagnosis]:
+    if address in ("", "auto", "local"):
+        return []
+    url = address if "://" in address else f"ray://{address}"
+    try:
+        port = urlsplit(url).port
+    except ValueError:
+        port = None
+    check = "ray cluster"
+    if port is None:
+        fix = "give --ray-address HOST:PORT, of ray start --head"
+        return [Diagnosis(check, "fail", f"{address!r} is no address", fix)]
+    if not somebody_listens(url, timeout_s=_RAY_TIMEOUT_S):
+        what = f"nobody listens at {address}"
+        return [Diagnosis(check, "fail", what, "start it there: ray start --head; or correct --ray-address")]
+    return [Diagnosis(check, "ok", f"somebody listens at {address}")]
+
+
+def _ray_package(host: Host) -> Diagnosis:
     check = "launcher ray"
     version = host.packages.get(RAY)
     if version is None:
         what = "not installed, and needed for rftd serve --workers ray alone"
-        return [Diagnosis(check, "ok", what, how_to_install(RAY))]
-    return [Diagnosis(check, "ok", f"ray {version} can place workers: rftd serve --workers ray")]
+        return Diagnosis(check, "ok", what, how_to_install(RAY))
+    return Diagnosis(check, "ok", f"ray {version} can place workers: rftd serve --workers ray")
 
 
 def _shown(device: Device) -> str:

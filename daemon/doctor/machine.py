@@ -1,23 +1,23 @@
-"""Checks of this machine and of the data folder. Nothing is changed: what is tried is undone."""
+"""Checks of this machine: interpreter, packages, clock and limits. Nothing is changed."""
 
 from __future__ import annotations
 
 import os
-import shutil
+import resource
 import sys
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from rftd.ops.clock import Clock, iso
 from rftd.ops.health import Diagnosis
 
-_GIB: Final = 1024**3
-LOW_DISK_GIB: Final = 5.0
-NO_DISK_GIB: Final = 0.5
 ROOMS: Final = ("daemon", "workers", "storage", "streams", "ops")
 NEEDED: Final = ("apsw", "fastapi", "msgspec", "numpy", "safetensors", "sqlmodel", "torch", "transformers", "uvicorn")
+_RELEASED_NS: Final = 1_735_689_600 * 10**9
+"""2025-01-01: a clock that says less was never set."""
+_OPEN_FILES: Final = 1024
 
 
 def check_python(version: tuple[int, int] | None = None, *, optimised: bool | None = None) -> list[Diagnosis]:
@@ -64,33 +64,23 @@ def check_packages(needed: tuple[str, ...] = NEEDED) -> list[Diagnosis]:
     return [Diagnosis("packages", "ok", f"{len(needed)} found")]
 
 
-def check_folder(folder: Path) -> list[Diagnosis]:
-    """Checks that the data folder can be written to, durably, and has room."""
-    home = folder
-    while not home.exists() and home != home.parent:
-        home = home.parent
-    if not home.is_dir():
-        return [Diagnosis("folder", "fail", f"{home} is no folder", "give another --data")]
-    try:
-        with tempfile.NamedTemporaryFile(dir=home, prefix=".rftd-doctor-") as file:
-            file.write(b"x")
-            file.flush()
-            # Some network file systems accept the write and refuse this: the log could acknowledge nothing there.
-            os.fsync(file.fileno())
-    except OSError as error:
-        return [Diagnosis("folder", "fail", f"{home} cannot be written: {error.strerror}", "give another --data")]
-    exists = "can be written" if folder.exists() else f"will be made in {home}"
-    return [Diagnosis("folder", "ok", f"{folder} {exists}"), _disk(home)]
+def check_clock(clock: Clock) -> list[Diagnosis]:
+    """The finding of this machine's clock: whether it was ever set."""
+    now = iso(clock.now_ns())
+    if clock.now_ns() < _RELEASED_NS:
+        what = f"says {now}, which is before this release was written"
+        return [Diagnosis("clock", "fail", what, "set it (timedatectl set-ntp true): certificates and times go by it")]
+    return [Diagnosis("clock", "ok", f"says {now}")]
 
 
-def _disk(home: Path) -> Diagnosis:
-    free = shutil.disk_usage(home).free / _GIB
-    what = f"{free:.1f} GiB free at {home}"
-    if free < NO_DISK_GIB:
-        return Diagnosis("disk", "fail", what, "free some space: the log refuses appends when it is full")
-    if free < LOW_DISK_GIB:
-        return Diagnosis("disk", "warn", what, "free some space: checkpoints and the log grow")
-    return Diagnosis("disk", "ok", what)
+def check_limits() -> list[Diagnosis]:
+    """The finding of the limits of processes that are started here: the files that one may have open."""
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if open_files < _OPEN_FILES and open_files != resource.RLIM_INFINITY:
+        what = f"a process may have {open_files} files open: each worker and each client takes some of the daemon's"
+        return [Diagnosis("limits", "warn", what, f"ulimit -n {_OPEN_FILES} before rftd serve")]
+    many = "any number of" if open_files == resource.RLIM_INFINITY else f"{open_files:,}"
+    return [Diagnosis("limits", "ok", f"a process may have {many} files open")]
 
 
 def _is_ours(module: ModuleType, modules: dict[str, ModuleType], name: str) -> bool:

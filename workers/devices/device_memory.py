@@ -64,14 +64,14 @@ def elements_of(folder: Path) -> int:
     Files that cannot be read count for nothing: whoever loads them says what is wrong.
     """
     found = 0
-    for file in _weight_files(folder):
+    for file in weight_files(folder):
         # A header that cannot be read is the loader's to complain about, with more to say.
         with suppress(WorkError):
             found += sum(math.prod(each.shape) for each in safetensors.read(file).values())
     return found
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """The safetensors files that are loaded: a folder may hold the same weights once more, in another layout."""
     whole = folder / "model.safetensors"
     if whole.is_file():

@@ -82,6 +82,10 @@ def _of_topics(differences: list[Difference]) -> Iterator[Diagnosis]:
 
 def _of_settings(settings: KafkaSettings) -> Iterator[Diagnosis]:
     """The warnings about settings with which this cluster promises less than it could."""
+    if settings.replication >= 2:
+        yield Diagnosis(
+            "replication", "ok", f"{settings.replication} copies of each record; two have it before it is acknowledged"
+        )
     if settings.replication < 2:
         yield Diagnosis(
             "replication",

@@ -13,6 +13,7 @@ agent_program  `AgentProgramWorkflow`: a program that asks the model over HTTP
 attempt        `RolloutRequest`, the seam `Attempt`, and the attempt that makes rollouts one by one
 together       the attempt that asks the engine once for many rollouts, where a workflow asks once
 runner         `WorkflowRunner`: one attempt at one rollout, errors named by their task's row
+first_prompts  the prompts that tasks begin with, for who only looks at them
 
 A new workflow: one file, one line in `registry`, and tests/contract/test_workflows.py must pass.
 """

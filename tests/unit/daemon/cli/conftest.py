@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,27 @@ from rftd.ops.http_server import bind, serving_http, url_of
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The API over one complete run named `small`."""
-    folder, up = tmp_path_factory.mktemp("house"), threading.Event()
+    with _at_work(tmp_path_factory.mktemp("house"), token=None) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The same, of a daemon whose token is `right`."""
+    with _at_work(tmp_path_factory.mktemp("guarded"), token="right") as served:
+        yield served
+
+
+@contextmanager
+def _at_work(folder: Path, *, token: str | None) -> Iterator[Served]:
+    up = threading.Event()
     told: dict[str, object] = {}
 
     async def serve() -> None:
         stop = told["stop"] = asyncio.Event()
         told["loop"] = asyncio.get_running_loop()
         bound = bind("127.0.0.1", 0)
-        async with open_house(folder) as house, serving_http(house.app, bound):
+        async with open_house(folder, token=token) as house, serving_http(house.app, bound):
             told["served"] = Served(url_of(bound), house)
             up.set()
             await stop.wait()

@@ -16,10 +16,12 @@ from pathlib import Path
 import click
 import pytest
 from synthetic.daemon.command_line import Rftd, Served
+from synthetic.daemon.gate import gate_at_work
 
 from rftd.daemon import cli
 from rftd.daemon.cli import VERBS, Verb, main
 from rftd.ops import limits
+from rftd.ops.errors import UnreachableError
 from rftd.streams.topics import TASKS, TOPICS
 from rftd.workers.devices.discovery import installed_packages
 
@@ -204,6 +206,18 @@ def test_another_program_on_the_port_is_4(rftd: Rftd) -> None:
         server.shutdown()
     assert said.status == 4
     assert "another program" in said.err
+
+
+def test_version_says_why_no_daemon_says_its_release(rftd: Rftd, guarded: Served) -> None:
+    error = UnreachableError("Kafka does not answer", fix="start it")
+    with gate_at_work("log", error) as url:
+        waits = rftd("version", "--server", url)
+    assert waits.status == 0
+    assert f"daemon: the daemon is not ready, its log is not there: Kafka does not answer, at {url}" in waits.out
+    assert f"daemon: no valid bearer token, at {guarded.url}" in rftd("version", "--server", guarded.url).out
+    nobody = rftd("version", "--server", "http://127.0.0.1:1")
+    assert "daemon: none answers at http://127.0.0.1:1" in nobody.out
+    assert json.loads(rftd("version", "--server", url, "--json").out)["reason"] == f"none answers at {url}"
 
 
 def test_the_daemon_of_the_folder_is_found(

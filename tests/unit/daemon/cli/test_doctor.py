@@ -16,8 +16,10 @@ from synthetic.daemon.command_line import Rftd, Served
 import rftd.ops as ours
 from rftd.daemon.doctor.daemon import check_daemon, check_endpoint
 from rftd.daemon.doctor.engines import check_devices, check_engines, check_ray, check_tinker
-from rftd.daemon.doctor.machine import check_folder, check_identity, check_packages, check_python
+from rftd.daemon.doctor.folder import check_folder
+from rftd.daemon.doctor.machine import check_identity, check_packages, check_python
 from rftd.daemon.settings import Settings
+from rftd.ops.clock import SystemClock
 from rftd.workers.devices.host import Device, Host
 
 
@@ -130,33 +132,36 @@ def test_kernels_and_strategies_that_engines_would_use() -> None:
 
 
 def test_folders(tmp_path: Path) -> None:
-    assert check_folder(tmp_path / "a" / "b")[0].status == "ok"
+    assert check_folder(tmp_path / "a" / "b", SystemClock())[0].status == "ok"
     assert not (tmp_path / "a").exists(), "nothing is left behind"
     file = tmp_path / "file"
     file.touch()
-    assert check_folder(file)[0].status == "fail"
+    assert check_folder(file, SystemClock())[0].status == "fail"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert check_folder(tmp_path)[0].status == "fail"
+    assert check_folder(tmp_path, SystemClock())[0].status == "fail"
 
 
 def test_a_daemon_that_is_gone_and_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{stranger.getsockname()[1]}"
-        assert [finding.status for finding in check_daemon(Settings(server=url))] == ["warn", "ok"]
+        assert [finding.status for finding in check_daemon(Settings(server=url), {}, SystemClock())] == ["warn", "ok"]
         stranger.listen()
-        taken = check_daemon(Settings(server=url, timeout_s=0.2))
-        assert [finding.status for finding in taken] == ["warn", "fail"]
+        (taken,) = check_daemon(Settings(server=url, timeout_s=0.2), {}, SystemClock())
+        assert taken.status == "fail"
+        assert "gives no answer" in taken.what
     assert check_endpoint(tmp_path) == []
     (tmp_path / "endpoint.json").write_text(json.dumps({"url": "x", "pid": 2**22 + 1}))
     assert check_endpoint(tmp_path)[0].status == "warn"
 
 
 def test_a_daemon_that_answers(served: Served) -> None:
-    [finding] = check_daemon(Settings(server=served.url))
-    assert finding.status == "ok"
-    assert served.url in finding.what
+    found = {each.check: each for each in check_daemon(Settings(server=served.url), {}, SystemClock())}
+    assert {each.status for each in found.values()} <= {"ok", "warn"}
+    assert served.url in found["daemon"].what
+    assert "none is asked for" in found["token"].what
+    assert found["monitor"].what.startswith(f"{served.url}/metrics has ")

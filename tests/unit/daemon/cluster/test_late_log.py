@@ -121,9 +121,9 @@ async def test_the_address_of_an_embedded_log_is_written_once_the_folder_is_its_
             await until_ready(second)
         assert (tmp_path / "endpoint.json").read_bytes() == written, "the address is the first one's"
         with Client(Settings(data=str(tmp_path)), {}) as client:
-            ready, text = await asyncio.to_thread(client.readiness)
-        assert not ready
-        assert "it is starting" in text
+            readiness = await asyncio.to_thread(client.readiness)
+        assert not readiness.verdict.ok
+        assert "it is starting" in readiness.verdict.checks[0].reason
         answer = tasks.create_task(asyncio.to_thread(asked, Settings(data=str(tmp_path))))
         go_on.set()
         assert await answer == release_of("rftd")

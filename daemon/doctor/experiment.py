@@ -1,0 +1,118 @@
+"""Checks of one experiment file: what it names, read as its workers would read it. Nothing is trained or kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from rftd.daemon.config.field_path import FieldPath, parse
+from rftd.daemon.config.issue import ConfigErrors, say_where
+from rftd.daemon.config.loading import Submission
+from rftd.daemon.doctor.checkpoints import check_checkpoints
+from rftd.daemon.doctor.prompts import check_prompts
+from rftd.daemon.supervisor.preflight import preflight, with_files
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ConfigError, DataError, RftdError, WorkError
+from rftd.ops.health import Diagnosis
+from rftd.streams.auxiliary import SERVICE
+from rftd.streams.spec import StageSpec
+from rftd.workers.devices.device_memory import elements_of, weight_files
+from rftd.workers.devices.host import Host
+from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
+from rftd.workers.weights import safetensors
+
+_NAMED: Final = {"model": "model", "buffer": "dataset"}
+"""Checks that errors of a section belong to; the rest are those of the file."""
+
+
+def check_file(submission: Submission, host: Host, clock: Clock) -> list[Diagnosis]:
+    """The findings of an experiment for workers on `host`: file, models, datasets, prompts, space for checkpoints."""
+    spec = submission.spec
+    warned = [_warning(text) for text in submission.warnings]
+    if submission.wrong is not None:
+        wrong = with_files(submission.wrong)
+        say_where(wrong, submission.source)
+        return [*of_errors(wrong.errors), *warned]
+    found = [Diagnosis("file", "ok", f"{submission.source.origin}: {spec.project}/{spec.name} can be read"), *warned]
+    try:
+        counted = preflight(spec, host)
+    except (ConfigErrors, ConfigError, DataError) as error:
+        say_where(error, submission.source)
+        found += of_errors(getattr(error, "errors", (error,)))
+        # What is right of it may have more to say: a model may be there whose dataset is not.
+        counted = spec
+    said = {each.check for each in found if each.status == "fail"}
+    for stage in counted.stages:
+        of_model = [] if "model" in said else list(_of_model(stage))
+        found += of_model
+        can_encode = not any(each.check == "tokenizer" and each.status == "fail" for each in of_model)
+        if can_encode and not said & {"model", "dataset"}:
+            found += check_prompts(stage, clock)
+    return [*_once(found), *check_checkpoints(counted)]
+
+
+def _warning(text: str) -> Diagnosis:
+    if text.startswith("monitor."):
+        return Diagnosis("monitor", "warn", text, "let Prometheus scrape /metrics, or see rftd steps NAME")
+    return Diagnosis("file", "warn", text)
+
+
+def of_errors(errors: Iterable[RftdError]) -> list[Diagnosis]:
+    """One failed finding for each error of a file, under what it concerns."""
+    return [_finding(error) for error in errors]
+
+
+def _finding(error: RftdError) -> Diagnosis:
+    path: FieldPath = (parse(error.field) if error.field else None) or ()
+    sections = [str(part) for part in path if str(part) in _NAMED]
+    check = _NAMED[sections[0]] if sections else "file"
+    place = ", ".join(filter(None, (error.where, error.field)))
+    fix = error.fix or f"see rftd explain {error.code}"
+    return Diagnosis(check, "fail", f"{place}: {error.what}" if place else error.what, fix)
+
+
+def _of_model(stage: StageSpec) -> Iterator[Diagnosis]:
+    """The findings of the weights and the tokenizer of a stage's model."""
+    if stage.trainer.engine == "fake" or not stage.model.path or stage.rollout.engine == SERVICE:
+        return
+    folder = Path(stage.model.path)
+    if stage.trainer.engine != "tinker":  # else the weights are at the service
+        yield from _of_weights(folder)
+    try:
+        stage_tokenizer(stage)
+    except DataError as error:
+        yield Diagnosis("tokenizer", "fail", f"{folder}: {error.what}", error.fix or "")
+        return
+    yield Diagnosis("tokenizer", "ok", f"read from {folder}")
+
+
+def _of_weights(folder: Path) -> Iterator[Diagnosis]:
+    files = weight_files(folder)
+    if not files:
+        fix = "download the model with its weights; rftd reads safetensors and executes no pickle"
+        yield Diagnosis("model", "fail", f"{folder} has no model.safetensors", fix)
+        return
+    for file in files:
+        try:
+            safetensors.read(file)
+        except WorkError as error:
+            what = f"{file}: {error.what}{_pointer(file)}"
+            yield Diagnosis("model", "fail", what, "download the file again, whole")
+            return
+    where = "one file" if len(files) == 1 else f"{len(files)} files"
+    yield Diagnosis("model", "ok", f"{folder}: {elements_of(folder):,} weights in {where}")
+
+
+def _pointer(file: Path) -> str:
+    """The end of a sentence about a file that only stands for another one, as a clone without Git LFS leaves them."""
+    try:
+        with file.open("rb") as opened:
+            return ": it is a pointer of Git LFS (git lfs pull)" if opened.read(7) == b"version" else ""
+    except OSError:
+        return ""
+
+
+def _once(found: list[Diagnosis]) -> list[Diagnosis]:
+    """The findings without those that two stages share."""
+    return list(dict.fromkeys(found))

@@ -1,0 +1,97 @@
+"""Checks of tasks and rows: chat template, columns, the lengths of prompts. Rows are read, none is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ConfigError, DataError
+from rftd.ops.health import Diagnosis
+from rftd.streams.auxiliary import SERVICE
+from rftd.streams.spec import StageSpec, TasksetSpec
+from rftd.streams.stage_tasks import tasksets_of
+from rftd.workers.rollout.workflows.first_prompts import FirstPrompts
+from rftd.workers.tasksets.stage_tokenizer import dataset_tokenizer, stage_tokenizer
+from rftd.workers.tasksets.taskset import Taskset
+
+_LOOKED_AT: Final = 500
+"""Rows of a dataset that are read, spread over all of it: a second for a tokenizer of the usual speed."""
+_DATASET: Final = "dataset"
+
+
+def check_prompts(stage: StageSpec, clock: Clock) -> Iterator[Diagnosis]:
+    """The findings of the stage's tasksets and of the rows that it trains on; its model and tokenizer can be read."""
+    if stage.trainer.engine == "fake" or stage.rollout.engine == SERVICE or not stage.model.path:
+        return
+    served = stage.taskset if stage.serving is not None else None
+    for taskset in (*tasksets_of(stage), *stage.evals):
+        if taskset is not served:
+            yield from _of_tasks(stage, taskset, clock)
+    if stage.dataset is not None:
+        yield from _of_rows(stage, stage.dataset)
+
+
+def _of_tasks(stage: StageSpec, spec: TasksetSpec, clock: Clock) -> Iterator[Diagnosis]:
+    model = stage.model
+    # One token of the model's length belongs to the response.
+    most = min(model.max_prompt_tokens, model.max_model_len - 1)
+    lengths: list[int] = []
+    answers = 0
+    try:
+        prompts = FirstPrompts(spec, model, stage_tokenizer(stage), clock)
+        with Taskset.open(spec) as taskset:
+            rows = _spread(len(taskset))
+            for row in rows:
+                task = taskset.task(row)
+                lengths.append(len(prompts.of(task)))
+                answers += bool(task.truth)
+    except DataError as error:
+        template = "chat template" in error.what
+        place = f"{error.where}: " if error.where else ""
+        yield Diagnosis("chat template" if template else _DATASET, "fail", f"{place}{error.what}", error.fix or "")
+        return
+    except ConfigError:  # a part that is not here: its worker may have it, and says so if not
+        return
+    named = f"taskset {spec.name!r}"
+    yield Diagnosis(_DATASET, "ok", f"{named}: {_of_all(len(rows), spec.rows or len(rows))} can be read")
+    if spec.format.response_key and not answers:
+        what = f"{named}: no row has an answer in {spec.format.response_key!r}"
+        yield Diagnosis(_DATASET, "fail", what, "correct format.response_key, or the rows")
+    yield _of_lengths(named, lengths, most, cut=model.enable_prompt_truncation)
+
+
+def _of_lengths(named: str, lengths: list[int], most: int, *, cut: bool) -> Diagnosis:
+    longest = max(lengths)
+    over = sum(length > most for length in lengths)
+    if not over:
+        return Diagnosis("prompts", "ok", f"{named}: up to {longest} tokens, of {most} that fit")
+    happens = "is cut and trains nothing" if cut else "fails"
+    whose = "every prompt" if over == len(lengths) else f"{over} of {len(lengths)} prompts"
+    what = f"{named}: {whose} has more than {most} tokens (the longest {longest}), and {happens}"
+    fix = f"raise model.max_prompt_tokens to {longest}, and model.max_model_len with it, or shorten the rows"
+    return Diagnosis("prompts", "fail" if over == len(lengths) else "warn", what, fix)
+
+
+def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
+    try:
+        tokenizer = dataset_tokenizer(stage)
+        with Taskset.open(spec) as taskset:
+            rows = _spread(len(taskset))
+            for row in rows:
+                taskset.train_rows(row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
+    except DataError as error:
+        template = "chat template" in error.what
+        place = f"{error.where}: " if error.where else ""
+        yield Diagnosis("chat template" if template else _DATASET, "fail", f"{place}{error.what}", error.fix or "")
+        return
+    yield Diagnosis(_DATASET, "ok", f"dataset {spec.name!r}: {_of_all(len(rows), spec.rows or len(rows))} can be read")
+
+
+def _spread(rows: int) -> range:
+    """Rows from the first to the last, as many as are looked at."""
+    return range(0, rows, max(1, -(-rows // _LOOKED_AT)))
+
+
+def _of_all(looked: int, rows: int) -> str:
+    return f"{rows:,} rows" if looked >= rows else f"{looked:,} of {rows:,} rows, spread over all,"

@@ -1,0 +1,115 @@
+"""`rftd doctor`: this machine, its daemon, and an experiment file, checked before they are needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rftd.daemon.log_option import log_option
+from rftd.daemon.output.data import emit
+from rftd.daemon.settings import Settings, data_folder, postgres_option, shared_options
+
+if TYPE_CHECKING:
+    from rftd.ops.clock import Clock
+    from rftd.ops.health import Diagnosis
+    from rftd.streams.backends.backend import LogUrl
+    from rftd.workers.devices.host import Host
+
+
+@click.command("doctor")
+@click.argument("file", required=False, type=click.Path(allow_dash=True))
+@log_option
+@postgres_option
+@click.option(
+    "--ray-address",
+    metavar="ADDRESS",
+    envvar="RFTD_RAY_ADDRESS",
+    help="Ray cluster of rftd serve --workers ray: HOST:PORT.",
+)
+@shared_options
+@click.pass_context
+def command(
+    ctx: click.Context, file: str | None, log_at: LogUrl | None, postgres: str | None, ray_address: str | None
+) -> None:
+    """Check this machine and its daemon; with FILE, an experiment too.
+
+    Python, clock, devices and engines, the data folder, the log, Kafka, Postgres, Ray, the port, the daemon, its token
+    and its metrics are checked. Of FILE (- for standard input) it is the model, its tokenizer and chat template, the
+    columns of datasets, the lengths of prompts and the space for checkpoints. Exit 1 if a check fails.
+    """
+    from rftd.daemon.verbs.experiment_file import read_experiment
+    from rftd.ops.clock import SystemClock
+    from rftd.workers.devices.discovery import find_host
+
+    settings: Settings = ctx.obj
+    host = find_host()
+    clock = SystemClock()
+    # Before the rest: a file that is not there is a wrong command line, and costs no wait.
+    text = None if file is None else read_experiment(file)
+    findings = _of_machine(settings, host, clock, log_at, postgres, ray_address or "")
+    if text is not None:
+        findings += _of_file(*text, host, clock)
+    _show(findings, settings)
+    ctx.exit(1 if any(finding.status == "fail" for finding in findings) else 0)
+
+
+def _of_machine(
+    settings: Settings, host: Host, clock: Clock, log_at: LogUrl | None, postgres: str | None, ray_address: str
+) -> list[Diagnosis]:
+    import os
+    from pathlib import Path
+
+    from rftd.daemon.doctor.cluster import check_log, check_postgres
+    from rftd.daemon.doctor.daemon import check_daemon, check_endpoint
+    from rftd.daemon.doctor.engines import check_devices, check_engines, check_gpus, check_ray, check_tinker
+    from rftd.daemon.doctor.folder import check_folder, check_socket
+    from rftd.daemon.doctor.machine import check_clock, check_identity, check_limits, check_packages, check_python
+
+    folder = Path(data_folder(settings)).absolute()
+    return [
+        *check_python(),
+        *check_identity(),
+        *check_packages(),
+        *check_clock(clock),
+        *check_limits(),
+        *check_devices(host),
+        *check_gpus(host),
+        *check_engines(host),
+        *check_ray(host, ray_address),
+        *check_tinker(host, os.environ),
+        *check_folder(folder, clock),
+        *(check_socket(folder) if log_at is None else ()),
+        *check_log(log_at),
+        *check_postgres(postgres),
+        *check_endpoint(folder),
+        *check_daemon(settings, os.environ, clock),
+    ]
+
+
+def _of_file(text: str, origin: str, host: Host, clock: Clock) -> list[Diagnosis]:
+    from rftd.daemon.config.issue import ConfigErrors
+    from rftd.daemon.doctor.experiment import check_file, of_errors
+    from rftd.daemon.verbs.experiment_file import load_experiment
+
+    try:
+        submission = load_experiment(text, origin, (), host, True)
+    except ConfigErrors as error:
+        return of_errors(error.errors)
+    return check_file(submission, host, clock)
+
+
+def _show(findings: list[Diagnosis], settings: Settings) -> None:
+    if settings.machine_readable:
+        from dataclasses import asdict
+
+        failed = any(finding.status == "fail" for finding in findings)
+        emit({"ok": not failed, "checks": [asdict(finding) for finding in findings]}, settings)
+        return
+    from rftd.daemon.output.table import console_of, state, table
+
+    rows = [
+        (state(finding.status), finding.check, finding.what + (f"\nfix: {finding.fix}" if finding.fix else ""))
+        for finding in findings
+    ]
+    console_of(settings).print(table(("", "CHECK", "FOUND"), rows))
