@@ -82,7 +82,9 @@ ORPHANED_ROLLOUTS: Final = 8
 WORKER_SLOTS: Final = 16
 """Explorers of one experiment that are told apart: each reads the leases of its slot, a partition of `rftd.tasks`."""
 RANKS: Final = 1024
-"""Processes of one trainer: they are of one machine, and none has as many processors or GPUs."""
+"""Processes of one trainer, over all its nodes."""
+RANK_NODES_S: Final = 240.0
+"""The longest that a trainer waits for its other nodes, on which Ray starts a process each."""
 CALL_TIMEOUT_S: Final = 10_000_000.0
 """The longest that anybody can let one call of the ranks take, some months."""
 RANK_CALL_TIMEOUT_S: Final = 1800.0

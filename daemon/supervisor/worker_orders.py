@@ -10,7 +10,7 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.ops.processors import most
-from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.launcher.executor import WorkerOrder
 
@@ -27,6 +27,7 @@ def worker_orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> 
         threads=most(stage.trainer.threads for stage in spec.stages),
         log_path=logs / "trainer.log",
         devices=max(stage.trainer.devices for stage in spec.stages),
+        nodes=most_nodes(stage.trainer for stage in spec.stages),
         cluster=cluster,
         paths=read_by("trainer", spec.stages),
         spine_offset=spine_offset,
@@ -47,6 +48,11 @@ def worker_orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> 
             environment=tuple(sorted({name for stage in exploring for name in stage.rollout.environment})),
             spine_offset=spine_offset,
         )
+
+
+def most_nodes(trainers: Iterable[TrainerSpec]) -> int:
+    """The machines over which a trainer's ranks are spread, in the stage that asks for most."""
+    return max(int(trainer.engine_args.get("nodes", 1)) for trainer in trainers)
 
 
 def read_by(role: str, stages: Iterable[StageSpec]) -> tuple[str, ...]:

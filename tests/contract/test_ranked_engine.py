@@ -22,7 +22,9 @@ from rftd.streams.spec import ExperimentSpec
 from rftd.workers.training.engine import TrainSample
 from rftd.workers.training.engines.contract import CHECKS, TrainerBench, make_batch, trained
 from rftd.workers.training.ranks.controller import RankedEngine, RankPlan
+from rftd.workers.training.ranks.host import RankHost
 from rftd.workers.training.ranks.messages import SampleBytes
+from rftd.workers.training.ranks.nodes import RANK_NODES, RankHostPlace, RankNodes
 from rftd.workers.training.ranks.sight import check_alike, seen
 
 
@@ -114,6 +116,53 @@ def test_a_rank_that_hangs_is_named_with_its_method_and_where_it_was(benches: An
     stuck = opened(benches(ranks=1, rank_timeout_s=4.0, step_s=60.0))
     with pytest.raises(RankError, match=r"no answer to train within 4 s[\s\S]*engines/fake\.py.* in train"):
         stuck.train(make_batch(1))
+
+
+@pytest.fixture
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[RankHost]:
+    """The launcher has given the trainer a second node, which is this machine again."""
+    host = RankHost("127.0.0.1")
+    nodes = RankNodes(hosts=(RankHostPlace(address="127.0.0.1", port=host.port, key=host.key),))
+    monkeypatch.setenv(RANK_NODES, msgspec.json.encode(nodes).decode())
+    yield host
+    host.close()
+
+
+@pytest.mark.slow
+def test_the_contract_of_any_engine_whose_ranks_are_on_two_nodes(two_nodes: RankHost, benches: Any) -> None:
+    bench = benches(ranks=2)
+    for check in CHECKS:
+        check(bench)
+        bench.close()
+
+
+@pytest.mark.slow
+def test_a_rank_of_another_node_is_lost_with_its_reason_and_its_last_lines(two_nodes: RankHost, benches: Any) -> None:
+    engine = opened(benches(ranks=4, step_s=60.0))
+    pids = engine.pids()
+    threading.Timer(0.3, os.kill, (pids[3], signal.SIGKILL)).start()
+    where = rf"rank 3 of 4 \(pid {pids[3]} on 127\.0\.0\.1\)"
+    with pytest.raises(RankError, match=rf"{where} was ended by SIGKILL"):
+        engine.train(make_batch(1))
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    hung = opened(benches(ranks=2, rank_timeout_s=4.0, step_s=60.0))
+    with pytest.raises(RankError, match=r"rank 1 of 2 \(pid \d+ on 127\.0\.0\.1\)[\s\S]*engines/fake\.py.* in train"):
+        hung.train(make_batch(1))
+    assert not any(psutil.pid_exists(pid) for pid in hung.pids())
+
+
+@pytest.mark.slow
+def test_a_node_that_is_gone_or_takes_another_key_is_named(two_nodes: RankHost, benches: Any, monkeypatch: Any) -> None:
+    stranger = RankNodes(hosts=(RankHostPlace(address="127.0.0.1", port=two_nodes.port, key="0" * 64),))
+    monkeypatch.setenv(RANK_NODES, msgspec.json.encode(stranger).decode())
+    with pytest.raises(RankError, match=r"rank 1 of 2 cannot be started on the node 127\.0\.0\.1"):
+        opened(benches(ranks=2))
+    with pytest.raises(RankError, match="3 ranks cannot be spread evenly over 2 nodes"):
+        opened(benches(ranks=3))
+    two_nodes.close()
+    with pytest.raises(RankError, match=r"rank 1 of 2 cannot be started .*refused"):
+        opened(benches(ranks=2))
+    assert not psutil.Process().children(recursive=True)
 
 
 SCRIPT = """

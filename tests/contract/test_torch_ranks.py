@@ -18,6 +18,8 @@ from rftd.streams.spec import LoraSpec, OptimizerSpec, StageSpec
 from rftd.workers.training.engine import TrainBatch, TrainerEngine
 from rftd.workers.training.engines.contract import TrainerBench, make_batch, trained
 from rftd.workers.training.engines.torch.saving import read_tensors
+from rftd.workers.training.ranks.host import RankHost
+from rftd.workers.training.ranks.nodes import RANK_NODES, RankHostPlace, RankNodes
 from rftd.workers.weights import checkpoint
 
 STEPS = 10
@@ -111,8 +113,18 @@ def test_any_number_of_ranks_goes_on_at_any_step(benches: dict[int, TrainerBench
     assert two.checksum() != before
 
 
+@pytest.fixture
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The launcher has given the trainer a second node, which is this machine again."""
+    host = RankHost("127.0.0.1")
+    nodes = RankNodes(hosts=(RankHostPlace(address="127.0.0.1", port=host.port, key=host.key),))
+    monkeypatch.setenv(RANK_NODES, msgspec.json.encode(nodes).decode())
+    yield
+    host.close()
+
+
 @pytest.mark.slow
-def test_ranks_train_as_one_process_does(benches: dict[int, TrainerBench]) -> None:
+def test_ranks_of_two_nodes_train_as_one_process_does(two_nodes: None, benches: dict[int, TrainerBench]) -> None:
     """The figures and the weights of a stage are those of one process, but for rounding; hf folders are whole."""
     two = benches[2].opened(benches[2].stage())
     alone = benches[0].opened(benches[0].stage())
@@ -123,6 +135,9 @@ def test_ranks_train_as_one_process_does(benches: dict[int, TrainerBench]) -> No
         wanted = alone.train(make_batch(step))
         assert found.tokens == wanted.tokens
         assert found.metrics == pytest.approx(wanted.metrics, rel=1e-4, abs=1e-6)
+    # The second rank's parts come over its connection: its node does not have the file.
+    exported = checkpoint.export(two.snapshot().weights(), benches[2].new_folder(), version=1, generation=0)
+    assert exported.checksum == two.checksum()
     folders = [benches[2].new_folder(), benches[0].new_folder()]
     two.save(folders[0], hf=True)
     alone.save(folders[1], hf=True)

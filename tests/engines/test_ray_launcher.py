@@ -82,6 +82,30 @@ def test_what_has_no_room_waits_and_says_for_what(scene: Scene, nodes: RayNodes)
     poll(lambda: not nodes.left(), 60.0, told=nodes.left)
 
 
+def test_a_trainer_over_two_nodes_outlives_the_loss_of_either(scene: Scene, nodes: RayNodes) -> None:
+    """Its ranks are processes of two nodes; the raylet of one is killed, then a rank of the other."""
+    nodes.add(2)
+    spread = 'trainer.engine_args={"ranks": 4, "nodes": 2}'
+    name = scene.submit(EXPERIMENT, "buffer.total_steps=4000", spread)
+    scene.until_step(name, 8, 180.0)
+    assert sum(each.endswith("/node_1") for each in nodes.left()) == 1
+    ranks = [each for each in psutil.process_iter(["cmdline"]) if "rank=3/4" in (each.info["cmdline"] or [])]
+    (rank,) = ranks
+    rank.kill()
+    poll(lambda: f"rank 3 of 4 (pid {rank.pid} on " in scene.rftd("logs", name, "-n", "400").out, 120.0)
+    lost_at = scene.until_step(name, 8, 60.0).experiment.summary.step
+    reached = scene.until_step(name, lost_at + 8, 180.0).experiment.summary.step
+    os.kill(nodes.newest_raylet(), signal.SIGKILL)
+    nodes.forget_newest()
+    poll(lambda: "on each of 2 nodes; 1 is free" in scene.rftd("why", name).out, 180.0)
+    nodes.add(2)
+    scene.until_step(name, reached + 8, 180.0)
+    scene.rftd("cancel", name)
+    scene.until_ended(name)
+    poll(lambda: not nodes.left(), 60.0, told=nodes.left)
+    assert scene.verified().clean
+
+
 def test_each_node_says_how_much_memory_it_has(nodes: RayNodes) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-c", SIZES, nodes.address], capture_output=True, text=True, timeout=180, check=True

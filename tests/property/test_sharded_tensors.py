@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rftd.ops.errors import DataError, WorkError
+from rftd.workers.training.ranks.messages import RankPart
 from rftd.workers.training.ranks.shards import Shard, ShardedTensors, ShardManifest, write_manifest, write_part
+from rftd.workers.training.ranks.spool import spread_parts, write_part_of, write_spread
 from rftd.workers.training.ranks.torch_shards import load_whole, shards_of
 from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.torch_bytes import dtype_name, memory
@@ -79,6 +83,48 @@ def test_any_parts_are_read_in_any_others(data: st.DataObject) -> None:
             if shape:
                 for offset, size in data.draw(st.composite(boxes)(shape, 3)):
                     assert bytes(saved.read(name, offset, size).data) == bytes(memory(cut_out(tensor, offset, size)))
+
+
+class Parts:
+    """Implements `SpreadWeights` with some of the parts."""
+
+    exact = True
+
+    def __init__(self, layouts: Mapping[str, TensorLayout], held: Sequence[Shard]) -> None:
+        self._layouts = layouts
+        self._held = held
+
+    def layouts(self) -> Mapping[str, TensorLayout]:
+        return self._layouts
+
+    def shards(self) -> Iterator[Shard]:
+        return iter(self._held)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_parts_that_another_node_sends_fill_the_same_file(data: st.DataObject) -> None:
+    tensors = {
+        f"layer.{number}": made(data.draw(SHAPES), data.draw(st.sampled_from(DTYPES)), number)
+        for number in range(data.draw(st.integers(1, 4)))
+    }
+    layouts = {name: TensorLayout(dtype_name(each), tuple(each.shape)) for name, each in tensors.items()}
+    held: list[list[Shard]] = [[], []]
+    for name, tensor in tensors.items():
+        shape = tuple(tensor.shape)
+        for offset, size in data.draw(st.composite(boxes)(shape, 3)) if shape else [((), ())]:
+            shard = Shard(name, layouts[name], offset, size, partial(memory, cut_out(tensor, offset, size)))
+            held[data.draw(st.integers(0, 1))].append(shard)
+    with TemporaryFile() as here, TemporaryFile() as sent:
+        for each in held:
+            write_spread(here.fileno(), Parts(layouts, each))
+        decoder = msgspec.msgpack.Decoder(RankPart)
+        parts = [decoder.decode(msgspec.msgpack.encode(part)) for part in spread_parts(Parts(layouts, held[1]))]
+        # The other node is the first: its parts come before the file has its size.
+        for part in data.draw(st.permutations(parts)):
+            write_part_of(sent.fileno(), part)
+        write_spread(sent.fileno(), Parts(layouts, held[0]))
+        assert sent.read() == here.read()
 
 
 def saved_by(folder: Path, tensors: dict[str, torch.Tensor], ranks: int) -> list[ShardManifest]:

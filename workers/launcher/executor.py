@@ -34,6 +34,8 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The file to which its output is appended."""
     devices: int = 0
     """GPUs that it has for its own; 0: it is given none, and sees what the machine shows."""
+    nodes: int = 1
+    """The machines over which its processes are spread, with as many GPUs on each."""
     start_timeout_s: float = 0.0
     """The time that it has to join; 0: as long as any worker."""
     cluster: ClusterSpec = ClusterSpec()

@@ -19,6 +19,7 @@ explorer.py    how rollouts are given out
 tinker.py      a service as trainer and sampler
 auxiliary.py   the models that workflows and rewards ask
 placement.py   which GPUs each worker has for its own
+nodes.py       the nodes over which a trainer's ranks are spread
 ranks.py       the sizes by which a trainer's ranks share weights and sequences
 verl.py        the guide's fields that verl has
 monitor.py     the arguments of the guide's monitors, none of which is fed

@@ -27,8 +27,11 @@ def with_devices(
     0 of a worker means that it is given none, and sees what its machine shows.
     """
     each = _gpus_of_engine(experiment, rollout, host)
-    if not _fits_a_node(each, host):
-        _refuse_nodes(f"the engine takes {each} GPUs", _PARALLEL, host, notes)
+    if host.clustered and host.gpus and each > host.most_gpus:
+        what = (
+            f"the engine takes {each} GPUs, and no node has more than {host.most_gpus}: a rollout engine is on one node"
+        )
+        notes.wrong(_PARALLEL, what, "write parallel sizes that fit on a node", Unsupported)
         return rollout, trainer
     trains = gpus_of_trainer(experiment, trainer, host)
     if not host.gpus or not (each or trains):
@@ -56,9 +59,6 @@ def with_devices(
         return rollout, trainer
     # verl spreads over all that is left; torch trains on one, or on as many as its ranks.
     own = shares.left if trains and trainer.engine == "verl" else trains
-    if not _fits_a_node(own, host):
-        _refuse_nodes(f"{shares}: {own} are left for the trainer", _CLUSTER, host, notes)
-        return rollout, trainer
     if own and own < shares.left:
         more = f"trainer.engine_args: {{device: cuda, ranks: {shares.left}}} would train on all of them"
         notes.warn(f"{shares}; {trainer.engine} trains on {own} of the {shares.left} that are left: {more}")
@@ -77,9 +77,6 @@ def with_trainer_devices(experiment: Experiment, trainer: TrainerSpec, host: Hos
     if not _is_there(shares, host, notes):
         return trainer
     own = shares.total if trainer.engine == "verl" else trains
-    if own <= shares.total and not _fits_a_node(own, host):
-        _refuse_nodes(f"the trainer takes {own} GPUs", _CLUSTER if shares.nodes else _RANKS, host, notes)
-        return trainer
     if trainer.engine == "verl":
         return _on_gpus(trainer, own, notes)
     if trains > shares.total:
@@ -94,17 +91,6 @@ def _is_there(shares: GpuShares, host: Host, notes: Notes) -> bool:
     what = f"{shares.nodes} x {shares.per_node} = {shares.total} GPUs, and the workers' machine has {host.named()}"
     notes.wrong(_CLUSTER, what, "write what is there, or leave cluster out")
     return False
-
-
-def _fits_a_node(gpus: int, host: Host) -> bool:
-    """True unless one worker would have more GPUs than any machine of a cluster has."""
-    return not host.clustered or not host.gpus or gpus <= host.most_gpus
-
-
-def _refuse_nodes(needed: str, where: FieldPath, host: Host, notes: Notes) -> None:
-    what = f"{needed}, and no node has more than {host.most_gpus}: a worker of this release is on one node"
-    fix = "write cluster.node_num and cluster.gpu_per_node, engines and their parallel sizes so that it fits on a node"
-    notes.wrong(where, what, fix, Unsupported)
 
 
 def _on_gpus(trainer: TrainerSpec, own: int, notes: Notes) -> TrainerSpec:

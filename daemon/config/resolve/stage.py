@@ -10,6 +10,7 @@ from rftd.daemon.config.resolve.auxiliary import resolve_auxiliary
 from rftd.daemon.config.resolve.bench import BENCH, as_benched, benched, of_service
 from rftd.daemon.config.resolve.explorer import resolve_rollout, schedule_rollouts
 from rftd.daemon.config.resolve.model import LengthLimits, as_explored, derive_lengths, resolve_lora, with_answer_form
+from rftd.daemon.config.resolve.nodes import with_nodes
 from rftd.daemon.config.resolve.pacing import (
     collecting,
     collects,
@@ -120,6 +121,7 @@ def _placed(
     if len(notes.issues) == issues:  # else nobody knows how many ranks there will be
         on_gpus = gpus_of_trainer(experiment, trainer, host) > 0
         trainer = check_ranks(trainer, experiment.trainer, host, on_gpus=on_gpus, notes=notes)
+        trainer = with_nodes(experiment, trainer, host, notes)
     return rollout, trainer
 
 

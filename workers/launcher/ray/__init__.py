@@ -6,10 +6,12 @@ launcher   the daemon's side: orders, and what was last heard of each worker; it
 driver     the process beside: placement groups and actors, named by the worker's id
 cluster    what Ray's control store says of nodes, actors and groups
 node_sizes the memory of nodes and GPUs, which each node says itself
-actor      what an actor runs: a guest, its log file, and the end of what its predecessor left
+arrival    what an actor finds out and ends on its node before it works
+actor      what an actor runs: a guest, its log file
+rank_host_actor  the same on each further node of a trainer: it starts ranks there
 deaths     why Ray ended an actor, in words
 
 A driver that loses the cluster for a minute is ended by Ray itself; the launcher starts the next one, which finds the
-actors by their names. Only `driver`, `cluster`, `node_sizes` and `actor` import ray, and only in processes of their
-own.
+actors by their names. Only `driver`, `cluster`, `node_sizes`, `actor` and `rank_host_actor` import ray, and only in
+processes of their own.
 """

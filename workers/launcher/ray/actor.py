@@ -7,10 +7,9 @@ on a thread, several at once, so that a worker can be told to stop.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -18,11 +17,13 @@ from rftd.ops import limits
 from rftd.ops.cycles import tune_collector
 from rftd.ops.decoding import json_decoder
 from rftd.ops.logs import configure, logger
-from rftd.ops.releases import release_of
 from rftd.workers.guest import Guest, Outcome
-from rftd.workers.launcher.leftovers import MARK, end_all, visible
+from rftd.workers.launcher.leftovers import MARK
+from rftd.workers.launcher.ray.arrival import end_predecessors, refusal_of, write_to
 from rftd.workers.launcher.ray.messages import ActorOrder
+from rftd.workers.launcher.ray.rank_host_actor import HostBegun, host_actors
 from rftd.workers.launcher.started_here import StartedHere
+from rftd.workers.training.ranks.nodes import RANK_NODES, RankNodes
 
 ASKED_S: Final = 20.0
 """The time in which somebody asks how an actor ended, and again that in which somebody ends it; then it ends itself."""
@@ -45,6 +46,8 @@ class WorkerActor:
         self._over = threading.Event()
         self._told = threading.Event()
         self._outcome = Outcome(code=0)
+        self._hosts: list[Any] = []
+        """The actors of its other nodes, which end with this one."""
 
     def begin(self, order: bytes) -> bytes:
         """Starts the worker, unless that was done; the answer says where, or why not."""
@@ -70,7 +73,7 @@ class WorkerActor:
         node = ray.util.get_node_ip_address()
         if (refusal := refusal_of(order, node)) != "":
             return refusal
-        _write_to(Path(order.log_path), node if order.by_node else "")
+        write_to(Path(order.log_path), node if order.by_node else "")
         # Not by the runtime environment, which Ray's control store keeps and shows: some of them are secrets.
         os.environ.update(order.env)
         configure()
@@ -78,12 +81,25 @@ class WorkerActor:
         if ours.role == "explorer":  # a trainer's cycles may hold activations
             tune_collector()
         os.environ.setdefault(MARK, order.place)
-        _end_predecessors(os.environ[MARK])
+        end_predecessors(os.environ[MARK])
+        if order.nodes > 1 and (refusal := self._take_nodes(order, node)) != "":
+            return refusal
         started = StartedHere()
         self._guest = Guest(ours, logger(role=ours.role, slot=ours.slot, node=node))
         self._guest.begin()
         threading.Thread(target=self._watch, args=(self._guest, started), name="watch", daemon=True).start()
         return ""
+
+    def _take_nodes(self, order: ActorOrder, node: str) -> str:
+        """Has the other nodes wait for ranks, and tells the engine so; the refusals of those that cannot."""
+        import ray
+
+        self._hosts = host_actors(order)
+        calls = [each.begin.remote(msgspec.json.encode(order)) for each in self._hosts]
+        begun = [json_decoder(HostBegun).decode(each) for each in ray.get(calls, timeout=limits.RANK_NODES_S)]
+        nodes = RankNodes(own=node, hosts=tuple(each.place for each in begun if each.place is not None))
+        os.environ[RANK_NODES] = msgspec.json.encode(nodes).decode()
+        return "; ".join(each.refusal for each in begun if each.refusal)
 
     def _watch(self, guest: Guest, started: StartedHere) -> None:
         ended = guest.outcome()
@@ -102,41 +118,3 @@ class WorkerActor:
             placement_group.remove_placement_group(group)
         threading.Event().wait(ASKED_S)
         os._exit(ended.code)
-
-
-def refusal_of(order: ActorOrder, node: str) -> str:
-    """The reason why a worker cannot run on this node; empty if it can."""
-    here = release_of("rftd")
-    if here != order.release:
-        return f"node {node} has rftd {here}, and the daemon is of {order.release}; fix: install the same one"
-    for path in order.paths:
-        if not Path(path).exists():
-            return f"node {node} has no {path}; fix: give every node the folders of job, models and datasets"
-    return ""
-
-
-def _write_to(path: Path, node: str) -> None:
-    """Output and errors go to the worker's log from now on, after what its predecessors wrote there."""
-    where = path.parent / node / path.name if node else path
-    where.parent.mkdir(parents=True, exist_ok=True)
-    number = os.open(where, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    for standard in (1, 2):
-        os.dup2(number, standard)
-    os.close(number)
-    # Ray has put writers of its own in their place.
-    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-
-
-def _end_predecessors(mark: str) -> None:
-    """Ends what actors of this place left on this node when they died: an engine's processes hold its device."""
-    waited_s = 0.0
-
-    def wait(pause_s: float) -> bool:
-        nonlocal waited_s
-        threading.Event().wait(pause_s)
-        waited_s += pause_s
-        return waited_s > limits.LEFTOVER_GRACE_S + limits.KILL_TIMEOUT_S
-
-    # By their mark alone: all actors of a node are in one session, that of its raylet.
-    end_all(lambda: [each.process for each in visible() if each.mark == mark], wait, lambda _: None)

@@ -26,8 +26,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rftd.ops.decoding import json_decoder
 from rftd.workers.guest import Outcome
 from rftd.workers.launcher.executor import UNFIT_PLACE
-from rftd.workers.launcher.leftovers import MARK
 from rftd.workers.launcher.ray.actor import ActorBegun, WorkerActor
+from rftd.workers.launcher.ray.arrival import variables_of
 from rftd.workers.launcher.ray.cluster import RayCluster
 from rftd.workers.launcher.ray.messages import (
     ActorEnd,
@@ -40,7 +40,7 @@ from rftd.workers.launcher.ray.messages import (
     Sweep,
     line,
 )
-from rftd.workers.launcher.ray.placement import CPUS, bundle_of, lack_of
+from rftd.workers.launcher.ray.placement import CPUS, bundles_of, lack_of, strategy_of
 
 NAMESPACE: Final = "rftd"
 LOOK_S: Final = 0.1
@@ -62,17 +62,12 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
     """True if only processes of this machine reach the log."""
 
 
-def name_of(place: str, worker: UUID) -> str:
-    """The name of a worker's actor."""
-    return f"{place}#{worker}"
-
-
 class Tracked:
     """One worker: its placement group, its actor, and the calls to it that are under way."""
 
     def __init__(self, order: ActorOrder) -> None:
         self.order = order
-        self.name = name_of(order.place, order.assignment.worker)
+        self.name = order.name
         self.group: Any = None
         self.actor: Any = None
         self._begun: Any = None
@@ -122,12 +117,15 @@ class Tracked:
             if self._is_kept_waiting(cluster):
                 return
             self.group = placement_group(
-                [bundle_of(self.order.devices)], strategy="STRICT_PACK", name=self.name, lifetime="detached"
+                bundles_of(self.order.devices, self.order.nodes),
+                strategy=strategy_of(self.order.nodes),
+                name=self.name,
+                lifetime="detached",
             )
         if placement_group_table(self.group)["state"] == "CREATED":
             self._make_actor()
         else:
-            lack = lack_of(self.order.devices, cluster.nodes)
+            lack = lack_of(self.order.devices, self.order.nodes, cluster.nodes)
             self._wait(lack or "Ray to place it: there is room", "other workers end, or the cluster gets more nodes")
 
     def _is_kept_waiting(self, cluster: RayCluster) -> bool:
@@ -147,15 +145,6 @@ class Tracked:
         return bool(before)
 
     def _make_actor(self) -> None:
-        threads = str(self.order.threads)
-        env = {
-            "OMP_NUM_THREADS": threads,
-            "MKL_NUM_THREADS": threads,
-            "TOKENIZERS_PARALLELISM": "false",
-            # A title that is written over the environment would hide the mark.
-            "SPT_NOENV": "1",
-            MARK: self.order.place,
-        }
         options: dict[str, Any] = {
             "name": self.name,
             "namespace": self.order.namespace,
@@ -164,8 +153,8 @@ class Tracked:
             "max_task_retries": 0,
             "max_concurrency": CALLS,
             "num_cpus": CPUS,
-            "num_gpus": self.order.devices,
-            "runtime_env": {"env_vars": env},
+            "num_gpus": self.order.devices_of_a_node,
+            "runtime_env": {"env_vars": variables_of(self.order, self.order.place)},
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, 0),
         }
         self.actor = ray.remote(WorkerActor).options(**options).remote()

@@ -215,6 +215,7 @@ class RayExecutor:
             namespace=cluster.namespace,
             begin=begin,
             devices=order.devices,
+            nodes=order.nodes,
             threads=threads_of(order.threads),
             log_path=str(order.log_path),
             by_node=cluster.logs_by_node,

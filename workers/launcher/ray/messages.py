@@ -20,6 +20,9 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
     begin: bool
     """False: it runs somewhere, or has ended; it is not started."""
     devices: int
+    """GPUs, of all its nodes together."""
+    nodes: int = 1
+    """The nodes over which its processes are spread; the worker itself is on the first."""
     threads: int
     log_path: str
     by_node: bool
@@ -29,6 +32,16 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
     release: str
     env: dict[str, str]
     """Variables that the worker finds in its environment; their values are shown nowhere."""
+
+    @property
+    def name(self) -> str:
+        """The name of the worker's actor."""
+        return f"{self.place}#{self.assignment.worker}"
+
+    @property
+    def devices_of_a_node(self) -> int:
+        """GPUs of each of its nodes."""
+        return self.devices // self.nodes
 
 
 class ActorEnd(msgspec.Struct, frozen=True, kw_only=True, tag="end"):

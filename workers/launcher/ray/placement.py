@@ -1,7 +1,7 @@
-"""The node that a worker takes. Pure.
+"""The nodes that a worker takes. Pure.
 
-A worker is on one node. The configuration guide gives one that takes more GPUs than a node has whole nodes: the engines
-of this release would use the first of them alone, so such a worker is refused at submission, or waits and is named.
+A worker is on one node, or on as many as its order says, with as many of its GPUs on each: so the configuration guide
+places a trainer that has more GPUs than a node.
 """
 
 from __future__ import annotations
@@ -15,31 +15,42 @@ CPUS: Final = 1
 """Processors that Ray counts for a worker: its threads are its own affair."""
 
 
-def bundle_of(devices: int) -> dict[str, float]:
-    """The resources of a worker with so many GPUs, all of one node."""
-    return {"CPU": CPUS, "GPU": devices} if devices else {"CPU": CPUS}
+def bundles_of(devices: int, nodes: int) -> list[dict[str, float]]:
+    """The resources of a worker with so many GPUs on so many nodes: those of each node."""
+    each = devices // nodes
+    return [{"CPU": CPUS, "GPU": each} if each else {"CPU": CPUS}] * nodes
 
 
-def lack_of(devices: int, nodes: Sequence[RayNode]) -> str:
-    """The resources that a worker waits for, and how much of them is free: `2 GPUs on one node; 1 is free`.
+def strategy_of(nodes: int) -> str:
+    """Ray's word for where the bundles go: all on one node, or each on a node of its own."""
+    return "STRICT_SPREAD" if nodes > 1 else "STRICT_PACK"
 
-    Empty if there is room by what was last seen: Ray is about to place it.
+
+def lack_of(devices: int, wanted: int, nodes: Sequence[RayNode]) -> str:
+    """The resources that a worker on `wanted` nodes waits for, and how much is free: `2 GPUs on one node; 1 is free`.
+
+    Never empty where there is no room; empty if there is by what was last seen: Ray is about to place it.
     """
-    per_node = _per_node(nodes)
     if not nodes:
         return "a node: the cluster has none"
-    if not devices:
-        free_cpus = max(each.free_cpus for each in nodes)
+    each = devices // wanted
+    gpus = f"{each} GPU{'s' if each > 1 else ''}" if each else ""
+    if wanted > 1:
+        free = sum(node.free_cpus >= CPUS and node.free_gpus >= each for node in nodes)
+        what = f"{gpus} and {CPUS} CPU" if each else f"{CPUS} CPU"
+        return "" if free >= wanted else f"{what} on each of {wanted} nodes; {_are(free)} free"
+    if not each:
+        free_cpus = max(node.free_cpus for node in nodes)
         return "" if free_cpus >= CPUS else f"{CPUS} CPU on one node; {_are(free_cpus)} free"
-    gpus = "1 GPU" if devices == 1 else f"{devices} GPUs"
-    if devices <= per_node:
-        most = max(each.free_gpus for each in nodes)
-        if most >= devices:
+    per_node = _per_node(nodes)
+    if each <= per_node:
+        most = max(node.free_gpus for node in nodes)
+        if most >= each:
             return f"{gpus} and {CPUS} CPU on one node; no node has both free"
         return f"{gpus} on one node; {_are(most)} free"
     if not per_node:
         return f"{gpus} on one node; the cluster has none"
-    return f"{gpus} on one node, as a worker of this release must have them; no node has more than {per_node}"
+    return f"{gpus} on one node; no node has more than {per_node}"
 
 
 def _per_node(nodes: Sequence[RayNode]) -> int:

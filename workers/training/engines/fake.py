@@ -39,6 +39,8 @@ class FakeTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The number of steps with a NaN loss, from that one on."""
     ranks: Annotated[int, msgspec.Meta(ge=0, le=limits.RANKS)] = 0
     """The number of processes that all do the same; 0: it runs in the trainer process."""
+    nodes: Annotated[int, msgspec.Meta(ge=1, le=limits.RANKS)] = 1
+    """The nodes of a Ray cluster over which they are spread."""
     rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = limits.RANK_CALL_TIMEOUT_S
     """The longest that one call of the ranks may take."""
 
@@ -197,4 +199,6 @@ def _make(opening: TrainerOpening[FakeTrainerArgs]) -> TrainerEngine:
     )
 
 
-ENGINE: Final = TrainerEngineDefinition(arguments=FakeTrainerArgs, make=_make, opened_with=("ranks", "rank_timeout_s"))
+ENGINE: Final = TrainerEngineDefinition(
+    arguments=FakeTrainerArgs, make=_make, opened_with=("ranks", "nodes", "rank_timeout_s")
+)

@@ -6,6 +6,9 @@ messages      what a trainer process and its ranks say to one another
 sight         what a rank sees: releases, files; whether all see the same
 spool         the weights of one version in a file that all ranks fill
 rank_process  the process of one rank
+nodes         the machines beside the trainer's own, as its launcher tells
+host          starts ranks on such a machine, and ends them
+child         one process as the trainer process sees it, here or there
 crew          the processes: started, called, lost, ended
 controller    the engine in the trainer process: every call is one of all ranks
 collectives   what ranks of torch tell one another

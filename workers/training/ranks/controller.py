@@ -6,10 +6,12 @@ compared, and a difference is the end of all of them: weights that drifted apart
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,8 +36,9 @@ from rftd.workers.training.ranks.messages import (
     SnapshotCall,
     TrainCall,
 )
+from rftd.workers.training.ranks.nodes import nodes_of
 from rftd.workers.training.ranks.sight import check_alike
-from rftd.workers.training.ranks.spool import SpooledSnapshot, new_spool
+from rftd.workers.training.ranks.spool import SpooledSnapshot, new_spool, write_part_of
 
 _WITHIN: Final = 0.75
 """The share of a call's time after which ranks give up waiting for one another: then they say so themselves."""
@@ -60,8 +63,10 @@ class RankPlan:
 class RankedEngine:
     """Implements `TrainerEngine`, `RestingEngine`, `DigestingEngine` and `WatchedEngine` for any engine of ranks."""
 
-    def __init__(self, plan: RankPlan) -> None:
+    def __init__(self, plan: RankPlan, environ: Mapping[str, str] = os.environ) -> None:
+        """`environ` names the nodes beside this one, if the launcher gave the trainer more."""
         self._plan = plan
+        self._nodes = nodes_of(environ)
         self._crew: RankCrew | None = None
         self._opened = RankDone()
         self._job_dir = ""
@@ -78,7 +83,7 @@ class RankedEngine:
         return dict(self._opened.facts)
 
     def pids(self) -> list[int]:
-        """The processes, by rank."""
+        """The processes, by rank; each number is of its own node."""
         return self._running.pids()
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
@@ -88,18 +93,19 @@ class RankedEngine:
         """
         plan = self._plan
         self._job_dir = experiment.job_dir
-        crew = RankCrew(plan.ranks, timeout_s=plan.timeout_s)
+        nodes = self._nodes
+        crew = RankCrew(plan.ranks, timeout_s=plan.timeout_s, nodes=nodes)
         self._crew = crew
         self._begun.set()
-        places = [
-            RankPlace(rank=rank, ranks=plan.ranks, maker=plan.maker, trainer=plan.trainer, threads=plan.threads)
-            for rank in range(plan.ranks)
-        ]
+        places = [self._place(rank) for rank in range(plan.ranks)]
         looks = [LookCall(place=place, experiment=experiment, model_path=model_path) for place in places]
         self._alike([each.facts for each in crew.call(looks, "look")], "see different things")
-        with socket.create_server(("127.0.0.1", 0)) as store:
+        with socket.create_server((nodes.own, 0)) as store:
             join = JoinCall(
-                backend=plan.backend, port=store.getsockname()[1], timeout_s=max(1.0, _WITHIN * plan.timeout_s)
+                backend=plan.backend,
+                address=nodes.own,
+                port=store.getsockname()[1],
+                timeout_s=max(1.0, _WITHIN * plan.timeout_s),
             )
             crew.call(join, "join", {0: [store.fileno()]})
         opened = crew.call(OpenCall(experiment=experiment, model_path=model_path), "open")
@@ -134,7 +140,7 @@ class RankedEngine:
         """The weights, written by all ranks into a file without a name."""
         file = new_spool(self._job_dir)
         everyone = {rank: [file.fileno()] for rank in range(self._plan.ranks)}
-        done = self._running.call(SnapshotCall(), "snapshot", everyone)
+        done = self._running.call(SnapshotCall(), "snapshot", everyone, partial(write_part_of, file.fileno()))
         return SpooledSnapshot(file, exact=done[0].exact, tied=done[0].tied)
 
     def save(self, folder: Path, *, hf: bool) -> None:
@@ -169,6 +175,20 @@ class RankedEngine:
     def _running(self) -> RankCrew:
         assert self._crew is not None, "used before open"
         return self._crew
+
+    def _place(self, rank: int) -> RankPlace:
+        plan = self._plan
+        local_ranks = self._nodes.local_ranks(plan.ranks)
+        return RankPlace(
+            rank=rank,
+            ranks=plan.ranks,
+            maker=plan.maker,
+            trainer=plan.trainer,
+            threads=plan.threads,
+            local_rank=rank % local_ranks,
+            local_ranks=local_ranks,
+            address=self._nodes.address_of(rank // local_ranks),
+        )
 
     def _digest(self, form: str) -> str:
         texts = [each.text for each in self._running.call(DigestCall(form=form), "checksum")]

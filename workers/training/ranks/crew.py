@@ -1,70 +1,39 @@
-"""`RankCrew`: the processes of an engine, on this machine. Whatever one of them does wrong is the end of all."""
+"""`RankCrew`: the processes of an engine, on one node or several. Whatever one of them does wrong is the end of all."""
 
 from __future__ import annotations
 
-import collections
-import os
+import errno
 import queue
+import secrets
 import signal
-import socket
-import struct
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, NoReturn
-
-import psutil
 
 from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import RankError, RftdError
-from rftd.workers.training.ranks.messages import CloseCall, Pipe, RankAnswer, RankCall, RankDone, RankFailed
+from rftd.workers.training.ranks.child import END_S, RankChild, started
+from rftd.workers.training.ranks.messages import CloseCall, RankAnswer, RankCall, RankDone, RankFailed, RankPart
+from rftd.workers.training.ranks.nodes import ONE_NODE, RankNodes
 
-_LINES: Final = 12
-"""Last lines of a rank that are told when it is lost."""
-_LINE_CHARACTERS: Final = 300
 _GRACE_S: Final = 10.0
 """The wait for the others once a rank has failed: they may wait for it in a collective, and will not answer."""
-_END_S: Final = 5.0
-"""The wait for a process that was told to end, or whose connection is closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankChild:
-    """One process."""
-
-    rank: int
-    process: subprocess.Popen[bytes]
-    pipe: Pipe
-    lines: collections.deque[str]
-    reader: threading.Thread
-    """The thread that copies what the process writes."""
-
-    def last_lines(self) -> str:
-        """The end of what it wrote."""
-        self.reader.join(1.0)
-        return "".join(f"\n    {line}" for line in self.lines)
-
-    def ended(self) -> str:
-        """The end of the rank, in words."""
-        try:
-            code = self.process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            return "closed its connection"
-        if code >= 0:
-            return f"ended with exit code {code}"
-        name = signal.Signals(-code).name
-        return f"was ended by {name}" + (", as the kernel does where memory is short" if name == "SIGKILL" else "")
+def _untaken(part: RankPart) -> None:
+    raise OSError(errno.EPROTO, f"a rank sent a part of {part.name}, and nobody had asked for one")
 
 
 class RankCrew:
     """N processes, each of which carries out every call. One thread calls; any may close or watch."""
 
-    def __init__(self, ranks: int, *, timeout_s: float) -> None:
-        """Starts them. `timeout_s` is the longest that a call may take. Raises OSError."""
+    def __init__(self, ranks: int, *, timeout_s: float, nodes: RankNodes = ONE_NODE) -> None:
+        """Starts them, as many on each node. `timeout_s` is the longest that a call may take.
+
+        Raises OSError, or RankError if the nodes cannot have them.
+        """
         self._timeout_s = timeout_s
         self._answers: queue.SimpleQueue[tuple[int, RankAnswer | None]] = queue.SimpleQueue()
         self._over = threading.Event()
@@ -72,33 +41,47 @@ class RankCrew:
         self._lost: RankError | None = None
         self._gone: list[int] = []
         self._closing = False
+        self._take_part: Callable[[RankPart], None] = _untaken
         self._children: list[RankChild] = []
         try:
+            # A number for its connections to a host, which may have those of a crew before.
+            number = secrets.token_hex(8)
             for rank in range(ranks):
-                self._children.append(self._start(rank, ranks))
+                child = started(rank, ranks, nodes, crew=number, timeout_s=timeout_s)
+                self._children.append(child)
+                threading.Thread(target=self._receive, args=(child,), name=f"rank-{rank}-answers", daemon=True).start()
         except BaseException:
             self._kill()
             raise
 
     def pids(self) -> list[int]:
-        """The processes, by rank."""
-        return [each.process.pid for each in self._children]
+        """The processes, by rank; each number is of its own node."""
+        return [each.pid for each in self._children]
 
     def call(
-        self, calls: Sequence[RankCall] | RankCall, method: str, descriptors: Mapping[int, Sequence[int]] | None = None
+        self,
+        calls: Sequence[RankCall] | RankCall,
+        method: str,
+        descriptors: Mapping[int, Sequence[int]] | None = None,
+        take_part: Callable[[RankPart], None] = _untaken,
     ) -> list[RankDone]:
         """Has all ranks carry out a call, or each its own; returns their answers by rank. `method` is for messages.
+
+        Descriptors go to ranks of this node alone. `take_part` is called with the parts that others send before their
+        answer, from several threads; it may raise OSError.
 
         Raises what all ranks raised. Whatever else goes wrong is the end of all of them: the error of the rank that
         raised it alone, or RankError if one ended or none answered in time.
         """
         if self._lost is not None:
             raise self._lost
+        self._take_part = take_part
         for child in self._children:
             call = calls[child.rank] if isinstance(calls, Sequence) else calls
+            files = (descriptors or {}).get(child.rank, ()) if child.takes_files else ()
             # One that has ended is found below, by the end of its connection.
             with suppress(OSError):
-                child.pipe.send(call, (descriptors or {}).get(child.rank, ()))
+                child.pipe.send(call, files)
         answers: dict[int, RankAnswer] = {}
         deadline = time.monotonic() + self._timeout_s
         while len(answers) < len(self._children):
@@ -142,35 +125,26 @@ class RankCrew:
         """Ends all ranks, and raises the error that says in what they differ."""
         raise self._set_lost(error)
 
-    def _start(self, rank: int, ranks: int) -> RankChild:
-        mine, theirs = socket.socketpair()
-        # A rank that takes nothing, stopped or stuck, must not hold the caller up for ever.
-        mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(self._timeout_s) + 1, 0))
-        module = "rftd.workers.training.ranks.rank_process"
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(theirs.fileno()), f"rank={rank}/{ranks}"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
-        pipe = Pipe(mine)
-        lines: collections.deque[str] = collections.deque(maxlen=_LINES)
-        reader = threading.Thread(target=_copy, args=(process, lines), name=f"rank-{rank}-output", daemon=True)
-        reader.start()
-        child = RankChild(rank, process, pipe, lines, reader)
-        threading.Thread(target=self._receive, args=(child,), name=f"rank-{rank}-answers", daemon=True).start()
-        return child
-
     def _receive(self, child: RankChild) -> None:
+        failed: RankFailed | None = None
         with suppress(*UNREADABLE):
             while (answer := child.pipe.receive_answer()) is not None:
-                self._answers.put((child.rank, answer))
+                if not isinstance(answer, RankPart):
+                    self._answers.put((child.rank, failed or answer))
+                    failed = None
+                elif failed is None:
+                    # The rank goes on sending, and its answer comes after the last part.
+                    failed = self._taken(answer)
         self._gone.append(child.rank)
         self._answers.put((child.rank, None))
         self._over.set()
+
+    def _taken(self, part: RankPart) -> RankFailed | None:
+        try:
+            self._take_part(part)
+        except OSError as error:
+            return RankFailed(kind="OSError", what=error.strerror or str(error), errno=error.errno or errno.EIO)
+        return None
 
     def _lose(self, method: str, rank: int) -> NoReturn:
         with self._lock:
@@ -190,7 +164,7 @@ class RankCrew:
         error = _error_of(next(iter(failed.values())))
         where = f"rank {' and '.join(map(str, failed))} of {len(self._children)} failed alone in {method}"
         if silent:
-            waits = "; ".join(f"{self._named(each)}, {_state(each)}, did not answer" for each in silent)
+            waits = "; ".join(f"{self._named(each)}, {each.state()}, did not answer" for each in silent)
             where += f"; {waits}"
         self._set_lost(RankError(f"{where}: {error}", fix="nothing: the trainer is started again"))
         if isinstance(error, RftdError):
@@ -199,13 +173,12 @@ class RankCrew:
 
     def _give_up(self, method: str, answered: Collection[int]) -> NoReturn:
         silent = [child for child in self._children if child.rank not in answered]
-        states = [f"{self._named(each)}, {_state(each)}" for each in silent]
+        states = [f"{self._named(each)}, {each.state()}" for each in silent]
         for each in silent:
             # Its last lines then say where it was: a rank writes them before it dies of this signal.
-            each.process.send_signal(signal.SIGABRT)
+            each.send_signal(signal.SIGABRT)
         for each in silent:
-            with suppress(subprocess.TimeoutExpired):
-                each.process.wait(1.0)
+            each.wait(1.0)
         self._kill()
         lines = "".join(each.last_lines() for each in silent[:2])
         raise self._set_lost(
@@ -225,42 +198,20 @@ class RankCrew:
         return error
 
     def _named(self, child: RankChild) -> str:
-        return f"rank {child.rank} of {len(self._children)} (pid {child.process.pid})"
+        return f"rank {child.rank} of {len(self._children)} ({child.where})"
 
     def _end_all(self) -> None:
-        deadline = time.monotonic() + _END_S
+        deadline = time.monotonic() + END_S
         for child in self._children:
-            with suppress(subprocess.TimeoutExpired):
-                child.process.wait(max(0.0, deadline - time.monotonic()))
+            child.wait(max(0.0, deadline - time.monotonic()))
         self._kill()
 
     def _kill(self) -> None:
         for child in self._children:
-            if child.process.poll() is None:
-                child.process.kill()
+            child.send_signal(signal.SIGKILL)
         for child in self._children:
-            child.process.wait()
-            child.reader.join(1.0)
-            child.pipe.shut()
+            child.close()
         self._over.set()
-
-
-def _copy(process: subprocess.Popen[bytes], lines: collections.deque[str]) -> None:
-    """Copies what a rank writes to standard error, which is the worker's log."""
-    assert process.stdout is not None
-    with process.stdout as output:
-        for line in output:
-            lines.append(line.decode(errors="replace").rstrip()[:_LINE_CHARACTERS])
-            with suppress(OSError, ValueError):
-                sys.stderr.write(line.decode(errors="replace"))
-                sys.stderr.flush()
-
-
-def _state(child: RankChild) -> str:
-    try:
-        return str(psutil.Process(child.process.pid).status())
-    except psutil.Error:
-        return "ended"
 
 
 def _joint(failed: Sequence[RankFailed]) -> Exception:

@@ -29,6 +29,7 @@ _DTYPES: Final = {
     "temperatures": "<f8",
 }
 """The arrays of a sample, all of one dimension."""
+LOOPBACK: Final = "127.0.0.1"
 
 
 class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +41,11 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     """`module:function`, which takes this place and gives the rank's engine."""
     trainer: TrainerSpec
     threads: int
+    local_rank: int
+    """The place among the ranks of its node."""
+    local_ranks: int
+    address: str = LOOPBACK
+    """The address of its node at which others reach it; the loopback's where all are of one machine."""
 
 
 class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +95,8 @@ class JoinCall(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
     """Meet the others: torch.distributed by `backend`; empty: without it. The store's listening socket is rank 0's."""
 
     backend: str
+    address: str
+    """The address of rank 0's node, at which the store listens."""
     port: int
     timeout_s: float
 
@@ -145,7 +153,7 @@ class DigestCall(msgspec.Struct, frozen=True, kw_only=True, tag="digest"):
 
 
 class SnapshotCall(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
-    """Write the weights into the file that comes along."""
+    """Write the weights into the file that comes along; a rank of another node, which gets none, sends its parts."""
 
 
 class SaveCall(msgspec.Struct, frozen=True, kw_only=True, tag="save"):
@@ -210,7 +218,24 @@ class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     errno: int = 0
 
 
+class RankPart(msgspec.Struct, frozen=True, kw_only=True, tag="part"):
+    """A part of the weights of a snapshot, before the answer: whoever has the file writes it."""
+
+    file_size_bytes: int
+    begin: int
+    """The place in the file at which its tensor begins."""
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    offset: tuple[int, ...]
+    size: tuple[int, ...]
+    data: bytes
+    """The numbers of this part, in C order."""
+
+
 RankAnswer: TypeAlias = RankDone | RankFailed
+RankMessage: TypeAlias = RankAnswer | RankPart
 
 
 class Pipe:
@@ -221,7 +246,7 @@ class Pipe:
         self._read = bytearray()
         self._descriptors: list[int] = []
 
-    def send(self, message: RankCall | RankAnswer, descriptors: Sequence[int] = ()) -> None:
+    def send(self, message: RankCall | RankMessage, descriptors: Sequence[int] = ()) -> None:
         """Sends a message whole. Raises OSError if the other end is closed, or takes nothing for too long."""
         data = msgspec.msgpack.encode(message)
         head = _LENGTH.pack(len(data))
@@ -241,12 +266,12 @@ class Pipe:
         call: RankCall = msgpack_decoder(RankCall).decode(data)  # type: ignore[arg-type]
         return call, descriptors
 
-    def receive_answer(self) -> RankAnswer | None:
-        """The next answer; None at the end."""
+    def receive_answer(self) -> RankMessage | None:
+        """The next answer, or a part before it; None at the end."""
         data = self._message()
         if data is None:
             return None
-        answer: RankAnswer = msgpack_decoder(RankAnswer).decode(data)  # type: ignore[arg-type]
+        answer: RankMessage = msgpack_decoder(RankMessage).decode(data)  # type: ignore[arg-type]
         return answer
 
     def close(self) -> None:

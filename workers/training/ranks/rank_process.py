@@ -1,6 +1,7 @@
 """The process of one rank: carries out the calls of its trainer process, one after the other, on its main thread.
 
-It ends when its trainer process does, however that ends: then the connection is closed, which a thread sees at once.
+It ends when its trainer process does, however that ends: then the connection is closed, which a thread sees at once, or
+within a minute where another machine is gone without a word.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeAlias
@@ -33,14 +35,16 @@ from rftd.workers.training.ranks.messages import (
     RankCall,
     RankDone,
     RankFailed,
+    RankPart,
     RankPlace,
     RestCall,
     SaveCall,
     SnapshotCall,
     TrainCall,
 )
+from rftd.workers.training.ranks.nodes import interface_of
 from rftd.workers.training.ranks.sight import seen
-from rftd.workers.training.ranks.spool import SpreadingEngine, write_spread, write_whole
+from rftd.workers.training.ranks.spool import SpreadingEngine, spread_parts, write_spread, write_whole
 from rftd.workers.weights.checksum import form_of
 
 _Calls: TypeAlias = "queue.SimpleQueue[tuple[RankCall, list[int]]]"
@@ -49,7 +53,9 @@ _Calls: TypeAlias = "queue.SimpleQueue[tuple[RankCall, list[int]]]"
 class RankProcess:
     """One rank: its place, and its engine once it is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, send_part: Callable[[RankPart], None]) -> None:
+        """`send_part` sends a part of the weights to the trainer process of another machine."""
+        self._send_part = send_part
         self._place: RankPlace | None = None
         self._engine: TrainerEngine | None = None
         self._joined = False
@@ -76,7 +82,7 @@ class RankProcess:
             case DigestCall():
                 return RankDone(text=_digest(engine, call.form))
             case SnapshotCall():
-                return self._snapshot(engine, descriptors[0])
+                return self._snapshot(engine, descriptors[0] if descriptors else None)
             case SaveCall():
                 engine.save(Path(call.folder), hf=call.hf)
             case LoadCall():
@@ -87,33 +93,37 @@ class RankProcess:
         return RankDone()
 
     def _join(self, call: JoinCall, descriptors: list[int]) -> None:
-        """Meets the other ranks, at a store that listens on the loopback interface only."""
+        """Meets the other ranks, at a store that listens at one address only: the loopback's where all are here."""
         place = self._place
         assert place is not None
         os.environ |= {
             "RANK": str(place.rank),
             "WORLD_SIZE": str(place.ranks),
-            "LOCAL_RANK": str(place.rank),
-            "LOCAL_WORLD_SIZE": str(place.ranks),
-            "MASTER_ADDR": "127.0.0.1",
+            "LOCAL_RANK": str(place.local_rank),
+            "LOCAL_WORLD_SIZE": str(place.local_ranks),
+            "MASTER_ADDR": call.address,
             "MASTER_PORT": str(call.port),
         }
         if not call.backend:
             return
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+        # Of a machine with several networks neither backend knows which one leads to the other nodes.
+        if interface := interface_of(place.address):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            if place.local_ranks < place.ranks:
+                os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         import torch
         from torch import distributed
 
         if call.backend == "nccl":
-            torch.cuda.set_device(place.rank)
+            torch.cuda.set_device(place.local_rank)
         wait = timedelta(seconds=call.timeout_s)
         store = distributed.TCPStore(  # type: ignore[attr-defined]
-            "127.0.0.1",
+            call.address,
             call.port,
             place.ranks,
             is_master=place.rank == 0,
             timeout=wait,
-            # The trainer process has bound it, so that nobody takes the port in between, and to 127.0.0.1 only.
+            # The trainer process has bound it, so that nobody takes the port in between, and to this address only.
             master_listen_fd=os.dup(descriptors[0]) if place.rank == 0 else None,
         )
         distributed.init_process_group(call.backend, store=store, rank=place.rank, world_size=place.ranks, timeout=wait)
@@ -130,16 +140,22 @@ class RankProcess:
         facts = engine.environment() | {"ranks": str(place.ranks)}
         return RankDone(facts=facts, deterministic=engine.deterministic)
 
-    def _snapshot(self, engine: TrainerEngine, descriptor: int) -> RankDone:
+    def _snapshot(self, engine: TrainerEngine, descriptor: int | None) -> RankDone:
+        """`descriptor`: the file's; None on a node that does not have it."""
         assert self._place is not None
         if isinstance(engine, SpreadingEngine):
             weights = engine.spread()
-            write_spread(descriptor, weights)
+            if descriptor is None:
+                for part in spread_parts(weights):
+                    self._send_part(part)
+            else:
+                write_spread(descriptor, weights)
             return RankDone(exact=weights.exact)
         # On all ranks: it may be a collective. Its bytes are those of all.
         snapshot = engine.snapshot()
         if self._place.rank:
             return RankDone(exact=snapshot.exact)
+        assert descriptor is not None, "rank 0 is on the node of its trainer process"
         return RankDone(exact=snapshot.exact, tied=write_whole(descriptor, snapshot.weights()))
 
     def _close(self) -> RankDone:
@@ -193,7 +209,7 @@ def main(descriptor: int) -> None:
     pipe = Pipe(socket.socket(fileno=descriptor))
     calls: _Calls = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, calls), name="calls", daemon=True).start()
-    process = RankProcess()
+    process = RankProcess(pipe.send)
     while True:
         call, descriptors = calls.get()
         try:

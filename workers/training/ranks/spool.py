@@ -16,6 +16,7 @@ from typing import IO, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from rftd.workers.training.ranks.messages import RankPart
 from rftd.workers.training.ranks.shards import Shard
 from rftd.workers.weights import safetensors
 from rftd.workers.weights.channel import BYTES
@@ -75,6 +76,44 @@ def new_spool(folder: str) -> IO[bytes]:
 
 def write_spread(descriptor: int, weights: SpreadWeights) -> None:
     """Writes this rank's parts. Raises OSError."""
+    header, begins, end = _places(weights)
+    # Every rank: whoever is first gives the file its size, and the others change nothing.
+    os.ftruncate(descriptor, end)
+    _write_at(descriptor, header, 0)
+    for shard in weights.shards():
+        _write_shard(descriptor, shard, begins[shard.name])
+        del shard  # its tensor goes before the next one is made
+
+
+def spread_parts(weights: SpreadWeights) -> Iterator[RankPart]:
+    """This rank's parts, for a file that another machine has; one is on the host at a time."""
+    _, begins, end = _places(weights)
+    for shard in weights.shards():
+        data = shard.data()
+        if data.nbytes:
+            yield RankPart(
+                file_size_bytes=end,
+                begin=begins[shard.name],
+                name=shard.name,
+                dtype=shard.whole.dtype,
+                shape=shard.whole.shape,
+                offset=shard.offset,
+                size=shard.size,
+                data=bytes(data),
+            )
+        del shard, data
+
+
+def write_part_of(descriptor: int, part: RankPart) -> None:
+    """Writes what another machine's rank sent. Raises OSError."""
+    # The map of a part that is no row of its tensor reaches no further than the file does.
+    os.ftruncate(descriptor, part.file_size_bytes)
+    whole = TensorLayout(part.dtype, part.shape)
+    _write_shard(descriptor, Shard(part.name, whole, part.offset, part.size, lambda: memoryview(part.data)), part.begin)
+
+
+def _places(weights: SpreadWeights) -> tuple[bytes, dict[str, int], int]:
+    """The header of the file, where each tensor begins, and where the last one ends."""
     layouts = weights.layouts()
     header = safetensors.header_of(layouts)
     begins: dict[str, int] = {}
@@ -82,12 +121,7 @@ def write_spread(descriptor: int, weights: SpreadWeights) -> None:
     for name, layout in layouts.items():
         begins[name] = end
         end += size_bytes(layout.dtype, layout.shape)
-    # Every rank: whoever is first gives the file its size, and the others change nothing.
-    os.ftruncate(descriptor, end)
-    _write_at(descriptor, header, 0)
-    for shard in weights.shards():
-        _write_shard(descriptor, shard, begins[shard.name])
-        del shard  # its tensor goes before the next one is made
+    return header, begins, end
 
 
 def write_whole(descriptor: int, weights: Weights) -> dict[str, str]:

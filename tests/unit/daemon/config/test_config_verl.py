@@ -354,24 +354,49 @@ def test_ranks_that_share_sequences_have_texts_without_padding(load: Load, small
     assert unseen.engine_args["ranks"] == 7, "nobody knows that machine"
 
 
+def of_nodes(*counts: int) -> Host:
+    """A cluster whose nodes have so many GPUs."""
+    each = [gpus(count, f"10.0.0.{number}") for number, count in enumerate(counts, 1)]
+    return msgspec.structs.replace(each[0], devices=tuple(device for host in each for device in host.devices))
+
+
 @pytest.mark.parametrize("engine", ["verl", "torch"])
-def test_a_trainer_beyond_one_node_is_refused_with_the_numbers(
-    load: Load, small: str, errors: Errors, engine: str
-) -> None:
+def test_a_trainer_beyond_one_node_takes_whole_nodes(load: Load, small: str, errors: Errors, engine: str) -> None:
     text = small + WARMUP
-    two = msgspec.structs.replace(
-        gpus(4, "10.0.0.1"), devices=(*gpus(4, "10.0.0.1").devices, *gpus(2, "10.0.0.2").devices)
-    )
-    asked = [
-        f"trainer.trainer_type={engine}",
-        *(["trainer.engine_args={device: cuda, ranks: 6}"] * (engine == "torch")),
-    ]
-    (said,) = errors(text, overrides=asked, host=two)
-    assert "takes 6 GPUs, and no node has more than 4: a worker of this release is on one node" in said
+
+    def asked(ranks: int) -> list[str]:
+        args = [f"trainer.engine_args={{device: cuda, ranks: {ranks}}}"] * (engine == "torch")
+        return [f"trainer.trainer_type={engine}", *args]
+
+    (said,) = errors(text, overrides=asked(6), host=of_nodes(4, 2))
+    assert "the trainer takes 6 GPUs, and a node has 4; it takes whole nodes" in said
+    (stage,) = load(text, overrides=asked(8), host=of_nodes(4, 4)).spec.stages
+    assert (stage.trainer.devices, stage.trainer.engine_args["nodes"]) == (8, 2)
+    (stage,) = load(text, overrides=asked(4), host=of_nodes(4, 4) if engine == "torch" else of_nodes(4)).spec.stages
+    assert (stage.trainer.devices, stage.trainer.engine_args.get("nodes")) == (4, None)
     if engine == "verl":
-        one = load(text, overrides=[*asked, "cluster.node_num=1", "cluster.gpu_per_node=4"], host=two).spec.stages[0]
-        assert one.trainer.devices == 4
-        assert load(text, overrides=asked, host=gpus(6)).spec.stages[0].trainer.devices == 6, "one machine"
+        one = load(text, overrides=[*asked(0), "cluster.node_num=1", "cluster.gpu_per_node=4"], host=of_nodes(4, 2))
+        assert one.spec.stages[0].trainer.devices == 4
+        assert load(text, overrides=asked(0), host=gpus(6)).spec.stages[0].trainer.devices == 6, "one machine"
+
+
+def test_nodes_that_ranks_or_a_cluster_cannot_have_are_refused(load: Load, small: str, errors: Errors) -> None:
+    def args(text: str) -> list[str]:
+        return ["trainer.trainer_type=torch", f"trainer.engine_args={{device: cpu, {text}}}"]
+
+    cpus = [Device(kind="cpu", index=0, name="4 CPUs", memory_bytes=0, node=f"10.0.0.{number}") for number in (1, 2)]
+    two = Host(devices=tuple(cpus), clustered=True, packages={"verl": "0.9.1"})
+    (stage,) = load(small + WARMUP, overrides=args("ranks: 4, nodes: 2"), host=two).spec.stages
+    assert stage.trainer.engine_args["nodes"] == 2
+    for text, host, said in (
+        ("ranks: 2, nodes: 2", ON_CPU, "is 2, and workers run on this machine alone"),
+        ("ranks: 3, nodes: 2", two, "is 2, and the trainer has 3 ranks: as many are on each node"),
+        ("nodes: 2", two, "is 2, and the trainer has no ranks"),
+        ("ranks: 3, nodes: 0", two, "trainer.engine_args.nodes: is "),
+    ):
+        (issue,) = errors(small + WARMUP, overrides=args(text), host=host)
+        assert "trainer.engine_args.nodes" in issue
+        assert said in issue
 
 
 def test_an_engine_beyond_one_node_is_refused_with_the_numbers(errors: Errors) -> None:
@@ -383,7 +408,7 @@ def test_an_engine_beyond_one_node_is_refused_with_the_numbers(errors: Errors) -
     (text,) = errors(
         overrides=["explorer.rollout_model.engine_type=vllm"], host=msgspec.structs.replace(two, devices=far)
     )
-    assert "1 engines x 1 take 1: 7 are left for the trainer, and no node has more than 4" in text
+    assert "the trainer takes 7 GPUs, and a node has 4; it takes whole nodes" in text
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ from rftd.ops.tracing.trace_options import TraceOptions
 from rftd.streams.cluster import ClusterSpec
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.launcher.executor import UNFIT_PLACE, WorkerOrder
-from rftd.workers.launcher.ray.actor import refusal_of
+from rftd.workers.launcher.ray.arrival import refusal_of
 from rftd.workers.launcher.ray.deaths import reason_of
 from rftd.workers.launcher.ray.launcher import RayExecutor, RayOptions, driver_environment
 from rftd.workers.launcher.ray.messages import ActorOrder, RayNode
-from rftd.workers.launcher.ray.placement import bundle_of, lack_of
+from rftd.workers.launcher.ray.placement import bundles_of, lack_of, strategy_of
 
 DRIVER = """
 import json, sys, threading, time
@@ -190,9 +190,11 @@ def node(gpus: float, free: float, cpus: float = 4, free_cpus: float = 4) -> Ray
 
 
 def test_a_worker_reserves_one_node_and_never_nodes_that_it_would_not_use() -> None:
-    assert bundle_of(0) == {"CPU": 1}
-    assert bundle_of(2) == {"CPU": 1, "GPU": 2}
-    assert bundle_of(16) == {"CPU": 1, "GPU": 16}
+    assert bundles_of(0, 1) == [{"CPU": 1}]
+    assert bundles_of(2, 1) == [{"CPU": 1, "GPU": 2}]
+    assert bundles_of(16, 2) == [{"CPU": 1, "GPU": 8}] * 2
+    assert bundles_of(0, 3) == [{"CPU": 1}] * 3
+    assert [strategy_of(nodes) for nodes in (1, 2)] == ["STRICT_PACK", "STRICT_SPREAD"]
 
 
 def test_a_submission_is_held_against_what_the_nodes_say_of_themselves(play: Play) -> None:
@@ -213,23 +215,29 @@ def test_a_submission_is_held_against_what_the_nodes_say_of_themselves(play: Pla
 
 
 @pytest.mark.parametrize(
-    ("devices", "nodes", "said"),
+    ("devices", "wanted", "nodes", "said"),
     [
-        (2, [node(4, 1), node(4, 0)], "2 GPUs on one node; 1 is free"),
-        (1, [node(4, 0)], "1 GPU on one node; none is free"),
+        (16, 2, [node(8, 8), node(8, 7)], "8 GPUs and 1 CPU on each of 2 nodes; 1 is free"),
+        (16, 2, [node(8, 8), node(8, 8)], ""),
+        (0, 2, [node(0, 0, 2, 1)], "1 CPU on each of 2 nodes; 1 is free"),
+        (2, 1, [node(4, 1), node(4, 0)], "2 GPUs on one node; 1 is free"),
+        (1, 1, [node(4, 0)], "1 GPU on one node; none is free"),
         (
             16,
+            1,
             [node(8, 8), node(8, 7)],
-            "16 GPUs on one node, as a worker of this release must have them; no node has more than 8",
+            "16 GPUs on one node; no node has more than 8",
         ),
-        (1, [node(0, 0)], "1 GPU on one node; the cluster has none"),
-        (1, [], "a node: the cluster has none"),
-        (0, [node(0, 0, 2, 0)], "1 CPU on one node; none is free"),
-        (0, [node(0, 0, 2, 1)], ""),
+        (1, 1, [node(0, 0)], "1 GPU on one node; the cluster has none"),
+        (1, 1, [], "a node: the cluster has none"),
+        (0, 1, [node(0, 0, 2, 0)], "1 CPU on one node; none is free"),
+        (0, 1, [node(0, 0, 2, 1)], ""),
     ],
 )
-def test_what_is_waited_for_is_said_with_what_is_free(devices: int, nodes: list[RayNode], said: str) -> None:
-    assert lack_of(devices, nodes) == said
+def test_what_is_waited_for_is_said_with_what_is_free(
+    devices: int, wanted: int, nodes: list[RayNode], said: str
+) -> None:
+    assert lack_of(devices, wanted, nodes) == said
 
 
 def test_the_memory_monitor_is_named_although_ray_tells_only_itself() -> None:

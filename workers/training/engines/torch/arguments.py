@@ -39,6 +39,8 @@ class TorchTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fie
 
     They need `device: cpu`, or `cuda` with as many GPUs.
     """
+    nodes: Annotated[int, msgspec.Meta(ge=1, le=limits.RANKS)] = 1
+    """The nodes of a Ray cluster over which the ranks are spread, as many on each; on GPUs whole nodes are taken."""
     rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = limits.RANK_CALL_TIMEOUT_S
     """The longest that one call of the ranks may take, a step or a checkpoint."""
     lora_publish: Literal["merged", "adapter"] = "merged"
@@ -46,7 +48,7 @@ class TorchTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fie
     only."""
 
 
-OPENED_WITH: Final = ("device", "gradient_checkpointing", "lora_publish", "ranks", "rank_timeout_s")
+OPENED_WITH: Final = ("device", "gradient_checkpointing", "lora_publish", "ranks", "nodes", "rank_timeout_s")
 """The arguments that hold for every stage: the engine loads its model once."""
 
 

@@ -60,6 +60,8 @@ class VerlTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fiel
     entropy_checkpointing: bool = False
     ranks: Annotated[int, msgspec.Meta(ge=1, le=limits.RANKS)] = 1
     """The number of processes on a CPU; on GPUs there is one for each."""
+    nodes: Annotated[int, msgspec.Meta(ge=1, le=limits.RANKS)] = 1
+    """The nodes of a Ray cluster over which the ranks are spread, as many on each; on GPUs whole nodes are taken."""
     rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = limits.RANK_CALL_TIMEOUT_S
     """The longest that one call of the ranks may take, a step or a checkpoint."""
     save_strategy: Literal["unrestricted", "single_thread", "single_process", "single_node"] = "unrestricted"
@@ -69,6 +71,7 @@ class VerlTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fiel
 OPENED_WITH: Final = (
     "device",
     "ranks",
+    "nodes",
     "rank_timeout_s",
     "strategy",
     "ulysses_sequence_parallel_size",
