@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from sqlalchemy.engine import make_url
@@ -128,6 +128,10 @@ def _without_secrets(url: str) -> str:
     return f"in {parsed.database or 'the default database'} at {parsed.host or 'the local socket'}"
 
 
+_Work: TypeAlias = "dict[str, Callable[[], Awaitable[None]]]"
+"""What a daemon does all the time, by the names that its troubles have."""
+
+
 @asynccontextmanager
 async def running(
     options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Logger, tracer: Tracer | None = None
@@ -143,10 +147,7 @@ async def running(
     _check_reach(options)
     folder = DataFolder(options.data)
     async with AsyncExitStack() as stack:
-        await asyncio.to_thread(folder.prepare)
-        if options.log_at is not None:  # the embedded log has a lock of its own
-            lock = await asyncio.to_thread(LockFile, folder.root)
-            stack.push_async_callback(asyncio.to_thread, lock.release)
+        await _take(folder, options, stack)
         # Before the log is opened: a port that is taken is the commonest mistake, and nothing needs to be undone yet.
         bound = bind(options.host, options.port)
         stack.callback(bound.close)
@@ -186,14 +187,14 @@ async def running(
         gate.open(app)
         # Entered after log, database and projector, so that it is left before them: no task outlives what it uses.
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        work: dict[str, Callable[[], Awaitable[None]]] = {
+        shows: _Work = {
             "projector": projector.run,
             "metrics": lambda: follow_metrics(owned.log, feed, supervisor.known),
             "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),
-            **_upkeep(owned.log, supervisor, guard, clock),
         }
         patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
-        background = [tasks.create_task(patient(work[name], name)) for name in work]
+        work = shows | _upkeep(owned.log, supervisor, guard, clock)
+        background = [tasks.create_task(patient(each, name)) for name, each in work.items()]
         try:
             yield Service(url=url_of(bound), folder=folder, supervisor=supervisor, projector=projector)
             # Inside the block, with projector and API still up: workers that leave are folded and shown.
@@ -203,6 +204,14 @@ async def running(
                 task.cancel()
             # Before the parts that requests use are closed, although it was entered before them.
             await front.aclose()
+
+
+async def _take(folder: DataFolder, options: ServiceOptions, stack: AsyncExitStack) -> None:
+    """Prepares the folder, and locks it unless the embedded log will, which has a lock of its own."""
+    await asyncio.to_thread(folder.prepare)
+    if options.log_at is not None:
+        lock = await asyncio.to_thread(LockFile, folder.root)
+        stack.push_async_callback(asyncio.to_thread, lock.release)
 
 
 async def _answer(front: AsyncExitStack, gate: Gate, bound: socket.socket, folder: DataFolder) -> None:
@@ -265,9 +274,7 @@ def _unseen() -> Host:
     return ANY_HOST
 
 
-def _upkeep(
-    log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Clock
-) -> dict[str, Callable[[], Awaitable[None]]]:
+def _upkeep(log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Clock) -> _Work:
     """The experiments, and the room that they need."""
     return {
         "supervisor": supervisor.drive,

@@ -141,6 +141,8 @@ def test_dropped_spans_of_workers_are_counted() -> None:
         feed.observe(decode(tape.records[-1]))
     values = samples(feed.metrics)
     assert values[f"rftd_trace_spans_dropped_total{{experiment={experiment},role=explorer,slot=2}}"] == 9
+
+
 def test_a_hostile_name_of_a_taskset_is_escaped_and_cut(run: SyntheticRun) -> None:
     hostile = 'a"} 1\nrftd_rollouts_total{taskset="b\\' + "x" * 5000
     spec = spec_of("small", 3)

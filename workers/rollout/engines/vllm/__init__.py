@@ -11,7 +11,7 @@ architectures  the models that it has: a table that is written from the installe
 engine     the asyncio front: `VllmRolloutEngine`
 start      the start of vLLM's own front, and what its requests have in common
 requests   our sampling as vLLM's, or the reason for which it has none; its output as our response
-flights    requests under way, and the weights that drew each of their tokens
+flights    requests under way, the weights that drew each of their tokens, and answers of those made together
 counters   the numbers of running requests and drawn tokens, from vLLM's own statistics
 watchdog   tells when vLLM's processes ended or hang
 processes  vLLM's processes: their start with a time-out, their names when one died, their end

@@ -16,7 +16,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.decoding import converted
 from rftd.ops.errors import DataError, RolloutError, WeightsElsewhereError
 from rftd.workers.rollout.engine import Answers, EngineStats, Generation, GenerationRequest
-from rftd.workers.rollout.engines.vllm.flights import RequestFlight, WeightSwap
+from rftd.workers.rollout.engines.vllm.flights import GroupAnswers, RequestFlight, WeightSwap
 from rftd.workers.rollout.engines.vllm.processes import GRACE_S, EngineProcesses, set_environment
 from rftd.workers.rollout.engines.vllm.start import start
 from rftd.workers.rollout.engines.vllm.watchdog import HANG_S, Vitals, Watchdog
@@ -162,7 +162,7 @@ class VllmRolloutEngine:
     @asynccontextmanager
     async def generate_each(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Answers]:
         """The responses to several requests, as they come."""
-        answers = _GroupAnswers(len(requests))
+        answers = GroupAnswers(len(requests))
         failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._answer(each, n, answers)) for n, each in enumerate(requests)]
@@ -233,7 +233,7 @@ class VllmRolloutEngine:
         self._llm.shutdown(timeout=GRACE_S)
         self._processes.end()
 
-    async def _answer(self, request: GenerationRequest, number: int, answers: _GroupAnswers) -> None:
+    async def _answer(self, request: GenerationRequest, number: int, answers: GroupAnswers) -> None:
         try:
             answers.put(number, await self.generate(request))
         except RolloutError as error:
@@ -376,26 +376,3 @@ class VllmRolloutEngine:
         for flight in list(self._flights.values()):
             if flight.collector is not None:
                 flight.collector.put(RolloutError(error.what, fix=error.fix))
-
-
-class _GroupAnswers:
-    """Implements `Answers` for requests that were made together."""
-
-    def __init__(self, expected: int) -> None:
-        self._left = expected
-        self._done: list[tuple[int, Generation | RolloutError]] = []
-        self._more = asyncio.Event()
-
-    def put(self, number: int, answer: Generation | RolloutError) -> None:
-        """The answer to the request of this number."""
-        self._done.append((number, answer))
-        self._left -= 1
-        self._more.set()
-
-    async def some(self) -> Sequence[tuple[int, Generation | RolloutError]]:
-        if not self._done and self._left:
-            self._more.clear()
-            await self._more.wait()
-        done = self._done
-        self._done = []
-        return done

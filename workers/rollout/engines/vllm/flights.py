@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,3 +96,26 @@ class RequestFlight:
         for ((version, generation), start), end in zip(begun, ends, strict=True):
             if end > start:
                 yield Span(version, generation, start, end)
+
+
+class GroupAnswers:
+    """Implements `Answers` for requests that were made together."""
+
+    def __init__(self, expected: int) -> None:
+        self._left = expected
+        self._done: list[tuple[int, Generation | RolloutError]] = []
+        self._more = asyncio.Event()
+
+    def put(self, number: int, answer: Generation | RolloutError) -> None:
+        """The answer to the request of this number."""
+        self._done.append((number, answer))
+        self._left -= 1
+        self._more.set()
+
+    async def some(self) -> Sequence[tuple[int, Generation | RolloutError]]:
+        if not self._done and self._left:
+            self._more.clear()
+            await self._more.wait()
+        done = self._done
+        self._done = []
+        return done
