@@ -76,7 +76,9 @@ def headers_of(draft: Draft, key: bytes, sum_: bytes) -> tuple[bytes | None, lis
         subject = _uuid_text(head.experiment)
         found.append(("ce_subject", subject))
     if head.traceparent:
-        found.append(("traceparent", head.traceparent.encode()))
+        # Both: clients of Kafka look for the one, readers of CloudEvents for their extension's.
+        traceparent = head.traceparent.encode()
+        found += [("traceparent", traceparent), ("ce_traceparent", traceparent)]
     return subject, found
 
 
@@ -116,7 +118,7 @@ def _foreign(named: dict[str, bytes]) -> Head | None:
             experiment=_uuid(subject) if subject else None,
             source=source,
             time_ns=_time_ns(text.get("ce_time")),
-            traceparent=text.get("traceparent"),
+            traceparent=text.get("traceparent") or text.get("ce_traceparent"),
         )
     except (KeyError, ValueError, ArithmeticError):
         return None

@@ -81,6 +81,19 @@ def test_what_is_no_event_has_no_head(change: dict[str, bytes | None]) -> None:
         decode_head(Record(A, 0, found.sum, found.head, b""))
 
 
+def test_a_trace_travels_in_both_headers_and_is_read_from_either() -> None:
+    clock = ManualClock()
+    ids = SeededIds(clock, 1)
+    text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    draft = Writer(source="d", clock=clock, ids=ids).draft(ExperimentPaused(), experiment=ids.new(), traceparent=text)
+    _, headers = headers_of(draft, key_of(draft), sum_of(draft.head, draft.value))
+    named = {name: value for name, value in headers if not name.startswith("rftd")}
+    assert (named["traceparent"], named["ce_traceparent"]) == (text.encode(), text.encode())
+    for left_out in ("traceparent", "ce_traceparent"):
+        foreign = envelope_of([(name, value) for name, value in named.items() if name != left_out], draft.value)
+        assert decode_head(Record(A, 0, b"", foreign.head, b"")).traceparent == text
+
+
 def test_foreign_ids_that_are_no_uuids_are_derived_from_source_and_id() -> None:
     def key(source: bytes) -> bytes:
         headers = [("ce_specversion", b"1.0"), ("ce_id", b"7"), ("ce_type", b"t"), ("ce_source", source)]
