@@ -53,16 +53,19 @@ class RolloutTraces:
             about |= {names.EVAL_ID: str(lease.eval), names.WEIGHT_VERSION: lease.version}
         else:
             about |= {names.GROUP_ID: str(lease.group), names.ITEMS: len(lease.rollouts)}
-        parent = self._parent(lease, always=evaluates)
-        return self._tracer.begin(name, SpanKind.CONSUMER, parent=parent, always=evaluates, attributes=about)
-
-    def _parent(self, lease: TaskLeased | EvalLeased, *, always: bool) -> TraceContext:
-        """The span that leased it; of a daemon that does not trace, what that would have been."""
-        return self._context_of(lease.lease) or self._tracer.root(lease.lease, always=always)
+        # Of a daemon that does not trace: the trace begins here, with the same ids.
+        return self._tracer.begin(
+            name,
+            SpanKind.CONSUMER,
+            parent=self._context_of(lease.lease),
+            cause=lease.lease,
+            always=evaluates,
+            attributes=about,
+        )
 
     def failed(self, lease: TaskLeased, events: Iterable[object], began_ns: int) -> None:
         """Records the rollouts that failed of a lease that is not sampled: an error is always traced."""
-        parent = self._parent(lease, always=False)
+        parent = self._context_of(lease.lease)
         for event in events:
             if not isinstance(event, RolloutFailed):
                 continue
