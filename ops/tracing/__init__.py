@@ -9,6 +9,7 @@ conventions    every name of spans and attributes, ours and those of OpenTelemet
 span           `TraceSpan`: one operation; `current()` is the one that is open
 tracer         `Tracer`: which spans are made, and their ids
 exporter       `SpanExporter`: a bounded queue, and the thread that empties it
+otel_context   the same span for third parties' programs that are instrumented themselves
 otlp           spans as OTLP over HTTP, by OpenTelemetry's SDK; nothing else imports it
 trace_options  `TraceOptions`: where spans go, and how many; `tracing()` is a tracer for a block
 """

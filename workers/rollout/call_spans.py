@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rftd.ops.tracing import conventions as names
+from rftd.ops.tracing.otel_context import joined_by_libraries
 from rftd.ops.tracing.span import Attribute, SpanKind, TraceSpan, current
 from rftd.workers.rollout.engine import GenerationRequest
 from rftd.workers.rollout.response import Response
@@ -51,10 +53,16 @@ def reward_span(parent: TraceSpan, name: str) -> TraceSpan:
     return parent.child(f"{names.REWARD} {name}", attributes={names.REWARD_NAME: name})
 
 
-def agent_span(parent: TraceSpan, name: str) -> TraceSpan:
-    """The span of a run of an agent program, begun now."""
+@contextmanager
+def agent_run(name: str) -> Iterator[None]:
+    """The block in which an agent program runs: a span where the rollout is traced, and the program's own are in it."""
+    parent = current()
+    if parent is None:
+        yield
+        return
     about: dict[str, Attribute] = {**names.generative(names.AGENT), names.GEN_AI_AGENT: name}
-    return parent.child(f"{names.AGENT} {name}", attributes=about)
+    with parent.child(f"{names.AGENT} {name}", attributes=about) as span, joined_by_libraries(span):
+        yield
 
 
 def tool_call(name: str) -> AbstractContextManager[object]:

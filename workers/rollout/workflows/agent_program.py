@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
@@ -21,8 +21,7 @@ import msgspec
 from rftd.ops import limits
 from rftd.ops.errors import RolloutError
 from rftd.ops.plugins import Plugins
-from rftd.ops.tracing.span import current
-from rftd.workers.rollout.call_spans import agent_span
+from rftd.workers.rollout.call_spans import agent_run
 from rftd.workers.rollout.endpoint.rollout_calls import CallBounds
 from rftd.workers.rollout.endpoint.server import ServedModel
 from rftd.workers.rollout.model import Model
@@ -78,8 +77,7 @@ class AgentProgramWorkflow:
             asked = model.served(self._bounds, lengths_only=self._lengths_only)
             served = await stack.enter_async_context(asked)
             try:
-                parent = current()
-                with nullcontext() if parent is None else agent_span(parent, self._name):
+                with agent_run(self._name):
                     returned = await self._run_agent(task, served, beside)
             except Exception as error:
                 # The program was told by an HTTP error, and raised one of its client's: this one says more.

@@ -9,7 +9,9 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -17,10 +19,15 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
+from opentelemetry.propagate import inject
+from opentelemetry.trace import get_current_span
 from synthetic.models.scripted_engine import SPEC, ScriptedEngine, message_of, running_endpoint, user
 from transformers import AutoModelForCausalLM
 
+from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConfigError, RolloutError
+from rftd.ops.tracing.span import TraceSpan
+from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.spec import FormatSpec, ModelSpec, SamplingSpec, TasksetSpec
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
@@ -42,6 +49,19 @@ from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.torch_bytes import bytes_of
 
 pytestmark = pytest.mark.anyio
+
+
+class KeptSpans:
+    """A sink that keeps what it is given."""
+
+    dropped_total = 0
+
+    def __init__(self) -> None:
+        self.spans: list[TraceSpan] = []
+
+    def put(self, span: TraceSpan) -> None:
+        self.spans.append(span)
+
 
 AGAIN = "Are you sure?"
 
@@ -87,6 +107,7 @@ async def runner_of(
     sampling: SamplingSpec | None = None,
     sampling_of: str = "request",
     workflow: Callable[..., Any] | None = None,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[WorkflowRunner]:
     """A runner whose workflow is the agent's, or `workflow`."""
     monkeypatch.setattr(AGENTS, "load", lambda name: agent)
@@ -101,7 +122,7 @@ async def runner_of(
         workflow_args={"agent": "mine", "sampling": sampling_of},
         sampling=sampling or SamplingSpec(max_tokens=40),
     )
-    async with running_endpoint() as endpoint:
+    async with running_endpoint(tracer) as endpoint:
         yield WorkflowRunner(
             taskset, model=model, engine=engine, tokenizer=tokenizer or ByteTokenizer(), endpoint=endpoint
         )
@@ -212,6 +233,37 @@ async def test_a_program_may_run_on_a_loop_of_its_own_that_it_blocks(monkeypatch
     async with runner_of(monkeypatch, program, EngineFromThreads(ScriptedEngine(["4"]))) as runner:
         result = await on_own_thread(lambda: runner.run(task(), UUID(int=1)))
     assert result.reward == 4.0
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_an_instrumented_program_s_spans_and_calls_are_in_the_rollout_s_trace(
+    threaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program does what OpenTelemetry's instrumentation of a client does, on a thread and a loop of its own."""
+    sink = KeptSpans()
+    tracer = Tracer(sink, clock=SystemClock(), random=Random(1), ratio=0.0)
+
+    async def program(task: Task, *, base_url: str, api_key: str) -> float:
+        headers: dict[str, str] = {"Authorization": f"Bearer {api_key}"}
+        inject(headers)
+        async with httpx.AsyncClient(base_url=base_url, headers=headers, trust_env=False) as client:
+            said = await client.post("/chat/completions", json={"messages": [user(task.prompt)]})
+        assert said.status_code == 200
+        return 1.0
+
+    scripted = ScriptedEngine(["4"])
+    engine = EngineFromThreads(scripted) if threaded else scripted
+    async with runner_of(monkeypatch, program, engine, tracer=tracer) as runner:
+        with tracer.always("rollout") as rollout:
+            work = partial(runner.run, task(), UUID(int=1))
+            await (on_own_thread(work) if threaded else work())
+        assert not get_current_span().get_span_context().is_valid, "nothing of it is left behind"
+    spans = {span.name: span for span in sink.spans}
+    agent, served = spans["invoke_agent mine"], spans["POST /v1/chat/completions"]
+    assert agent.parent_id == rollout.context.span_id
+    assert (served.parent_id, served.remote_parent) == (agent.context.span_id, True)
+    assert {span.context.trace_id for span in sink.spans} == {rollout.context.trace_id}
+    assert list(served.links) == [], "it is in the rollout's own trace"
 
 
 @pytest.mark.parametrize("blocks", [False, True])

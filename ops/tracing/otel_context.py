@@ -1,0 +1,26 @@
+"""`joined_by_libraries`: what OpenTelemetry's own instrumentation does within a block is below a span of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rftd.ops.tracing.span import TraceSpan
+
+
+@contextmanager
+def joined_by_libraries(span: TraceSpan) -> Iterator[None]:
+    """Makes the span OpenTelemetry's current one while the block runs, for programs of third parties.
+
+    Their own spans are below it, and their requests carry its `traceparent`, wherever they set that up.
+    """
+    # Here: only where something is traced is anything of OpenTelemetry imported.
+    from opentelemetry import context, trace
+
+    flags = trace.TraceFlags(trace.TraceFlags.SAMPLED)
+    ours = trace.SpanContext(span.context.trace_id, span.context.span_id, is_remote=False, trace_flags=flags)
+    token = context.attach(trace.set_span_in_context(trace.NonRecordingSpan(ours)))
+    try:
+        yield
+    finally:
+        context.detach(token)
