@@ -22,8 +22,9 @@ from figures import tell
 from synthetic.daemon.gauges import differing, expected, standing
 from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
 
+from rftd.daemon.metrics_scrape import REST
+
 PATIENCE_S = 240.0
-REREAD_S = 6.0
 SLOW = (
     "stages=[]",
     "buffer.total_steps=2000",
@@ -37,16 +38,21 @@ SLOW = (
 def compared(scene: Scene, name: str) -> tuple[int, dict[str, tuple[float | None, float | None]]]:
     """The number of gauges of the first scrape between two equal pages, and those that differ: (scrape, page)."""
     deadline_s = time.monotonic() + PATIENCE_S
+    read_again_s = 0.0
     while time.monotonic() < deadline_s:
         before = scene.page(name)
+        asked_s = time.monotonic()
         text = scraped(scene)
+        now_s = time.monotonic()
+        # A reading of the tables took no longer than the scrape that waited for it.
+        read_again_s = max(read_again_s, now_s + REST * (now_s - asked_s))
         after = scene.page(name)
         if before is None or after is None or text is None:
             continue
         wanted = expected(after, name)
         if expected(before, name) != wanted:
-            # A scrape shows for a while what it has just read (`metrics_scrape.REST`), and the next is to read anew.
-            time.sleep(REREAD_S)
+            # A scrape shows for a while what it has just read, and the next is to read anew.
+            time.sleep(max(0.0, read_again_s - time.monotonic()))
             continue
         return len(wanted), differing(standing(text, name), wanted)
     raise SystemExit("no scrape between two equal pages")

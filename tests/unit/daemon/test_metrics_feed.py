@@ -22,7 +22,7 @@ from rftd.ops.metrics import Metrics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Decoded, Writer, decode, decode_head
 from rftd.streams.envelope import Draft, Record
-from rftd.streams.events.experiment import ExperimentCompleted, ExperimentStarted
+from rftd.streams.events.experiment import ExperimentCompleted, ExperimentStarted, ExperimentSubmitted
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.events.weights import WeightsOverdue
@@ -141,6 +141,15 @@ def test_dropped_spans_of_workers_are_counted() -> None:
         feed.observe(decode(tape.records[-1]))
     values = samples(feed.metrics)
     assert values[f"rftd_trace_spans_dropped_total{{experiment={experiment},role=explorer,slot=2}}"] == 9
+
+
+def test_a_specification_without_a_stage_stops_nobody() -> None:
+    tape, feed = Tape(), MetricsFeed(Metrics(version="1"))
+    id = tape.ids.new()
+    tape.write(ExperimentSubmitted(spec=msgspec.structs.replace(spec_of("none", 3), stages=())), id)
+    feed.observe(decode(tape.records[-1]))
+    assert not feed.declared[id].accelerators
+    assert feed.declared[id].stage(0) is None
 
 
 def test_a_hostile_name_of_a_taskset_is_escaped_and_cut(run: SyntheticRun) -> None:
