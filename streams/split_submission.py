@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from rftd.streams.shared_fields import GROUPS, filled, taken_from
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, StageSpec
 
 EXPLORE: Final = "explore"
@@ -79,6 +80,8 @@ def joined(known: ExperimentSpec, half: ExperimentSpec, *, trained: bool = False
     """
     if {known.half, half.half} != BOTH:
         return difference(known, half) or known
+    given = known
+    known, half = _agreed(known, half, settled=trained)
     explore, train = (known, half) if known.half == EXPLORE else (half, known)
     explores = explore
     trains = train
@@ -90,8 +93,30 @@ def joined(known: ExperimentSpec, half: ExperimentSpec, *, trained: bool = False
     # In the order in which they came, for whoever reads the disagreement was the second.
     if (found := difference(*((explores, trains) if known is explore else (trains, explores)))) is not None:
         return found
-    config = _own(_merged(explore.config, train.config), known.config)
-    return msgspec.structs.replace(known, stages=trains.stages, config=config)
+    merged = filled(filled(_merged(explore.config, train.config), explore.config), train.config)
+    return msgspec.structs.replace(given, stages=trains.stages, config=_own(merged, given.config))
+
+
+def _agreed(known: ExperimentSpec, half: ExperimentSpec, *, settled: bool) -> tuple[ExperimentSpec, ExperimentSpec]:
+    """Both submissions with the shared fields of the one that says more of them; where neither does, as they are."""
+    if len(known.stages) != len(half.stages):
+        return known, half
+    ones: list[StageSpec] = []
+    others: list[StageSpec] = []
+    for place, (one, other) in enumerate(zip(known.stages, half.stages, strict=True)):
+        for group in GROUPS:
+            said = group.said_in(known.config, place)
+            says = group.said_in(half.config, place)
+            if says.items() <= said.items() and (says != said or (group.of_tasks and known.half == EXPLORE)):
+                other = taken_from(one, other, group)
+            elif said.items() <= says.items() and not settled and (says != said or group.of_tasks):
+                one = taken_from(other, one, group)
+        ones.append(one)
+        others.append(other)
+    return (
+        msgspec.structs.replace(known, stages=tuple(ones)),
+        msgspec.structs.replace(half, stages=tuple(others)),
+    )
 
 
 def _own(merged: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
@@ -117,10 +142,11 @@ def _explored_by(stage: StageSpec, explore: StageSpec) -> StageSpec:
     """The train half's stage with the fields that the explore half fixes."""
     if stage.kind != "both":
         return stage
-    if stage.taskset is None:
-        return msgspec.structs.replace(stage, **{name: getattr(explore, name) for name in _OF_TASKS})
     # The trainer holds the type of the numbers that explorers compute with against its own.
     rollout = msgspec.structs.replace(explore.rollout, dtype=stage.rollout.dtype)
+    if stage.taskset is None:
+        fixed = {name: getattr(explore, name) for name in _OF_TASKS}
+        return msgspec.structs.replace(stage, **(fixed | {"rollout": rollout}))
     return msgspec.structs.replace(stage, rollout=rollout, auxiliary=explore.auxiliary)
 
 

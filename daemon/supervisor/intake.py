@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -29,11 +29,14 @@ from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
 from rftd.streams.role import as_refs
+from rftd.streams.shared_fields import filled
 from rftd.streams.shared_history import shared_history
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.split_submission import BOTH, ROLES, TRAIN, Disagreement, halves_of, has_tasks, joined
 from rftd.workers.devices.host import Host
 
+_OF_BATCH: Final = (("buffer", "batch_size"),)
+"""A train batch that no file gives follows from it."""
 _MEMORY: Final = "memory"
 _AS_FILES: Final = (
     "synchronizer.sync_method memory: another daemon starts the explorers, maybe on another machine, so weights travel "
@@ -94,6 +97,15 @@ class Intake:
         spec, _ = await self._begun(spec, tidy=False)
         self._room()
         return spec
+
+    def filled(self, spec: ExperimentSpec) -> dict[str, Any]:
+        """The file of a half, with what it leaves out and the half that is there says of the fields that both use."""
+        there = [each for each in self._entries.values() if each.job_dir == spec.job_dir and each.spec.half != "both"]
+        known = next((each.spec for each in there if not each.spine.ended), None)
+        if known is None:
+            return spec.config
+        tasks_elsewhere = spec.half == TRAIN and not has_tasks(spec)
+        return filled(spec.config, known.config, *(_OF_BATCH if tasks_elsewhere else ()))
 
     async def submit(self, spec: ExperimentSpec, *, key: UUID, id: UUID) -> Accepted:
         """See `Operations.submit`; `spec` has passed the preflight, and the event gets this id."""

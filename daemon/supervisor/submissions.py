@@ -50,7 +50,7 @@ class Submissions:
         async def write(id: UUID) -> Position:
             # Before the lock: digesting a dataset may take minutes, and nobody else's submission, archive or removal
             # should wait for that.
-            spec = await asyncio.to_thread(self._checked, config)
+            spec = await self._ready(config)
             async with self._folders:
                 await self._refresh()
                 made[id] = await self._intake.submit(spec, key=key, id=id)
@@ -62,10 +62,20 @@ class Submissions:
 
     async def check(self, config: dict[str, Any]) -> ExperimentSpec:
         """See `Operations.check`."""
-        spec = await asyncio.to_thread(self._checked, config)
+        spec = await self._ready(config)
         async with self._folders:
             await self._refresh()
             return await self._intake.check(spec)
+
+    async def _ready(self, config: dict[str, Any]) -> ExperimentSpec:
+        """The checked specification; a half of an experiment that is there has what it left out and both use."""
+        spec = await asyncio.to_thread(self._checked, config)
+        if spec.half == "both":
+            return spec
+        async with self._folders:
+            await self._refresh()
+            whole = self._intake.filled(spec)
+        return spec if whole == spec.config else await asyncio.to_thread(self._checked, whole)
 
     def _checked(self, config: dict[str, Any]) -> ExperimentSpec:
         """The specification as it could be taken in. Raises ConfigError, DataError. Blocks."""

@@ -24,6 +24,8 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.topics import partition_of
+from rftd.workers.training.replay import ReplayOrder, replay
+from rftd.workers.training.rerun import Compared
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +85,7 @@ async def wait_of(supervisor: Supervisor, experiment: UUID, role: str) -> Wait:
 async def test_the_halves_join_on_one_daemon(desk: ForkDesk, fake_world, first: str, second: str, missing: str) -> None:
     executor = Noted(desk.executor)
     async with desk.open(executor=executor) as supervisor:
-        experiment = await desk.hand_in(supervisor, f"mode={first}")
+        experiment = await desk.hand_in(supervisor, f"mode={first}", "synchronizer.sync_timeout=70")
         run = await running(supervisor, experiment)
         await until(lambda: run.state.roster.live)
         wait = await wait_of(supervisor, experiment, missing)
@@ -98,7 +100,7 @@ async def test_the_halves_join_on_one_daemon(desk: ForkDesk, fake_world, first: 
             ((f"mode={first}",), f"has its {first} half already"),
             ((other, "buffer.batch_size=5"), r"stages\[0\]\.batch_size: 4, and here it is 5:"),
             ((other, "seed=1"), "seed: 42, and here it is 1:"),
-            ((other, "synchronizer.sync_timeout=5"), r"sync\.timeout_s: 3600\.0, and here it is 5\.0:"),
+            ((other, "synchronizer.sync_timeout=5"), r"sync\.timeout_s: 70\.0, and here it is 5\.0:"),
             ((), "has not ended"),
         ):
             with pytest.raises(ConflictError, match=said):
@@ -117,11 +119,19 @@ async def test_the_halves_join_on_one_daemon(desk: ForkDesk, fake_world, first: 
 
 @on_sqlite
 @pytest.mark.parametrize("first", ["explore", "train"])
-async def test_halves_written_apart_fix_what_each_uses(desk: ForkDesk, fake_world, first: str) -> None:
+async def test_halves_written_apart_fix_what_each_uses(desk: ForkDesk, fake_world, clock, first: str) -> None:
     """The explorers' file says nothing of the training, and the trainer's nothing of tasks and explorers."""
-    explore = ("mode=explore", "stages=[]", "explorer.rollout_model.engine_num=2", "trainer={trainer_type: fake}")
+    explore = (
+        *("mode=explore", "stages=[]", "explorer.rollout_model.engine_num=2", "trainer={trainer_type: fake}"),
+        "synchronizer={sync_offset: 0}",
+    )
     train = (
-        *("mode=train", "stages=[]", "buffer.explorer_input={}", "buffer.batch_size=1", "buffer.train_batch_size=16"),
+        *(
+            "mode=train",
+            "stages=[]",
+            "buffer={total_steps: 6}",
+            "synchronizer={sync_method: checkpoint, sync_style: fixed}",
+        ),
         *("explorer={rollout_model: {engine_type: fake}}", "algorithm.optimizer.lr=0.25", "trainer.save_interval=3"),
     )
     order = (explore, train) if first == "explore" else (train, explore)
@@ -138,12 +148,20 @@ async def test_halves_written_apart_fix_what_each_uses(desk: ForkDesk, fake_worl
         (stage,) = state.spine.spec.stages
         assert (stage.batch_size, stage.rollout.explorers, stage.taskset.name) == (4, 2, "sums")
         assert (stage.algorithm.optimizer.lr, stage.trainer.save_interval) == (0.25, 3)
+        # Neither file says how many experiences a step trains, and each a part of how weights travel.
+        assert (stage.train_batch_size, stage.sync.style, stage.sync.offset) == (16, "fixed", 0)
         assert {step for step, _ in state.checkpoints} >= {3, 6}
         assert sorted(executor.roles) == ["explorer", "explorer", "trainer"]
         fork = await desk.fork(supervisor, experiment, 3)
         child = await desk.completed(fork.experiment)
         assert child.spine.spec.stages[0].rollout == stage.rollout
         assert child.spine.spec.stages[0].algorithm == stage.algorithm
+    await desk.left()
+    steps: list[Compared] = []
+    outcome = await replay(
+        desk.log, experiment, ReplayOrder(), clock=clock, on_begin=lambda _: None, on_step=steps.append
+    )
+    assert ([each.step for each in steps], outcome.different) == ([1, 2, 3, 4, 5, 6], ())
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
 

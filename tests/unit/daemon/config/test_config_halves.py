@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rftd.daemon.config.loading import Submission, check_config
+from rftd.streams.shared_fields import filled
 from rftd.streams.split_submission import Disagreement, has_tasks, joined
 
 Load = Callable[..., Submission]
@@ -47,13 +48,53 @@ def test_halves_that_are_written_apart_join(load: Load, explores: tuple[str, ...
     assert has_tasks(explore)
 
 
+SHARED = [
+    ("buffer.train_batch_size=16", "buffer.train_batch_size=8", "stages[0].train_batch_size"),
+    ("synchronizer.sync_timeout=5", "synchronizer.sync_timeout=6", "stages[0].sync.timeout_s"),
+    ("policy={kind: hard_bound, max_staleness: 9}", "policy={kind: hard_bound, max_staleness: 8}", "stages[0].policy"),
+    ("algorithm.advantage_fn_args.epsilon=0.5", "algorithm.advantage_fn_args.epsilon=0.25", "stages[0].algorithm"),
+    ("explorer.rollout_model.dtype=float16", "explorer.rollout_model.dtype=float32", "stages[0].rollout.dtype"),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "field"), SHARED)
+def test_what_both_halves_use_is_said_by_either_and_refused_if_they_differ(
+    load: Load, one: str, other: str, field: str
+) -> None:
+    plain = {half: load(overrides=[f"mode={half}"]).spec for half in ("explore", "train")}
+    for half, silent in (("explore", "train"), ("train", "explore")):
+        speaks = load(overrides=[f"mode={half}", one]).spec
+        for pair in ((speaks, plain[silent]), (plain[silent], speaks)):
+            both = joined(*pair)
+            assert not isinstance(both, Disagreement), both
+            assert both.stages == load(overrides=["mode=both", one]).spec.stages or half == "explore"
+            assert check_config(both.config).stages == both.stages, "a fork reads the file that both make"
+            assert joined(both, pair[1]) == both, "a half that comes again changes nothing"
+        differs = load(overrides=[f"mode={silent}", other]).spec
+        for pair in ((speaks, differs), (differs, speaks)):
+            found = joined(*pair)
+            assert isinstance(found, Disagreement)
+            assert found.field.startswith(field)
+            assert found.one != found.other
+    late = joined(plain["train"], load(overrides=["mode=explore", one]).spec, trained=True)
+    assert isinstance(late, Disagreement), "steps were taken without it"
+
+
+def test_each_half_may_say_another_part_of_one_section(load: Load) -> None:
+    first = load(overrides=["mode=explore", "synchronizer.sync_offset=1"]).spec
+    second = load(overrides=["mode=train", "synchronizer.sync_interval=2", "buffer.explorer_input={}"])
+    assert isinstance(joined(first, second.spec), Disagreement)
+    whole = check_config(filled(second.config, first.config))
+    both = joined(first, whole)
+    assert not isinstance(both, Disagreement), both
+    assert (both.stages[0].sync.interval, both.stages[0].sync.offset) == (2, 1)
+    assert check_config(both.config).stages == both.stages
+
+
 def test_fields_that_both_halves_use_must_agree(load: Load) -> None:
     explore = load(overrides=["mode=explore"]).spec
     for override, field in (
-        ("buffer.train_batch_size=16", "stages[0].train_batch_size"),
         ("model.max_model_len=512", "stages[0].model.max_model_len"),
-        ("synchronizer.sync_timeout=5", "stages[0].sync.timeout_s"),
-        ("explorer.rollout_model.dtype=float16", "stages[0].rollout.dtype"),
         ("buffer.explorer_input.taskset.path=/other.jsonl", "stages[0].taskset.path"),
         ("seed=1", "seed"),
     ):
