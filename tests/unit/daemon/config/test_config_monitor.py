@@ -24,6 +24,8 @@ def said(submission: Submission) -> list[str]:
         "{monitor_type: tensorboard, monitor_args: {}}",
         "{monitor_args: null}",
         "{monitor_type: wandb, monitor_args: {base_url: null}}",
+        "{monitor_type: swanlab, monitor_args: {workspace: w, mode: local, tags: [a, b], resume: true, reinit: false}}",
+        "{monitor_type: swanlab, monitor_args: {api_key: {env: K}, resume: allow, settings: {a: 1}, tags: null}}",
     ],
 )
 def test_the_guides_arguments_are_taken(load: Load, monitor: str) -> None:
@@ -34,12 +36,17 @@ def test_the_guides_arguments_are_taken(load: Load, monitor: str) -> None:
     ("monitor", "words"),
     [
         ("{monitor_type: wandb, monitor_args: {bas_url: x}}", "monitor_args.bas_url: .*did you mean 'base_url'"),
-        ("{monitor_type: wandb, monitor_args: {uri: [], tags: [a]}}", "monitor_args.tags: is no argument of wandb"),
+        ("{monitor_type: wandb, monitor_args: {uri: [], entity: a}}", "monitor_args.entity: is no argument of wandb"),
         (
             "{monitor_type: wandb, monitor_args: {base_url: 8080}}",
             "monitor_args.base_url: is a number or boolean, and wandb takes",
         ),
         ("{monitor_type: mlflow, monitor_args: {uri: {host: x}}}", "monitor_args.uri: is a mapping, and mlflow takes"),
+        ("{monitor_type: swanlab, monitor_args: {workspce: w}}", "monitor_args.workspce: .*did you mean 'workspace'"),
+        ("{monitor_type: swanlab, monitor_args: {workspace: 3}}", "monitor_args.workspace: is a number or boolean"),
+        ("{monitor_type: swanlab, monitor_args: {mode: clud}}", "monitor_args.mode: is 'clud'.*cloud, local, offline"),
+        ("{monitor_type: swanlab, monitor_args: {tags: [1]}}", "monitor_args.tags: .*write a list of texts"),
+        ("{monitor_type: swanlab, monitor_args: {reinit: 'no'}}", "monitor_args.reinit: .*write true or false"),
         ("{monitor_args: {flush_secs: 3}}", "monitor_args.flush_secs: is no argument of tensorboard, nor of another"),
     ],
 )
@@ -52,5 +59,5 @@ def test_what_no_monitor_takes_is_refused(errors: Errors, monitor: str, words: s
 def test_what_cannot_act_is_named_with_the_reason(load: Load) -> None:
     (left_over,) = said(load(overrides=["monitor={monitor_args: {base_url: 'http://h'}}"]))
     assert left_over == "monitor.monitor_args.base_url has no effect: it is for wandb, not for tensorboard"
-    (unknown,) = said(load(overrides=["monitor={monitor_type: swanlab, monitor_args: {workspace: w}}"]))
-    assert unknown == "monitor.monitor_args.workspace is not checked: the guide names no arguments of swanlab"
+    (of_another,) = said(load(overrides=["monitor={monitor_type: wandb, monitor_args: {workspace: w}}"]))
+    assert of_another == "monitor.monitor_args.workspace has no effect: it is for swanlab, not for wandb"
