@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages.advantage import OneGroup
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
+
+if TYPE_CHECKING:
+    # At run time where arrays are made: whoever checks an experiment asks for the arguments alone.
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class ReinforceAdvantage(OneGroup):
@@ -32,6 +34,8 @@ class RlooAdvantage(OneGroup):
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        import numpy as np
+
         return leave_one_out(group.exact_rewards()).astype(np.float32)
 
 
@@ -52,6 +56,8 @@ class RemaxAdvantage(OneGroup):
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        import numpy as np
+
         rewards = group.exact_rewards()
         greedy = group.greedy
         if greedy is None or not greedy.any():
@@ -75,6 +81,8 @@ class OpoAdvantage(OneGroup):
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """The advantages, computed in float64 and rounded once; without lengths all rollouts count the same  # [G]"""
+        import numpy as np
+
         rewards = group.exact_rewards()
         if len(rewards) < 2:
             return rewards.astype(np.float32)
@@ -94,10 +102,14 @@ class GpgAdvantage(OneGroup):
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """The reward less the mean  # [G]"""
+        import numpy as np
+
         return self._centred(group).astype(np.float32)
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
         """The advantages of each group, computed in float64 and rounded once at the end  # each [G]"""
+        import numpy as np
+
         # alpha counts experiences of the whole batch, so this function cannot be asked group by group.
         found = [self._centred(group) for group in groups]
         every = sum(len(values) for values in found)
@@ -106,6 +118,8 @@ class GpgAdvantage(OneGroup):
         return [(values * scale).astype(np.float32) for values in found]
 
     def _centred(self, group: ClosedGroup) -> NDArray[np.float64]:
+        import numpy as np
+
         rewards = group.exact_rewards()
         if len(rewards) < 2:
             return rewards
@@ -125,6 +139,8 @@ class AsymreAdvantage(OneGroup):
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        import numpy as np
+
         rewards = group.exact_rewards()
         baseline = rewards.mean() + self.baseline_shift if len(rewards) > 1 else 0.0
         return (rewards - baseline).astype(np.float32)
@@ -139,6 +155,8 @@ class BestAdvantage(OneGroup):
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """The advantages, 1 or 0  # [G]"""
+        import numpy as np
+
         rewards = group.rewards
         if len(rewards) < 2:
             return np.ones(len(rewards), np.float32)
@@ -173,6 +191,8 @@ class OpmdAdvantage(OneGroup):
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        import numpy as np
+
         rewards = group.exact_rewards()
         if len(rewards) < 2:
             return rewards.astype(np.float32)
@@ -208,6 +228,8 @@ class RecAdvantage(OneGroup):
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        import numpy as np
+
         rewards = group.exact_rewards()
         kept = self._kept(group)
         # numpy's std is that of the population, unlike the unbiased one of grpo.
@@ -217,6 +239,8 @@ class RecAdvantage(OneGroup):
 
     def _kept(self, group: ClosedGroup) -> Any:
         """True for the members that keep their advantage: drawn, but the same at every call for a group  # [G] bool"""
+        import numpy as np
+
         rewards = group.exact_rewards()
         below = rewards < rewards.mean()
         # Members below the mean are dropped only as far as they outnumber the others: the two sides are to be equal.
@@ -256,6 +280,8 @@ class PassAtKAdvantage(OneGroup):
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        import numpy as np
+
         right = group.exact_rewards() > self.right_above
         count = len(right)
         wrong = int(np.count_nonzero(~right))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar
 
 from rftd.ops.errors import ConfigError, TrainError
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
 from rftd.workers.algorithms.advantages.moments import moments, std_of_all
+
+if TYPE_CHECKING:
+    # At run time where arrays are made: whoever checks an experiment asks for the arguments alone.
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +51,8 @@ class GdpoAdvantage:
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
         """The advantages, in float64 and rounded once  # each [G]. Raises TrainError for a weight of no part."""
+        import numpy as np
+
         # Names are checked over the batch, not over a group: a part that one group happens to lack is no mistake.
         known = {name for group in groups for name in group.parts}
         self._check_names(known)
@@ -64,6 +68,8 @@ class GdpoAdvantage:
         return True
 
     def _summed(self, group: ClosedGroup) -> NDArray[np.float64]:
+        import numpy as np
+
         if not group.parts:
             return self._normalised(group.exact_rewards())
         total = np.zeros(len(group.rewards))
@@ -73,6 +79,8 @@ class GdpoAdvantage:
         return total
 
     def _normalised(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        import numpy as np
+
         # NaN marks a part that a member lacks: it stays at 0 and is left out of mean and std, which it would turn into
         # NaN.
         there = np.isfinite(values)

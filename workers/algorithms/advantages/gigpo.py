@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages.advantage import OneGroup
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
 
-Exact = NDArray[np.float64]
+if TYPE_CHECKING:
+    # At run time where arrays are made: whoever checks an experiment asks for the arguments alone.
+    import numpy as np
+    from numpy.typing import NDArray
+
+Exact: TypeAlias = "NDArray[np.float64]"
 NORMS = ("none", "std")
 STEP_REWARDS = ("step_reward",)
 STATES = ("state", "env_state_hash")
@@ -59,15 +62,21 @@ class GigpoAdvantage(OneGroup):
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        import numpy as np
+
         whole, discounted = self._returns(group)
         return (self._of_runs(group, whole) + self.omega * self._of_states(group, discounted)).astype(np.float32)
 
     def _of_runs(self, group: ClosedGroup, whole: Exact) -> Exact:
+        import numpy as np
+
         # Over runs, not steps: a run of many steps must not count more often in the mean of its group.
         _, first, run = np.unique(group.run, return_index=True, return_inverse=True)
         return self._relative(whole[first], alone=whole[first] / (1 + self.epsilon))[run]
 
     def _of_states(self, group: ClosedGroup, returns: Exact) -> Exact:
+        import numpy as np
+
         found = np.zeros(len(returns))
         # An empty state is unknown, not equal to another unknown one: such steps have no state advantage.
         anchors: dict[str, list[int]] = {}
@@ -86,6 +95,8 @@ class GigpoAdvantage(OneGroup):
 
     def _returns(self, group: ClosedGroup) -> tuple[Exact, Exact]:
         """The plain sum over each experience's run, and the discounted sum from its step on  # [G], [G]"""
+        import numpy as np
+
         whole = np.zeros(len(group.rewards))
         discounted = np.zeros(len(group.rewards))
         rewards = self._step_rewards(group)
@@ -101,6 +112,8 @@ class GigpoAdvantage(OneGroup):
 
     def _step_rewards(self, group: ClosedGroup) -> Exact:
         """The reward of each step; a run that names none for any step has its whole reward with the last one  # [G]"""
+        import numpy as np
+
         given = np.full(len(group.rewards), np.nan) if group.step_rewards is None else group.step_rewards
         found = np.nan_to_num(np.asarray(given, np.float64), nan=0.0)
         for run in np.unique(group.run):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar
 
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
 from rftd.workers.algorithms.advantages.grpo import STD_LEVELS, check_common
 from rftd.workers.algorithms.advantages.moments import moments, spread_out, std_of_all
+
+if TYPE_CHECKING:
+    # At run time where arrays are made: whoever checks an experiment asks for the arguments alone.
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +55,8 @@ class StepWiseGrpoAdvantage:
     def _of(
         self, rewards: NDArray[np.float64], run: NDArray[np.int64], counts: NDArray[np.int64], whole: float
     ) -> Floats:
+        import numpy as np
+
         if not spread_out(rewards, self.std_threshold):
             return np.zeros(len(run), np.float32)
         mean, std = moments(rewards)
@@ -66,6 +70,8 @@ def last_rewards(group: ClosedGroup) -> tuple[NDArray[np.float64], NDArray[np.in
 
     # [R], [G], [R]
     """
+    import numpy as np
+
     names, run, counts = np.unique(group.run, return_inverse=True, return_counts=True)
     last = np.zeros(len(names), np.int64)
     # In order of the steps, so that the last one written for a run is its last step.

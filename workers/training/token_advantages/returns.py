@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages.advantage import OneGroup
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats
@@ -92,6 +90,8 @@ class ReinforcePlusPlusBaselineAdvantage(OneGroup):
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """The rewards less their mean, in float64 and rounded once at the end  # [G]"""
+        import numpy as np
+
         rewards = group.exact_rewards()
         return (rewards - rewards.mean() if len(rewards) > 1 else rewards).astype(np.float32)
 
