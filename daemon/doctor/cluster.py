@@ -47,15 +47,20 @@ async def _ask(url: str) -> Diagnosis:
     from sqlalchemy import text
 
     from rftd.storage.database import open_database
+    from rftd.storage.postgres import SCHEMA, forbidden
 
     engine = open_database(url)
     try:
         async with engine.connect() as connection:
             version = await connection.scalar(text("SHOW server_version"))
-            may = await connection.scalar(text("SELECT has_schema_privilege(current_schema(), 'CREATE')"))
+            # The tables are in a schema of their own, which whoever comes first makes.
+            there = await connection.scalar(text(f"SELECT to_regnamespace('{SCHEMA}')"))
+            asked = f"has_schema_privilege('{SCHEMA}', 'CREATE')"
+            if there is None:
+                asked = "has_database_privilege(current_database(), 'CREATE')"
+            may = await connection.scalar(text(f"SELECT {asked}"))
     finally:
         await engine.dispose()
-    if may is False:
-        fix = "GRANT CREATE ON SCHEMA public TO that user"
-        return Diagnosis("postgres", "fail", f"PostgreSQL {version}: this user may not create tables", fix)
+    if not may:
+        raise forbidden(engine.url)
     return Diagnosis("postgres", "ok", f"PostgreSQL {version}")

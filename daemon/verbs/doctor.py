@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 @click.command("doctor")
 @click.argument("file", required=False, type=click.Path(allow_dash=True))
+@click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one field of FILE; repeatable.")
 @log_option
 @postgres_option
 @click.option(
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
 @shared_options
 @click.pass_context
 def command(
-    ctx: click.Context, file: str | None, log_at: LogUrl | None, postgres: str | None, ray_address: str | None
+    ctx: click.Context,
+    file: str | None,
+    overrides: tuple[str, ...],
+    log_at: LogUrl | None,
+    postgres: str | None,
+    ray_address: str | None,
 ) -> None:
     """Check this machine and its daemon; with FILE, an experiment too.
 
@@ -43,13 +49,15 @@ def command(
     from rftd.workers.devices.discovery import find_host
 
     settings: Settings = ctx.obj
+    if overrides and file is None:
+        raise click.UsageError("-s sets a field of FILE, and none is given")
     host = find_host()
     clock = SystemClock()
     # Before the rest: a file that is not there is a wrong command line, and costs no wait.
     text = None if file is None else read_experiment(file)
     findings = _of_machine(settings, host, clock, log_at, postgres, ray_address or "")
     if text is not None:
-        findings += _of_file(*text, host, clock)
+        findings += _of_file(*text, overrides, host, clock)
     _show(findings, settings)
     ctx.exit(1 if any(finding.status == "fail" for finding in findings) else 0)
 
@@ -87,13 +95,13 @@ def _of_machine(
     ]
 
 
-def _of_file(text: str, origin: str, host: Host, clock: Clock) -> list[Diagnosis]:
+def _of_file(text: str, origin: str, overrides: tuple[str, ...], host: Host, clock: Clock) -> list[Diagnosis]:
     from rftd.daemon.config.issue import ConfigErrors
     from rftd.daemon.doctor.experiment import check_file, of_errors
     from rftd.daemon.verbs.experiment_file import load_experiment
 
     try:
-        submission = load_experiment(text, origin, (), host, True)
+        submission = load_experiment(text, origin, overrides, host, True)
     except ConfigErrors as error:
         return of_errors(error.errors)
     return check_file(submission, host, clock)

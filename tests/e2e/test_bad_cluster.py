@@ -23,6 +23,7 @@ from sqlalchemy import text
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from synthetic.faults.tcp_proxy import TcpProxy
 
+from rftd.daemon.doctor.cluster import check_postgres
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops import limits
@@ -165,11 +166,17 @@ def test_a_database_that_asks_for_a_password(tmp_path: Path, own_servers: Path) 
 def test_a_user_without_the_right_to_create(tmp_path: Path, postgres_server: PostgresServer, postgres_url: str) -> None:
     user, database = f"guest_{os.getpid()}", postgres_url.rpartition("/")[2]
     asyncio.run(_sql(postgres_url, f"CREATE USER {user}"))
+    theirs = f"postgresql://{user}@{postgres_server.address}/{database}"
     try:
-        with serving(tmp_path, RFTD_POSTGRES=f"postgresql://{user}@{postgres_server.address}/{database}") as daemon:
+        (found,) = check_postgres(theirs)
+        assert found.status == "fail"
+        assert "GRANT CREATE ON DATABASE" in found.fix
+        with serving(tmp_path, RFTD_POSTGRES=theirs) as daemon:
             daemon.refuses(f"gives user {user} no right", f'GRANT CREATE ON DATABASE "{database}"')
             asyncio.run(_sql(postgres_url, f"GRANT CREATE ON DATABASE {database} TO {user}"))
+            assert [each.status for each in check_postgres(theirs)] == ["ok"]
             daemon.becomes_ready()
+        assert [each.status for each in check_postgres(theirs)] == ["ok"], "the schema is there now"
     finally:
         asyncio.run(_sql(postgres_url, f"DROP OWNED BY {user} CASCADE", f"DROP USER {user}"))
 

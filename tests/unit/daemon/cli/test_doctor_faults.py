@@ -81,5 +81,5 @@ def test_a_sound_machine_and_a_sound_file_have_none_of_them(rftd: Rftd, world: D
 
 
 def test_a_wrong_command_line_is_no_finding(rftd: Rftd, world: DoctorWorld) -> None:
-    for words in (["--server", "ftp://x"], ["--log", "nowhere"], ["a.yaml", "b.yaml"], ["none.yaml"]):
+    for words in (["--server", "ftp://x"], ["--log", "nowhere"], ["a.yaml", "b.yaml"], ["none.yaml"], ["-s", "name=x"]):
         assert rftd("doctor", *words).status == 2, words
