@@ -31,7 +31,7 @@ VERBS: Final = {
     "fork": Verb(f"{_HERE}.submit:fork", "Start a new experiment from a step of another one, with changes."),
     "ls": Verb(f"{_HERE}.ls:command", "List the experiments."),
     "get": Verb(f"{_HERE}.get:command", "Show one experiment: progress, rewards, weights, workers."),
-    "watch": Verb(f"{_HERE}.get:watch", "Follow an experiment until it ends."),
+    "watch": Verb(f"{_HERE}.watch:command", "Follow an experiment until it ends."),
     "steps": Verb(
         f"{_HERE}.steps:command", "Show the training steps of an experiment: reward, loss, speed, any figure."
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -22,8 +23,8 @@ class Logger(Protocol):
     def error(self, event: str, **fields: Any) -> Any: ...
 
 
-def configure(*, level: str = "INFO", as_json: bool = True) -> None:
-    """Sets this process's logging: to standard error, since standard output is for data."""
+def configure(*, level: str = "INFO", as_json: bool = True, fit: Callable[[str], str] | None = None) -> None:
+    """Sets this process's logging: to standard error, since standard output is for data. `fit` may break long lines."""
     renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(
         processors=[
@@ -36,7 +37,7 @@ def configure(*, level: str = "INFO", as_json: bool = True) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]
+        logger_factory=structlog.WriteLoggerFactory(_StandardError(fit)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,  # a logger that was used before this call would keep its old settings
     )
 
@@ -53,9 +54,12 @@ class _StandardError:
     # A full disk gives OSError; a stream that its owner has closed or taken away, ValueError or AttributeError.
     # So the stream is looked up at each line: the one of `configure` may have been replaced, and closed, since.
 
+    def __init__(self, fit: Callable[[str], str] | None) -> None:
+        self._fit = fit
+
     def write(self, text: str) -> None:
         with suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(text)
+            sys.stderr.write(text if self._fit is None else self._fit(text))
 
     def flush(self) -> None:
         with suppress(OSError, ValueError, AttributeError):

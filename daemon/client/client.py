@@ -195,11 +195,17 @@ def nobody_listens(error: RftdError) -> bool:
 
 
 def follow(
-    client: Client, name: str, *, after: str | None = None, patience_s: float
+    client: Client,
+    name: str,
+    *,
+    after: str | None = None,
+    patience_s: float,
+    on_away: Callable[[UnreachableError], None] | None = None,
 ) -> Iterator[Answer[ExperimentPage]]:
     """The page whenever it changed, until the experiment has ended.
 
-    A daemon that is being restarted is waited for. Raises UnreachableError once it was away for `patience_s`.
+    A daemon that is being restarted is waited for, and `on_away` told at each try that found none. Raises
+    UnreachableError once it was away for `patience_s`.
     """
     failures = 0
     seen_s = time.monotonic()
@@ -215,11 +221,13 @@ def follow(
                 yield page
                 if page.value.experiment.summary.state in ENDED:
                     return
-        except UnreachableError:
+        except UnreachableError as error:
             # Before the first page an error is the caller's mistake, a wrong address or no daemon; after it, a
             # restart.
             if wanted == name or time.monotonic() - seen_s > patience_s:
                 raise
+            if on_away is not None:
+                on_away(error)
         failures += 1
         time.sleep(limits.RESTART_BACKOFF_S[min(failures, len(limits.RESTART_BACKOFF_S)) - 1])
 

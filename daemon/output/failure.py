@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -14,6 +15,7 @@ from typing import Final
 
 import click
 
+from rftd.daemon.output.terminal import say
 from rftd.ops.clock import Clock, SystemClock, iso
 from rftd.ops.errors import RftdError, UsageError
 from rftd.ops.redaction import redact
@@ -30,23 +32,27 @@ def fail(error: BaseException, arguments: Sequence[str], *, clock: Clock | None 
     # A task group wraps what its tasks raise; the first error of ours in it is the reason, the others follow from it.
     known = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
     if known is not None:
-        print(as_json(known) if _wants_json(arguments) else as_text(known), file=sys.stderr)  # noqa: T201
+        show(known, as_data=_wants_json(arguments))
         return known.exit_status
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves(error)):
         return INTERRUPTED
     path = write_report(error, arguments, clock or SystemClock())
     what = f"{type(error).__name__}: {error}".splitlines()[0]
-    print(  # noqa: T201
-        f"error[RFTD-BUG] {what}\n  this is a bug in rftd, not in your input\n  fix: send the report {path}",
-        file=sys.stderr,
-    )
+    fix = f"send the report {path}"
+    if _wants_json(arguments):
+        part = {"code": "RFTD-BUG", "what": what, "field": None, "where": str(path), "fix": fix}
+        click.echo(json.dumps({"exit": BUG, "errors": [part]}, ensure_ascii=False), err=True)
+    else:
+        say(f"error[RFTD-BUG] {what}\n  this is a bug in rftd, not in your input\n  fix: {fix}", err=True)
     return BUG
 
 
 def misuse(error: click.ClickException, arguments: Sequence[str]) -> int:
     """Prints what is wrong with a command line on standard error and returns the exit status of the process."""
     if not _wants_json(arguments):
-        error.show()
+        text = io.StringIO()
+        error.show(text)
+        say(text.getvalue().rstrip("\n"), err=True)
         return UsageError.exit_status
     context = getattr(error, "ctx", None)
     verb = context.command_path if isinstance(context, click.Context) else "rftd"
@@ -56,9 +62,16 @@ def misuse(error: click.ClickException, arguments: Sequence[str]) -> int:
         field = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
     # A group without a command, whose message is its whole help.
     what = "a command is missing" if isinstance(error, click.exceptions.NoArgsIsHelpError) else error.format_message()
-    told = UsageError(what.strip(), where=verb, field=field, fix=f"see {verb} --help")
-    print(as_json(told), file=sys.stderr)  # noqa: T201
-    return told.exit_status
+    show(UsageError(what.strip(), where=verb, field=field, fix=f"see {verb} --help"), as_data=True)
+    return UsageError.exit_status
+
+
+def show(error: RftdError, *, as_data: bool) -> None:
+    """Prints an error on standard error: for a program as one line of JSON, else in words."""
+    if as_data:
+        click.echo(as_json(error), err=True)
+    else:
+        say(as_text(error), err=True)
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from rftd.ops.clock import Clock
@@ -36,9 +37,35 @@ def number(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+ID_DIGITS: Final = 8
+"""The digits by which an id is named where nothing but chance decides them."""
+_VERSION_DIGIT: Final = 14
+_BY_CHANCE: Final = ("4", "5")
+"""Versions of ids that begin with neither a time nor a number: of a million, hardly two begin alike."""
+
+
 def short(id: str) -> str:
-    """Enough of an id to name it among a day's: ids begin with their time, so both ends are shown."""
-    return f"{id[:8]}..{id[-4:]}"
+    """The beginning of an id, by which verbs find it again; the whole id where many begin alike."""
+    return id[:ID_DIGITS] if id[_VERSION_DIGIT : _VERSION_DIGIT + 1] in _BY_CHANCE else id
+
+
+def shorts(ids: Sequence[str]) -> list[str]:
+    """The beginnings of these ids: all of one length, and as long as it takes for no two to be the same."""
+    digits = ID_DIGITS
+    while digits < max(map(len, ids), default=0) and len({id[:digits] for id in ids}) < len(set(ids)):
+        digits += 1
+    return [id[:digits].rstrip("-") for id in ids]
+
+
+def lasting(seconds: float) -> str:
+    """A time span in its two largest units: `42 s`, `3 min 10 s`, `2 h 5 min`, `4 d 3 h`."""
+    whole = max(0, round(seconds))
+    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+    for (large, size), (small, part) in pairwise(units):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {large}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s"
 
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"

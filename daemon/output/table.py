@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, Literal
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from rftd.daemon.output.terminal import cells, plain
 from rftd.daemon.settings import Settings
 
 STATE_STYLES: Final = {
@@ -23,6 +24,12 @@ STATE_STYLES: Final = {
     "warn": "yellow",
     "fail": "bold red",
 }
+GAP: Final = 2
+"""Blanks between two columns."""
+LEAST: Final = 20
+"""Columns in which a text can be read, folded as it may be."""
+LABEL: Final = 14
+"""The width of a page's labels."""
 _WIDTH_WITHOUT_TERMINAL: Final = 160
 
 
@@ -42,13 +49,54 @@ def state(text: str) -> Text:
 
 
 def table(
-    headers: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: frozenset[str] = frozenset()
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    right: Collection[str] = (),
+    whole: Collection[str] = (),
+    width: int | None = None,
+    first_to_go: Sequence[str] = (),
 ) -> Table:
-    """Columns without rules; those named in `right` are numbers."""
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for header in headers:
-        made.add_column(header, justify="right" if header in right else "left", overflow="fold")
-    for row in rows:
-        # Text, not markup: a name may hold brackets.
-        made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    """Columns without rules; those named in `right` are numbers, and those in `whole` ids: they are never folded.
+
+    Of more than fits into `width`, the columns of `first_to_go` that there are go, one after the other.
+    """
+    # Text, not markup: a name may hold brackets.
+    lines = [[cell if isinstance(cell, Text) else Text(plain(cell)) for cell in row] for row in rows]
+    # Numbers are no texts: one that was folded would be read as two.
+    kept = {*right, *whole}
+    needed: dict[int, int] = {}
+    for number, header in enumerate(headers):
+        widest = max(map(cells, (header, *_lines_of(lines, number))))
+        needed[number] = widest if header in kept else min(widest, max(LEAST, len(header)))
+    for header in first_to_go:
+        if width is not None and sum(needed.values()) + GAP * (len(needed) - 1) > width:
+            needed = {number: each for number, each in needed.items() if headers[number] != header}
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    for number in needed:
+        header = headers[number]
+        side: Literal["left", "right"] = "right" if header in right else "left"
+        made.add_column(header, justify=side, overflow="fold", no_wrap=header in kept)
+    for row in lines:
+        made.add_row(*(row[number] for number in needed))
     return made
+
+
+class Page:
+    """Labels on the left, and beside each its text, which is folded at its own left edge."""
+
+    def __init__(self, lines: Iterable[tuple[str, Text | str]]) -> None:
+        self._lines = [(label, text if isinstance(text, Text) else Text(plain(text))) for label, text in lines]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # Not a table: one pads each line to the width of its widest.
+        for label, text in self._lines:
+            shown = label
+            for line in text.wrap(console, max(LEAST, options.max_width - LABEL), overflow="fold"):
+                line.rstrip()
+                yield Text.assemble((f"{shown:<{LABEL}}", "dim"), line)
+                shown = ""
+
+
+def _lines_of(rows: Sequence[Sequence[Text]], number: int) -> list[str]:
+    return [line for row in rows for line in row[number].plain.split("\n")]

@@ -5,7 +5,8 @@ demo         a tiny model, trained in a minute
 stack        a Kafka and a Postgres for development
 submit       submit an experiment; fork: a new one from a step of another; run: the commands that do it
 ls           the experiments
-get          one page about one experiment; watch: that page, live
+get          one page about one experiment
+watch        that page, live, until the experiment ends
 steps        its training steps with all their figures
 logs         log lines of its workers
 events       its events

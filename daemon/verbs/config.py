@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rftd.daemon.output.terminal import say
+
 if TYPE_CHECKING:
     from rftd.daemon.config.field_path import FieldPath
     from rftd.daemon.config.loading import Submission
@@ -100,11 +102,11 @@ def check(
         click.echo(json.dumps(result, indent=2))
         return
     spec = submission.spec
-    click.echo(f"ok: {spec.project}/{spec.name}, {_stages(submission)}")
+    say(f"ok: {spec.project}/{spec.name}, {_stages(submission)}")
     if said:
-        click.echo(said)
+        say(said)
     for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
 
 
 def _checked(
@@ -170,4 +172,4 @@ def _show_errors(error: RftdError, *, as_json: bool) -> None:
         ]
         click.echo(json.dumps({"ok": False, "warnings": [], "errors": found}, indent=2))
     else:
-        click.echo(str(error), err=True)
+        say(str(error), err=True)

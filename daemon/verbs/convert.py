@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rftd.daemon.output.data import emit, emit_line
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 
 if TYPE_CHECKING:
@@ -70,10 +71,10 @@ class _Outcomes:
             return
         if done == 0:
             self._told = 0
-            click.echo(f"{checkpoint.folder}  {form}, {_size(total)}")
+            say(f"{checkpoint.folder}  {form}, {_size(total)}")
         elif done // _EVERY_BYTES > self._told // _EVERY_BYTES and done < total:
             self._told = done
-            click.echo(f"  {_size(done)} of {_size(total)}")
+            say(f"  {_size(done)} of {_size(total)}")
 
     def add(self, done: Conversion) -> None:
         """The outcome for one checkpoint."""
@@ -86,12 +87,10 @@ class _Outcomes:
         elif self._settings.machine_readable:
             self._items.append(item)
         elif done.error is not None:
-            click.echo(f"{done.checkpoint.folder}  FAILED\n{as_text(done.error)}", err=True)
+            say(f"{done.checkpoint.folder}  FAILED\n{as_text(done.error)}", err=True)
         elif self._settings.verbosity >= 0:
             state = f"converted, {done.tensors} tensors" if done.form else "converted already"
-            click.echo(
-                f"  {state}: {done.target}" if done.form else f"{done.checkpoint.folder}  {state}: {done.target}"
-            )
+            say(f"  {state}: {done.target}" if done.form else f"{done.checkpoint.folder}  {state}: {done.target}")
 
     def end(self) -> None:
         """The whole answer, for programs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 
 
@@ -57,6 +58,6 @@ def command(
         clustered=stack == "kafka",
         engine=engine,
         ids=SystemIds(clock),
-        echo=click.echo,
+        echo=say,
     )
     sys.exit(0 if risen else 1)

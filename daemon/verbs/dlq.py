@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import msgspec
@@ -20,6 +20,7 @@ from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emitted
 from rftd.daemon.output.quantity import age
 from rftd.daemon.output.table import console_of, state, table
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import page_options, reason_option, request_id_option
 from rftd.daemon.views import dead_letters
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound=msgspec.Struct)
 
-_REASON_CHARACTERS: Final = 80
 WHICH = """ID is an id from `rftd dlq ls`, NAME/task/STAGE.SEQUENCE, or 8 or more hex digits of a group's id."""
 
 
@@ -120,7 +120,7 @@ def _decide(settings: Settings, verdict: CommandRoute[B, DeadLetterReceipt], bod
     with Client(settings) as client:
         answer = client.send(verdict, body, request_id=request_id)
     if not emitted(answer.plain(), settings) and settings.verbosity >= 0:
-        click.echo(f"{answer.value.id}  {'already ' if answer.value.already else ''}{answer.value.state}")
+        say(f"{answer.value.id}  {'already ' if answer.value.already else ''}{answer.value.state}")
 
 
 def _who() -> str:
@@ -135,32 +135,36 @@ def _who() -> str:
 def _list(letters: DeadLetterList, settings: Settings, *, everything: bool) -> None:
     """Prints a line for each."""
     if not letters.items:
-        click.echo("no dead letters" if everything else "no open dead letters", err=True)
+        say("no dead letters" if everything else "no open dead letters", err=True)
         return
     clock = SystemClock()
     rows = [
         (
-            each.id,
-            each.task or each.kind,
+            each.task or each.id,
+            each.kind,
             state(each.state),
             str(each.attempts) if each.kind == "task" else "-",
             age(each.found_ns, clock),
             each.code,
-            _short(each.reason),
+            each.reason,
         )
         for each in letters.items
     ]
     headers = ("ID", "WHAT", "STATE", "ATTEMPTS", "AGE", "CODE", "REASON")
-    console_of(settings).print(table(headers, rows, right=frozenset({"ATTEMPTS", "AGE"})))
+    console = console_of(settings)
+    right = ("ATTEMPTS", "AGE")
+    whole = ("ID", "WHAT", "STATE", "CODE")
+    go = ("ATTEMPTS", "WHAT", "AGE")
+    console.print(table(headers, rows, right=right, whole=whole, width=console.width, first_to_go=go))
     if letters.next is not None and settings.verbosity >= 0:
-        click.echo(f"there are more: --offset {letters.next}", err=True)
+        say(f"there are more: --offset {letters.next}", err=True)
 
 
 def _page(shown: DeadLetterPage, settings: Settings) -> None:
     """Prints one with what lies behind it."""
     letter = shown.letter
-    click.echo(f"{letter.task or letter.kind} {letter.id} is {letter.state}{_decided(letter)}")
-    click.echo(f"{letter.code}: {letter.reason}")
+    say(f"{letter.task or letter.kind} {letter.id} is {letter.state}{_decided(letter)}")
+    say(f"{letter.code}: {letter.reason}")
     if letter.kind == "task":
         clock = SystemClock()
         rows = [
@@ -173,9 +177,10 @@ def _page(shown: DeadLetterPage, settings: Settings) -> None:
             )
             for each in shown.tries
         ]
-        console_of(settings).print(table(("ATTEMPT", "SLOT", "WORKER", "AGE", "END"), rows, right=frozenset({"AGE"})))
+        headers = ("ATTEMPT", "SLOT", "WORKER", "AGE", "END")
+        console_of(settings).print(table(headers, rows, right=("AGE",), whole=("WORKER",)))
     else:
-        click.echo(json.dumps(shown.record, indent=2))
+        say(json.dumps(shown.record, indent=2))
 
 
 def _decided(letter: DeadLetter) -> str:
@@ -183,7 +188,3 @@ def _decided(letter: DeadLetter) -> str:
         return ""
     who = f" by {letter.by}" if letter.by else ""
     return f"{who} at {iso(letter.decided_ns)}{': ' + letter.verdict if letter.verdict else ''}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _REASON_CHARACTERS else f"{text[: _REASON_CHARACTERS - 1]}…"

@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from rftd.daemon.output.data import emit, emit_line
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import events
@@ -14,6 +15,9 @@ from rftd.daemon.views.events import EventView
 
 _WAIT_S: Final = 15.0
 _BRIEF_CHARS: Final = 110
+_NEWEST: Final = 100
+_ENDLESS: Final = 1 << 53
+_INDENT: Final = 4
 
 
 @click.command("events")
@@ -25,43 +29,59 @@ _BRIEF_CHARS: Final = 110
     metavar="TYPE",
     help="Only this type, or types with this prefix: experiment, weights.published, ...; repeatable.",
 )
-@click.option("--after", metavar="CURSOR", help="Start where an earlier page ended (its `next`).")
 @click.option(
     "-n",
     "--limit",
     type=click.IntRange(1, 1_000_000),
-    default=1000,
-    show_default=True,
-    help="Maximum number of events.",
+    help=f"Only so many events: the newest {events.MOST_NEWEST} at most, or the first after --after. "
+    f"Default: the newest {_NEWEST}.",
 )
+@click.option("--all", "everything", is_flag=True, help="From the first event on.")
+@click.option("--after", metavar="CURSOR", help="From where an earlier page ended on (its `next`).")
 @click.option("--full", is_flag=True, help="Show long lists whole.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new events; Ctrl-C ends.")
 @shared_options
 @click.pass_obj
 def command(
-    settings: Settings, name: str, types: tuple[str, ...], after: str | None, limit: int, full: bool, follow: bool
+    settings: Settings,
+    name: str,
+    types: tuple[str, ...],
+    limit: int | None,
+    everything: bool,
+    after: str | None,
+    full: bool,
+    follow: bool,
 ) -> None:
-    """Show the events of experiment NAME, merged by time; token arrays are shown by their shape."""
+    """Show the newest events of experiment NAME, merged by time; token arrays are shown by their shape."""
     from rftd.daemon.client.client import Client
 
+    if everything and after:
+        raise click.UsageError("--all begins with the first event, and --after where a page ended: give one of them")
+    forward = everything or after is not None
+    newest = None if forward else (limit or _NEWEST)
+    if newest is not None and newest > events.MOST_NEWEST:
+        raise click.UsageError(f"-n shows the newest {events.MOST_NEWEST} at most: for all of them give --all")
+    left = limit if forward and limit else _ENDLESS
+    more = True
     items: list[Any] = []
     with Client(settings) as client:
-        left = limit
-        more = True
         while more and (left > 0 or follow):
             answer = client.ask(
                 events.events,
                 name=name,
                 type=list(types) or None,
                 after=after,
+                newest=newest,
                 # Pages of 500: an answer is held in memory by daemon and client, whatever --limit says.
                 limit=500 if follow else min(left, 500),
                 full=full or None,
-                wait_s=_WAIT_S if follow else 0.0,
+                # What there is comes at once; then the daemon is asked to wait for more.
+                wait_s=_WAIT_S if follow and newest is None else 0.0,
             )
+            newest = None
             page = answer.value
             after = page.next
-            left = left - len(page.items)
+            left -= len(page.items)
             more = page.more or follow
             for item, event in zip(answer.plain()["items"], page.items, strict=True):
                 if settings.output == "jsonl" or (settings.machine_readable and follow):
@@ -69,11 +89,11 @@ def command(
                 elif settings.machine_readable:
                     items.append(item)
                 else:
-                    click.echo(_text(event))
+                    say(_text(event), indent=_INDENT)
     if settings.output in ("json", "yaml") and not follow:
         emit({"items": items, "next": after, "more": more}, settings)
     elif more and settings.verbosity >= 0:
-        click.echo(f"there are more: rftd events {name} --after {after}", err=True)
+        say(f"there are more: rftd events {name} --after {after}", err=True)
 
 
 def _text(event: EventView) -> str:

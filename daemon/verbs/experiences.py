@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
 import click
+import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rftd.daemon.output.data import emitted
-from rftd.daemon.output.quantity import number
-from rftd.daemon.output.table import console_of, table
+from rftd.daemon.output.quantity import age, number, shorts
+from rftd.daemon.output.table import LABEL, console_of, table
+from rftd.daemon.output.terminal import plain, say
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import (
     experiment_argument,
@@ -25,12 +27,16 @@ from rftd.daemon.verbs.arguments import (
 from rftd.daemon.views import experiences
 from rftd.daemon.views.commands import Reason
 from rftd.daemon.views.experiences import ExperienceView
-from rftd.ops.clock import iso
+from rftd.ops.clock import Clock, SystemClock
 from rftd.storage.queries.experiences import ExperienceRow
 from rftd.storage.queries.lengths import Lengths
 
+if TYPE_CHECKING:
+    from rftd.daemon.client.transcript import Transcript
+
 _BIASED_BELOW: Final = 0.05
 """The p below which drops count as biased, the usual 5 %."""
+_TOKEN_LISTS: Final = ("tokens", "loss_mask", "logprobs", "processed_logprobs")
 STATES = ("open", "waiting", "cooling", "planned", "retired", "late")
 ORDERS = ("newest", "oldest", "reward", "-reward", "staleness", "-staleness")
 
@@ -88,11 +94,16 @@ def ls(
         )
     if emitted(answer.plain(), settings):
         return
-    headers = ("EXPERIENCE", "STATE", "REWARD", "TOKENS", "VERSIONS", "STEP", "STALE", "USES", "FINISH", "PRODUCED")
-    right = frozenset({"REWARD", "TOKENS", "VERSIONS", "STEP", "STALE", "USES"})
-    console_of(settings).print(table(headers, [_row(row) for row in answer.value.items], right=right))
+    headers = ("ID", "STATE", "REWARD", "TOKENS", "VERSIONS", "STEP", "STALE", "USES", "FINISH", "AGE")
+    right = ("REWARD", "TOKENS", "VERSIONS", "STEP", "STALE", "USES", "AGE")
+    console = console_of(settings)
+    clock = SystemClock()
+    ids = shorts([row.id for row in answer.value.items])
+    rows = [(id, *_row(row, clock)) for id, row in zip(ids, answer.value.items, strict=True)]
+    go = ("USES", "AGE", "VERSIONS", "FINISH")
+    console.print(table(headers, rows, right=right, whole=("ID", "STATE"), width=console.width, first_to_go=go))
     if answer.value.next is not None and settings.verbosity >= 0:
-        click.echo(f"there are more: --offset {answer.value.next}", err=True)
+        say(f"there are more: --offset {answer.value.next}", err=True)
 
 
 @command.command("show")
@@ -102,14 +113,23 @@ def ls(
 @shared_options
 @click.pass_obj
 def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
-    """Show experience ID of experiment NAME, with the weight versions that generated it."""
+    """Show experience ID of experiment NAME: prompt, answer and truth, and the weight versions that generated it.
+
+    ID is an id, or 8 or more of its first digits. The text is made by the tokenizer in the model's folder.
+    """
+    from dataclasses import asdict
+
     from rftd.daemon.client.client import Client
+    from rftd.daemon.client.transcript import specification, transcript_of
 
     with Client(settings) as client:
-        answer = client.ask(experiences.experience, name=name, experience=id, tokens=tokens)
-    if emitted(answer.plain(), settings):
+        answer = client.ask(experiences.experience, name=name, experience=id, tokens=True)
+        transcript = transcript_of(specification(client, name), answer.value)
+    hidden = {} if tokens else dict.fromkeys(_TOKEN_LISTS)
+    if emitted({**answer.plain(), **hidden, "text": asdict(transcript)}, settings):
         return
-    click.echo(_page(answer.value))
+    page = msgspec.structs.replace(answer.value, **hidden)
+    say("\n".join([*_page(page), *_texts(transcript), *_tokens(page)]), indent=LABEL)
 
 
 @command.command("prioritize", context_settings={"ignore_unknown_options": True})
@@ -132,7 +152,7 @@ def prioritize(settings: Settings, name: str, id: str, priority: float, reason: 
         sent = client.send(experiences.prioritize, body, name=name, experience=id, request_id=request_id).value
     done = {"id": sent.id, "experience": id, "priority": priority, "event": sent.event}
     if not emitted(done, settings) and settings.verbosity >= 0:
-        click.echo(f"{id}  priority {priority:g}  {sent.event}")
+        say(f"{id}  priority {priority:g}  {sent.event}")
 
 
 @command.command("give-up")
@@ -155,7 +175,7 @@ def give_up(settings: Settings, name: str, id: str, reason: str, request_id: str
     with Client(settings) as client:
         sent = client.send(experiences.give_up, body, name=name, experience=id, request_id=request_id).value
     if not emitted({"id": sent.id, "experience": id, "event": sent.event}, settings) and settings.verbosity >= 0:
-        click.echo(f"{id}  given up  {sent.event}")
+        say(f"{id}  given up  {sent.event}")
 
 
 @command.command("lengths")
@@ -178,14 +198,13 @@ def lengths(settings: Settings, name: str, stage: int | None) -> None:
     console_of(settings).print(_lengths(answer.value))
 
 
-def _row(row: ExperienceRow) -> tuple[str, ...]:
+def _row(row: ExperienceRow, clock: Clock) -> tuple[str, ...]:
     versions = (
         f"{row.oldest_version}"
         if row.oldest_version == row.newest_version
         else (f"{row.oldest_version}-{row.newest_version}")
     )
     return (
-        row.id,
         f"{row.state} ({row.retired_reason})" if row.retired_reason else row.state,
         number(row.reward),
         f"{row.prompt_tokens}+{row.response_tokens}",
@@ -194,49 +213,63 @@ def _row(row: ExperienceRow) -> tuple[str, ...]:
         "-" if row.staleness_versions is None else str(row.staleness_versions),
         str(row.uses),
         row.finish,
-        iso(row.produced_ns),
+        age(row.produced_ns, clock),
     )
 
 
-def _page(page: ExperienceView) -> str:
+def _page(page: ExperienceView) -> Iterator[str]:
+    """What is known of it, beside its text."""
     row = page.experience
     where = f"{row.state}" + (f" ({row.retired_reason})" if row.retired_reason else "")
-    lines = [
-        f"experience  {row.id}",
-        f"group       {row.group}, rollout {row.rollout}",
-        f"state       {where}" + (f", step {row.step}, staleness {row.staleness_versions}" if row.step else ""),
-        f"reward      {row.reward}",
-        f"tokens      {row.prompt_tokens} prompt + {row.response_tokens} response, ended by {row.finish}",
-    ]
-    lines += [
-        f"{'drawn by' if number == 0 else '':<12}version {span.version} (generation {span.generation}): "
-        f"response tokens {span.start} to {span.end}"
-        for number, span in enumerate(page.spans)
-    ]
-    lines += [
-        f"{'sampling' if number == 0 else '':<12}temperature {drawn.temperature:g}, top_p {drawn.top_p:g}, "
-        f"top_k {drawn.top_k}{_others(drawn.others)}: response tokens {drawn.start} to {drawn.end}"
-        for number, drawn in enumerate(page.sampling)
-    ]
-    # As Python writes texts: what a model says may hold anything that a terminal obeys.
-    lines += [
-        f"{'asked' if number == 0 else '':<12}{turn.model}: {turn.text!r}"
-        + (f", the beginning of {turn.chars} characters" if len(turn.text) < turn.chars else "")
-        + f" ({turn.tokens} tokens, question {turn.asked})"
-        for number, turn in enumerate(page.auxiliary)
-    ]
-    if page.tokens is not None and page.logprobs is not None:
-        prompt = page.tokens[: row.prompt_tokens]
-        response = page.tokens[row.prompt_tokens :]
-        mask = page.loss_mask or [1] * len(response)
-        lines.append(f"prompt      {' '.join(map(str, prompt))}")
-        processed = [f"  processed {value:>9.4f}" for value in page.processed_logprobs or ()] or [""] * len(response)
-        columns = zip(response, page.logprobs, processed, mask, strict=False)
-        lines += [
-            f"  {index:>5}  {token:>7}  {logprob:>9.4f}{after}  {'' if trained else 'not trained'}".rstrip()
-            for index, (token, logprob, after, trained) in enumerate(columns)
-        ]
-    return "\n".join(lines)
+    yield _labelled("experience", row.id)
+    yield _labelled("group", f"{row.group}, rollout {row.rollout}")
+    if page.task is not None:
+        yield _labelled("task", f"number {page.task.sequence}, row {page.task.row} of epoch {page.task.epoch}")
+    stale = f", step {row.step}, staleness {row.staleness_versions}" if row.step else ""
+    yield _labelled("state", f"{where}{stale}")
+    yield _labelled("reward", str(row.reward))
+    yield _labelled("tokens", f"{row.prompt_tokens} prompt + {row.response_tokens} response, ended by {row.finish}")
+    for index, span in enumerate(page.spans):
+        drawn = f"version {span.version} (generation {span.generation})"
+        yield _labelled("" if index else "drawn by", f"{drawn}: response tokens {span.start} to {span.end}")
+    for index, used in enumerate(page.sampling):
+        told = f"temperature {used.temperature:g}, top_p {used.top_p:g}, top_k {used.top_k}{_others(used.others)}"
+        yield _labelled("" if index else "sampling", f"{told}: response tokens {used.start} to {used.end}")
+    for index, turn in enumerate(page.auxiliary):
+        # As Python writes texts: what a model says may hold anything that a terminal obeys.
+        cut = f", the beginning of {turn.chars} characters" if len(turn.text) < turn.chars else ""
+        text = f"{turn.model}: {turn.text!r}{cut} ({turn.tokens} tokens, question {turn.asked})"
+        yield _labelled("" if index else "asked", text)
+
+
+def _texts(transcript: Transcript) -> Iterator[str]:
+    """Prompt, answer and truth. Also where no terminal is, without anything that one obeys: it may come to one."""
+    for turn in transcript.turns:
+        yield _labelled("prompt", turn.prompt)
+        yield _labelled("answer", turn.answer)
+    if transcript.truth is not None:
+        yield _labelled("truth", transcript.truth)
+    for note in transcript.notes:
+        yield _labelled("note", note)
+
+
+def _labelled(label: str, text: str) -> str:
+    """A label and a text, whose further lines stand below its first."""
+    first, *others = plain(text).split("\n")
+    return "\n".join([f"{label:<{LABEL}}{first}", *(" " * LABEL + line for line in others)])
+
+
+def _tokens(page: ExperienceView) -> Iterator[str]:
+    if page.tokens is None or page.logprobs is None:
+        return
+    row = page.experience
+    response = page.tokens[row.prompt_tokens :]
+    mask = page.loss_mask or [1] * len(response)
+    yield _labelled("prompt ids", " ".join(map(str, page.tokens[: row.prompt_tokens])))
+    processed = [f"  processed {value:>9.4f}" for value in page.processed_logprobs or ()] or [""] * len(response)
+    columns = zip(response, page.logprobs, processed, mask, strict=False)
+    for index, (token, logprob, after, trained) in enumerate(columns):
+        yield f"  {index:>5}  {token:>7}  {logprob:>9.4f}{after}  {'' if trained else 'not trained'}".rstrip()
 
 
 def _lengths(lengths: Lengths) -> RenderableType:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rftd.daemon.output.data import emit
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 
 if TYPE_CHECKING:
@@ -42,14 +43,14 @@ def command(settings: Settings, code: str | None) -> None:
             emit([_entry(known, kind) for known, kind in found.items()], settings)
         else:
             for known, kind in found.items():
-                click.echo(f"{known:<14}  {_meaning(kind)}")
+                say(f"{known:<14}  {_meaning(kind)}", indent=16)
         return
     wanted = code.upper() if code.upper().startswith("RFTD-") else f"RFTD-{code.upper()}"
     if wanted == _BUG:
         if settings.machine_readable:
             emit({"code": _BUG, "meaning": _BUG_MEANING, "fix": BUG_REMEDY, "exit_status": 70}, settings)
             return
-        click.echo(f"{_BUG}\n\n{_BUG_MEANING}\n\nfix: {BUG_REMEDY}\n\nexit status 70")
+        say(f"{_BUG}\n\n{_BUG_MEANING}\n\nfix: {BUG_REMEDY}\n\nexit status 70")
         return
     if wanted not in found:
         import difflib
@@ -60,11 +61,11 @@ def command(settings: Settings, code: str | None) -> None:
         emit(_entry(wanted, found[wanted]), settings)
         return
     kind = found[wanted]
-    click.echo(f"{wanted}  {kind.__name__}\n\n{inspect.getdoc(kind)}\n")
-    click.echo(f"fix: {kind.remedy}\n")
-    click.echo(f"exit status {kind.exit_status}, HTTP status {kind.http_status}")
+    say(f"{wanted}  {kind.__name__}\n\n{inspect.getdoc(kind)}\n")
+    say(f"fix: {kind.remedy}\n")
+    say(f"exit status {kind.exit_status}, HTTP status {kind.http_status}")
     parents = [each.__name__ for each in kind.__mro__[1:] if each.__name__.endswith("Error")]
-    click.echo(f"a kind of {', '.join(parents)}")
+    say(f"a kind of {', '.join(parents)}")
 
 
 def codes() -> dict[str, type[RftdError]]:

@@ -10,6 +10,7 @@ import click
 
 from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emit
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, data_folder, shared_options
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 @click.command("export")
 @click.argument("experiment")
-@click.option("-o", "--to", metavar="FILE", type=click.Path(dir_okay=False), help="New file. Default: ./NAME.rftd.")
+@click.option("--to", metavar="FILE", type=click.Path(dir_okay=False), help="New file. Default: ./NAME.rftd.")
 @click.option(
     "--checkpoints",
     type=click.Choice(["newest", "all", "none"]),
@@ -77,15 +78,10 @@ def command(
         emit({**answer, **counts, "size_bytes": path.stat().st_size, "notes": list(exported.notes)}, settings)
         return
     for note in exported.notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     if settings.verbosity >= 0:
-        click.echo(f"{manifest.name} ({manifest.experiment}), {manifest.state}")
-        click.echo(f"{records} records, {len(manifest.files)} files, {path.stat().st_size} bytes: {path}")
-
-
-for _option in command.params:
-    if _option.name == "output":
-        _option.opts.remove("-o")  # here it names the file; the form of the answer keeps its long name
+        say(f"{manifest.name} ({manifest.experiment}), {manifest.state}")
+        say(f"{records} records, {len(manifest.files)} files, {path.stat().st_size} bytes: {path}")
 
 
 async def _export(log: EventLog, entry: Entry, path: Any, checkpoints: str, settings: Settings) -> ExportReport:
@@ -256,7 +252,7 @@ def _answer(done: ImportReport, settings: Settings) -> None:
         return
     if settings.verbosity >= 0:
         verdict = {None: "tables not compared", True: "tables equal"}.get(done.equal, "TABLES DIFFER")
-        click.echo(f"{name} ({id}), {state}, in {done.spec.job_dir}")
-        click.echo(f"{done.appended} records appended, {done.present} were there, {done.files} files; {verdict}")
+        say(f"{name} ({id}), {state}, in {done.spec.job_dir}")
+        say(f"{done.appended} records appended, {done.present} were there, {done.files} files; {verdict}")
     for path in missing:
-        click.echo(f"note: the experiment needs {path}, which is not here: map it with --map, or copy it", err=True)
+        say(f"note: the experiment needs {path}, which is not here: map it with --map, or copy it", err=True)

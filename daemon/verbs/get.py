@@ -1,23 +1,27 @@
-"""`rftd get`: one page about one experiment. `rftd watch`: that page, live, until it ends; Ctrl-C stops nothing."""
+"""`rftd get`: one page about one experiment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rftd.daemon.output.data import emit, emit_line
-from rftd.daemon.output.quantity import age, number, size, sparkline
-from rftd.daemon.output.table import STATE_STYLES, console_of, state, table
+from rftd.daemon.client.moment import Moment, Pace
+from rftd.daemon.output.data import emit
+from rftd.daemon.output.quantity import age, lasting, number, short, size, sparkline
+from rftd.daemon.output.table import STATE_STYLES, Page, console_of, state, table
+from rftd.daemon.output.terminal import plain
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments
 from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.views.wire import to_wire
+from rftd.daemon.why.wait import sentence_of
 from rftd.ops.clock import Clock, SystemClock, iso
-from rftd.ops.decoding import converted
+from rftd.ops.words import Level
 from rftd.storage.queries.books import Books
 from rftd.storage.queries.experiments import ExperimentSummary, StageRow
 from rftd.storage.queries.signal import SignalRow
@@ -25,11 +29,11 @@ from rftd.storage.queries.steps import EvalRow
 from rftd.storage.queries.weights import WorkerRow
 
 if TYPE_CHECKING:
-    from rftd.daemon.client.client import Answer, Client
+    from rftd.daemon.client.client import Client
 
-_LABEL: Final = 14
-_SUBMISSIONS: Final = 100
-"""Submissions of one experiment that are looked at: one, or its two halves, each maybe more than once."""
+_SILENT_S: Final = 60.0
+_SILENT_STEPS: Final = 5.0
+"""Without a step for a minute, and for as long as five of them take, nobody knows when it will end."""
 
 
 @click.command("get")
@@ -42,99 +46,171 @@ def command(settings: Settings, name: str) -> None:
     As data it has `resolved` too: the experiment file with every default and argument, as `rftd config show` has it.
     """
     from rftd.daemon.client.client import Client
+    from rftd.daemon.client.moment import moment_of
 
+    clock = SystemClock()
     with Client(settings) as client:
         answer = client.ask(experiments.one, name=name)
+        moment = moment_of(client, answer.value)
         if settings.machine_readable:
-            emit({**answer.plain(), "resolved": resolved(client, answer.value.experiment.summary.id)}, settings)
+            more = {"resolved": resolved(client, answer.value.experiment.summary.id), **_more(moment, clock)}
+            emit({**answer.plain(), **more}, settings)
             return
-    console_of(settings).print(render(answer.value, SystemClock()))
+    console_of(settings).print(render(moment, clock))
+
+
+def _more(moment: Moment, clock: Clock) -> dict[str, Any]:
+    """The part of the page that no table holds: what its roles wait for, and its pace."""
+    pace = None
+    if moment.pace is not None:
+        told = {"step_s": moment.pace.step_s, "tokens_per_s": moment.pace.tokens_per_s}
+        pace = {**told, "left_s": left_s(moment, clock)}
+    return {"why": None if moment.why is None else to_wire(moment.why), "pace": pace}
 
 
 def resolved(client: Client, id: str) -> dict[str, Any] | None:
     """The effective experiment of the specification that the log keeps; None if the log has none any more."""
+    from rftd.daemon.client.transcript import specification
     from rftd.daemon.config.effective.experiment import effective_config
-    from rftd.daemon.views.events import events
-    from rftd.streams.spec import ExperimentSpec
-    from rftd.streams.split_submission import joined
 
-    page = client.ask(events, name=id, type=["experiment.submitted"], limit=_SUBMISSIONS, full=True).value
-    if not page.items:
-        return None
-    spec, *more = (converted(each.payload["spec"], ExperimentSpec) for each in page.items)
-    for half in more:
-        both = joined(spec, half)
-        spec = both if isinstance(both, ExperimentSpec) else spec
-    return effective_config(spec)
+    spec = specification(client, id)
+    return None if spec is None else effective_config(spec)
 
 
-def render(page: ExperimentPage, clock: Clock) -> RenderableType:
-    """The page, top down: what it is, why, how far, how good, where everything is."""
-    return Group(*_lines(page, clock))
+def render(moment: Moment, clock: Clock, notes: Sequence[str] = ()) -> RenderableType:
+    """The page, top down: what it is, why, how far, how good, where everything is. `notes` come first of all."""
+    given = moment.page
+    summary = given.experiment.summary
+    parts: list[RenderableType] = [Text(f"{plain(summary.name)}  {plain(summary.project)}", style="bold")]
+    parts += [Text(note, style="bold yellow") for note in notes]
+    parts.append(Page(_lines(moment, clock)))
+    if given.workers:
+        headers = ("WORKER", "STATE", "VERSION", "PID", "HOST", "AGE", "REASON")
+        rows = [_worker(worker, clock) for worker in given.workers]
+        right = ("VERSION", "PID", "AGE")
+        shown = [number for number, header in enumerate(headers) if header != "REASON" or any(row[-1] for row in rows)]
+        chosen = [tuple(row[number] for number in shown) for row in rows]
+        parts += [Text(""), table([headers[number] for number in shown], chosen, right=right)]
+    return Group(*parts)
 
 
-def _lines(page: ExperimentPage, clock: Clock) -> Iterator[RenderableType]:
-    detail = page.experiment
-    summary = page.experiment.summary
-    yield Text.assemble((summary.name, "bold"), f"  {summary.project}  {summary.id}")
-    yield _line(
-        "state", Text.assemble(state(summary.state), f" since {iso(summary.state_ns)} ({age(summary.state_ns, clock)})")
-    )
+Line = tuple[str, Text | str]
+
+
+def _lines(moment: Moment, clock: Clock) -> Iterator[Line]:
+    """The labelled lines, those first that tell whether it goes on: a low terminal shows no others."""
+    given = moment.page
+    summary = given.experiment.summary
+    yield "id", summary.id
+    since = f" since {iso(summary.state_ns)} ({age(summary.state_ns, clock)})"
+    yield "state", Text.assemble(state(summary.state), since)
     if summary.queue_position is not None or (summary.priority and summary.state in ("running", "paused")):
         place = f"number {summary.queue_position} in the queue, " if summary.queue_position is not None else ""
-        yield _line("turn", Text(f"{place}priority {summary.priority}"))
+        yield "turn", f"{place}priority {summary.priority}"
     if summary.code or summary.reason:
-        reason = _reason(summary)
-        yield _line("reason", Text(reason, style=STATE_STYLES.get(summary.state, "")))
-    if summary.kept != "here":
-        where = f" in {summary.kept_path}" if summary.kept_path else ""
-        yield _line("files", Text(f"{summary.kept}{where}", style="yellow"))
-    if page.waiting:
-        yield _line("waiting", Text(page.waiting, style="yellow"))
-    for position, stage in enumerate(detail.stages):
-        yield _line("stages" if position == 0 else "", Text(_stage(stage, summary.step)))
-    if summary.parent is not None:
-        parent = f"{detail.parent_name or 'an experiment that is not here'} ({summary.parent})"
-        yield _line("forked", Text(f"at step {summary.forked_step} of {parent}"))
-    yield _line("steps", Text(f"{summary.step} of {summary.total_steps}" + _generation(summary.generation)))
-    rewards = [point.reward_mean for point in page.reward_curve]
-    if rewards:
-        curve = f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}"
-        if inherited := [point.step for point in page.reward_curve if point.inherited]:
-            curve += f" (inherited up to step {inherited[-1]})"
-        yield _line("reward", Text(f"{curve}   last 256 rollouts {number(summary.reward_mean)}"))
-    if page.signal is not None:
-        yield from _signal(page.signal, clock)
+        yield "reason", Text(plain(reason_of(summary)), style=STATE_STYLES.get(summary.state, ""))
+    yield from _why(moment)
+    yield from _progress(moment, clock)
+    yield from _rewards(given)
+    if given.signal is not None:
+        yield from _signal(given.signal, clock)
+    yield from _evals(moment)
     if summary.staleness_p95 is not None:
-        yield _line("staleness", Text(f"p95 {summary.staleness_p95} versions in the last batch"))
-    yield _line("experiences", Text(_books(detail.books)))
-    if page.evals:
-        yield from _evals(page)
-    if announced := [weight for weight in page.weights if weight.counts]:
+        yield "staleness", f"p95 {summary.staleness_p95} versions in the last batch"
+    yield "experiences", _books(given.experiment.books)
+    yield from _files(given, clock)
+
+
+def _why(moment: Moment) -> Iterator[Line]:
+    """What it waits for, in a sentence: the worst of the waits that `rftd why` lists."""
+    waits = moment.why.waits if moment.why is not None else []
+    # That the stage has steps left is what the controller waits for all the time, and no news.
+    told = [wait for wait in waits if wait.level is Level.STUCK or wait.role != "controller"]
+    worst = next(iter(told), None)
+    if worst is not None and worst.level <= Level.WAITS:
+        yield "why", Text(plain(sentence_of(worst)), style="bold red" if worst.level is Level.STUCK else "yellow")
+    elif moment.page.waiting:
+        yield "waiting", Text(plain(moment.page.waiting), style="yellow")
+
+
+def _progress(moment: Moment, clock: Clock) -> Iterator[Line]:
+    detail = moment.page.experiment
+    summary = detail.summary
+    for position, stage in enumerate(detail.stages):
+        yield "stages" if position == 0 else "", _stage(stage, summary.step)
+    if summary.parent is not None:
+        parent = f"{detail.parent_name or 'an experiment that is not here'} ({short(summary.parent)})"
+        yield "forked", f"at step {summary.forked_step} of {parent}"
+    yield "steps", f"{summary.step} of {summary.total_steps}{_share(summary)}{_generation(summary.generation)}"
+    if moment.pace is not None:
+        yield "pace", _pace(moment, moment.pace, clock)
+
+
+def _share(summary: ExperimentSummary) -> str:
+    return f" ({summary.step / summary.total_steps:.0%})" if summary.total_steps else ""
+
+
+def _pace(moment: Moment, pace: Pace, clock: Clock) -> str:
+    text = f"{pace.step_s:.3g} s a step, {pace.tokens_per_s:,.0f} trained tokens/s"
+    left = left_s(moment, clock)
+    if left is None:
+        return f"{text}; the last step ended {age(pace.last_ns, clock)} ago"
+    stages = moment.page.experiment.stages
+    whole = not stages or moment.page.experiment.summary.stage == stages[-1].name
+    return f"{text}, about {lasting(left)} left" + ("" if whole else " in this stage")
+
+
+def left_s(moment: Moment, clock: Clock) -> float | None:
+    """The time until its stage ends, if it goes on as it went; None if nothing goes on now."""
+    summary = moment.page.experiment.summary
+    pace = moment.pace
+    if pace is None or summary.state != "running":
+        return None
+    silent_s = (clock.now_ns() - pace.last_ns) / 1e9
+    if silent_s > max(_SILENT_S, _SILENT_STEPS * pace.step_s):
+        return None
+    stage = next((each for each in moment.page.experiment.stages if each.name == summary.stage), None)
+    first = 0 if stage is None or stage.first_version is None else stage.first_version
+    end = summary.total_steps if stage is None else first + stage.total_steps
+    return max(0.0, (end - summary.step) * pace.step_s - silent_s)
+
+
+def _rewards(given: ExperimentPage) -> Iterator[Line]:
+    rewards = [point.reward_mean for point in given.reward_curve]
+    if not rewards:
+        return
+    curve = f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}"
+    if inherited := [point.step for point in given.reward_curve if point.inherited]:
+        curve += f" (inherited up to step {inherited[-1]})"
+    yield "reward", curve
+    yield "", f"{number(given.experiment.summary.reward_mean)} over the last 256 rollouts"
+
+
+def _files(given: ExperimentPage, clock: Clock) -> Iterator[Line]:
+    """The weights, the checkpoints and the folders."""
+    detail = given.experiment
+    summary = detail.summary
+    if announced := [weight for weight in given.weights if weight.counts]:
         newest = announced[-1]
         published = f"version {newest.version} published {age(newest.published_ns, clock)} ago"
-        yield _line("weights", Text(f"{published}, {size(newest.size_bytes)}, used by {newest.holders} workers"))
-    if page.overdue:
-        yield _line("overdue", Text(_overdue(page, clock), style="yellow"))
-    for position, checkpoint in enumerate(reversed(page.checkpoints[-2:])):
+        workers = "1 worker" if newest.holders == 1 else f"{newest.holders} workers"
+        yield "weights", f"{published}, {size(newest.size_bytes)}, used by {workers}"
+    if given.overdue:
+        yield "overdue", Text(plain(_overdue(given, clock)), style="yellow")
+    for position, checkpoint in enumerate(reversed(given.checkpoints[-2:])):
         kind = summary.kept if summary.kept != "here" else "final" if checkpoint.final else "kept"
-        text = f"step {checkpoint.step} ({kind}, {size(checkpoint.size_bytes)})  {checkpoint.path}"
-        yield _line("checkpoints" if position == 0 else "", Text(text))
-    yield _line("folder", Text(detail.job_dir))
+        place = checkpoint.path.removeprefix(f"{detail.job_dir}/")
+        text = f"step {checkpoint.step} ({kind}, {size(checkpoint.size_bytes)})  {place}"
+        yield "checkpoints" if position == 0 else "", text
+    yield "folder", detail.job_dir
+    if summary.kept != "here":
+        where = f" in {summary.kept_path}" if summary.kept_path else ""
+        yield "files", Text(plain(f"{summary.kept}{where}"), style="yellow")
     for warning in detail.warnings:
-        yield _line("warning", Text(warning, style="yellow"))
-    if page.workers:
-        yield Text("")
-        headers = ("WORKER", "STATE", "VERSION", "PID", "HOST", "AGE", "REASON")
-        rows = [_worker(worker, clock) for worker in page.workers]
-        yield table(headers, rows, right=frozenset({"VERSION", "PID"}))
+        yield "warning", Text(plain(warning), style="yellow")
 
 
-def _line(label: str, text: Text) -> Text:
-    return Text.assemble((f"{label:<{_LABEL}}", "dim"), text)
-
-
-def _reason(of: ExperimentSummary | WorkerRow) -> str:
+def reason_of(of: ExperimentSummary | WorkerRow) -> str:
     return ": ".join(part for part in (of.code, of.reason) if part)
 
 
@@ -182,15 +258,20 @@ def _overdue(page: ExperimentPage, clock: Clock) -> str:
     return f"{others}window {last.window} of {stage} {then} {age(last.overdue_ns, clock)} ago: {last.reason}"
 
 
-def _evals(page: ExperimentPage) -> Iterator[Text]:
+def _evals(moment: Moment) -> Iterator[Line]:
     sets: dict[str, list[EvalRow]] = {}
-    for each in page.evals:
+    for each in moment.page.evals:
         if each.score is not None:
             sets.setdefault(each.taskset, []).append(each)
-    for position, (name, rows) in enumerate(sets.items()):
+    label = "evals"
+    for name, rows in sets.items():
         scores = [row.score for row in rows if row.score is not None]
         text = f"{name}  {sparkline(scores, width=24)}  {scores[0]:.3f} -> {scores[-1]:.3f}"
-        yield _line("evals" if position == 0 else "", Text.assemble(text, (_worthless(rows[-1]), "yellow")))
+        yield label, Text.assemble(plain(text), (_worthless(rows[-1]), "yellow"))
+        label = ""
+    for wait in moment.why.waits if moment.why is not None else ():
+        if wait.role == "evaluation":
+            yield label, f"under way: {wait.waiting_for}"
 
 
 def _worthless(row: EvalRow) -> str:
@@ -200,11 +281,11 @@ def _worthless(row: EvalRow) -> str:
     return f"  {', '.join(parts)}" if parts else ""
 
 
-def _signal(signal: SignalRow, clock: Clock) -> Iterator[Text]:
+def _signal(signal: SignalRow, clock: Clock) -> Iterator[Line]:
     """The loss of the signal, if it is lost, and the figures of the newest step."""
-    if lost := _lost(signal):
+    if lost := lost_of(signal):
         ago = f" ({age(signal.since_ns, clock)})" if signal.since_ns is not None else ""
-        yield _line("signal", Text(f"{lost}{ago}", style="yellow"))
+        yield "signal", Text(plain(f"{lost}{ago}"), style="yellow")
     shares = (
         (signal.equal_groups, "of groups with equal rewards"),
         (signal.prompts_cut, "of prompts cut"),
@@ -215,10 +296,10 @@ def _signal(signal: SignalRow, clock: Clock) -> Iterator[Text]:
     if signal.step is not None:
         known.append(f"{signal.tokens:,} tokens trained")
         known += [f"gradient {signal.gradient_norm:.3g}"] if signal.gradient_norm is not None else []
-        yield _line("" if lost else "signal", Text(f"step {signal.step}: {', '.join(known)}"))
+        yield "" if lost else "signal", f"step {signal.step}: {', '.join(known)}"
 
 
-def _lost(signal: SignalRow | None) -> str:
+def lost_of(signal: SignalRow | None) -> str:
     """The cause in words; empty while something is learnt."""
     if signal is None or signal.cause is None:
         return ""
@@ -228,72 +309,5 @@ def _lost(signal: SignalRow | None) -> str:
 def _worker(worker: WorkerRow, clock: Clock) -> tuple[str | Text, ...]:
     name = worker.role if worker.slot < 0 else f"{worker.role} {worker.slot}"
     version = "-" if worker.version is None else str(worker.version)
-    reason = _reason(worker)
+    reason = reason_of(worker)
     return name, state(worker.state), version, str(worker.pid), worker.host, age(worker.started_ns, clock), reason
-
-
-@click.command("watch")
-@experiment_argument
-@shared_options
-@click.pass_context
-def watch(ctx: click.Context, name: str) -> None:
-    """Follow experiment NAME until it ends; exit 1 if it does not complete. Ctrl-C detaches."""
-    from rftd.daemon.client.client import Client
-
-    with Client(ctx.obj) as client:
-        ctx.exit(follow_to_end(client, name, ctx.obj))
-
-
-def follow_to_end(
-    client: Client, name: str, settings: Settings, *, after: str | None = None, handle: str | None = None
-) -> int:
-    """Shows the experiment until it ended; the exit status that its end means."""
-    from rftd.daemon.client.client import follow
-
-    last: ExperimentPage | None = None
-    try:
-        pages = follow(client, name, after=after, patience_s=settings.timeout_s)
-        for page in _shown(pages, settings):
-            last = page
-    except KeyboardInterrupt:
-        click.echo(f"\ndetached; nothing was stopped. Again: rftd watch {handle or name}", err=True)
-        return 130
-    assert last is not None
-    summary = last.experiment.summary
-    if not settings.machine_readable and summary.state != "completed":
-        reason = _reason(summary)
-        click.echo(f"{summary.name} {summary.state}" + (f"  {reason}" if reason else ""), err=True)
-    return 0 if summary.state == "completed" else 1
-
-
-def _shown(pages: Iterator[Answer[ExperimentPage]], settings: Settings) -> Iterator[ExperimentPage]:
-    """Each page once it is on the screen: as JSON lines, as a live page, or as a line where no terminal is."""
-    if settings.machine_readable:
-        for answer in pages:
-            emit_line(answer.plain())
-            yield answer.value
-        return
-    from rich.live import Live
-
-    console = console_of(settings)
-    clock = SystemClock()
-    if not console.is_terminal:
-        for answer in pages:
-            click.echo(brief(answer.value))
-            yield answer.value
-        return
-    # Refreshed by pages only: rich's own thread would draw the same page four times a second.
-    with Live(console=console, auto_refresh=False) as live:
-        for answer in pages:
-            live.update(render(answer.value, clock), refresh=True)
-            yield answer.value
-
-
-def brief(page: ExperimentPage) -> str:
-    """The page in one line, for where no terminal is."""
-    summary = page.experiment.summary
-    curve = sparkline([point.reward_mean for point in page.reward_curve], width=16)
-    return (
-        f"{iso(summary.state_ns)}  {summary.name}  {summary.state:<9}  {summary.stage or '-'}"
-        f"  step {summary.step}/{summary.total_steps}  reward {number(summary.reward_mean)}  {curve}".rstrip()
-    ) + (f"  signal {lost}" if (lost := _lost(page.signal)) else "")

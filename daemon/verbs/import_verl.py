@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from rftd.daemon.output.terminal import say
+
 if TYPE_CHECKING:
     from rftd.daemon.config.verl.draft import ImportLine
     from rftd.daemon.config.verl.importing import ImportedExperiment
@@ -62,7 +64,7 @@ def _imported(file: str | None, words: list[str], sync_offset: int) -> ImportedE
             return import_command(words, sync_offset=sync_offset)
         return import_file(file, words, sync_offset=sync_offset)
     except ConfigErrors as errors:
-        click.echo(str(errors), err=True)
+        say(str(errors), err=True)
         raise click.exceptions.Exit(errors.exit_status) from None
 
 

@@ -7,6 +7,7 @@ import platform
 import click
 
 from rftd.daemon.output.data import emitted
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 
 
@@ -33,11 +34,11 @@ def version(settings: Settings) -> None:
     mine = {"version": release_of("rftd"), "python": platform.python_version()}
     if emitted({"client": mine, "daemon": daemon, "server": url, "reason": reason}, settings):
         return
-    click.echo(f"rftd {mine['version']} (python {mine['python']})")
+    say(f"rftd {mine['version']} (python {mine['python']})")
     if daemon is None:
-        click.echo(f"daemon: {reason}")
+        say(f"daemon: {reason}")
     else:
-        click.echo(f"daemon {daemon['version']} (python {daemon['python']}) at {url}")
+        say(f"daemon {daemon['version']} (python {daemon['python']}) at {url}")
 
 
 @click.command("completion")

@@ -11,6 +11,7 @@ import msgspec
 
 from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emit, emitted
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, data_folder, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument, reason_option, request_id_option
 from rftd.daemon.views import commands, experiments
@@ -89,7 +90,7 @@ def _keep(
         done = _kept(client, command, body, name, target=target, request_id=request_id)
     if not emitted(done, settings) and settings.verbosity >= 0:
         already = "already " if done["already"] else ""
-        click.echo(f"{done['name']}  {already}{done['files']}  {done['path'] or ''}".rstrip())
+        say(f"{done['name']}  {already}{done['files']}  {done['path'] or ''}".rstrip())
 
 
 def _kept(
@@ -147,7 +148,7 @@ def gc(ctx: click.Context, experiment: str | None, dry_run: bool, log_at: LogUrl
                 if entry in at_rest:
                     found.extend((entry.name, each) for each in await _garbage(log, entry, SystemClock().now_ns()))
                 else:
-                    click.echo(f"note: {entry.name} is {entry.status}: its daemon sees to it", err=True)
+                    say(f"note: {entry.name} is {entry.status}: its daemon sees to it", err=True)
             if not dry_run:
                 from rftd.storage.unreferenced import remove
 
@@ -209,7 +210,7 @@ def _answer(found: list[tuple[str, Unreferenced]], dry_run: bool, settings: Sett
         emit({"items": items, "size_bytes": size_bytes, "removed": not dry_run}, settings)
         return
     for _, each in found:
-        click.echo(f"{each.size_bytes:>12}  {each.path}  ({each.why})")
+        say(f"{each.size_bytes:>12}  {each.path}  ({each.why})")
     if settings.verbosity >= 0:
         verb = "would be removed" if dry_run else "removed"
-        click.echo(f"{len(found)} files and folders, {size_bytes} bytes {verb}")
+        say(f"{len(found)} files and folders, {size_bytes} bytes {verb}")

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import click
 
 from rftd.daemon.output.data import emitted
+from rftd.daemon.output.quantity import short
+from rftd.daemon.output.terminal import cells, fitted, say, width_of
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.views import history
 from rftd.storage.lineage.graph import LineageGraph, Link, Node
+from rftd.storage.lineage.key import Kind
+
+_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_LEAST: Final = 20
+"""Columns that a text keeps, however deep in the tree it stands."""
+_INDENT: Final = 2
 
 
 @click.command("lineage")
@@ -41,20 +52,38 @@ def command(settings: Settings, id: str, direction: str, depth: int, everything:
     with Client(settings) as client:
         answer = client.ask(history.lineage, id=id, direction=direction, depth=depth, children=children)
     if not emitted(answer.plain(), settings):
-        click.echo(_dot(answer.value) if form == "dot" else _tree(answer.value))
+        if form == "dot":
+            click.echo(_dot(answer.value))
+        else:
+            width = width_of(sys.stdout)
+            say("\n".join(part for line in _tree(answer.value) for part in _within(line, width)))
 
 
-def _tree(graph: LineageGraph) -> str:
+Branch = tuple[str, str, str]
+"""A line of the tree: what stands before it, what before the rest of it if that is broken, and its text."""
+
+
+def _within(branch: Branch, width: int | None) -> list[str]:
+    """The lines of a branch, whose tree goes on beside those that do not fit."""
+    first, others, text = branch
+    if width is None:
+        return [first + text]
+    parts = fitted(text, max(_LEAST, width - cells(first)), indent=_INDENT).split("\n")
+    return [(others if number else first) + part for number, part in enumerate(parts)]
+
+
+def _tree(graph: LineageGraph) -> list[Branch]:
     """The causes of a thing, then its effects; a node that was shown before is not unfolded again."""
     nodes = {node.id: node for node in graph.nodes}
-    lines = [_line(nodes[graph.root])]
+    root = nodes[graph.root]
+    lines: list[Branch] = [("", "", f"{root.kind} {root.id}  {root.text}".rstrip())]
     for direction, title, links in (("up", "made of", graph.up), ("down", "became", graph.down)):
         if any(link for link in links):
-            lines.append(f"{title}:")
+            lines.append(("", "", f"{title}:"))
             lines += _Tree(graph, nodes, direction, links).lines(graph.root, "")
     if graph.bound is not None:
-        lines.append(f"not everything is shown: {_bounded(graph.bound)}")
-    return "\n".join(lines)
+        lines.append(("", "", f"not everything is shown: {_bounded(graph.bound)}"))
+    return lines
 
 
 def _bounded(bound: int) -> str:
@@ -96,7 +125,7 @@ class _Tree:
         self._cut = set(graph.cut)
         self._shown: set[str] = set()
 
-    def lines(self, near: str, margin: str) -> Iterator[str]:
+    def lines(self, near: str, margin: str) -> Iterator[Branch]:
         """The neighbours of one thing, and below each its own."""
         self._shown.add(near)
         rest = [_more(more.count, more.kind, more.exact) for more in self._more if more.node == near]
@@ -106,16 +135,20 @@ class _Tree:
             # The graph is no tree: a batch is reached through each of its experiences, and without this the output
             # would grow exponentially.
             again = far in self._shown and far in self._below
-            line = f"{margin}{'└─ ' if last else '├─ '}{what}: {_line(self._nodes[far])}"
-            yield f"{line}  (above)" if again else f"{line} …" if far in self._cut else line
+            text = f"{what}: {_line(self._nodes[far])}"
+            mark = "  (above)" if again else " …" if far in self._cut else ""
+            inner = margin + ("   " if last else "│  ")
+            yield f"{margin}{'└─ ' if last else '├─ '}", inner, text + mark
             if not again:
-                yield from self.lines(far, margin + ("   " if last else "│  "))
+                yield from self.lines(far, inner)
         for number, text in enumerate(rest):
-            yield f"{margin}{'└─ ' if number + 1 == len(rest) else '├─ '}{text}"
+            yield f"{margin}{'└─ ' if number + 1 == len(rest) else '├─ '}", margin, text
 
 
 def _line(node: Node) -> str:
-    return f"{node.kind} {node.id}  {node.text}"
+    """A node below the root, by an id as short as this verb takes it; that of a rollout it takes whole only."""
+    id = node.id if node.kind == Kind.ROLLOUT else _ID.sub(lambda found: short(found[0]), node.id)
+    return f"{node.kind} {id}  {node.text}".rstrip()
 
 
 def _more(count: int, kind: str, exact: bool) -> str:

@@ -10,6 +10,7 @@ from typing import Final, get_args
 import click
 
 from rftd.daemon.output.data import emit, emit_line
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Duration, Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import logs
@@ -73,7 +74,7 @@ def command(
                 if settings.machine_readable:
                     emit_line(item)
                 else:
-                    click.echo(text_of(line))
+                    say(text_of(line))
             if not follow:
                 return
             time.sleep(_INTERVAL_S)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rftd.daemon.output.data import emitted
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 
 if TYPE_CHECKING:
@@ -36,12 +37,13 @@ def command(settings: Settings, states: str | None, limit: int, removed: bool) -
         answer = client.ask(experiments.listed, state=chosen or None, removed=removed or None, limit=limit)
     if emitted(answer.plain(), settings):
         return
-    from rftd.daemon.output.quantity import age, number
+    from rftd.daemon.output.quantity import age, number, short, shorts
     from rftd.daemon.output.table import console_of, state, table
     from rftd.ops.clock import SystemClock
 
     clock = SystemClock()
     names = {row.id: row.name for row in answer.value.items}
+    ids = dict(zip(names, shorts(list(names)), strict=True))
     rows: list[tuple[str | Text, ...]] = [
         (
             f"{'  ' * (depth - 1)}└ {row.name}" if depth else row.name,
@@ -51,37 +53,33 @@ def command(settings: Settings, states: str | None, limit: int, removed: bool) -
             number(row.reward_mean),
             "-" if row.staleness_p95 is None else str(row.staleness_p95),
             age(row.submitted_ns, clock),
-            row.id,
+            ids[row.id],
             _turn(row),
-            "" if row.parent is None else f"step {row.forked_step} of {names.get(row.parent, row.parent)}",
+            "" if row.parent is None else f"step {row.forked_step} of {names.get(row.parent, short(row.parent))}",
         )
         for depth, row in tree_of(answer.value.items)
     ]
     if not rows:
-        click.echo("no experiments" + (" in these states" if chosen else "; start with `rftd submit FILE`"), err=True)
+        say("no experiments" + (" in these states" if chosen else "; start with `rftd submit FILE`"), err=True)
         return
-    headers: tuple[str, ...] = (
-        "NAME",
-        "STATE",
-        "STAGE",
-        "STEP",
-        "REWARD",
-        "STALE-P95",
-        "AGE",
-        "ID",
-        "TURN",
-        "FORKED-AT",
-    )
+    headers = ("NAME", "STATE", "STAGE", "STEP", "REWARD", "STALE-P95", "AGE", "ID", "TURN", "FORKED-AT")
     shown = [
         number
         for number, header in enumerate(headers)
         if header not in ("TURN", "FORKED-AT") or any(str(row[number]) for row in rows)
     ]
-    headers = tuple(headers[number] for number in shown)
-    rows = [tuple(row[number] for number in shown) for row in rows]
-    console_of(settings).print(table(headers, rows, right=frozenset({"STEP", "REWARD", "STALE-P95", "AGE"})))
+    console = console_of(settings)
+    made = table(
+        [headers[number] for number in shown],
+        [tuple(row[number] for number in shown) for row in rows],
+        right=("STEP", "REWARD", "STALE-P95", "AGE"),
+        whole=("ID", "STATE"),
+        width=console.width,
+        first_to_go=("STALE-P95", "STAGE", "AGE", "REWARD"),
+    )
+    console.print(made)
     if answer.value.next is not None:
-        click.echo(f"more than {limit}; give --limit", err=True)
+        say(f"more than {limit}; give --limit", err=True)
 
 
 def _turn(row: ExperimentSummary) -> str:

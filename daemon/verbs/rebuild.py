@@ -9,6 +9,7 @@ import click
 from rftd.daemon.daemon_file import checked_postgres_url
 from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emit
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, data_folder, postgres_option, shared_options
 
 if TYPE_CHECKING:
@@ -40,11 +41,11 @@ def command(ctx: click.Context, verify: bool, log_at: LogUrl | None, postgres: s
         emit({**said, "tables": tables}, settings)
     elif settings.verbosity >= 0:
         for name in report.different:
-            click.echo(f"differs: {name}")
+            say(f"differs: {name}")
         if report.lacking:
-            click.echo(f"not compared, for the tables are of an earlier release: {', '.join(report.lacking)}")
+            say(f"not compared, for the tables are of an earlier release: {', '.join(report.lacking)}")
         verdict = "nothing to compare with" if report.live is None else f"{len(report.different)} differ"
-        click.echo(f"{len(report.rebuilt.tables)} tables, sha256 {report.rebuilt.total[:16]}; {verdict}")
+        say(f"{len(report.rebuilt.tables)} tables, sha256 {report.rebuilt.total[:16]}; {verdict}")
     ctx.exit(1 if verify and report.different else 0)
 
 

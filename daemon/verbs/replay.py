@@ -8,6 +8,7 @@ import click
 
 from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emit, emit_line
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class _Report:
             self._note(f"checkpoints passed over: {beginning.reason}")
         if not self._settings.machine_readable and self._settings.verbosity >= 0:
             count = beginning.last - beginning.version
-            click.echo(f"{count} steps from {_start(beginning)}")
+            say(f"{count} steps from {_start(beginning)}")
 
     def step(self, compared: Compared) -> None:
         """One step's line."""
@@ -102,7 +103,7 @@ class _Report:
         elif self._settings.machine_readable:
             self._items.append(_item(compared))
         elif self._settings.verbosity >= 0:
-            click.echo(_line(compared))
+            say(_line(compared))
 
     def end(self, outcome: ReplayOutcome) -> None:
         """The verdict."""
@@ -110,7 +111,7 @@ class _Report:
         if self._settings.output == "jsonl":
             return
         if not self._settings.machine_readable:
-            click.echo(_verdict(outcome, self._order.into))
+            say(_verdict(outcome, self._order.into))
             return
         answer = {
             "experiment": str(self.entry.id),
@@ -128,7 +129,7 @@ class _Report:
 
     def _note(self, text: str) -> None:
         if self._settings.verbosity >= 0:
-            click.echo(f"note: {text}", err=True)
+            say(f"note: {text}", err=True)
 
 
 def _start(beginning: Beginning) -> str:

@@ -9,6 +9,7 @@ import click
 
 from rftd.daemon.daemon_file import checked_postgres_url, config_option
 from rftd.daemon.log_option import SHARED, serve_log_option
+from rftd.daemon.output.terminal import fitting_errors, say
 from rftd.daemon.price import Price
 from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_options
 from rftd.daemon.trace_option import trace_option
@@ -202,7 +203,7 @@ def command(
             field="--log",
             fix="leave it out, or name a log that many processes share",
         )
-    configure(level=log_level, as_json=log_format == "json")
+    configure(level=log_level, as_json=log_format == "json", fit=None if log_format == "json" else fitting_errors)
     options = ServiceOptions(
         data=Path(data_folder(settings)),
         host=host,
@@ -336,17 +337,17 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
                 # believes to.
                 answer = await client.get(f"{service.url}/readyz")
             if not answer.is_success:  # what it waits for has a name, and may come
-                click.echo(f"not ready yet: {answer.text.strip()}", err=True)
+                say(f"not ready yet: {answer.text.strip()}", err=True)
             up.set()
-            click.echo(f"rftd: {options.where(service.folder)}")
-            click.echo(f"  api      {service.url}/openapi.json     metrics  {service.url}/metrics")
+            say(f"rftd: {options.where(service.folder)}")
+            say(f"  api      {service.url}/openapi.json     metrics  {service.url}/metrics")
             if options.traces is not None:
-                click.echo(f"  traces   {options.traces.url}     ratio  {options.traces.ratio:g}")
+                say(f"  traces   {options.traces.url}     ratio  {options.traces.ratio:g}")
             spent_s = clock.monotonic_s() - began_s
-            click.echo(f"ready in {spent_s:.1f} s at {service.url}   next: rftd submit exp.yaml")
+            say(f"ready in {spent_s:.1f} s at {service.url}   next: rftd submit exp.yaml")
             await stop.wait()
-            click.echo("draining: workers finish what is under way; again to stop now", err=True)
+            say("draining: workers finish what is under way; again to stop now", err=True)
     except asyncio.CancelledError:
         if not stop.is_set():
             raise
-        click.echo("stopped before it was ready", err=True)
+        say("stopped before it was ready", err=True)

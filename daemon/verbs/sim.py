@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rftd.daemon.output.data import emitted
-from rftd.daemon.output.table import console_of, table
+from rftd.daemon.output.table import Page, console_of, table
 from rftd.daemon.settings import Duration, Settings, shared_options
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _HEADERS: Final = (
     *("POLICY", "BOUND", "PER S", "OPTIMUM", "x SYNC", "STALENESS", "P95", "MAX"),
     *("EXPLORERS", "TRAINER", "DROPPED", "KS P"),
 )
-_LABEL: Final = 14
 _NO_BIAS: Final = 0.05
 
 
@@ -138,9 +137,9 @@ def _stage(file: str | None, overrides: tuple[str, ...]) -> StageSpec | None:
 
 def _render(report: Report) -> RenderableType:
     """The report: its common figures, then one policy as lines or several as a table."""
-    lines: list[RenderableType] = [_line(label, text) for label, text in _setting(report)]
+    lines: list[RenderableType] = [Page(_setting(report))]
     if len(report.runs) == 1:
-        lines += [_line(label, text) for label, text in _one(report, report.runs[0])]
+        lines.append(Page(_one(report, report.runs[0])))
     else:
         rows = [_row(report, run) for run in report.runs]
         lines += [Text(""), table(_HEADERS, rows, right=frozenset(_HEADERS[1:]))]
@@ -219,10 +218,6 @@ def _row(report: Report, run: SimulationOutcome) -> tuple[str, ...]:
 
 def _share(value: float) -> str:
     return f"{max(0.0, value) * 100:.1f} %"
-
-
-def _line(label: str, text: str) -> Text:
-    return Text.assemble((f"{label:<{_LABEL}}", "dim"), Text(text))
 
 
 def _number(value: float) -> str:

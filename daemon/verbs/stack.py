@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rftd.daemon.output.data import emit
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, data_folder, shared_options
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def up(settings: Settings, kafka_port: int, postgres_port: int) -> None:
 
     servers = Stack(_folder(settings))
     if settings.verbosity >= 0:
-        click.echo("starting Apache Kafka and PostgreSQL; the first time Kafka's jars (46 MB) are downloaded", err=True)
+        say("starting Apache Kafka and PostgreSQL; the first time Kafka's jars (46 MB) are downloaded", err=True)
     servers.up(kafka_port=kafka_port, postgres_port=postgres_port)
     _show(settings, *servers.parts())
 
@@ -84,7 +85,7 @@ def run(settings: Settings, which: str, port: int) -> None:
     else:
         made = database = PostgresServer(folder, port=port)
         ready = f"postgres ready at {database.url_without_password}, its password in {database.pass_file}"
-    asyncio.run(run_until_told(made, lambda: click.echo(ready)))
+    asyncio.run(run_until_told(made, lambda: say(ready)))
 
 
 def _folder(settings: Settings) -> Path:
@@ -112,4 +113,4 @@ def _show(settings: Settings, kafka: Part, postgres: Part) -> None:
     ]
     console_of(settings).print(table(("SERVER", "STATE", "URL", "PID", "FOLDER"), rows, right=frozenset({"PID"})))
     if line is not None:
-        click.echo(f"next: {line}")
+        say(f"next: {line}")

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from rftd.daemon.output.data import emit, emit_csv
 from rftd.daemon.output.table import console_of, table
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, options_with
 from rftd.daemon.verbs.arguments import experiment_argument, steps_named
 from rftd.daemon.views import experiments, history
@@ -72,7 +73,7 @@ def command(
     rows = [row for row, _ in found]
     columns = _chosen(rows, metrics) if metrics and rows else _known(rows)
     if not rows and settings.verbosity >= 0:
-        click.echo(_nothing(step, newest), err=True)
+        say(_nothing(step, newest), err=True)
     if settings.output == _CSV:
         lead = ("step",) if metrics else _PLACE
         emit_csv([*lead, *(columns or metrics)], [{**plain, **_figures(row)} for row, plain in found])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rftd.daemon.output.data import emit
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument, request_id_option
 
@@ -78,7 +79,7 @@ def command(
 def _warn(warnings: Iterable[str], settings: Settings) -> None:
     if settings.verbosity >= 0:
         for warning in warnings:
-            click.echo(f"warning: {warning}", err=True)
+            say(f"warning: {warning}", err=True)
 
 
 def stages_of(submission: Submission) -> str:
@@ -114,8 +115,8 @@ def _dry_run(load: Callable[[Host, bool], Submission], labels: dict[str, str], s
         emit(plan, settings)
         return
     spec = submission.spec
-    click.echo(f"ok: {spec.project}/{spec.name}, {stages_of(submission)}; nothing was submitted")
-    click.echo(there.said)
+    say(f"ok: {spec.project}/{spec.name}, {stages_of(submission)}; nothing was submitted")
+    say(there.said)
 
 
 def taken_in(
@@ -130,12 +131,12 @@ def taken_in(
     if settings.machine_readable and not wait:
         emit(accepted.plain(), settings)
     elif settings.verbosity >= 0:
-        click.echo(f"accepted {receipt.id}  name={receipt.name}  event={receipt.event}", err=wait)
-        click.echo(f"  {what}", err=wait)
-        click.echo(f"  watch: rftd watch {handle}   logs: rftd logs {handle}   stop: rftd cancel {handle}", err=wait)
+        say(f"accepted {receipt.id}  name={receipt.name}  event={receipt.event}", err=wait)
+        say(f"  {what}", err=wait)
+        say(f"  watch: rftd watch {handle}   logs: rftd logs {handle}   stop: rftd cancel {handle}", err=wait)
     if not wait:
         return 0
-    from rftd.daemon.verbs.get import follow_to_end
+    from rftd.daemon.verbs.watch import follow_to_end
 
     return follow_to_end(client, receipt.id, settings, after=receipt.position, handle=handle)
 
@@ -194,7 +195,7 @@ def fork(
         receipt = accepted.value
         if settings.verbosity >= 0:
             for warning in receipt.warnings:
-                click.echo(f"warning: {warning}", err=True)
+                say(f"warning: {warning}", err=True)
         what = f"shares steps 1 to {receipt.at_step} of {receipt.parent}"
         ctx.exit(taken_in(client, accepted, settings, what, wait=wait))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rftd.daemon.output.data import emitted
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument, experiments_argument, reason_option, request_id_option
 from rftd.daemon.views import commands, experiments
@@ -74,14 +75,14 @@ def prioritize(settings: Settings, name: str, priority: int, reason: str, reques
     }
     if not emitted(done, settings) and settings.verbosity >= 0:
         place = f", number {summary.queue_position} in the queue" if summary.queue_position else ""
-        click.echo(f"{summary.name}  {summary.state}  priority {summary.priority}{place}  {sent.event}")
+        say(f"{summary.name}  {summary.state}  priority {summary.priority}{place}  {sent.event}")
 
 
 def _run(
     verb: str, names: tuple[str, ...], settings: Settings, *, reason: str, wait: bool, request_id: str | None
 ) -> int:
     from rftd.daemon.client.client import Client
-    from rftd.daemon.output.failure import as_text
+    from rftd.daemon.output.failure import show
     from rftd.ops.errors import RftdError
 
     done: list[dict[str, Any]] = []
@@ -94,11 +95,11 @@ def _run(
             except RftdError as error:
                 done.append({"name": name, "error": {"code": error.code, "what": error.what, "fix": error.fix}})
                 statuses.append(error.exit_status)
-                click.echo(as_text(error), err=True)
+                show(error, as_data=settings.output in ("json", "jsonl"))
     if not emitted({"items": done}, settings) and settings.verbosity >= 0:
         for item in (item for item in done if "state" in item):
             already = "already " if item["already"] else ""
-            click.echo(f"{item['name']}  {already}{item['state']}  {item['event'] or ''}".rstrip())
+            say(f"{item['name']}  {already}{item['state']}  {item['event'] or ''}".rstrip())
     failed = [status for status in statuses if status]
     return PARTIAL if failed and len(failed) < len(names) else (failed[0] if failed else 0)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rftd.daemon.log_option import log_option
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, data_folder, postgres_option, shared_options
 
 if TYPE_CHECKING:
@@ -74,12 +75,12 @@ def command(
     if settings.machine_readable:
         click.echo(msgspec.json.encode(report).decode())
     else:
-        click.echo(_text(report))
+        say(_text(report))
     sys.exit(0 if report.clean else 1)
 
 
 def _unheard(error: UnreachableError) -> None:
-    click.echo(f"warning: what the tables remember of the log was not heard: {error.what}", err=True)
+    say(f"warning: what the tables remember of the log was not heard: {error.what}", err=True)
 
 
 def files_of(outside: Outside) -> SeenOutside:

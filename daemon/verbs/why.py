@@ -9,12 +9,13 @@ from rich.text import Text
 
 from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emitted
-from rftd.daemon.output.quantity import age
+from rftd.daemon.output.quantity import age, short
 from rftd.daemon.output.table import console_of, table
+from rftd.daemon.output.terminal import fitted, say
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments as view
-from rftd.daemon.why.wait import Wait, Why
+from rftd.daemon.why.wait import Wait, Why, next_of, what_of
 from rftd.ops.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _STYLES: Final = {0: "bold red", 1: "yellow", 2: "green", 3: "dim"}
 """Styles by a wait's level."""
+_WIDE: Final = 120
+"""The least columns in which five of them can be read beside each other."""
+_INDENT: Final = 4
 
 
 @click.command("why")
@@ -48,16 +52,24 @@ def command(settings: Settings, name: str, log_at: LogUrl | None) -> None:
 
 
 def _show(why: Why, settings: Settings) -> None:
-    """Prints one line for each role."""
+    """Prints one line for each role; on a narrow terminal its text is below the line."""
     live = "" if why.live else "; no daemon answers, this is what the log says"
-    click.echo(f"{why.name} ({why.experiment}) is {why.status}{live}")
+    say(f"{why.name} ({short(why.experiment)}) is {why.status}{live}")
     clock = SystemClock()
     headers = ("ROLE", "STATE", "FOR", "WHAT", "NEXT")
-    console_of(settings).print(table(headers, [_row(wait, clock) for wait in why.waits], right=frozenset({"FOR"})))
+    rows = [_row(wait, clock) for wait in why.waits]
+    console = console_of(settings)
+    if console.width >= _WIDE:
+        console.print(table(headers, rows, right=("FOR",), whole=("STATE",)))
+        return
+    for role, status, since, *texts in rows:
+        console.print(Text.assemble(role, "  ", status, f"  for {since}"))
+        for text in filter(None, texts):
+            for line in fitted(str(text), console.width - _INDENT, indent=0).split("\n"):
+                console.print(" " * _INDENT + line, markup=False)
 
 
 def _row(wait: Wait, clock: Clock) -> tuple[str | Text, ...]:
     role = wait.role if wait.slot is None else f"{wait.role} {wait.slot}"
-    what = f"waits for {wait.waiting_for}" if wait.level <= 1 and wait.role != "log" else wait.waiting_for
-    after = f"{wait.on_whom}: {wait.unblock}" if wait.on_whom and wait.unblock else wait.on_whom or wait.unblock
-    return role, Text(wait.state, style=_STYLES.get(wait.level, "")), age(wait.since_ns, clock), what, after
+    status = Text(wait.state, style=_STYLES.get(wait.level, ""))
+    return role, status, age(wait.since_ns, clock), what_of(wait), next_of(wait)

@@ -13,7 +13,7 @@ import base64
 import binascii
 import heapq
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -32,6 +32,8 @@ from rftd.streams.topics import TRUTH, Partition, partition_of
 
 SCANNED_RECORDS: Final = 20_000
 """The most records that are looked at for one page: a stream is shared, and few may belong to the experiment."""
+SCANNED_BACK_RECORDS: Final = 100_000
+"""The most records that are looked at for the newest events. Only their heads are decoded."""
 _FETCH_RECORDS: Final = 128
 _PREFIX: Final = "rftd."
 """The beginning of every stream's name, left out of cursors."""
@@ -104,6 +106,30 @@ class EventPager:
         items = [self._view(record) for record in found]
         return EventPage(items=items, next=encode_cursor(merge.positions), more=not merge.at_head)
 
+    async def before_the_end(self, count: int) -> dict[Partition, int]:
+        """The positions from which on there are `count` events; more of them are not looked for than 100,000 records
+        hold, however few those are.
+        """
+        heads = await self._log.heads()
+        known = [each for each in self._partitions if each in heads]
+        tails = [_Tail(self._log, each, heads[each].next_offset, self._mine) for each in known]
+        start = {tail.partition: tail.before for tail in tails}
+        scanned = 0
+        heap: list[tuple[int, int]] = []
+        for number, tail in enumerate(tails):
+            scanned += await tail.fill()
+            if tail.wanted:
+                heapq.heappush(heap, (-tail.wanted[-1].time_ns, number))
+        while heap and count > 0 and scanned < SCANNED_BACK_RECORDS:
+            number = heapq.heappop(heap)[1]
+            tail = tails[number]
+            start[tail.partition] = tail.wanted.pop().offset
+            count -= 1
+            scanned += await tail.fill()
+            if tail.wanted:
+                heapq.heappush(heap, (-tail.wanted[-1].time_ns, number))
+        return start
+
     async def follow(self, start: Mapping[Partition, int], *, limit: int, wait_s: float) -> EventPage:
         """A page of at most `limit` events; without any, the call waits up to `wait_s` for a first one."""
         page = await self.page(start, limit=limit)
@@ -129,6 +155,46 @@ class EventPager:
         head = head_of(record)
         wanted = head is not None and head.experiment == self._experiment and matches(head.type, self._types)
         return head if wanted else None
+
+
+class _Wanted(NamedTuple):
+    """A wanted record."""
+
+    time_ns: int
+    offset: int
+
+
+class _Tail:
+    """One partition, read from its end backwards, block by block."""
+
+    def __init__(self, log: EventLog, partition: Partition, head: int, mine: Callable[[Record], Head | None]) -> None:
+        self.partition = partition
+        self.before = head
+        """The records from here on were looked at."""
+        self.wanted: list[_Wanted] = []
+        """Those of them that are wanted and not taken yet, the newest last."""
+        self._log = log
+        self._mine = mine
+
+    async def fill(self) -> int:
+        """Looks further back until there is something wanted, or nothing left; the number of records looked at."""
+        scanned = 0
+        while not self.wanted and self.before > 0 and scanned < SCANNED_RECORDS:
+            end = self.before
+            self.before = max(0, end - _FETCH_RECORDS)
+            scanned += end - self.before
+            at = self.before
+            while at < end:
+                size_bytes = limits.MIB
+                read = await self._log.read(self.partition, at, max_records=end - at, max_size_bytes=size_bytes)
+                # What the log no longer holds is passed over: the next one that it holds may lie behind the block.
+                within = [record for record in read if record.offset < end]
+                heads = [(self._mine(record), record.offset) for record in within]
+                self.wanted += [_Wanted(head.time_ns, offset) for head, offset in heads if head is not None]
+                if len(within) < len(read) or not read:
+                    break
+                at = read[-1].offset + 1
+        return scanned
 
 
 class _Merge:

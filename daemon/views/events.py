@@ -8,9 +8,13 @@ import msgspec
 from msgspec import Meta
 
 from rftd.daemon.views.route import Daemon, Limit, Name, read
+from rftd.ops.errors import UsageError
 
 # Shorter than the idle time-outs of common proxies, which would cut the connection without an answer.
 MAX_WAIT_S: Final = 30.0
+
+MOST_NEWEST: Final = 10_000
+"""The most events before the end with which a page can begin."""
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,12 +54,19 @@ async def events(
     limit: Limit = 100,
     wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="Wait for a first event.")] = 0.0,
     full: Annotated[bool, Meta(description="Long lists whole.")] = False,
+    newest: Annotated[
+        int | None, Meta(ge=1, le=MOST_NEWEST, description="Begin so many events before the end, not with the first.")
+    ] = None,
 ) -> EventPage:
     """Events from the log, merged by time; arrays as their shape."""
     from rftd.daemon.views.event_pages import EventPager, decode_cursor
 
+    if after and newest is not None:
+        raise UsageError("it says where to begin, and so does `after`", field="newest", fix="give one of them")
     start = decode_cursor(after) if after else {}
     pager = EventPager(daemon.log, await daemon.find(name), types=tuple(type or ()), full=full)
+    if newest is not None:
+        start = await pager.before_the_end(newest)
     if wait_s <= 0:
         return await pager.page(start, limit=limit)
     # A wait holds a connection and a subscription: only so many clients may do that at once.

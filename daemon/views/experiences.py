@@ -11,8 +11,17 @@ from msgspec import Meta
 from rftd.daemon.views.commands import Reason, Receipt, Text, receipt_of
 from rftd.daemon.views.route import After, Daemon, Int, Limit, Name, Offset, Real, command, read
 from rftd.ops.errors import NotFoundError
-from rftd.storage.queries.experiences import ExperienceFilter, ExperienceRow, get_experience, list_experiences
+from rftd.storage.queries.experiences import (
+    ExperienceFilter,
+    ExperienceRow,
+    TaskRow,
+    find_experience,
+    get_experience,
+    list_experiences,
+    task_of,
+)
 from rftd.storage.queries.lengths import Lengths, lengths_of
+from rftd.storage.queries.rows import if_unsent
 
 if TYPE_CHECKING:
     from rftd.streams.events.experience import ExperienceProduced
@@ -21,6 +30,10 @@ if TYPE_CHECKING:
 MOST_PRIORITY: Final = 1e15
 """The largest priority of an experience, either way."""
 
+ExperienceId = Annotated[
+    str,
+    Meta(max_length=100, description="Its id, or 8 or more digits with which only this id of the experiment begins."),
+]
 Order = Literal["oldest", "newest", "reward", "-reward", "staleness", "-staleness"]
 """The order of a list of experiences; a name with a minus sign sorts from the highest down."""
 State = Literal["open", "late", "waiting", "cooling", "planned", "retired"]
@@ -53,6 +66,8 @@ class ExperienceView(msgspec.Struct, frozen=True, kw_only=True):
     """The sequences of a rollout that consists of several, in the order in which the lists hold them; else empty."""
     auxiliary: list[AuxiliaryTurnView] = []
     """What auxiliary models answered."""
+    task: TaskRow | None = if_unsent(None)
+    """The task that it is an answer to."""
 
 
 class AuxiliaryTurnView(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,13 +166,14 @@ async def lengths(daemon: Daemon, name: Name, stage: Int = None, after: After = 
 
 @read("/v1/experiments/{name}/experiences/{experience}", ExperienceView, tag="experiences")
 async def experience(
-    daemon: Daemon, name: Name, experience: UUID, tokens: bool = False, after: After = None
+    daemon: Daemon, name: Name, experience: ExperienceId, tokens: bool = False, after: After = None
 ) -> ExperienceView:
     """One experience; with `tokens` its ids, mask and log-probabilities too."""
-    await daemon.find(name, after)
+    id = await daemon.find(name, after)
     async with daemon.read() as connection:
-        row = await get_experience(connection, experience)
-    return _view(row, await _payload(daemon.log, row), tokens=tokens)
+        row = await get_experience(connection, await find_experience(connection, id, experience))
+        task = await task_of(connection, UUID(row.group))
+    return _view(row, await _payload(daemon.log, row), task, tokens=tokens)
 
 
 @command(
@@ -167,11 +183,12 @@ async def experience(
     tag="experiences",
     name="prioritize_experience",
 )
-async def prioritize(daemon: Daemon, body: Tag, key: UUID, name: Name, experience: UUID) -> Receipt:
+async def prioritize(daemon: Daemon, body: Tag, key: UUID, name: Name, experience: ExperienceId) -> Receipt:
     """Change the priority of an experience, and of its group with it: groups stay together in every order."""
     id = await daemon.find(name)
     async with daemon.read() as connection:
-        group = UUID((await get_experience(connection, experience)).group)
+        found = await find_experience(connection, id, experience)
+        group = UUID((await get_experience(connection, found)).group)
     done = await daemon.operations.tag(id, group, priority=body.priority, reason=body.reason, request_id=key)
     return receipt_of(id, done)
 
@@ -185,12 +202,13 @@ async def prioritize(daemon: Daemon, body: Tag, key: UUID, name: Name, experienc
     name="give_up_experience",
     summary="Give up",
 )
-async def give_up(daemon: Daemon, body: Reason, key: UUID, name: Name, experience: UUID) -> Receipt:
+async def give_up(daemon: Daemon, body: Reason, key: UUID, name: Name, experience: ExperienceId) -> Receipt:
     """Retire an experience whose payload is gone for good; a batch that it is in is abandoned, and made anew."""
     id = await daemon.find(name)
     async with daemon.read() as connection:
-        await get_experience(connection, experience)
-    return receipt_of(id, await daemon.operations.give_up(id, experience, reason=body.reason, request_id=key))
+        found = await find_experience(connection, id, experience)
+        await get_experience(connection, found)
+    return receipt_of(id, await daemon.operations.give_up(id, found, reason=body.reason, request_id=key))
 
 
 async def _payload(log: EventLog, row: ExperienceRow) -> ExperienceProduced:
@@ -207,9 +225,10 @@ async def _payload(log: EventLog, row: ExperienceRow) -> ExperienceProduced:
     return decode_as(records[0], ExperienceProduced)
 
 
-def _view(row: ExperienceRow, event: ExperienceProduced, *, tokens: bool) -> ExperienceView:
+def _view(row: ExperienceRow, event: ExperienceProduced, task: TaskRow | None, *, tokens: bool) -> ExperienceView:
     view = ExperienceView(
         experience=row,
+        task=task,
         spans=[SpanView(version=x.version, generation=x.generation, start=x.start, end=x.end) for x in event.spans],
         sampling=[
             SamplingView(

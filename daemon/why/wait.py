@@ -30,6 +30,22 @@ class Wait(msgspec.Struct, frozen=True):
     """The time at which this state was first seen."""
 
 
+def what_of(wait: Wait) -> str:
+    """The doing or the wait of the role, without the role."""
+    return f"waits for {wait.waiting_for}" if wait.level <= Level.WAITS and wait.role != "log" else wait.waiting_for
+
+
+def next_of(wait: Wait) -> str:
+    """Whose move comes next, and what would end the wait; empty where nobody has to do anything."""
+    return f"{wait.on_whom}: {wait.unblock}" if wait.on_whom and wait.unblock else wait.on_whom or wait.unblock
+
+
+def sentence_of(wait: Wait) -> str:
+    """The wait as one sentence: `planner waits for 3 more groups; explorers: they end`."""
+    role = wait.role if wait.slot is None else f"{wait.role} {wait.slot}"
+    return "; ".join(filter(None, (f"{role} {what_of(wait)}".rstrip(), next_of(wait))))
+
+
 def worst_first(waits: Iterable[Wait]) -> list[Wait]:
     """The waits by level; within a level they keep their order, so that what belongs together stays together."""
     return sorted(waits, key=lambda wait: wait.level)

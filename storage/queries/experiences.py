@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -68,6 +69,9 @@ ORDERS: Final = {
 }
 """Names of orders; those with a minus sign are descending."""
 
+_PREFIX: Final = re.compile(r"[0-9a-f]{8,32}")
+_CANDIDATES: Final = 8
+
 _CONDITIONS: Final = {
     "first_step": "step >= :first_step",
     "last_step": "step <= :last_step",
@@ -120,3 +124,54 @@ async def get_experience(connection: AsyncConnection, experience: UUID) -> Exper
     if row is None:
         raise NotFoundError(f"no experience {experience}")
     return row
+
+
+class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The task of a group of experiences."""
+
+    sequence: int
+    """Its place in its stage, from 0."""
+    row: int
+    """The row of the stage's tasksets, counted on from one to the next."""
+    epoch: int
+
+
+class _Found(msgspec.Struct, frozen=True):
+    id: str
+
+
+async def task_of(connection: AsyncConnection, group: UUID) -> TaskRow | None:
+    """The task of a group; None if its leases are not in the tables."""
+    return await fetch_one(
+        connection,
+        TaskRow,
+        """SELECT sequence, row_start AS "row", epoch FROM leases
+        WHERE subject = :group AND kind = 'task' ORDER BY leased_ns LIMIT 1""",
+        group=group.bytes,
+    )
+
+
+async def find_experience(connection: AsyncConnection, experiment: UUID, wanted: str) -> UUID:
+    """The experience of an experiment by its id, or by at least 8 digits with which only its id begins.
+
+    Raises NotFoundError; UsageError with the candidates where there are several, and for text that is no such id.
+    """
+    prefix = wanted.replace("-", "").lower()
+    if not _PREFIX.fullmatch(prefix):
+        raise UsageError(f"{wanted[:80]!r} is no id", field="ID", fix="give 8 or more digits; see rftd experiences ls")
+    # A range of the key, which the index finds; a pattern over its text would read the whole table.
+    rows = await fetch(
+        connection,
+        _Found,
+        f"""SELECT DISTINCT id FROM experiences
+        WHERE id BETWEEN :low AND :high AND experiment = :experiment LIMIT {_CANDIDATES}""",
+        low=bytes.fromhex(prefix.ljust(32, "0")),
+        high=bytes.fromhex(prefix.ljust(32, "f")),
+        experiment=experiment.bytes,
+    )
+    found = [row.id for row in rows]
+    if not found:
+        raise NotFoundError(f"no experience {wanted}", fix="see rftd experiences ls")
+    if len(found) > 1:
+        raise UsageError(f"{wanted!r} names {len(found)} experiences", field="ID", fix="use one of " + ", ".join(found))
+    return UUID(found[0])

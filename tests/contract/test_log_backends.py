@@ -67,7 +67,7 @@ def test_verbs_without_a_daemon_work_on_it(said: Rftd, tmp_path: Path) -> None:
     report = json.loads(said("verify", "--log", ONE, "--json").out)
     assert [each["name"] for each in report["experiments"]] == ["small"]
     assert report["records"] > 100
-    exported = said("export", "small", "-o", str(tmp_path / "small.rftd"), "--log", ONE, "--json")
+    exported = said("export", "small", "--to", str(tmp_path / "small.rftd"), "--log", ONE, "--json")
     assert exported.status == 0, exported.err
     imported = said("import", str(tmp_path / "small.rftd"), "--log", "rehearsal:two", "--json")
     assert imported.status == 0, imported.err

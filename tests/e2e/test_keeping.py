@@ -77,7 +77,7 @@ def test_an_experiment_is_archived_restored_and_removed(embedded_scene: Scene) -
     assert len(listed(scene, "--all")) == 2
     files = held(job)
     gone = next(item for item in json.loads(scene.rftd("ls", "--all", "--json").out)["items"] if item["kept"] != "here")
-    exported = scene.rftd("export", gone["id"], "-o", "gone.rftd")
+    exported = scene.rftd("export", gone["id"], "--to", "gone.rftd")
     assert exported.status == 0, exported
     assert "only its events are exported" in exported.out + exported.err, exported
     elsewhere = scene.rftd("--data", "elsewhere", "import", "gone.rftd", "--json")

@@ -17,7 +17,8 @@
                 those that other trainers write; `vllm_architectures` is the table of what vLLM runs, `vllm_engines`
                 start it, `vllm_starts` counts that, and `policy_bench` has transformers beside one.
     daemon/     the daemon in parts and whole. `experiment_files`; `config_fields` are those of the schema;
-                `log_operations` and `house` (log, tables and API, no workers), `command_line`, `http_probe`,
+                `log_operations` and `house` (log, tables and API, no workers), `served_house` on a port,
+                `command_line`, `terminal` (a real one, of any size), `http_probe`,
                 `fork_desk` (a supervisor on fake engines); `scene` is the real daemon with real worker processes,
                 `torch_world` puts it on torch; `third_party` installs plug-ins. `gauges` holds a scrape against a
                 page, `prometheus` is a real server that scrapes. `stranger` and `gate` answer where no daemon is

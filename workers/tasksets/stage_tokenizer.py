@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
+from rftd.ops.errors import DataError
 from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import FormatSpec, ModelSpec, StageSpec
 from rftd.workers.tasksets.tokenizer import Tokenizer
+
+
+class Decoder(Protocol):
+    """The half of a tokenizer that makes text of ids."""
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """The text of ids, without special tokens unless `special` asks for them."""
+        ...
+
+
+class _FileDecoder:
+    """A tokenizer.json, read without transformers, whose import takes seconds."""
+
+    def __init__(self, path: Path) -> None:
+        from tokenizers import Tokenizer as Reader
+
+        try:
+            self._inner = Reader.from_file(str(path))
+        except Exception as error:  # of the library's Rust: it has no class of its own
+            raise DataError(f"tokenizer.json cannot be read: {error}", where=str(path)) from error
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        return str(self._inner.decode(list(tokens), skip_special_tokens=not special))
+
+
+def stage_decoder(stage: StageSpec) -> Decoder:
+    """The text of a stage's ids, for people to read; sooner there than `stage_tokenizer`. Blocks. Raises DataError."""
+    fake = stage.trainer.engine == "fake" and stage.rollout.engine != SERVICE
+    file = Path(stage.model.path) / "tokenizer.json"
+    return _FileDecoder(file) if stage.model.path and not fake and file.is_file() else stage_tokenizer(stage)
 
 
 def stage_tokenizer(stage: StageSpec) -> Tokenizer:

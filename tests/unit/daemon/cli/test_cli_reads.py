@@ -46,8 +46,8 @@ def test_schemas_stay(rftd: Rftd) -> None:
     ]
     page = json.loads(rftd("get", "small", "--json").out)
     assert sorted(page) == [
-        *("checkpoints", "evals", "experiment", "overdue", "overdue_windows", "resolved", "reward_curve"),
-        *("signal", "waiting", "weights", "workers"),
+        *("checkpoints", "evals", "experiment", "overdue", "overdue_windows", "pace", "resolved"),
+        *("reward_curve", "signal", "waiting", "weights", "why", "workers"),
     ]
     assert page["resolved"]["name"] == "small"
     assert page["resolved"]["stages"][1]["buffer"]["batch_size"] > 0
@@ -65,7 +65,7 @@ def test_schemas_stay(rftd: Rftd) -> None:
 
 
 def test_events_in_pages_and_by_type(rftd: Rftd) -> None:
-    first = rftd("events", "small", "-n", "5", "--json")
+    first = rftd("events", "small", "--all", "-n", "5", "--json")
     page = json.loads(first.out)
     rest = json.loads(rftd("events", "small", "--after", page["next"], "--json").out)
     assert page["more"]
@@ -76,7 +76,13 @@ def test_events_in_pages_and_by_type(rftd: Rftd) -> None:
     assert [line.split()[1] for line in text.out.splitlines()] == [
         *("experiment.submitted", "experiment.accepted", "experiment.started", "experiment.completed"),
     ]
-    assert "there are more: rftd events small --after" in rftd("events", "small", "-n", "2").err
+    assert "there are more: rftd events small --after" in rftd("events", "small", "--all", "-n", "2").err
+    newest = json.loads(rftd("events", "small", "-n", "2", "--json").out)
+    assert [event["id"] for event in newest["items"]] == ids[-2:]
+    assert not newest["more"]
+    assert rftd("events", "small", "-n", "2").err == ""
+    assert rftd("events", "small", "--all", "--after", page["next"]).status == 2
+    assert rftd("events", "small", "-n", "20000").status == 2
     assert rftd("events", "small", "--type", "nonsense").status == 2
 
 
@@ -87,9 +93,19 @@ def test_experiences_by_filter_and_one_of_them(rftd: Rftd) -> None:
     assert json.loads(rftd("experiences", "ls", "small", "--reward", ">1", "--json").out)["items"] == []
     assert "retired (stale)" in rftd("experiences", "ls", "small", "--state", "retired").out
     shown = rftd("experiences", "show", "small", good[0]["id"], "--tokens")
-    assert "drawn by    version" in shown.out
+    assert "drawn by      version" in shown.out
     assert "  -1.0000  processed   -0.5000" in shown.out
-    assert "sampling    temperature 1, top_p 0.95, top_k -1, min_p 0.1: response tokens 0 to" in shown.out
+    assert "sampling      temperature 1, top_p 0.95, top_k -1, min_p 0.1: response tokens 0 to" in shown.out
+    id = good[0]["id"]
+    assert rftd("experiences", "show", "small", id[:8], "--tokens").out == shown.out
+    assert rftd("experiences", "ls", "small", "-n", "1000").out.count(f"{id[:8]}  ") == 1
+    assert rftd("experiences", "show", "small", id[:7]).status == 2
+    assert rftd("experiences", "show", "small", "0" * 8).status == 3
+    assert "note          no text, only ids (see --tokens): model folder '/model' does not exist" in shown.out
+    told = json.loads(rftd("experiences", "show", "small", id, "--json").out)
+    assert told["tokens"] is None
+    assert told["task"]["epoch"] == 0
+    assert told["text"]["turns"] == []
     for wrong in (("--step", "x"), ("--reward", "much"), ("--staleness", ">>1")):
         refused = rftd("experiences", "ls", "small", *wrong)
         assert refused.status == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 from pathlib import Path
 
@@ -10,11 +11,14 @@ import msgspec
 import pytest
 from synthetic.daemon.command_line import Rftd, Served
 from synthetic.daemon.stranger import STRANGE, Said, Stranger
+from synthetic.daemon.terminal import Terminal
+from synthetic.until import PATIENCE_S
 
 from rftd.daemon.client import client as client_module
 from rftd.daemon.client.address import DEFAULT_URL, find_daemon, trusted_by
 from rftd.daemon.client.client import Client, follow
 from rftd.daemon.client.errors import SeveralErrors, error_of, kind_of, known_errors
+from rftd.daemon.client.feed import Away, Feed
 from rftd.daemon.settings import Settings
 from rftd.daemon.views import experiments
 from rftd.ops.errors import (
@@ -279,6 +283,37 @@ def test_before_the_first_page_nothing_is_waited_for(stranger: Stranger, pauses:
     with Client(Settings(server=stranger.url), {}) as client, pytest.raises(UnreachableError):
         list(follow(client, "small", patience_s=1e6))
     assert pauses == []
+
+
+def test_who_follows_is_told_that_no_daemon_answers(stranger: Stranger, page: bytes, pauses: list[float]) -> None:
+    stranger.answers = [
+        Said(200, event("page", running(page)), EVENTS),
+        Said(503, problem(status=503, code="RFTD-NET-001")),
+        Said(503, problem(status=503, code="RFTD-NET-001")),
+        Said(200, event("page", page) + event("end", b'"completed"'), EVENTS),
+    ]
+    with (
+        Client(Settings(server=stranger.url), {}) as client,
+        Feed(client, "small", after=None, patience_s=1e6) as feed,
+    ):
+        news = [each for each in feed.each(PATIENCE_S) if each is not None]
+    assert ["away" if isinstance(each, Away) else each.value.experiment.summary.state for each in news] == [
+        *("running", "away", "away", "completed"),
+    ]
+
+
+def test_a_watch_in_a_terminal_says_that_no_daemon_answers(stranger: Stranger, page: bytes, tmp_path: Path) -> None:
+    stranger.answers = [
+        Said(200, event("page", running(page)), EVENTS),
+        Said(503, problem(status=503, code="RFTD-NET-001", detail="the log is away")),
+    ]
+    line = ("watch", "small", "--server", stranger.url, "--timeout", "10ms")
+    [drawn] = Terminal(80, 24).run([line], cwd=tmp_path, environ=dict(os.environ))
+    assert drawn.status == 4
+    assert f"no daemon answers at {stranger.url}" in drawn.text
+    assert "this page is as old" in " ".join(drawn.text.split())
+    assert "error[RFTD-NET-001] the log is away" in drawn.text
+    assert drawn.wider_than(80) == []
 
 
 def test_a_refusal_after_a_restart_is_the_end_of_it(stranger: Stranger, page: bytes, pauses: list[float]) -> None:

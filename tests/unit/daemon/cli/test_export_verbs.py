@@ -48,7 +48,7 @@ def running(tmp_path: Path) -> DataFolder:
 
 def test_out_of_one_folder_and_into_another(rftd: Rftd, ended: DataFolder, tmp_path: Path) -> None:
     file, data = str(tmp_path / "small.rftd"), str(tmp_path / "two")
-    said = rftd("export", "small", "-o", file, "--json", "--data", str(ended.root))
+    said = rftd("export", "small", "--to", file, "--json", "--data", str(ended.root))
     assert said.status == 0, said.err
     answer = json.loads(said.out)
     assert (answer["name"], answer["file"]) == ("small", file)
@@ -63,7 +63,7 @@ def test_out_of_one_folder_and_into_another(rftd: Rftd, ended: DataFolder, tmp_p
     assert again.status == 0
     assert "0 records appended" in again.out
     assert "tables equal" in again.out
-    assert rftd("export", answer["experiment"][:18], "-o", f"{file}2", "--data", data).status == 0
+    assert rftd("export", answer["experiment"][:18], "--to", f"{file}2", "--data", data).status == 0
     moved = rftd("import", file, "--map", "/jobs=/elsewhere", "--data", data)
     assert moved.status == 5
     assert "another content" in moved.err
@@ -73,7 +73,7 @@ def test_folders_are_named_as_submit_names_them(
     rftd: Rftd, ended: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = str(tmp_path / "small.rftd")
-    assert rftd("export", "small", "-o", file, "--data", str(ended.root)).status == 0
+    assert rftd("export", "small", "--to", file, "--data", str(ended.root)).status == 0
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     wanted = {"there/../here": tmp_path / "here", "~/runs/": tmp_path / "me" / "runs", "./x//y": tmp_path / "x" / "y"}
@@ -92,8 +92,8 @@ def test_what_is_wrong_is_said(rftd: Rftd, ended: DataFolder, tmp_path: Path) ->
     data = ("--data", str(ended.root))
     assert rftd("export", "nobody", *data).status == 3
     (tmp_path / "there").write_text("mine")
-    assert rftd("export", "small", "-o", str(tmp_path / "there"), *data).status == 5
-    assert rftd("export", "small", "-o", str(tmp_path / "no" / "folder"), *data).status == 2
+    assert rftd("export", "small", "--to", str(tmp_path / "there"), *data).status == 5
+    assert rftd("export", "small", "--to", str(tmp_path / "no" / "folder"), *data).status == 2
     assert rftd("export", "small", "--data", str(tmp_path / "empty")).status == 3
     assert rftd("import", str(tmp_path / "none"), *data).status == 3
     assert rftd("import", str(tmp_path / "there"), *data).status == 2
@@ -106,17 +106,17 @@ def test_a_daemon_on_the_folder_is_respected(
     busy, file = ("--data", str(running.root)), str(tmp_path / "busy.rftd")
     lock = LockFile(running.log)
     try:
-        said = rftd("export", "busy", "-o", file, *busy)
+        said = rftd("export", "busy", "--to", file, *busy)
         assert said.status == 5
         assert "a daemon runs it" in said.err
-        assert rftd("export", "busy", "-o", file, "--force", *busy).status == 0
+        assert rftd("export", "busy", "--to", file, "--force", *busy).status == 0
         assert rftd("import", file, *busy).status == 5
     finally:
         lock.release()
-    assert rftd("export", "busy", "-o", f"{file}2", *busy).status == 0
+    assert rftd("export", "busy", "--to", f"{file}2", *busy).status == 0
     lock = LockFile(ended.log)
     try:
-        assert rftd("export", "other", "-o", f"{file}3", "--data", str(ended.root)).status == 0, "it has ended"
+        assert rftd("export", "other", "--to", f"{file}3", "--data", str(ended.root)).status == 0, "it has ended"
     finally:
         lock.release()
 
@@ -125,7 +125,7 @@ def test_no_daemon_starts_on_half_an_import(
     rftd: Rftd, ended: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, folder = str(tmp_path / "small.rftd"), DataFolder(tmp_path / "two")
-    assert rftd("export", "small", "-o", file, "--data", str(ended.root)).status == 0
+    assert rftd("export", "small", "--to", file, "--data", str(ended.root)).status == 0
     whole = SqliteLog.append
 
     async def died(self: SqliteLog, drafts: list[object]) -> object:
@@ -164,7 +164,7 @@ def test_an_import_names_every_input_that_is_not_here(
         patched.setattr(synthetic_run, "spec_of", spec_of)
         run.begin()
     folder, file = filled(tmp_path / "one", run), str(tmp_path / "busy.rftd")
-    assert rftd("export", "busy", "-o", file, "--data", str(folder.root)).status == 0
+    assert rftd("export", "busy", "--to", file, "--data", str(folder.root)).status == 0
     said = rftd("import", file, "--json", "--data", str(tmp_path / "two"))
     names = ("critic", "judge", "lora", "rows.jsonl", "teacher")
     assert json.loads(said.out)["missing"] == ["/model", *(f"/old/{name}" for name in names)]

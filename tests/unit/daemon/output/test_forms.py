@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rftd.daemon.output.data import emit, emit_line, emitted
 from rftd.daemon.output.failure import BUG, INTERRUPTED, fail, parts
-from rftd.daemon.output.quantity import BLOCKS, age, number, short, size, sparkline
+from rftd.daemon.output.quantity import BLOCKS, age, number, size, sparkline
 from rftd.daemon.output.table import STATE_STYLES, console_of, state, table
 from rftd.daemon.settings import Settings
 from rftd.ops.clock import ManualClock
@@ -158,7 +158,6 @@ def test_a_size_is_short_and_within_a_twentieth_of_a_unit(size_bytes: int) -> No
 
 def test_numbers_have_as_many_digits_as_asked() -> None:
     assert [number(1 / 3), number(1 / 3, 1), number(2.0, 0), number(None, 7)] == ["0.333", "0.3", "2", "-"]
-    assert short("0123456789abcdef") == "01234567..cdef"
 
 
 def plain(*rows: tuple[str | Text, ...], headers: tuple[str, ...] = ("NAME", "N")) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 
 from rftd.daemon.output.failure import as_json, as_text, leaves
-from rftd.daemon.output.quantity import age, number, short, size, sparkline
+from rftd.daemon.output.quantity import age, number, size, sparkline
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConflictError, NotFoundError
 
@@ -39,7 +39,6 @@ def test_quantities() -> None:
     assert (size(10), size(1536), size(3 * 1024**3)) == ("10 B", "1.5 KiB", "3.0 GiB")
     assert (size(0), size(1023), size(1024), size(1024**5)) == ("0 B", "1023 B", "1.0 KiB", "1024.0 TiB")
     assert [size(1024**power - 1) for power in (2, 3, 4)] == ["1.0 MiB", "1.0 GiB", "1.0 TiB"]
-    assert short("018bcfe5-6800-7000-98a7-dbefd82c07cd") == "018bcfe5..07cd"
 
 
 def test_errors_as_text_and_json() -> None:

@@ -1,4 +1,4 @@
-"""What `rftd get` says of late weights, of a lost signal, and of rows that were no question of the model."""
+"""`rftd get` on waits, the pace, late weights, a lost signal, and rows that were no question of the model."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from rftd.daemon.verbs.get import brief, render
+from rftd.daemon.client.moment import Moment, Pace, pace_of
+from rftd.daemon.verbs.get import left_s, render
+from rftd.daemon.verbs.watch import brief
 from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.why.wait import Wait, Why
 from rftd.ops.clock import ManualClock
+from rftd.ops.words import Level
 from rftd.storage.queries.books import Books
 from rftd.storage.queries.experiments import ExperimentDetail, ExperimentSummary, StageRow
 from rftd.storage.queries.signal import SignalRow
-from rftd.storage.queries.steps import EvalRow
+from rftd.storage.queries.steps import EvalRow, StepRow
 from rftd.storage.queries.weights import OverdueRow
 
 CLOCK = ManualClock()
@@ -78,9 +82,10 @@ def page(*overdue: OverdueRow, windows: int) -> ExperimentPage:
     )
 
 
-def shown(given: ExperimentPage) -> str:
+def shown(given: ExperimentPage | Moment, *notes: str) -> str:
     output = io.StringIO()
-    Console(file=output, width=200).print(render(given, CLOCK))
+    moment = given if isinstance(given, Moment) else Moment(given)
+    Console(file=output, width=200).print(render(moment, CLOCK, notes))
     return output.getvalue()
 
 
@@ -145,3 +150,55 @@ def test_an_evaluation_says_beside_its_score_which_rows_were_no_question_of_the_
     given = msgspec.structs.replace(page(windows=0), evals=[row])
     assert "0.000 -> 0.000  12 of 12 prompts were cut" in shown(given)
     assert "no answer" not in shown(given)
+
+
+def step(number: int, at_s: float, *, stage: int = 0, tokens: int = 100) -> StepRow:
+    """A step that ended so many seconds before now."""
+    return StepRow(
+        step=number,
+        generation=0,
+        stage=stage,
+        batch="b",
+        items=4,
+        tokens=tokens,
+        duration_s=0.1,
+        checksum="c",
+        sha256=None,
+        metrics={},
+        completed_ns=NOW_NS + int(at_s * 1e9),
+        reward_mean=None,
+        staleness_mean=None,
+        staleness_p95=None,
+        staleness_max=None,
+        incomplete=None,
+    )
+
+
+def test_the_pace_is_that_of_the_steps_since_the_experiment_runs() -> None:
+    steps = [step(1, -100.0), step(2, -10.0), step(3, -6.0), step(4, -2.0)]
+    assert pace_of(steps, since_ns=NOW_NS - 20 * 10**9) == Pace(4.0, 25.0, NOW_NS - 2 * 10**9)
+    assert pace_of(steps[:1], since_ns=0) is None
+    assert pace_of(steps, since_ns=NOW_NS) is None
+    assert pace_of([msgspec.structs.replace(each, inherited=True) for each in steps], since_ns=0) is None
+
+
+def test_the_time_left_is_told_while_steps_come() -> None:
+    pace = Pace(4.0, 25.0, NOW_NS - 2 * 10**9)
+    running = Moment(page(windows=0), pace=pace)
+    assert left_s(running, CLOCK) == 6 * 4.0 - 2.0
+    assert "pace          4 s a step, 25 trained tokens/s, about 22 s left" in shown(running)
+    silent = Moment(page(windows=0), pace=Pace(4.0, 25.0, NOW_NS - 300 * 10**9))
+    assert left_s(silent, CLOCK) is None
+    assert "the last step ended 5m ago" in shown(silent)
+
+
+def test_the_worst_wait_is_a_sentence_and_an_evaluation_is_told_with_its_rows() -> None:
+    stuck = Wait("fleet", "no_gpu", "a GPU", "you", "free one", Level.STUCK)
+    evaluation = Wait("evaluation", "scores", "weight version 4 on held: 3 of 12 rows are scored", "", "", Level.WORKS)
+    why = Why(experiment="1", name="mine", status="running", live=True, asked_ns=NOW_NS, waits=[stuck, evaluation])
+    found = shown(Moment(page(windows=0), why))
+    assert "why           fleet waits for a GPU; you: free one" in found
+    assert "evals         under way: weight version 4 on held: 3 of 12 rows are scored" in found
+    works = msgspec.structs.replace(why, waits=[evaluation])
+    assert "why " not in shown(Moment(page(windows=0), works))
+    assert "no daemon answers" in shown(Moment(page(windows=0)), "no daemon answers at http://x").splitlines()[1]

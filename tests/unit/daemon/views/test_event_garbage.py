@@ -1,10 +1,11 @@
-"""`rftd events` on a log that holds records of a stranger."""
+"""`rftd events` on a log that holds records of a stranger, and from the end of a log."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
 import pytest
+from synthetic.daemon.house import House
 from synthetic.log.garbage import garbage
 
 from rftd.daemon.views.event_pages import EventPager
@@ -37,3 +38,18 @@ async def test_what_claims_to_be_of_the_experiment_is_shown_as_left_out() -> Non
         for item in page.items
         if "left_out" in item.payload
     )
+
+
+@pytest.mark.anyio
+async def test_the_newest_events_are_the_end_of_all(house: House) -> None:
+    pager = EventPager(house.log, house.run.id)
+    every = (await pager.page({}, limit=10_000)).items
+    for count in (1, 3, 100, len(every), len(every) + 5):
+        found = await pager.page(await pager.before_the_end(count), limit=10_000)
+        assert [item.id for item in found.items] == [item.id for item in every][-count:]
+        assert not found.more
+    produced = EventPager(house.log, house.run.id, types=("experience.produced",))
+    two = (await produced.page(await produced.before_the_end(2), limit=10_000)).items
+    assert [item.id for item in two] == [item.id for item in every if item.type == "experience.produced"][-2:]
+    nobody = EventPager(house.log, UUID(int=3))
+    assert (await nobody.page(await nobody.before_the_end(5), limit=10)).items == []

@@ -1,0 +1,103 @@
+"""`say`: text for a person, of which no line is wider than the terminal; where there is none, it is as it was."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import Final, TextIO
+
+import click
+
+_USUAL_COLUMNS: Final = 80
+"""The width of a terminal that does not tell its own."""
+_INDENT: Final = 2
+"""The blanks by which the rest of a line that was broken stands further in than its beginning."""
+_OBEYED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_WORD: Final = re.compile(r"\s*\S+")
+_SEAM: Final = re.compile(r"[^/,=]*[/,=]*")
+
+
+def say(text: object = "", *, err: bool = False, indent: int | None = None) -> None:
+    """Prints text, on a terminal fitted to it. `indent` is where the rest of a line that is too wide begins."""
+    width = width_of(sys.stderr if err else sys.stdout)
+    click.echo(str(text) if width is None else fitted(str(text), width, indent=indent), err=err)
+
+
+def fitting_errors(text: str) -> str:
+    """The text as standard error has room for it: broken where that is a terminal, else as it is."""
+    width = width_of(sys.stderr)
+    return text if width is None else fitted(text, width)
+
+
+def width_of(stream: TextIO) -> int | None:
+    """The columns of the terminal that a stream writes to; None if it writes to none."""
+    if not stream.isatty():
+        return None
+    given = os.environ.get("COLUMNS", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_COLUMNS
+    except (OSError, ValueError):
+        return _USUAL_COLUMNS
+
+
+def fitted(text: str, width: int, *, indent: int | None = None) -> str:
+    """The text in lines of at most `width` cells, broken between words, and within a word only if it is wider.
+
+    Characters that a terminal obeys are shown as Python writes them.
+    """
+    lines = plain(text).expandtabs().split("\n")
+    return "\n".join(part for line in lines for part in _broken(line, width, indent))
+
+
+def plain(text: str) -> str:
+    """The text without characters that a terminal obeys, but line feeds and tabs: each as Python writes it."""
+    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def cells(text: str) -> int:
+    """The columns that a text takes."""
+    if text.isascii():
+        return len(text)
+    # Imported for other texts only: the import takes as long as a whole short verb.
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _broken(line: str, width: int, indent: int | None) -> Iterator[str]:
+    if cells(line) <= width:
+        yield line
+        return
+    leading = len(line) - len(line.lstrip())
+    margin = " " * min(leading + _INDENT if indent is None else indent, width // 2)
+    shown = ""
+    for word in _WORD.findall(line):
+        if cells(shown) + cells(word) <= width:
+            shown += word
+            continue
+        if shown.strip():
+            yield shown
+            shown = margin
+            word = word.lstrip()
+        *full, rest = _pieces(shown + word, width, margin)
+        yield from full
+        shown = rest
+    yield shown
+
+
+def _pieces(line: str, width: int, margin: str) -> Iterator[str]:
+    """A line of one word in parts that fit: broken behind a slash, a comma or an equals sign if there is one."""
+    while cells(line) > width:
+        cut = 0
+        for seam in _SEAM.finditer(line):
+            if seam.end() > cut and cells(line[: seam.end()]) <= width:
+                cut = seam.end()
+        if cut <= len(margin):
+            cut = next(count for count in range(len(line), 0, -1) if cells(line[:count]) <= width)
+        yield line[:cut]
+        line = margin + line[cut:]
+    yield line

@@ -1,0 +1,48 @@
+"""A house whose API is on a loopback port, in a thread: for command lines, which block."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from synthetic.daemon.command_line import Served
+from synthetic.daemon.house import open_house
+from synthetic.until import PATIENCE_S, poll
+
+from rftd.ops.http_server import bind, serving_http, url_of
+
+
+@contextmanager
+def served_house(folder: Path, *, token: str | None = None) -> Iterator[Served]:
+    """The API over one complete run named `small`, for whoever has the token, if there is one."""
+    up = threading.Event()
+    told: dict[str, object] = {}
+
+    async def serve() -> None:
+        stop = told["stop"] = asyncio.Event()
+        told["loop"] = asyncio.get_running_loop()
+        bound = bind("127.0.0.1", 0)
+        async with open_house(folder, token=token) as house, serving_http(house.app, bound):
+            told["served"] = Served(url_of(bound), house)
+            up.set()
+            await stop.wait()
+        bound.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    poll(lambda: up.is_set() or not thread.is_alive())
+    assert up.is_set(), "it did not start: see the thread's error"
+    served = told["served"]
+    loop = told["loop"]
+    stop = told["stop"]
+    assert isinstance(served, Served)
+    assert isinstance(loop, asyncio.AbstractEventLoop)
+    assert isinstance(stop, asyncio.Event)
+    try:
+        yield served
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(PATIENCE_S)

@@ -1,0 +1,120 @@
+"""An experience as text: by its model's tokenizer, with the truth of its row, or a note of what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from synthetic.log.synthetic_run import spec_of
+
+from rftd.daemon.client.transcript import Turn, transcript_of
+from rftd.daemon.views.experiences import ExperienceView, StepView
+from rftd.storage.queries.experiences import ExperienceRow, TaskRow
+from rftd.streams.spec import ExperimentSpec, FormatSpec, TasksetSpec, TrainerSpec
+from rftd.workers.tasksets.byte_tokenizer import EOS
+from rftd.workers.tasksets.taskset import Taskset
+
+PROMPT = b"2+3="
+ANSWER = b"5\x1b"
+
+
+def shown(*, steps: tuple[StepView, ...] = (), row: int = 1) -> ExperienceView:
+    """An experience of the second stage, with its tokens."""
+    tokens = [*PROMPT, *ANSWER, EOS]
+    experience = ExperienceRow(
+        id="1",
+        group="2",
+        rollout=0,
+        stage=1,
+        state="waiting",
+        retired_reason=None,
+        reward=1.0,
+        priority=None,
+        prompt_tokens=len(PROMPT),
+        response_tokens=len(tokens) - len(PROMPT),
+        oldest_version=0,
+        newest_version=0,
+        step=None,
+        staleness_versions=None,
+        uses=0,
+        finish="stop",
+        duration_s=None,
+        metrics={},
+        produced_ns=0,
+        partition=0,
+        offset=0,
+    )
+    task = TaskRow(sequence=7, row=row, epoch=0)
+    return ExperienceView(experience=experience, spans=[], tokens=tokens, steps=list(steps), task=task)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> ExperimentSpec:
+    """An experiment on fake engines, whose tokenizer is one of bytes, with a taskset of two rows."""
+    path = tmp_path / "sums.jsonl"
+    rows = ({"question": "1+1=", "answer": "2"}, {"question": "2+3=", "answer": "5"})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    taskset = TasksetSpec(name="sums", path=str(path), format=FormatSpec(prompt_key="question", response_key="answer"))
+    with Taskset.open(taskset) as opened:
+        taskset = msgspec.structs.replace(taskset, rows=2, digest=opened.digest)
+    sft, rft = spec_of("small", 3).stages
+    rft = msgspec.structs.replace(rft, taskset=taskset, trainer=TrainerSpec(engine="fake"))
+    return msgspec.structs.replace(spec_of("small", 3), stages=(sft, rft))
+
+
+def test_prompt_answer_and_truth(spec: ExperimentSpec) -> None:
+    told = transcript_of(spec, shown())
+    assert told.turns == (Turn("2+3=", "2+3=", "5\x1b"),)
+    assert told.truth == "5"
+    assert told.notes == ()
+    assert transcript_of(spec, shown(row=0)).truth == "2"
+
+
+def test_each_step_of_a_rollout_is_a_turn(spec: ExperimentSpec) -> None:
+    steps = (StepView(tokens=4, prompt_tokens=3, reward=0.0), StepView(tokens=3, prompt_tokens=0, reward=1.0))
+    told = transcript_of(spec, shown(steps=steps))
+    assert [(turn.prompt, turn.answer) for turn in told.turns] == [("2+3", "="), ("", "5\x1b")]
+
+
+def test_a_dataset_that_changed_or_is_gone_is_named(spec: ExperimentSpec, tmp_path: Path) -> None:
+    (tmp_path / "sums.jsonl").write_text('{"question": "2+3=", "answer": "6"}\n' * 2)
+    changed = transcript_of(spec, shown())
+    assert changed.truth is None
+    assert "is not what the experiment was accepted with" in changed.notes[0]
+    (tmp_path / "sums.jsonl").unlink()
+    gone = transcript_of(spec, shown())
+    assert gone.turns == changed.turns
+    assert "does not exist here" in gone.notes[0]
+
+
+def test_without_a_tokenizer_there_is_a_truth_and_a_note(spec: ExperimentSpec) -> None:
+    sft, rft = spec.stages
+    real = msgspec.structs.replace(
+        spec, stages=(sft, msgspec.structs.replace(rft, trainer=TrainerSpec(engine="torch")))
+    )
+    told = transcript_of(real, shown())
+    assert told.turns == ()
+    assert told.truth == "5"
+    assert told.notes == ("no text, only ids (see --tokens): model folder '/model' does not exist",)
+
+
+def test_a_tokenizer_file_is_read_and_a_damaged_one_named(spec: ExperimentSpec, tmp_path: Path) -> None:
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+
+    inner = Tokenizer(models.WordLevel({chr(code): code for code in range(256)}, "?"))
+    inner.decoder = decoders.Fuse()
+    inner.add_special_tokens([AddedToken("<eos>", special=True)])
+    inner.save(str(tmp_path / "tokenizer.json"))
+    sft, rft = spec.stages
+    model = msgspec.structs.replace(rft.model, path=str(tmp_path))
+    rft = msgspec.structs.replace(rft, model=model, trainer=TrainerSpec(engine="torch"))
+    real = msgspec.structs.replace(spec, stages=(sft, rft))
+    assert transcript_of(real, shown()).turns == (Turn("2+3=", "2+3=", "5\x1b"),), "the mark of the end is left out"
+    (tmp_path / "tokenizer.json").write_text("{")
+    assert "tokenizer.json cannot be read" in transcript_of(real, shown()).notes[0]
+
+
+def test_without_a_specification_there_is_a_note() -> None:
+    assert "keeps no specification" in transcript_of(None, shown()).notes[0]
