@@ -17,13 +17,14 @@ import msgspec
 from rftd.daemon.client.client import Client
 from rftd.daemon.config.loading import Submission, load_text
 from rftd.daemon.demo.host import DaemonHost
-from rftd.daemon.demo.outcome import DemoOutcome, draw_curve, read_outcome, text_of
+from rftd.daemon.demo.outcome import DemoOutcome, draw_curve, read_examples, read_outcome, text_of
+from rftd.daemon.demo.progress import Progress
 from rftd.daemon.demo.sums import write_sums
-from rftd.daemon.output.quantity import sparkline
+from rftd.daemon.output.terminal import width_of
 from rftd.daemon.settings import Settings
 from rftd.daemon.views import commands, experiments
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
-from rftd.ops.errors import ConfigError, NotFoundError, UnreachableError, WaitTimeoutError
+from rftd.ops.errors import ConfigError, NotFoundError, UnreachableError, UsageError, WaitTimeoutError
 from rftd.ops.ids import Ids
 
 T = TypeVar("T")
@@ -34,10 +35,8 @@ RESERVE = "64MiB"
 """The free space that the demo's daemon keeps: all that a demo writes is small."""
 # A restarted daemon reads its log and adopts its workers first.
 UNREACHABLE_S = 60.0
-EVERY_S = 5.0
 HEAD_SIZES = {"torch": None, "vllm": 32}
 """Numbers in each of the model's four heads, by the engine that makes rollouts: on a CPU vLLM has none of 16."""
-IN_PLACE_EVERY_S = 1.0
 
 
 def experiment_text() -> str:
@@ -60,11 +59,12 @@ def run_demo(
 
     True if held-out accuracy rose by `bar` at least.
     """
+    _make(folder)
     from rftd.workers.models.tiny_model import make_tiny_model
 
-    folder.mkdir(parents=True)
     text = experiment_text()
-    echo(text)
+    echo("A tiny model learns to add: from given answers (SFT), then from its own (GRPO).")
+    echo("The experiment is an ordinary file: examples/demo.yaml")
     with ExitStack() as stack:
         told = stack.enter_context(_servers(folder / "data" / "stack", wanted=clustered, echo=echo))
         began_s = time.monotonic()
@@ -88,12 +88,14 @@ def run_demo(
         body = commands.Submit(config=submission.config)
         name = _ask(host, lambda client: client.send(commands.submit, body, request_id=request_id).value.name)
         echo(f"daemon {host.url}   experiment {name}   files {_near(folder)}")
-        progress = Progress(echo, monotonic_s=time.monotonic)
+        progress = Progress(_write, width=lambda: width_of(sys.stdout), monotonic_s=time.monotonic)
         page = _follow(host, name, progress)
         progress.end()
         outcome = _ask(host, lambda client: read_outcome(client.url, name))
+        examples = _ask(host, lambda client: read_examples(client, name))
         restarts = host.restarts
         url = host.url
+    outcome = msgspec.structs.replace(outcome, examples=examples)
     (folder / "outcome.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome), indent=1))
     draw_curve(outcome, folder / "reward.png")
     wall_s = time.monotonic() - began_s
@@ -112,43 +114,18 @@ def run_demo(
     return _verdict(outcome, page, bar, echo)
 
 
+def _make(folder: Path) -> None:
+    """Makes the demo's folder. Raises UsageError if it is there already, or cannot be made."""
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        what = "it is there already" if folder.exists() else f"it cannot be made: {error.strerror or error}"
+        raise UsageError(what, where=str(folder), field="--folder", fix="name a new folder") from None
+
+
 def made_by(submission: Submission, engine: str) -> bool:
     """True if this engine makes the rollouts of every stage that has some."""
     return all(stage.rollout.engine == engine for stage in submission.spec.stages if stage.kind == "both")
-
-
-class Progress:
-    """Prints where the experiment stands; on a terminal in place, else a line every few seconds."""
-
-    def __init__(self, echo: Callable[..., None], *, monotonic_s: Callable[[], float]) -> None:
-        self._echo = echo
-        self._monotonic_s = monotonic_s
-        self._in_place = sys.stdout.isatty()
-        self._began_s = monotonic_s()
-        self._shown_s = -EVERY_S
-
-    def due(self) -> bool:
-        """True if it is time for another reading."""
-        passed_s = self._monotonic_s() - self._began_s - self._shown_s
-        return passed_s >= (IN_PLACE_EVERY_S if self._in_place else EVERY_S)
-
-    def show(self, page: ExperimentPage) -> None:
-        """Shows one reading."""
-        now_s = self._monotonic_s() - self._began_s
-        self._shown_s = now_s
-        summary = page.experiment.summary
-        curve = [point.reward_mean for point in page.reward_curve]
-        text = f"  {now_s:5.1f} s  {summary.stage or summary.state:8} step {summary.step}/{summary.total_steps}"
-        if curve:
-            text += f"  reward {sparkline(curve, low=0.0, high=1.0)} {curve[-1]:.2f}"
-        if page.evals:
-            text += f"  held-out {page.evals[-1].score or 0.0:.2f} at version {page.evals[-1].version}"
-        self._echo("\r\x1b[2K" + text if self._in_place else text, nl=not self._in_place)
-
-    def end(self) -> None:
-        """Leaves the line that was shown in place."""
-        if self._in_place:
-            self._echo("")
 
 
 @contextmanager
@@ -195,6 +172,11 @@ def _ask(host: DaemonHost, question: Callable[[Client], T]) -> T:
             if time.monotonic() - began_s > UNREACHABLE_S:
                 raise UnreachableError(f"the demo's daemon does not answer: {error}") from error
         time.sleep(POLL_S)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _near(path: Path) -> Path:

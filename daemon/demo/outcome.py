@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,15 @@ from typing import Any
 import httpx
 import msgspec
 
-from rftd.daemon.output.quantity import sparkline
+from rftd.daemon.client.client import Client
+from rftd.daemon.client.transcript import specification, transcript_of
+from rftd.daemon.output.quantity import short, sparkline
+from rftd.daemon.views import experiences
 
 EVALSET = "held-out"
 LAST_ROLLOUTS = 256
+_RIGHT = 0.5
+"""Between the rewards of a wrong answer and of a right one, 0 and 1."""
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +27,18 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     experience: str
     reward: float
     staleness_versions: int
+
+
+class Example(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer of the model, as text."""
+
+    experience: str
+    question: str
+    answer: str
+    truth: str
+    right: bool
+    version: int
+    """The weight version that gave it."""
 
 
 class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +63,33 @@ class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
     grpo_steps: int
     last_batch: list[Trained]
     generations: int
+    examples: list[Example] = []
+    """The newest right answer and the newest wrong one of the training rollouts."""
+
+
+def read_examples(client: Client, experiment: str) -> list[Example]:
+    """The newest right answer and the newest wrong one, as far as there are any."""
+    spec = specification(client, experiment)
+    found: list[Example] = []
+    for right in (True, False):
+        bounds = {"min_reward": _RIGHT} if right else {"max_reward": _RIGHT}
+        listed = client.ask(experiences.experiences, name=experiment, order="newest", limit=1, **bounds).value
+        for row in listed.items:
+            shown = client.ask(experiences.experience, name=experiment, experience=row.id, tokens=True).value
+            transcript = transcript_of(spec, shown)
+            truth = transcript.truth or ""
+            found += [
+                Example(
+                    experience=row.id,
+                    question=turn.bare_prompt,
+                    answer=turn.answer,
+                    truth=truth,
+                    right=right,
+                    version=row.newest_version,
+                )
+                for turn in transcript.turns
+            ]
+    return found
 
 
 def read_outcome(url: str, experiment: str) -> DemoOutcome:
@@ -145,19 +190,16 @@ def text_of(
     lines = [
         "",
         f"reward        {sparkline(outcome.rewards, width=60, low=0.0, high=1.0)}",
-        f"              {outcome.last_rewards_mean:.3f} over the last {LAST_ROLLOUTS} training rollouts;  "
+        f"              {outcome.last_rewards_mean:.3f} over the last {LAST_ROLLOUTS} training rollouts; "
         f"{folder / 'reward.png'}",
-        f"held out      {outcome.after_sft:.3f} after SFT  →  {outcome.after_grpo:.3f} after GRPO  "
-        f"({rises:+.3f}; greedy, on sums never trained on)",
-        f"staleness     mean {outcome.staleness_mean_versions:.2f}, at most {outcome.staleness_max_versions} "
-        "weight versions: explorer and trainer ran at the same time",
-        f"speed         {outcome.trained_tokens_per_s:,.0f} trained tokens/s end to end;  {outcome.grpo_steps} GRPO "
-        f"steps in {outcome.grpo_s:.1f} s;  {wall_s:.1f} s in all",
-        f"last weights  version {outcome.steps}, trained on {len(trained)} experiences ({right} right), among them",
-        *(
-            f"              {item.experience}  reward {item.reward:.0f}  staleness {item.staleness_versions}"
-            for item in trained[:3]
-        ),
+        f"held out      {outcome.after_sft:.3f} after SFT, {outcome.after_grpo:.3f} after GRPO ({rises:+.3f}), "
+        "none trained on",
+        f"staleness     mean {outcome.staleness_mean_versions:.2f}, at most {outcome.staleness_max_versions} weight "
+        "versions: nobody waited for the other",
+        f"speed         {outcome.trained_tokens_per_s:,.0f} trained tokens/s; {outcome.grpo_steps} GRPO steps in "
+        f"{outcome.grpo_s:.1f} s; {wall_s:.1f} s in all",
+        f"last weights  version {outcome.steps}, trained on {len(trained)} experiences, {right} of them right",
+        *map(_example, outcome.examples),
     ]
     if restarts or outcome.generations > 1:
         lines.append(
@@ -165,17 +207,32 @@ def text_of(
         )
     lines += [
         "",
-        f"The API was at {url}; it stops with the demo. The log is the experiment, so look into it whenever you like:",
-        *_again(f"{program} --data {folder / 'data'}", clustered),
-        f"  {program} --data {folder / 'data'} get {experiment}",
-        "Your own model and data: copy examples/gsm8k.yaml, set model_path and the taskset's path, then",
-        f"  {program} serve      and      {program} submit yours.yaml --wait",
+        f"The API at {url} is gone; the log stays. Look into it with",
+        *_again(f"{program} --data {folder / 'data'}", experiment, outcome, clustered),
+        "Your own model and data: copy examples/gsm8k.yaml, set model_path and the path",
+        "of the taskset, and run",
+        f"  {program} serve",
+        f"  {program} submit yours.yaml --wait",
     ]
     return "\n".join(lines)
 
 
-def _again(command: str, clustered: bool) -> tuple[str, ...]:
+def _example(example: Example) -> str:
+    """An answer in one line, beside the truth if it is wrong."""
+    wrong = "" if example.right else f"; right is {example.truth}" if example.truth else ""
+    label = "right answer" if example.right else "wrong answer"
+    return f"{label:<14}{example.question}{example.answer}{wrong}   (by version {example.version})"
+
+
+def _again(command: str, experiment: str, outcome: DemoOutcome, clustered: bool) -> Iterator[str]:
     """The commands that look into the log afterwards."""
     if clustered:
-        return (f"  {command} stack up      starts Kafka and Postgres again, and prints how to serve them; then",)
-    return (f"  {command} verify", f"  {command} serve --port 7070      and while it serves")
+        yield f"  {command} stack up"
+        yield "which starts Kafka and Postgres again, and prints how to serve them; then"
+    else:
+        yield f"  {command} verify"
+        yield f"  {command} serve --port 7070"
+        yield "and while it serves, in another terminal"
+    yield f"  {command} get {experiment}"
+    for example in outcome.examples[-1:]:
+        yield f"  {command} experiences show {experiment} {short(example.experience)}"
