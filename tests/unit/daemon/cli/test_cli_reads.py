@@ -61,7 +61,7 @@ def test_schemas_stay(rftd: Rftd) -> None:
         *("causation", "correlation", "epoch", "id", "payload", "position", "role", "source", "time", "type"),
         "version",
     ]
-    assert sorted(json.loads(rftd("version", "--json").out)) == ["client", "daemon", "server"]
+    assert sorted(json.loads(rftd("version", "--json").out)) == ["client", "daemon", "reason", "server"]
 
 
 def test_events_in_pages_and_by_type(rftd: Rftd) -> None:
