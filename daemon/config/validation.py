@@ -141,7 +141,20 @@ def _unknown(path: FieldPath, model: type[Section] | None = None) -> Issue:
     if elsewhere:
         return Issue(path, f"unknown field{place}", f"did you mean {elsewhere}?", UnknownField, at_key=True)
     fix = f"known here: {', '.join(here[:12])}" + (", ..." if len(here) > 12 else "") if here else None
-    return Issue(path, f"unknown field{place}", fix, UnknownField, at_key=True)
+    return Issue(path, f"unknown field{place}", _of_verl(path) or fix, UnknownField, at_key=True)
+
+
+def _of_verl(path: FieldPath) -> str | None:
+    """The place of veRL's sections and keys in an experiment file; None for what veRL does not have there."""
+    from rftd.daemon.config.verl.table import is_known, is_section
+
+    name = show(path)
+    if is_section(name):
+        return (
+            "it is veRL's: write it below trainer.trainer_config, or its file in trainer.trainer_config_path; "
+            "`rftd import-verl` makes an experiment file of one of veRL's"
+        )
+    return f"it is veRL's: write it as trainer.trainer_config.{name}" if is_known(name) else None
 
 
 def nearest_field(path: FieldPath) -> FieldPath | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rftd.daemon.output.stage_line import stage_line
 from rftd.daemon.output.terminal import say
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def check(
         click.echo(json.dumps(result, indent=2))
         return
     spec = submission.spec
-    say(f"ok: {spec.project}/{spec.name}, {_stages(submission)}")
+    say(f"ok: {spec.project}/{spec.name}, {stage_line(submission.spec)}")
     if said:
         say(said)
     for warning in warnings:
@@ -140,14 +141,6 @@ def schema() -> None:
     from rftd.daemon.config.json_schema import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
-
-
-def _stages(submission: Submission) -> str:
-    parts = []
-    for stage in submission.spec.stages:
-        count, unit = (stage.total_steps, "step") if stage.total_steps else (stage.total_epochs, "epoch")
-        parts.append(f"{stage.name} ({stage.algorithm.kind}, {count} {unit}{'s' if count != 1 else ''})")
-    return " then ".join(parts)
 
 
 def _load(file: str, overrides: tuple[str, ...], host: Host) -> Submission:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rftd.daemon.output.data import emit
+from rftd.daemon.output.stage_line import stage_line
 from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument, request_id_option
@@ -73,25 +74,13 @@ def command(
             say_where(error, submission.source)
             raise
         _warn(accepted.value.warnings, settings)
-        ctx.exit(taken_in(client, accepted, settings, f"stages: {stages_of(submission)}", wait=wait))
+        ctx.exit(taken_in(client, accepted, settings, f"stages: {stage_line(submission.spec)}", wait=wait))
 
 
 def _warn(warnings: Iterable[str], settings: Settings) -> None:
     if settings.verbosity >= 0:
         for warning in warnings:
             say(f"warning: {warning}", err=True)
-
-
-def stages_of(submission: Submission) -> str:
-    """The stages in one line: `warmup (sft, 20 steps) then rft (grpo, 2 epochs)`."""
-    parts = []
-    for stage in submission.spec.stages:
-        if stage.kind == "explore" and stage.taskset is None:
-            parts.append(f"{stage.name} (evaluations alone)")
-            continue
-        steps = f"{stage.total_steps} steps" if stage.total_steps else f"{stage.total_epochs} epochs"
-        parts.append(f"{stage.name} ({stage.algorithm.kind}, {steps})")
-    return " then ".join(parts)
 
 
 def _dry_run(load: Callable[[Host, bool], Submission], labels: dict[str, str], settings: Settings) -> None:
@@ -115,7 +104,7 @@ def _dry_run(load: Callable[[Host, bool], Submission], labels: dict[str, str], s
         emit(plan, settings)
         return
     spec = submission.spec
-    say(f"ok: {spec.project}/{spec.name}, {stages_of(submission)}; nothing was submitted")
+    say(f"ok: {spec.project}/{spec.name}, {stage_line(submission.spec)}; nothing was submitted")
     say(there.said)
 
 

@@ -61,6 +61,11 @@ def is_section(name: str) -> bool:
     return any(known.startswith(f"{canonical(name)}.") for known in _EXACT)
 
 
+def is_known(name: str) -> bool:
+    """True of a key of the table by its own name."""
+    return canonical(name) in _EXACT
+
+
 def takes_no_mapping(name: str) -> bool:
     """True of a known key whose value is no mapping."""
     row = _EXACT.get(canonical(name))

@@ -158,6 +158,12 @@ def test_what_changes_nothing_that_is_learned_is_named_with_the_reason(load: Loa
     assert [why in text for text in said] == [True]
 
 
+def test_verls_own_sections_and_keys_are_told_their_place(errors: Errors) -> None:
+    texts = errors(overrides=["actor_rollout_ref={actor: {ppo_epochs: 2}}", "trainer.resume_mode=auto", "trainer.xy=1"])
+    said = {text.partition("fix: it is veRL's: write it ")[2].partition(",")[0] for text in texts}
+    assert said == {"below trainer.trainer_config", "as trainer.trainer_config.trainer.resume_mode", ""}
+
+
 def test_a_new_start_in_verls_word_is_continue_from_checkpoint(load: Load, errors: Errors) -> None:
     disable = "trainer.trainer_config.trainer.resume_mode=disable"
     assert load(overrides=[disable]).config["continue_from_checkpoint"] is False
