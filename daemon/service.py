@@ -138,7 +138,7 @@ async def running(
 ) -> AsyncIterator[Service]:
     """A daemon for as long as the block runs. Leaving it drains the workers and closes everything, in reverse order.
 
-    It listens, and its address is written down, as soon as the folder is its own. `tracer` makes the daemon's own spans.
+    It listens, and its address is written down, as soon as the folder is its own. `tracer` makes its own spans.
 
     A log or a database elsewhere that is not there is waited for: meanwhile the daemon is live and not ready. Raises
     ConflictError if another daemon holds folder or port, and LogError if the embedded log refuses to open.

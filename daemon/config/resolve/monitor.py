@@ -64,7 +64,7 @@ def _check_value(name: str, value: Any, monitor: str, notes: Notes) -> None:
     if name not in _OTHERS:
         _check_text(name, value, monitor, notes)
     elif value is not None and (
-        not isinstance(value, types) or (name == "tags" and not all(isinstance(tag, str) for tag in value))
+        not isinstance(value, types) or (isinstance(value, list) and not all(isinstance(tag, str) for tag in value))
     ):
         notes.wrong((*_ARGS, name), f"is not what {monitor} takes", f"write {wanted}", WrongValue)
     if isinstance(value, str) and name in _WORDS and value not in _WORDS[name]:
