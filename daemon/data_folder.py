@@ -30,6 +30,8 @@ class DataFolder:
         self.state = self.root / "state.db"
         self.state_url = f"sqlite+aiosqlite:///{self.state}"
         self.endpoint = self.root / "endpoint.json"
+        self.daemon_log = self.root / "daemon.log"
+        """The file that the daemon's own log lines are written to."""
         self.archives = self.root / "archives"
         """The folder in which `rftd archive` writes unless a file is given."""
         self.losses = self.root / "losses.json"

@@ -182,6 +182,7 @@ async def running(
             troubles=troubles,
             tracer=tracer,
             prices=options.prices,
+            daemon_log=folder.daemon_log,
         )
         gate.open(app)
         # Entered after log, database and projector, so that it is left before them: no task outlives what it uses.

@@ -19,6 +19,7 @@ faults      named points at which a test may kill, fail or delay the process
 two_samples the test of Kolmogorov and Smirnov: do two samples come from one distribution?
 words       what a role does or waits for, as people read it
 redaction   secrets that print as `***` and never enter an event
+log_file    lines in a file that stays small
 tracing     spans of OpenTelemetry: which are made, their names, and their way out; off unless it is asked for
 logs        structlog set-up: JSON or console, one line an event
 histogram   counts of values by size, many at once

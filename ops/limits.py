@@ -184,3 +184,5 @@ PROJECTOR_RIVAL_S: Final = 5.0
 """A projector waits for this long until the one before it has let go of the database."""
 STATE_CHARS: Final = 256
 """The longest text for the state in which a step of a rollout began: a hash, not the state itself."""
+DAEMON_LOG_SIZE_BYTES: Final = 16 * MIB
+"""The most that the daemon's own log file holds; the one before it is kept, too."""

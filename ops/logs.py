@@ -1,4 +1,7 @@
-"""structlog set-up: one line an event, JSON for machines, console for people; secrets are masked."""
+"""structlog set-up: one line an event, JSON for machines, console for people; secrets are masked.
+
+Fields have one order: time, level, event, then whom it is about, then the others as they were given.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
-from rftd.ops.redaction import redact
+from rftd.ops.log_file import LogFile
+from rftd.ops.redaction import mask_text, redact
 from rftd.ops.tracing.span import current
+
+FIRST: Final = ("time", "level", "event", "role", "slot", "experiment", "name")
+"""The fields that stand first in each line, in this order."""
 
 
 class Logger(Protocol):
@@ -23,9 +30,20 @@ class Logger(Protocol):
     def error(self, event: str, **fields: Any) -> Any: ...
 
 
-def configure(*, level: str = "INFO", as_json: bool = True, fit: Callable[[str], str] | None = None) -> None:
-    """Sets this process's logging: to standard error, since standard output is for data. `fit` may break long lines."""
-    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
+def configure(
+    *,
+    level: str = "INFO",
+    as_json: bool = True,
+    fit: Callable[[str], str] | None = None,
+    file: LogFile | None = None,
+) -> None:
+    """Sets this process's logging: to standard error, since standard output is for data; and as JSON to a `file`.
+
+    `fit` may break long lines of standard error. With a file, warnings of libraries that use Python's own logging are
+    lines of it like all others.
+    """
+    console = structlog.dev.ConsoleRenderer(colors=False, sort_keys=False)
+    renderer: Any = structlog.processors.JSONRenderer() if as_json else console
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -33,13 +51,17 @@ def configure(*, level: str = "INFO", as_json: bool = True, fit: Callable[[str],
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
             structlog.processors.format_exc_info,
-            _mask,  # last before the renderer: what the processors above added is masked too
+            _mask,  # what the processors above added is masked too
+            _in_order,
+            *([_Copy(file)] if file is not None else ()),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(_StandardError(fit)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,  # a logger that was used before this call would keep its old settings
     )
+    if file is not None:
+        logging.basicConfig(handlers=[_OfLibraries()], level=logging.WARNING, force=True)
 
 
 def logger(**fields: Any) -> Logger:
@@ -75,5 +97,35 @@ def _name_trace(_logger: Any, _method: str, event: Any) -> Any:
     return event
 
 
+class _Copy:
+    """Writes each line to a file as well, as JSON: what somebody put into a field cannot begin a line of its own."""
+
+    def __init__(self, file: LogFile) -> None:
+        self._file = file
+        self._render = structlog.processors.JSONRenderer()
+
+    def __call__(self, logger: Any, method: str, event: Any) -> Any:
+        self._file.write(str(self._render(logger, method, dict(event))))
+        return event
+
+
+class _OfLibraries(logging.Handler):
+    """Makes lines of this log of what comes by Python's own logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError):  # arguments that do not fit are the library's fault, and no reason to fail
+            text = str(record.msg)
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        getattr(logger(library=record.name), level)(text, exc_info=record.exc_info)
+
+
 def _mask(_logger: Any, _method: str, event: Any) -> Any:
-    return {name: redact(value, name) for name, value in event.items()}
+    masked = {name: redact(value, name) for name, value in event.items()}
+    return {name: mask_text(value) if isinstance(value, str) else value for name, value in masked.items()}
+
+
+def _in_order(_logger: Any, _method: str, event: Any) -> Any:
+    first = {name: event[name] for name in FIRST if name in event}
+    return first | event

@@ -16,6 +16,12 @@ _WORDS: Final = frozenset(
 """Words in the names of variables whose values are secrets."""
 _KEY: Final = re.compile(r"[A-Za-z0-9_+=.~-]{16,}")
 _MAPS: Final = frozenset({"env_vars"})
+# None begins with a repetition: over one long word of a line the search would take the square of its length.
+_URL_PASSWORD: Final = re.compile(r"(://[^\s:/@]*:)[^\s@/]+@")
+_ASSIGNMENT: Final = re.compile(
+    r"(?i)((?:api_?key|token|password|passwd|secret|credentials?)[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)([^\s\"',;}]{4,})"
+)
+_BEARER: Final = re.compile(r"(?i)(bearer\s+)[\w.~+/=-]{8,}")
 
 
 class Secret:
@@ -70,6 +76,13 @@ def has_url_credentials(value: str) -> bool:
         return "://" in value and (parts.password is not None or _masked_query(parts.query) != parts.query)
     except ValueError:
         return False
+
+
+def mask_text(text: str) -> str:
+    """The text without what looks like a secret in it."""
+    text = _URL_PASSWORD.sub(rf"\g<1>{MASK}@", text)
+    text = _BEARER.sub(rf"\g<1>{MASK}", text)
+    return _ASSIGNMENT.sub(rf"\g<1>{MASK}", text)
 
 
 def redact(value: Any, name: str = "") -> Any:

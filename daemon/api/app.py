@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 from ipaddress import ip_address
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -157,6 +158,7 @@ def make_app(
     troubles: Troubles | None = None,
     tracer: Tracer | None = None,
     prices: Mapping[str, float] = MappingProxyType({}),
+    daemon_log: Path | None = None,
 ) -> FastAPI:
     """The API of a daemon.
 
@@ -183,6 +185,7 @@ def make_app(
         clock=clock,
         ids=ids or SystemIds(clock),
         version=release_of("rftd"),
+        daemon_log=daemon_log,
     )
     app = FastAPI(
         title="rftd",

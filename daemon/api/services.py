@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -84,6 +85,8 @@ class Services:
     clock: Clock
     ids: Ids
     version: str
+    daemon_log: Path | None = None
+    """The file of the daemon's own log, if it has one."""
     curves: RewardCurves = field(default_factory=RewardCurves)
     followers: Followers = field(default_factory=Followers)
 

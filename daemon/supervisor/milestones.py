@@ -9,7 +9,6 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.logs import Logger
-from rftd.streams.decision import Decision
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
 from rftd.streams.events.signal import SignalLost
@@ -21,6 +20,8 @@ _FIELDS: Final[dict[type[Event], tuple[str, tuple[str, ...]]]] = {
     life.StageCompleted: ("stage.completed", ("stage", "last_version")),
     life.ExperimentPaused: ("experiment.paused", ("cause", "reason")),
     life.ExperimentResumed: ("experiment.resumed", ("reason",)),
+    life.ExperimentPrioritized: ("experiment.prioritized", ("priority", "reason")),
+    life.ExperimentCancelled: ("experiment.cancelled", ("reason",)),
     life.ExperimentCompleted: ("experiment.completed", ()),
     life.ExperimentFailed: ("experiment.failed", ("code", "role", "reason")),
     EvalCompleted: ("eval.completed", ("version", "taskset", "rows", "score", "metrics")),
@@ -29,9 +30,9 @@ _FIELDS: Final[dict[type[Event], tuple[str, tuple[str, ...]]]] = {
 _SERIOUS: Final = frozenset({life.ExperimentPaused, life.ExperimentFailed, SignalLost})
 
 
-def tell(log: Logger, experiment: UUID, decided: Iterable[Decision]) -> None:
-    """Writes one line for each milestone among the decisions, once they are in the event log."""
-    for event, _ in decided:
+def tell(log: Logger, experiment: UUID, events: Iterable[Event]) -> None:
+    """Writes one line for each milestone among the events, decided here or asked for, once they are in the log."""
+    for event in events:
         milestone = _FIELDS.get(type(event))
         if milestone is None:
             continue

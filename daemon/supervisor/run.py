@@ -248,7 +248,9 @@ class Run:
 
         Raises ConflictError if it is illegal, UnreachableError if this run does not decide any more.
         """
-        return await self._inbox.ask(event, request)
+        position = await self._inbox.ask(event, request)
+        tell(self._logger, self.state.experiment, [event])
+        return position
 
     async def retry(self, task: FailedTask, request: Request, *, by: str, reason: str) -> Position:
         """Gives a failed task out once more. Raises ConflictError if nothing of it can be trained any more."""
@@ -375,7 +377,7 @@ class Run:
         if self._traces is not None:
             self._traces.sent(decided, began_ns)
         faults.point(f"{role}.after_append")
-        tell(self._logger, self.state.experiment, decided)
+        tell(self._logger, self.state.experiment, (event for event, _ in decided))
 
     def _drafts(self, lease: RoleLease, decisions: Sequence[Decision]) -> list[Draft]:
         experiment = self.state.experiment

@@ -45,6 +45,7 @@ def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 experiment_argument = click.argument("name", shell_complete=complete)
+optional_experiment_argument = click.argument("name", required=False, shell_complete=complete)
 experiments_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete)
 request_id_option = click.option(
     "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."

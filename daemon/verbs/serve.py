@@ -16,6 +16,7 @@ from rftd.daemon.trace_option import trace_option
 
 if TYPE_CHECKING:
     from rftd.daemon.service import ServiceOptions
+    from rftd.ops.log_file import LogFile
     from rftd.ops.tracing.trace_options import TraceOptions
     from rftd.ops.tracing.tracer import Tracer
     from rftd.streams.backends.backend import LogUrl
@@ -178,10 +179,12 @@ def command(
     import os
     from pathlib import Path
 
+    from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.service import ServiceOptions
     from rftd.daemon.supervisor.disk_guard import DiskLimits
     from rftd.daemon.supervisor.payloads import Keep
     from rftd.ops.errors import UsageError
+    from rftd.ops.log_file import LogFile
     from rftd.ops.logs import configure
     from rftd.streams.backends.backend import backend_of
 
@@ -203,7 +206,9 @@ def command(
             field="--log",
             fix="leave it out, or name a log that many processes share",
         )
-    configure(level=log_level, as_json=log_format == "json", fit=None if log_format == "json" else fitting_errors)
+    file = LogFile(DataFolder(Path(data_folder(settings))).daemon_log)
+    fit = None if log_format == "json" else fitting_errors
+    configure(level=log_level, as_json=log_format == "json", fit=fit, file=file)
     options = ServiceOptions(
         data=Path(data_folder(settings)),
         host=host,
@@ -222,7 +227,7 @@ def command(
         traces=traces,
         prices=dict(prices),
     )
-    _run(options)
+    _run(options, file)
 
 
 def _roles(workers: str, roles: str) -> frozenset[str]:
@@ -281,16 +286,38 @@ def _who() -> str:
     return f"{name} at {platform.node()}"
 
 
-def _run(options: ServiceOptions) -> None:
+def _run(options: ServiceOptions, file: LogFile) -> None:
+    """Serves; the reason why that ended is in the daemon's log, too."""
     import asyncio
 
     from rftd.ops.clock import SystemClock
     from rftd.ops.logs import logger
     from rftd.ops.tracing.trace_options import tracing
 
-    # Around the loop: what is left of the traces is sent once nothing else waits.
-    with tracing(options.traces, "daemon", clock=SystemClock(), logger=logger(role="daemon")) as tracer:
-        asyncio.run(_serve(options, tracer))
+    try:
+        # Around the loop: what is left of the traces is sent once nothing else waits.
+        with tracing(options.traces, "daemon", clock=SystemClock(), logger=logger(role="daemon")) as tracer:
+            asyncio.run(_serve(options, tracer))
+    except Exception as error:
+        file.write(_last_words(error))  # standard error gets the same in another form
+        raise
+
+
+def _last_words(error: Exception) -> str:
+    """The reason why the daemon ended, as a line of its log."""
+    import json
+    import traceback
+
+    from rftd.daemon.output.failure import leaves
+    from rftd.ops.clock import SystemClock, iso
+    from rftd.ops.errors import RftdError
+    from rftd.ops.redaction import mask_text
+
+    known = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
+    said = {"code": known.code, "reason": known.what, "where": known.where, "fix": known.fix} if known else {}
+    trace = {} if known else {"exception": "".join(traceback.format_exception(error))}
+    line = {"time": iso(SystemClock().now_ns()), "level": "error", "event": "daemon.failed", "role": "daemon"}
+    return json.dumps(line | {name: mask_text(text) for name, text in (said | trace).items() if text})
 
 
 async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
@@ -305,6 +332,7 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
     from rftd.ops.cycles import tune_allocator, tune_collector
     from rftd.ops.ids import SystemIds
     from rftd.ops.logs import logger
+    from rftd.ops.releases import release_of
 
     # Before any thread is started, for arenas are set up with the first allocation of each, and before the folds are
     # read: the collector freezes what is there now and looks at it no more.
@@ -317,6 +345,7 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
     up = asyncio.Event()
     loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
+    log = logger(role="daemon")
 
     def on_signal() -> None:
         if stop.is_set():
@@ -329,7 +358,7 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     try:
-        daemon = running(options, clock=clock, ids=SystemIds(clock), logger=logger(role="daemon"), tracer=tracer)
+        daemon = running(options, clock=clock, ids=SystemIds(clock), logger=log, tracer=tracer)
         async with daemon as service:
             trusted = trusted_by(service.url)
             async with httpx.AsyncClient(timeout=10.0, verify=trusted, trust_env=False) as client:
@@ -344,8 +373,10 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
             if options.traces is not None:
                 say(f"  traces   {options.traces.url}     ratio  {options.traces.ratio:g}")
             spent_s = clock.monotonic_s() - began_s
+            log.info("daemon.ready", url=service.url, version=release_of("rftd"))
             say(f"ready in {spent_s:.1f} s at {service.url}   next: rftd submit exp.yaml")
             await stop.wait()
+            log.info("daemon.drains")
             say("draining: workers finish what is under way; again to stop now", err=True)
     except asyncio.CancelledError:
         if not stop.is_set():

@@ -1,8 +1,9 @@
-"""The log lines of an experiment's workers, merged by time. Reading files blocks: it is done in a thread.
+"""Log lines of an experiment's workers, merged by time, or of the daemon. Reading files blocks: it is done in a thread.
 
 Workers write one JSON object a line to `JOB_DIR/log/ROLE[_SLOT].log`, or to `JOB_DIR/log/NODE/ROLE[_SLOT].log` on a
 cluster if the experiment asks for it; what is not JSON (a library's message, a traceback) has the time and the level of
-the line before it. Secrets are masked once more: a library may print one.
+the line before it. Secrets are masked once more: a library may print one. The daemon's own file is `daemon.log` in its
+folder, and `daemon.log.1` the one before it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -23,7 +24,9 @@ from rftd.daemon.views.route import Daemon, Name, read
 from rftd.ops.clock import time_ns_of
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UsageError
-from rftd.ops.redaction import MASK, redact
+from rftd.ops.log_file import older_of
+from rftd.ops.logs import FIRST
+from rftd.ops.redaction import mask_text, redact
 from rftd.storage.queries.experiments import job_dir_of
 
 TAIL_SIZE_BYTES: Final = 4 * 1024 * 1024
@@ -38,13 +41,6 @@ PATTERN_CHARS: Final = 500
 LogRole = Literal["explorer", "trainer"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
-
-# None begins with a repetition: over one long word of a line the search would take the square of its length.
-_URL_PASSWORD: Final = re.compile(r"(://[^\s:/@]*:)[^\s@/]+@")
-_ASSIGNMENT: Final = re.compile(
-    r"(?i)((?:api_?key|token|password|passwd|secret|credentials?)[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)([^\s\"',;}]{4,})"
-)
-_BEARER: Final = re.compile(r"(?i)(bearer\s+)[\w.~+/=-]{8,}")
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +85,9 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if self.since_ns is not None and (_time_ns(line.time) or 0) < self.since_ns:
             return False
+        # Of a worker's file all lines are its own; the daemon's say of whom they tell.
+        if self.role is not None and line.role != self.role and line.fields.get("role") != self.role:
+            return False
         # Last, for it writes the line as text.
         return self.pattern is None or self.pattern in text_of(line)
 
@@ -96,24 +95,50 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
 EVERY: Final = LogFilter()
 
 
+_Lines = Annotated[int, Meta(ge=1, le=10_000, description="The last so many of the wanted lines.")]
+_Role = Annotated[LogRole | None, Meta(description="Only lines of this role.")]
+_Level = Annotated[LogLevel | None, Meta(description="Only lines of this level and above.")]
+_Text = Annotated[
+    str | None, Meta(description="Only lines with this text, as they are printed.", max_length=PATTERN_CHARS)
+]
+_Since = Annotated[
+    str | None, Meta(description="Only lines from this time on, in ISO 8601 with a zone.", max_length=100)
+]
+_Trace = Annotated[
+    str | None, Meta(description="Only lines that were written within this trace.", pattern="^[0-9a-f]{32}$")
+]
+_Next = Annotated[str | None, Meta(description="`next` of an earlier page, as JSON.", max_length=8192)]
+
+
+@read("/v1/logs", LogPage, tag="logs")
+async def daemon_logs(
+    daemon: Daemon,
+    n: _Lines = 100,
+    role: _Role = None,
+    level: _Level = None,
+    grep: _Text = None,
+    since: _Since = None,
+    trace: _Trace = None,
+    after: _Next = None,
+) -> LogPage:
+    """Log lines of the daemon itself, from the last 4 MiB of its file, or from what follows `after`."""
+    wanted = LogFilter(role=role, level=level, pattern=grep, since_ns=_since_ns(since), trace_id=trace)
+    if daemon.daemon_log is None:
+        return LogPage(items=[], next={})
+    return await asyncio.to_thread(of_daemon, daemon.daemon_log, lines=n, wanted=wanted, after=after)
+
+
 @read("/v1/experiments/{name}/logs", LogPage, tag="logs")
 async def logs(
     daemon: Daemon,
     name: Name,
-    n: Annotated[int, Meta(ge=1, le=10_000, description="The last so many of the wanted lines.")] = 100,
-    role: Annotated[LogRole | None, Meta(description="Only lines of this role.")] = None,
-    level: Annotated[LogLevel | None, Meta(description="Only lines of this level and above.")] = None,
-    grep: Annotated[
-        str | None, Meta(description="Only lines with this text, as they are printed.", max_length=PATTERN_CHARS)
-    ] = None,
-    since: Annotated[
-        str | None, Meta(description="Only lines from this time on, in ISO 8601 with a zone.", max_length=100)
-    ] = None,
-    trace: Annotated[
-        str | None,
-        Meta(description="Only lines that were written within this trace.", pattern="^[0-9a-f]{32}$"),
-    ] = None,
-    after: Annotated[str | None, Meta(description="`next` of an earlier page, as JSON.", max_length=8192)] = None,
+    n: _Lines = 100,
+    role: _Role = None,
+    level: _Level = None,
+    grep: _Text = None,
+    since: _Since = None,
+    trace: _Trace = None,
+    after: _Next = None,
 ) -> LogPage:
     """Log lines of all workers, merged by time, from the last 4 MiB of each file, or from what follows `after`."""
     wanted = LogFilter(role=role, level=level, pattern=grep, since_ns=_since_ns(since), trace_id=trace)
@@ -123,6 +148,15 @@ async def logs(
     if after is None:
         return await asyncio.to_thread(tail, folder, lines=n, wanted=wanted)
     return await asyncio.to_thread(following, folder, _places(after), wanted=wanted)
+
+
+def of_daemon(file: Path, *, lines: int, wanted: LogFilter = EVERY, after: str | None = None) -> LogPage:
+    """The last wanted lines of the daemon's file and of the one before it, or those after the place of a page."""
+    if after is not None:
+        return _merged(file.parent, [file.name], _places(after), wanted)
+    page = _merged(file.parent, [older_of(file).name, file.name], None, wanted)
+    # Of the older file no more will be read: what is added to the log is added to the newer one.
+    return LogPage(items=page.items[-lines:], next={name: page.next[name] for name in (file.name,)})
 
 
 def tail(folder: Path, *, lines: int, wanted: LogFilter = EVERY) -> LogPage:
@@ -137,22 +171,37 @@ def following(folder: Path, places: Mapping[str, int], *, wanted: LogFilter = EV
 
 
 def _page(folder: Path, places: Mapping[str, int] | None, wanted: LogFilter) -> LogPage:
+    return _merged(folder, [str(path.relative_to(folder)) for path in _files(folder, wanted.role)], places, wanted)
+
+
+def _merged(folder: Path, names: Iterable[str], places: Mapping[str, int] | None, wanted: LogFilter) -> LogPage:
     found: list[LogLine] = []
     reached: dict[str, int] = {}
-    for path in _files(folder, wanted.role):
-        name = str(path.relative_to(folder))
+    for name in names:
+        path = folder / name
         text, before, reached[name] = _read(path, None if places is None else places.get(name, 0))
         found += [line for line, trace_id in _parse(name, text, before) if wanted.wants(line, trace_id)]
     found.sort(key=lambda line: line.time)
     return LogPage(items=found, next=reached)
 
 
-def text_of(line: LogLine) -> str:
-    """The line as it is printed: one line, without anything that a terminal obeys."""
+def text_of(line: LogLine, *, local: bool = False) -> str:
+    """The line as it is printed: one line, without anything that a terminal obeys; in `local` time, or in UTC."""
     owner = line.role if line.slot is None else f"{line.role}:{line.slot}"
-    fields = " ".join(f"{_printable(key)}={_value(value)}" for key, value in line.fields.items())
-    start = f"{_printable(line.time) or '-':<24}  {_printable(owner):<11}  {_printable(line.level) or '-':<7}"
+    # In one order, whichever release wrote the line.
+    first = {key: line.fields[key] for key in FIRST if key in line.fields}
+    fields = " ".join(f"{_printable(key)}={_value(value)}" for key, value in (first | line.fields).items())
+    time = _local(line.time) if local else _printable(line.time)
+    start = f"{time or '-':<24}  {_printable(owner):<11}  {_printable(line.level) or '-':<7}"
     return f"{start}  {_printable(line.event)}  {fields}".rstrip()
+
+
+def _local(text: str) -> str:
+    """The time by this machine's clock and zone; as it is where it is no time."""
+    time_ns = _time_ns(text)
+    if time_ns is None:
+        return _printable(text)
+    return datetime.fromtimestamp(time_ns / 1e9).astimezone().isoformat(timespec="milliseconds")
 
 
 def _value(value: Any) -> str:
@@ -164,13 +213,6 @@ def _printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text.replace("\t", "  "))
-
-
-def mask(text: str) -> str:
-    """The text without what looks like a secret."""
-    text = _URL_PASSWORD.sub(rf"\g<1>{MASK}@", text)
-    text = _BEARER.sub(rf"\g<1>{MASK}", text)
-    return _ASSIGNMENT.sub(rf"\g<1>{MASK}", text)
 
 
 def _files(folder: Path, role: str | None) -> Iterable[Path]:
@@ -233,7 +275,9 @@ def _parse(name: str, text: str, before: str = "") -> Iterator[tuple[LogLine, st
         except (msgspec.DecodeError, RecursionError):
             fields = None
         if isinstance(fields, dict):
-            masked = {key: mask(value) if isinstance(value, str) else value for key, value in redact(fields).items()}
+            masked = {
+                key: mask_text(value) if isinstance(value, str) else value for key, value in redact(fields).items()
+            }
             time = str(masked.pop("time", time))
             level = str(masked.pop("level", level))
             event = str(masked.pop("event", ""))
@@ -241,11 +285,11 @@ def _parse(name: str, text: str, before: str = "") -> Iterator[tuple[LogLine, st
             found = LogLine(file=name, role=role, slot=slot, time=time, level=level, event=event, fields=masked)
             yield found, trace_id
         elif line.strip():
-            yield LogLine(file=name, role=role, slot=slot, time=time, level=level, event=mask(line)), trace_id
+            yield LogLine(file=name, role=role, slot=slot, time=time, level=level, event=mask_text(line)), trace_id
 
 
 def _owner(name: str) -> tuple[str, int | None]:
-    stem = name.rpartition("/")[2].removesuffix(".log")
+    stem = name.rpartition("/")[2].removesuffix(".1").removesuffix(".log")
     role, _, slot = stem.rpartition("_")
     return (role, int(slot)) if role and slot.isdigit() else (stem, None)
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import quote
 from uuid import UUID
@@ -86,6 +87,9 @@ class Daemon(Protocol):
     async def resolve(self, connection: AsyncConnection, wanted: str) -> UUID:
         """The experiment that a person named, within a snapshot that is open. Raises NotFoundError, UsageError."""
         ...
+
+    @property
+    def daemon_log(self) -> Path | None: ...
 
     def waiting(self, experiment: UUID) -> str | None:
         """The reason why nothing moves, or workers that open their engines, whatever the tables say; else None."""

@@ -57,7 +57,15 @@ async def open_house(folder: Path, *, token: str | None = None) -> AsyncIterator
     projector = Projector(log, engine, clock=SystemClock())
     await projector.catch_up()
     feed = MetricsFeed(Metrics(version="1.2.3"))
-    app = make_app(operations=LogOperations(log), log=log, engine=engine, projector=projector, feed=feed, token=token)
+    app = make_app(
+        operations=LogOperations(log),
+        log=log,
+        engine=engine,
+        projector=projector,
+        feed=feed,
+        token=token,
+        daemon_log=folder / "daemon.log",
+    )
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(projector.run())
         try:

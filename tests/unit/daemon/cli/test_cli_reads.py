@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -144,6 +146,39 @@ def test_logs(rftd: Rftd, served: Served) -> None:
     assert rftd("logs", "small", "--role", "nobody").status == 2
     assert rftd("logs", "small", "--level", "error").out == rftd("logs", "small", "--grep", "nothing").out == ""
     assert json.loads(rftd("logs", "small", "--json").out)["items"][0]["fields"]["api_key"] == "***"
+
+
+def test_logs_of_the_daemon(rftd: Rftd, served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lines = [
+        {"time": "2026-01-01T00:00:01Z", "level": "info", "event": "worker.process", "role": "explorer", "pid": 7},
+        {"time": "2026-01-01T00:00:02Z", "level": "error", "event": "part.failed", "role": "daemon", "why": "a\nb\x1b"},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (served.house.job_dir.parent / "daemon.log").write_text(text)
+    whole = rftd("logs", "--daemon")
+    assert [line.split()[3] for line in whole.out.splitlines()] == ["worker.process", "part.failed"]
+    assert "\x1b" not in whole.out
+    assert rftd("logs", "--daemon", "--role", "explorer").out == whole.out.splitlines(keepends=True)[0]
+    assert rftd("logs", "--daemon", "--level", "error", "-n", "1").out == whole.out.splitlines(keepends=True)[1]
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    assert rftd("logs", "--daemon", "--local").out.startswith("2026-01-01T05:30:01.000+05:30  daemon ")
+    assert rftd("logs", "--daemon", "small").status == rftd("logs").status == 2
+    # Without a daemon they come from its folder, with the same options.
+    as_json = rftd("logs", "--daemon", "--level", "error", "--json").out
+    monkeypatch.delenv("RFTD_SERVER")
+    (tmp_path / ".rftd").mkdir()
+    (tmp_path / ".rftd" / "daemon.log").write_text(text)
+    (tmp_path / ".rftd" / "endpoint.json").write_text('{"url": "http://127.0.0.1:1", "pid": 1}')
+    alone = rftd("logs", "--daemon")
+    assert alone.out == whole.out
+    assert "the lines are those of" in alone.err
+    assert rftd("logs", "--daemon", "--level", "error", "--json").out == as_json
+    assert rftd("logs", "--daemon", "--server", "http://127.0.0.1:1").status == 4
+    (tmp_path / ".rftd" / "daemon.log").unlink()
+    assert rftd("logs", "--daemon").status == 4
+    monkeypatch.undo()
+    time.tzset()
 
 
 def test_steps_show_a_reward_or_a_loss(rftd: Rftd) -> None:

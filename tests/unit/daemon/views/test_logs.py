@@ -9,7 +9,8 @@ import httpx
 import pytest
 from synthetic.daemon.house import House
 
-from rftd.daemon.views.logs import TAIL_SIZE_BYTES, LogFilter, following, mask, tail, text_of
+from rftd.daemon.views.logs import TAIL_SIZE_BYTES, LogFilter, following, of_daemon, tail, text_of
+from rftd.ops.redaction import mask_text
 
 
 def write(path: Path, *lines: object) -> None:
@@ -91,7 +92,7 @@ def test_secrets_are_masked_wherever_they_stand(tmp_path: Path) -> None:
 
 def test_masking_leaves_ordinary_words() -> None:
     for text in ("tokens=128", "the token was late", "max_tokens: 4", "https://host/path?x=1"):
-        assert mask(text) == text
+        assert mask_text(text) == text
 
 
 @pytest.mark.anyio
@@ -188,3 +189,20 @@ async def test_wrong_filters_are_named(client: httpx.AsyncClient) -> None:
         answer = await client.get("/v1/experiments/small/logs", params={field: value})
         assert answer.status_code == 422
         assert field in answer.text
+
+
+def test_the_daemons_file_goes_on_in_a_new_one(tmp_path: Path) -> None:
+    file = tmp_path / "daemon.log"
+    write(tmp_path / "daemon.log.1", record(1, "old"), record(2, "late", role="trainer"))
+    write(file, record(3, "new", slot=1, name="n", experiment="e", step=4))
+    page = of_daemon(file, lines=2)
+    assert [(line.event, line.role) for line in page.items] == [("late", "daemon"), ("new", "daemon")]
+    assert [line.event for line in of_daemon(file, lines=9, wanted=LogFilter(role="trainer")).items] == ["late"]
+    write(file, record(4, "more"))
+    after = of_daemon(file, lines=9, after=json.dumps(page.next))
+    assert [line.event for line in after.items] == ["more"]
+    file.replace(tmp_path / "daemon.log.1")
+    write(file, record(5, "next file"))
+    again = of_daemon(file, lines=9, after=json.dumps(after.next))
+    assert [line.event for line in again.items] == ["next file"]
+    assert text_of(page.items[1]).endswith("new  slot=1 experiment=e name=n step=4"), "in one order"

@@ -1,0 +1,70 @@
+"""`LogFile`: log lines in a file that stays small: when it is full it becomes the older one, and a new one begins."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+from rftd.ops import limits
+
+
+class LogFile:
+    """A file of lines, of this user alone. A line may be lost: no process ends because it could not be written."""
+
+    def __init__(self, path: Path, *, size_max_bytes: int = limits.DAEMON_LOG_SIZE_BYTES) -> None:
+        """The file and its folder are made with the first line."""
+        self._path = path
+        self._size_max_bytes = size_max_bytes
+        self._descriptor = -1
+        # Threads log, too: two that found the file full would both put it away.
+        self._lock = Lock()
+
+    @property
+    def older(self) -> Path:
+        """The file before this one."""
+        return older_of(self._path)
+
+    def write(self, line: str) -> None:
+        """Appends a line, which must not contain a line feed."""
+        data = line.encode("utf-8", "backslashreplace") + b"\n"
+        with self._lock, suppress(OSError):
+            if not self._is_open():
+                self._open()
+            if os.fstat(self._descriptor).st_size + len(data) > self._size_max_bytes:
+                os.replace(self._path, self.older)
+                self._open()
+            os.write(self._descriptor, data)  # one write: with O_APPEND lines of two processes do not mix
+
+    def close(self) -> None:
+        """Lets go of the file; the next line opens it again."""
+        with self._lock:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _is_open(self) -> bool:
+        """True if the path still names the file that is open: logrotate, or another process, may have moved it."""
+        if self._descriptor < 0:
+            return False
+        try:
+            there = os.stat(self._path, follow_symlinks=False)
+        except OSError:
+            return False
+        mine = os.fstat(self._descriptor)
+        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Not through a link, which somebody may have put there to have another file written.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(self._path, flags, 0o600)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = descriptor
+
+
+def older_of(path: Path) -> Path:
+    """The place of the file before the one at `path`."""
+    return path.with_name(f"{path.name}.1")
