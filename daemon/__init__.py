@@ -20,6 +20,7 @@ config/         the experiment file
 views/          the reads and commands of a daemon
 api/            that over HTTP
 client/         the same from the other side
+requests/       the same by records in the log, from anywhere
 metrics_declared  what the metrics need of a specification
 metrics_feed    records to metrics
 metrics_follower  the log to that feed

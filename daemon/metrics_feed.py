@@ -143,7 +143,7 @@ class MetricsFeed:
         if isinstance(event, experiment.ExperimentSubmitted):
             self._name(id, event.spec)
             self._begin(id)
-        if isinstance(event, _ENDS):
+        if isinstance(event, _ENDS) and id in self._names:
             self._ended_ns[id] = decoded.head.time_ns
 
     def remember(self, id: UUID, spine: Spine) -> None:

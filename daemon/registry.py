@@ -25,10 +25,12 @@ from rftd.streams.events.step import GenerationStarted
 from rftd.streams.feed import Feed
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.commands import VERBS, Commands
+from rftd.streams.folds.requests import Requests
 from rftd.streams.folds.snapshot import Snapshot, pack
 from rftd.streams.folds.spine import Kept, Spine, Status
 from rftd.streams.log import EventLog, start_of
 from rftd.streams.naming import Named, choose
+from rftd.streams.requests import request_in
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import Partition
 
@@ -69,6 +71,7 @@ class Known(msgspec.Struct, kw_only=True):
 
     entries: dict[UUID, Entry] = {}
     commands: Commands = msgspec.field(default_factory=Commands)
+    requests: Requests = msgspec.field(default_factory=Requests)
 
 
 class Registry:
@@ -97,6 +100,11 @@ class Registry:
     def commands(self) -> Commands:
         """The requests by key, with what each was used for."""
         return self._known.commands
+
+    @property
+    def requests(self) -> Requests:
+        """The requests of other programs that nobody has answered yet."""
+        return self._known.requests
 
     async def catch_up(self) -> None:
         """Reads everything up to the present heads."""
@@ -127,6 +135,7 @@ class Registry:
         # In place: whoever was given the entries before keeps looking at these.
         self.entries.update(found.parts.entries)
         self.commands.adopt(found.parts.commands)
+        self._known.requests = found.parts.requests
 
     async def _save(self, folder: SnapshotFolder) -> None:
         self._unsaved = 0
@@ -188,6 +197,9 @@ class Registry:
         self._chains[record.partition] = record.chain
 
     def _take(self, record: Record) -> None:
+        if (request := request_in(record)) is not None:
+            self.requests.arrive(record, request, self.commands)
+            return
         ruling = ruling_if_ours(record, self.fences, _matters)
         if ruling is None:
             return
@@ -197,6 +209,7 @@ class Registry:
         event = decoded.event
         if not ruling.effective or head.experiment is None:
             return
+        self.requests.answer(decoded, self.commands)
         known = self.entries.get(head.experiment)
         if known is not None and isinstance(event, experiment.Fence) and event.heads:
             known.fence = event.heads
@@ -245,6 +258,11 @@ async def find_entry(log: EventLog, wanted: str) -> Entry:
         await registry.catch_up()
     finally:
         await registry.close()
+    return named_entry(registry, wanted)
+
+
+def named_entry(registry: Registry, wanted: str) -> Entry:
+    """The experiment that `wanted` names, among those that the registry has read. Raises NotFoundError, UsageError."""
     known = sorted(registry.entries.values(), key=lambda entry: (entry.submitted_ns, entry.id))
     named = [Named(entry.id, entry.name, entry.spine.kept is Kept.REMOVED) for entry in known]
     return registry.entries[choose(named, wanted)]

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from sqlalchemy.engine import make_url
@@ -25,6 +25,7 @@ from rftd.daemon.log_source import OwnedLog, owned_log
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics
 from rftd.daemon.patience import Troubles, opened_in_time, persistently
+from rftd.daemon.requests.desk import RequestDesk
 from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
 from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.payloads import Keep
@@ -51,7 +52,7 @@ from rftd.streams.deadletters import DeadLetterBox
 from rftd.streams.log import EventLog
 from rftd.streams.losses import Witness
 from rftd.streams.retention import enforce_retention
-from rftd.streams.split_submission import ROLES
+from rftd.streams.split_submission import EXPLORE, ROLES
 from rftd.workers.devices.discovery import find_host
 from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.executor import Executor
@@ -191,6 +192,7 @@ async def running(
             "projector": projector.run,
             "metrics": lambda: follow_metrics(owned.log, feed, supervisor.known),
             "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),
+            **parts.requests(owned.log, supervisor, feed.metrics),
         }
         patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
         work = shows | _upkeep(owned.log, supervisor, guard, clock)
@@ -349,6 +351,14 @@ class _Parts:
 
         await self._opened("state", enter, wait=self._options.clustered)
         return engine, projector
+
+    def requests(self, log: EventLog, supervisor: Supervisor, metrics: Metrics) -> _Work:
+        """The part that answers requests of other programs: a daemon that decides has it, no other."""
+        if self._options.roles == {EXPLORE}:
+            return {}
+        writer = Writer(source="daemon", clock=self._clock, ids=self._ids)
+        same: dict[str, Any] = {"clock": self._clock, "logger": self._logger, "metrics": metrics}
+        return {"requests": RequestDesk(log, supervisor, supervisor.known, writer, **same).run}
 
     async def heard(self, supervisor: Supervisor) -> None:
         """Returns once all survivors are heard, and what a person accepts is on record.

@@ -98,6 +98,12 @@ class Metrics:
             ["route", "status"],
             registry=self.registry,
         )
+        self.requests = Counter(
+            "rftd_requests_total",
+            "Requests of other programs by records in the log, by what they asked for and what came of it",
+            ["type", "outcome"],
+            registry=self.registry,
+        )
         self.state_readable = Gauge(
             "rftd_state_readable",
             "1 if the tables answered at this scrape; else what is read from them is missing",

@@ -27,6 +27,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.fencing import FenceOwner, FenceView
 from rftd.streams.folds.once import Recent
+from rftd.streams.requests import is_request
 from rftd.streams.topics import Partition
 
 _NOBODY: Final = UUID(int=0)
@@ -135,7 +136,8 @@ class TableFold:
         except UnknownVersionError:
             raise
         except CodecError as error:
-            folded.letters.append(_bury(record, error, changes, unreadable=True))
+            if not is_request(record):  # that one has its answer
+                folded.letters.append(_bury(record, error, changes, unreadable=True))
             return
         if not effective:
             folded.void += 1

@@ -53,16 +53,22 @@ class Body(Generic[B]):
 async def read_body(request: Request, command: CommandRoute[B, Any]) -> Body[B]:
     """The request's body, as the command takes it. Raises UsageError, ConfigErrors, TooLargeError, MediaTypeError."""
     body = await request.body()
+    media = request.headers.get("content-type", "")
+    # On a thread: four megabytes of JSON would hold up the loop, and with it every append of the workers.
+    return await asyncio.to_thread(body_of, body, media, command, field="Content-Type")
+
+
+def body_of(body: bytes, content_type: str, command: CommandRoute[B, Any], *, field: str) -> Body[B]:
+    """The body that bytes of this media type are, as the command takes it; `field` holds the type. Raises as above."""
     if not body and command.optional:
         return Body(command.body())
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media = content_type.partition(";")[0].strip().lower()
     taken = [_JSON] if command.of_file is None else [_JSON, YAML]
     if media not in (*taken, ""):
-        raise MediaTypeError(f"a body of type {media[:200]!r}", field="Content-Type", fix=f"send {' or '.join(taken)}")
-    # On a thread: four megabytes of JSON would hold up the loop, and with it every append of the workers.
+        raise MediaTypeError(f"a body of type {media[:200]!r}", field=field, fix=f"send {' or '.join(taken)}")
     if media == YAML:
-        return await asyncio.to_thread(_of_file, body, command)
-    return Body(await asyncio.to_thread(_decode, body, command.body))
+        return _of_file(body, command)
+    return Body(_decode(body, command.body))
 
 
 def _of_file(body: bytes, command: CommandRoute[B, Any]) -> Body[B]:

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from rftd.daemon.views.route import MOST, NAME_CHARACTERS, Daemon, Name, command
+from rftd.daemon.views.route import MOST, NAME_CHARACTERS, Commanded, Daemon, Name, command
 from rftd.ops.errors import UsageError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def of_file(content: dict[str, Any]) -> Submit:
 
 
 @command("/v1/experiments", Submit, SubmitReceipt, tag=_TAG, of_file=of_file)
-async def submit(daemon: Daemon, body: Submit, key: UUID) -> SubmitReceipt:
+async def submit(daemon: Commanded, body: Submit, key: UUID) -> SubmitReceipt:
     """Submit an experiment. It is validated, and in the log when this answers."""
     accepted = await daemon.operations.submit(_with_labels(body), request_id=key)
     return SubmitReceipt(**_taken_in(accepted))
@@ -164,25 +164,25 @@ async def fork(daemon: Daemon, body: Fork, key: UUID, name: Name) -> ForkReceipt
 
 
 @command("/v1/experiments/{name}/pause", Reason, Receipt, tag=_TAG, optional=True)
-async def pause(daemon: Daemon, body: Reason, key: UUID, name: Name) -> Receipt:
+async def pause(daemon: Commanded, body: Reason, key: UUID, name: Name) -> Receipt:
     id = await daemon.find(name)
     return receipt_of(id, await daemon.operations.pause(id, reason=body.reason, request_id=key))
 
 
 @command("/v1/experiments/{name}/resume", Reason, Receipt, tag=_TAG, optional=True)
-async def resume(daemon: Daemon, body: Reason, key: UUID, name: Name) -> Receipt:
+async def resume(daemon: Commanded, body: Reason, key: UUID, name: Name) -> Receipt:
     id = await daemon.find(name)
     return receipt_of(id, await daemon.operations.resume(id, reason=body.reason, request_id=key))
 
 
 @command("/v1/experiments/{name}/cancel", Reason, Receipt, tag=_TAG, optional=True)
-async def cancel(daemon: Daemon, body: Reason, key: UUID, name: Name) -> Receipt:
+async def cancel(daemon: Commanded, body: Reason, key: UUID, name: Name) -> Receipt:
     id = await daemon.find(name)
     return receipt_of(id, await daemon.operations.cancel(id, reason=body.reason, request_id=key))
 
 
 @command("/v1/experiments/{name}/prioritize", Prioritize, Receipt, tag=_TAG)
-async def prioritize(daemon: Daemon, body: Prioritize, key: UUID, name: Name) -> Receipt:
+async def prioritize(daemon: Commanded, body: Prioritize, key: UUID, name: Name) -> Receipt:
     """Change the priority of an experiment: of those that wait for their turn, the highest goes first."""
     id = await daemon.find(name)
     done = await daemon.operations.prioritize(id, priority=body.priority, reason=body.reason, request_id=key)

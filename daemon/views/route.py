@@ -58,6 +58,17 @@ Word = Annotated[str | None, Meta(max_length=NAME_CHARACTERS, pattern=r"^[^\x00]
 """Text without NUL characters, which PostgreSQL cannot hold."""
 
 
+class Commanded(Protocol):
+    """The daemon as commands that name one experiment, or none, see it."""
+
+    @property
+    def operations(self) -> Operations: ...
+
+    async def find(self, wanted: str) -> UUID:
+        """The experiment that a person named. Raises NotFoundError, UsageError."""
+        ...
+
+
 class Daemon(Protocol):
     """The daemon as reads and commands see it."""
 
@@ -76,6 +87,9 @@ class Daemon(Protocol):
     @property
     def ids(self) -> Ids: ...
 
+    @property
+    def daemon_log(self) -> Path | None: ...
+
     def read(self, after: str | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
         """One snapshot of the tables, not older than the record at `after`."""
         ...
@@ -87,9 +101,6 @@ class Daemon(Protocol):
     async def resolve(self, connection: AsyncConnection, wanted: str) -> UUID:
         """The experiment that a person named, within a snapshot that is open. Raises NotFoundError, UsageError."""
         ...
-
-    @property
-    def daemon_log(self) -> Path | None: ...
 
     def waiting(self, experiment: UUID) -> str | None:
         """The reason why nothing moves, or workers that open their engines, whatever the tables say; else None."""

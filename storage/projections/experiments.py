@@ -115,7 +115,8 @@ def _accepted(event: experiment.ExperimentAccepted, decoded: Decoded, changes: C
 
 
 def _rejected(event: experiment.ExperimentRejected, decoded: Decoded, changes: Changes) -> None:
-    _state(decoded, changes, Status.REJECTED, code=event.code, reason=event.reason)
+    if event.request is None:  # else no experiment came of it
+        _state(decoded, changes, Status.REJECTED, code=event.code, reason=event.reason)
 
 
 def _prioritized(event: experiment.ExperimentPrioritized, decoded: Decoded, changes: Changes) -> None:

@@ -60,12 +60,27 @@ class ExperimentAccepted(Event, frozen=True, kw_only=True):
     start: Annotated[tuple[HeadRef, ...], START]
 
 
+class RequestRef(msgspec.Struct, frozen=True, kw_only=True):
+    """The record by which another program asked for something; see `rftd.streams.requests`."""
+
+    place: str
+    """`stream/partition@offset`."""
+    type: str
+    """The type that it has, as far as it can be read; so with the others."""
+    source: str
+    id: str
+
+
 @event("experiment.rejected", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentRejected(Event, frozen=True, kw_only=True):
-    """It cannot run on this daemon."""
+    """It cannot run on this daemon, or what another program asked for by a record was refused.
+
+    With a `request` it is the answer to that record alone: its experiment is one that never was, and no other changes.
+    """
 
     code: str
     reason: str
+    request: RequestRef | None = None
 
 
 @event("experiment.warned", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)

@@ -28,6 +28,7 @@ from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.letters import Letters
 from rftd.streams.log import EventLog
 from rftd.streams.losses import Life, Loss, unsettled
+from rftd.streams.requests import is_request
 from rftd.streams.topics import Partition
 from rftd.streams.verify import announcements, rollouts, spine, tasks
 from rftd.streams.verify.books import balance
@@ -199,7 +200,7 @@ class Checker:
         """Takes in a foreign record, or one that only a newer release can read."""
         if isinstance(error, UnknownVersionError):
             self.facts.note("readable", None, f"{place(record)}: {error.what}")
-        else:
+        elif not is_request(record):
             self._dead[place(record)] = error.what
         head = head_of(record) if record.partition.stream == topics.EXPERIMENTS else None
         evidence = self._by_id.get(head.experiment.int) if head is not None and head.experiment is not None else None
@@ -286,6 +287,8 @@ class Checker:
                 evidence.parent = self._by_id.get(evidence.forked.parent.int)
         balance(facts, self.evidences)  # first: the rules below read the sums that it leaves
         for evidence in self.evidences:
+            if evidence.spec is None and evidence.state == "rejected":
+                continue  # another program asked for something and was refused: no experiment came of it
             if evidence.spec is None:
                 what = f"experiment {evidence.id} has events and was never submitted"
                 facts.note("submitted", evidence.id, what)

@@ -8,7 +8,8 @@ rftd-sum   `Record.chain`: 16 bytes of blake2b over head and value (several writ
 ce_*       the same attributes for programs that know CloudEvents; ce_id also tells a repeated record
 
 A record without rftd-head but with the attributes that CloudEvents asks for is another program's: its head is built
-from them. Any other record is delivered with an empty head, which `decode_head` refuses.
+from them. Any other record is delivered with an empty head, which `decode_head` refuses; so is a request (see
+`rftd.streams.requests`), which is delivered in structured mode, however it was written.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from rftd.ops.ids import derive
 from rftd.streams.chain import GENESIS, link
 from rftd.streams.envelope import Draft, Head, Record, Stretch
 from rftd.streams.newest import Newest
-from rftd.streams.topics import Partition
+from rftd.streams.requests import TYPES as REQUEST_TYPES
+from rftd.streams.requests import structured
+from rftd.streams.topics import EXPERIMENTS, Partition
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -101,6 +104,22 @@ def envelope_of(headers: Headers, value: bytes) -> Envelope:
         return Envelope(b"", b"", sum_of(b"", value))
     head = _encoder.encode(foreign)
     return Envelope(str(foreign.id).encode(), head, sum_of(head, value))
+
+
+def _request(headers: Headers, value: bytes) -> bytes | None:
+    """The structured form of a request in binary mode; None for any other record."""
+    if headers and headers[0][0] == HEAD:
+        return None
+    try:
+        named = {name.lower(): item.decode() for name, item in headers if item is not None and name != HEAD}
+    except UnicodeDecodeError:
+        return None
+    if len(named) < len(headers) or not named.get("ce_type", "").startswith(REQUEST_TYPES):
+        return None
+    attributes = {name.removeprefix("ce_"): text for name, text in named.items() if name.startswith("ce_")}
+    if "content-type" in named:
+        attributes["datacontenttype"] = named["content-type"]
+    return structured(attributes, value)
 
 
 def _foreign(named: dict[str, bytes]) -> Head | None:
@@ -235,7 +254,12 @@ def records_of(
     found: list[Record] = []
     for message in messages:
         value = message.value or b""
-        envelope = envelope_of(message.headers, value)
+        asked = _request(message.headers, value) if partition.stream == EXPERIMENTS else None
+        if asked is None:
+            envelope = envelope_of(message.headers, value)
+        else:  # no key: a reader that left out a second one of the same id would leave it without its refusal
+            value = asked
+            envelope = Envelope(b"", b"", sum_of(b"", value))
         if window is not None and not window.admit(envelope.key, message.offset):
             duplicates.add(partition, message.offset)
         found.append(Record(partition, message.offset, envelope.sum, envelope.head, value))

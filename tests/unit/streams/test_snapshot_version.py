@@ -37,7 +37,13 @@ SHAPE = "d33fe78e334cba19"
 streams/folds/snapshot.py, convert the version before in streams/folds/former.py with a golden file of it, and only then
 write the new shape here. What folds mean may change without their shape: that needs a new version, too. A field that
 nobody reads may go without one, for a snapshot that has it is read alike."""
-ADDED = {(WeightsPublished, "trained"), (GroupFold, "offered"), (EvalScored, "auxiliary"), (Spine, "signal")}
+ADDED = {
+    (WeightsPublished, "trained"),
+    (GroupFold, "offered"),
+    (EvalScored, "auxiliary"),
+    (Spine, "signal"),
+    (Known, "requests"),
+}
 """Fields of events and folds that came later, with a default by which snapshots without them are read alike."""
 GOLDEN = Path(__file__).parents[2] / "golden" / "folds"
 

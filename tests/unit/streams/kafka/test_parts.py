@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import logging
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,12 +14,22 @@ from rftd.ops.clock import ManualClock
 from rftd.ops.errors import CodecError
 from rftd.ops.ids import SeededIds
 from rftd.streams.backends.kafka.connect import Quiet
-from rftd.streams.backends.kafka.records import IdWindow, envelope_of, headers_of, key_of, sum_of
+from rftd.streams.backends.kafka.records import (
+    HEAD,
+    Duplicates,
+    IdWindow,
+    envelope_of,
+    headers_of,
+    key_of,
+    records_of,
+    sum_of,
+)
 from rftd.streams.backends.kafka.tailing import PATIENCE_S, Pressure
 from rftd.streams.codec import Writer, decode_head
 from rftd.streams.envelope import Record
 from rftd.streams.events.experiment import ExperimentPaused
-from rftd.streams.topics import Partition
+from rftd.streams.requests import is_request, request_in
+from rftd.streams.topics import EXPERIMENTS, Partition
 
 A = Partition("rftd.experiments", 0)
 
@@ -92,6 +105,41 @@ def test_a_trace_travels_in_both_headers_and_is_read_from_either() -> None:
     for left_out in ("traceparent", "ce_traceparent"):
         foreign = envelope_of([(name, value) for name, value in named.items() if name != left_out], draft.value)
         assert decode_head(Record(A, 0, b"", foreign.head, b"")).traceparent == text
+
+
+def message(value: bytes | None, **headers: bytes | None) -> Any:
+    return SimpleNamespace(
+        offset=3, value=value, headers=[(name.replace("__", "-"), each) for name, each in headers.items()]
+    )
+
+
+def test_a_request_in_binary_mode_is_delivered_in_structured_mode() -> None:
+    asked = {"ce_specversion": b"1.0", "ce_type": b"rftd.experiment.pause", "ce_source": b"/ci", "ce_id": b"7"}
+    whole = message(b'{"reason": "x"}', **asked, ce_subject=b"mine", content__type=b"application/json")
+    place = Partition(EXPERIMENTS, 1)
+    # Twice: a second one of the same id has its own answer.
+    for record in records_of(place, [whole, whole], IdWindow(), Duplicates()):
+        event = request_in(record)
+        assert event is not None
+        names = ("specversion", "type", "source", "id", "subject", "datacontenttype")
+        assert [event.text(name) for name in names] == [
+            "1.0",
+            "rftd.experiment.pause",
+            "/ci",
+            "7",
+            "mine",
+            "application/json",
+        ]
+        assert base64.b64decode(event.text("data_base64")) == b'{"reason": "x"}'
+        assert record.chain == sum_of(b"", record.value)
+    other = [
+        message(b"", **{**asked, "ce_type": b"order.placed"}),
+        message(b"", **{**asked, "ce_source": b"\xff\xfe"}),
+        message(None, **{**asked, HEAD.replace("-", "__"): b"ours"}),
+    ]
+    assert not [each for each in records_of(place, other, None, Duplicates()) if is_request(each)]
+    elsewhere = records_of(Partition("rftd.workers", 0), [whole], None, Duplicates())
+    assert not is_request(elsewhere[0])
 
 
 def test_foreign_ids_that_are_no_uuids_are_derived_from_source_and_id() -> None:

@@ -1,0 +1,205 @@
+"""`RequestDesk`: carries out what other programs ask for by records, and says in the log why it refuses the others.
+
+    record ─► open ─► command of the API ─► the event that it becomes, under the key of source and id ─► answered
+                              └── refused ─► experiment.rejected, which names the record ─► answered
+
+What is open is a fold of the log (`rftd.streams.folds.requests`). So a daemon that was killed between any two lines of
+this file goes on where it was: a command whose event is there is not given twice, and a refusal is written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+from uuid import UUID
+
+from rftd.daemon.operations import Operations
+from rftd.daemon.output.failure import leaves, parts
+from rftd.daemon.registry import Registry, named_entry
+from rftd.daemon.requests.asked import ROUTES, asked_by
+from rftd.ops.cancelling import end_if_cancelled
+from rftd.ops.clock import Clock
+from rftd.ops.errors import (
+    FencedError,
+    LogFullError,
+    NotFoundError,
+    RftdError,
+    UnreachableError,
+    UsageError,
+    WaitTimeoutError,
+)
+from rftd.ops.ids import NAMESPACE, derive
+from rftd.ops.logs import Logger
+from rftd.ops.metrics import Metrics
+from rftd.ops.redaction import mask_text
+from rftd.streams.codec import Writer
+from rftd.streams.events.experiment import ExperimentRejected, RequestRef
+from rftd.streams.folds.requests import OpenRequest
+from rftd.streams.log import EventLog
+from rftd.streams.patience import append_when_space
+from rftd.streams.requests import TYPES, CloudEvent, request_in
+
+LOOK_S: Final = 0.5
+"""The pause between two looks at what is open."""
+LATER: Final = (UnreachableError, WaitTimeoutError, LogFullError, FencedError)
+"""The log is away, or full, for a while: the request stays open."""
+_AGAIN_S: Final = 2.0
+_REASON_CHARS: Final = 4000
+_SHOWN_CHARS: Final = 200
+_OTHER: Final = "other"
+_BUG: Final = "this is a bug in rftd, not in the request; see the daemon's log"
+
+
+class RequestDesk:
+    """Answers one request at a time, in the order in which they were read."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        operations: Operations,
+        known: Callable[[], Awaitable[Registry]],
+        writer: Writer,
+        *,
+        clock: Clock,
+        logger: Logger,
+        metrics: Metrics,
+    ) -> None:
+        """`known` brings the registry to the log's present."""
+        self.operations = operations
+        self._log = log
+        self._known = known
+        self._writer = writer
+        self._clock = clock
+        self._logger = logger
+        self._metrics = metrics
+        self._done: set[str] = set()
+        """Places of requests that were carried out before, under another record: no event will say so again."""
+        self._told: set[str] = set()
+        """Places of requests of which the daemon's log says that they wait."""
+
+    async def run(self) -> None:
+        """Answers what is open, and what arrives, until cancelled."""
+        registry = await self._known()
+        await self.resume(registry)
+        while True:
+            # Not read anew here: the supervisor does so twice a second, and this only looks at what it found.
+            if not await self.answer(registry):
+                await self._clock.sleep(_AGAIN_S)
+            await self._clock.sleep(LOOK_S)
+
+    async def resume(self, registry: Registry) -> None:
+        """Ends what a kill cut off: a submission has two appends. Repeated without need, it changes nothing."""
+        for request in registry.requests.cut_off():
+            await self._answer(request, patient=False)
+
+    async def answer(self, registry: Registry) -> bool:
+        """Answers what is open. False if something is away for which one of them has to wait."""
+        open = registry.requests.open
+        queue = [each for place, each in open.items() if place not in self._done]
+        left = False
+        again: set[str] = set()
+        for request in queue:
+            place = str(request.position)
+            if place not in open:  # the same request, and an earlier record of it is answered
+                continue
+            try:
+                await self._answer(request, patient=place not in again and _others(queue, request))
+            except NotFoundError:
+                # Partitions have no order among them: what it names may be submitted by a record that was read later.
+                again.add(place)
+                queue.append(request)
+            # It waits alone: what is away may be its own affair, and those behind it are somebody else's.
+            except LATER as error:
+                end_if_cancelled()
+                left = True
+                if place not in self._told:
+                    self._logger.warning("request.waits", position=place, code=error.code, reason=error.what)
+                self._told.add(place)
+            else:
+                await self._known()
+        self._done &= registry.requests.open.keys()
+        self._told &= registry.requests.open.keys()
+        return not left
+
+    async def find(self, wanted: str) -> UUID:
+        """The experiment that a request names, by the log alone: the tables may lag. Raises as `named_entry`."""
+        return named_entry(await self._known(), wanted).id
+
+    async def _answer(self, request: OpenRequest, *, patient: bool) -> None:
+        """Carries it out or refuses it. Raises LATER, and NotFoundError instead of a refusal if `patient`."""
+        partition, offset = request.position
+        records = await self._log.read(partition, offset, max_records=1)
+        event = request_in(records[0]) if records and records[0].offset == offset else None
+        if event is None:  # it was there when it was folded
+            raise UnreachableError("the record is not there", where=str(request.position), fix="run rftd verify")
+        try:
+            receipt = await self._carry_out(event)
+        except TimeoutError:
+            # The command was given up, and nobody will give it again: what it became all the same answers the request.
+            end_if_cancelled()
+            await self._refuse(request, event, _late())
+        except LATER:
+            raise
+        except Exception as error:
+            end_if_cancelled()
+            if patient and isinstance(error, NotFoundError):
+                raise
+            await self._refuse(request, event, error)
+        else:
+            self._done.add(str(request.position))
+            self._count(event, "accepted")
+            self._logger.info("request.accepted", **self._named(request, event), experiment=receipt)
+
+    async def _carry_out(self, event: CloudEvent) -> str:
+        """The id of the experiment that it was about. Raises what the command raises."""
+        asked = await asyncio.to_thread(asked_by, event)
+        assert event.key is not None
+        with asked.body.lines():
+            async with asyncio.timeout(asked.route.timeout_s):
+                receipt = await asked.route.work(self, asked.body.value, event.key, **asked.parameters)
+        return str(receipt.id)
+
+    async def _refuse(self, request: OpenRequest, event: CloudEvent, error: Exception) -> None:
+        known = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
+        if known is None:
+            self._logger.error("request.bug", position=str(request.position), exc_info=error)
+        code = known.code if known is not None else "RFTD-BUG"
+        reason = _text(known) if known is not None else _BUG
+        place = str(request.position)
+        # An experiment of its own, that never was: the refusal of a pause must not end the experiment that it is about.
+        nobody = derive(NAMESPACE, "refused request", place)
+        named = {name: mask_text(event.shown(name))[:_SHOWN_CHARS] for name in ("type", "source", "id")}
+        rejected = ExperimentRejected(code=code, reason=reason, request=RequestRef(place=place, **named))
+        id = derive(nobody, "rejected")
+        draft = self._writer.draft(rejected, experiment=nobody, id=id, correlation=request.key)
+        await append_when_space(self._log, [draft], clock=self._clock)
+        self._count(event, "refused")
+        self._logger.warning("request.refused", **self._named(request, event), code=code, reason=reason)
+
+    def _named(self, request: OpenRequest, event: CloudEvent) -> dict[str, str]:
+        shown = {name: mask_text(event.shown(name))[:_SHOWN_CHARS] for name in ("type", "source", "id", "subject")}
+        return {"position": str(request.position), **shown}
+
+    def _count(self, event: CloudEvent, outcome: str) -> None:
+        kind = event.shown("type")
+        self._metrics.requests.labels(kind.removeprefix(TYPES) if kind in ROUTES else _OTHER, outcome).inc()
+
+
+def _others(queue: Iterable[OpenRequest], request: OpenRequest) -> bool:
+    """True if there are requests of other partitions as well."""
+    return any(each.position.partition != request.position.partition for each in queue)
+
+
+def _late() -> RftdError:
+    return UsageError("the command took too long and was given up", fix="send it anew, with another id")
+
+
+def _text(error: RftdError) -> str:
+    """The error in one text: each thing that is wrong, and what to do."""
+    found = [
+        " ".join(filter(None, (part.where and f"{part.where}:", part.field and f"{part.field}:", part.what)))
+        + (f"; fix: {part.fix}" if part.fix else "")
+        for part in parts(error)
+    ]
+    return mask_text("\n".join(found))[:_REASON_CHARS]
