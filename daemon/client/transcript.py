@@ -45,7 +45,7 @@ class Transcript:
     truth: str | None = None
     """The right answer in the row of its task; None if there is none, or it cannot be read."""
     notes: tuple[str, ...] = ()
-    """What could not be read, and why."""
+    """The reasons for all that is missing."""
 
 
 def specification(client: Client, id: str) -> ExperimentSpec | None:

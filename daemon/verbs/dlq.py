@@ -164,7 +164,8 @@ def _page(shown: DeadLetterPage, settings: Settings) -> None:
     """Prints one with what lies behind it."""
     letter = shown.letter
     say(f"{letter.task or letter.kind} {letter.id} is {letter.state}{_decided(letter)}")
-    say(f"{letter.code}: {letter.reason}")
+    if letter.code or letter.reason:
+        say(": ".join(filter(None, (letter.code, letter.reason))))
     if letter.kind == "task":
         clock = SystemClock()
         rows = [

@@ -218,7 +218,7 @@ def _row(row: ExperienceRow, clock: Clock) -> tuple[str, ...]:
 
 
 def _page(page: ExperienceView) -> Iterator[str]:
-    """What is known of it, beside its text."""
+    """The lines about it, beside its text."""
     row = page.experience
     where = f"{row.state}" + (f" ({row.retired_reason})" if row.retired_reason else "")
     yield _labelled("experience", row.id)

@@ -122,10 +122,13 @@ def _lines(moment: Moment, clock: Clock) -> Iterator[Line]:
 
 
 def _why(moment: Moment) -> Iterator[Line]:
-    """What it waits for, in a sentence: the worst of the waits that `rftd why` lists."""
+    """The worst of the waits that `rftd why` lists, as a sentence."""
     waits = moment.why.waits if moment.why is not None else []
-    # That the stage has steps left is what the controller waits for all the time, and no news.
+    # That the stage has steps left is what the controller waits for all the time, and no news; nor is the reason for
+    # which the experiment is paused, which stands above.
+    known = {"experiment"} if moment.page.experiment.summary.reason else set()
     told = [wait for wait in waits if wait.level is Level.STUCK or wait.role != "controller"]
+    told = [wait for wait in told if wait.role not in known]
     worst = next(iter(told), None)
     if worst is not None and worst.level <= Level.WAITS:
         yield "why", Text(plain(sentence_of(worst)), style="bold red" if worst.level is Level.STUCK else "yellow")

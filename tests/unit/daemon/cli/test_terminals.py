@@ -48,9 +48,9 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
         "submit {data}/nothing.yaml",
     ),
     "run": ("run -c {file}",),
-    "fork": ("fork small --at-step 0 -s buffer.total_steps=9", "fork small --at-step 99"),
+    "fork": ("fork second --at-step 0 -s buffer.total_steps=9", "fork small --at-step 99"),
     "ls": ("ls", "ls --all", "ls --state happy"),
-    "get": ("get small", "get small-fork-0", "get second"),
+    "get": ("get small", "get second-fork-0", "get second"),
     "watch": ("watch small",),
     "steps": ("steps small", "steps small --names", "steps small --metric loss --metric tokens", "steps second"),
     "logs": ("logs small -n 20", "logs small --level warning"),
@@ -60,7 +60,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "experiences prioritize": ("experiences prioritize second {short} 3",),
     "experiences give-up": ("experiences give-up second {short}",),
     "experiences lengths": ("experiences lengths small",),
-    "why": ("why small", "why second", "why small-fork-0"),
+    "why": ("why small", "why second", "why second-fork-0"),
     "lineage": ("lineage small/weights/3", "lineage {short} --depth 6", "lineage small/weights/3 --format dot"),
     "dlq ls": ("dlq ls --server {away} --data {data} --all", "dlq ls"),
     "dlq show": (
@@ -73,7 +73,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "pause": ("pause second", "pause small second"),
     "resume": ("resume second",),
     "cancel": ("cancel second", "cancel small"),
-    "prioritize": ("prioritize small-fork-0 7", "prioritize small 3"),
+    "prioritize": ("prioritize second-fork-0 7", "prioritize small 3"),
     "archive": ("archive small",),
     "restore": ("restore small",),
     "rm": ("rm small --yes",),
@@ -99,7 +99,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "worker explorer": ("worker explorer --experiment x --log unix:/no",),
     "worker trainer": ("worker trainer --experiment x --log unix:/no",),
 }
-"""What a user types, for each verb; the help of each is captured besides."""
+"""Lines that a user types, for each verb; the help of each is captured besides."""
 FORMS: Final = ("--format dot", "config show", "config schema", "import-verl", "completion")
 """Files and programs on standard output: of these no line may be broken."""
 OFFLINE: Final = (
@@ -239,7 +239,7 @@ def test_no_verb_has_a_bug_or_draws_nothing(captured: tuple[int, list[Drawn]]) -
 
 
 def one_error(each: Drawn, code: str) -> None:
-    """What was drawn is one error, and no more."""
+    """One error was drawn, and no more."""
     assert each.text.count("error[") == 1, each.text
     assert f"error[{code}]" in each.text, each.text
     assert "fix:" in each.text, each.text
