@@ -334,7 +334,8 @@ class Intake:
         used = await asyncio.to_thread(_used, Path(spec.job_dir))
         if not used:
             return spec
-        if spec.half != "both" or spec.config.get("continue_from_checkpoint", True):
+        # A bench of a model goes on from nothing, and may be asked for again and again.
+        if spec.half != "both" or (spec.config.get("continue_from_checkpoint", True) and not is_bench(spec)):
             raise ConflictError(
                 f"{spec.job_dir} holds another experiment",
                 field="name",

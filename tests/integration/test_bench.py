@@ -137,6 +137,13 @@ async def test_a_model_is_measured_and_nothing_is_trained(desk: ForkDesk, fake_w
     assert (await fake_world.verified(desk.log)).clean
 
 
+async def test_a_model_is_measured_again_under_a_name_with_a_time_stamp(desk: ForkDesk) -> None:
+    async with desk.open() as supervisor:
+        names = [(await desk.completed(await desk.submit(supervisor, *BENCH))).spine.spec.name for _ in range(2)]
+    assert names[0] == "sums"
+    assert re.fullmatch(r"sums_\d{14}", names[1])
+
+
 async def test_every_checkpoint_of_an_experiment_is_measured_in_order(desk: ForkDesk, fake_world) -> None:
     async with desk.open() as supervisor:
         trained = await desk.submit(supervisor, "stages.1.buffer.total_steps=2", "explorer.eval_on_startup=false")
