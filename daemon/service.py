@@ -165,9 +165,7 @@ async def running(
         engine, projector = await parts.state(owned.log, hearing, feed.metrics)
         troubles = Troubles(clock)
         guard = DiskGuard(LocalDisk(), folder.root, options.disk, clock=clock, logger=logger, metrics=feed.metrics)
-        supervisor = _supervisor(
-            options, owned, folder, guard, hearing, clock=clock, ids=ids, logger=logger, tracer=tracer
-        )
+        supervisor = _supervisor(options, owned, folder, guard, hearing, tracer, clock=clock, ids=ids, logger=logger)
         # Before the gate opens: a command that is taken in appends, and hides what was lost.
         await parts.heard(supervisor)
         app = make_app(
@@ -238,11 +236,11 @@ def _supervisor(
     folder: DataFolder,
     guard: DiskGuard,
     hearing: Hearing,
+    tracer: Tracer | None,
     *,
     clock: Clock,
     ids: Ids,
     logger: Logger,
-    tracer: Tracer | None,
 ) -> Supervisor:
     return Supervisor(
         owned.log,

@@ -183,29 +183,11 @@ def command(
     from rftd.daemon.service import ServiceOptions
     from rftd.daemon.supervisor.disk_guard import DiskLimits
     from rftd.daemon.supervisor.payloads import Keep
-    from rftd.ops.errors import UsageError
     from rftd.ops.log_file import LogFile
     from rftd.ops.logs import configure
     from rftd.streams.backends.backend import backend_of
 
-    if roles == "explorer" and log_at is None:
-        raise UsageError(
-            "a daemon that only starts explorers needs another one that decides, and the embedded log is for one",
-            field="--roles",
-            fix=f"name the log of both with {SHARED}",
-        )
-    if log_at is not None and payloads != "always":
-        raise UsageError(
-            f"no payload can be dropped on {backend_of(log_at).name}, where a record stays what it was",
-            field="--payloads",
-            fix="leave it out",
-        )
-    if log_at is not None and not backend_of(log_at).serves:
-        raise UsageError(
-            f"no daemon can serve on {log_at.text}: the daemon that serves it already owns that log",
-            field="--log",
-            fix="leave it out, or name a log that many processes share",
-        )
+    _check_log(log_at, roles, payloads)
     file = LogFile(DataFolder(Path(data_folder(settings))).daemon_log)
     fit = None if log_format == "json" else fitting_errors
     configure(level=log_level, as_json=log_format == "json", fit=fit, file=file)
@@ -228,6 +210,31 @@ def command(
         prices=dict(prices),
     )
     _run(options, file)
+
+
+def _check_log(log_at: LogUrl | None, roles: str, payloads: str) -> None:
+    """Raises UsageError for a log that does not go with the other options."""
+    from rftd.ops.errors import UsageError
+    from rftd.streams.backends.backend import backend_of
+
+    if roles == "explorer" and log_at is None:
+        raise UsageError(
+            "a daemon that only starts explorers needs another one that decides, and the embedded log is for one",
+            field="--roles",
+            fix=f"name the log of both with {SHARED}",
+        )
+    if log_at is not None and payloads != "always":
+        raise UsageError(
+            f"no payload can be dropped on {backend_of(log_at).name}, where a record stays what it was",
+            field="--payloads",
+            fix="leave it out",
+        )
+    if log_at is not None and not backend_of(log_at).serves:
+        raise UsageError(
+            f"no daemon can serve on {log_at.text}: the daemon that serves it already owns that log",
+            field="--log",
+            fix="leave it out, or name a log that many processes share",
+        )
 
 
 def _roles(workers: str, roles: str) -> frozenset[str]:
