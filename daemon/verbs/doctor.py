@@ -120,4 +120,8 @@ def _show(findings: list[Diagnosis], settings: Settings) -> None:
         (state(finding.status), finding.check, finding.what + (f"\nfix: {finding.fix}" if finding.fix else ""))
         for finding in findings
     ]
-    console_of(settings).print(table(("", "CHECK", "FOUND"), rows))
+    console = console_of(settings)
+    console.print(table(("", "CHECK", "FOUND"), rows))
+    failed = sum(finding.status == "fail" for finding in findings)
+    warned = sum(finding.status == "warn" for finding in findings)
+    console.print(f"{len(findings)} checks: {failed or 'none'} failed, {warned or 'none'} with a warning")

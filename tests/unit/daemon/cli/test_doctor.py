@@ -35,7 +35,9 @@ def test_a_fit_machine(rftd: Rftd) -> None:
     assert found["daemon"]["status"] == "ok"
     assert said.status == 0
     assert report["ok"] is True
-    assert "is ready" in rftd("doctor").out
+    shown = rftd("doctor").out
+    assert "is ready" in shown
+    assert f"{len(report['checks'])} checks: none failed, " in shown
 
 
 def test_interpreters() -> None:
