@@ -62,7 +62,7 @@ class Terminal:
     rows: int
 
     def run(self, lines: Sequence[Sequence[str]], *, cwd: Path, environ: Mapping[str, str]) -> list[Drawn]:
-        """What each command line of rftd drew. One process runs them all: most of each would be Python's start."""
+        """The drawings of command lines of rftd. One process runs them all: most of each would be Python's start."""
         program = (sys.executable, "-P", "-c", _DRIVER, json.dumps([list(line) for line in lines]))
         parts = self.raw(program, cwd=cwd, environ=environ).split(MARK)
         assert len(parts) == 2 * len(lines) + 1, f"{lines[len(parts) // 2]} ended the process: {parts[-1]}"

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -10,6 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from synthetic.daemon.terminal import Terminal
+from synthetic.daemon.terminal import drawn as drawn_lines
+from synthetic.until import PATIENCE_S
 
 from rftd.daemon.output.quantity import lasting, short, shorts
 from rftd.daemon.output.table import table
@@ -71,3 +78,20 @@ def test_columns_go_before_an_id_is_folded() -> None:
     for width in (80, 36, 31):
         assert drawn(width)[1].startswith("019a0000  ")
         assert max(map(len, drawn(width))) <= width
+
+
+LOGS = """
+from rftd.daemon.output.terminal import fitting_errors
+from rftd.ops.logs import configure, logger
+configure(fit=fitting_errors, as_json=False)
+logger(role="daemon").info("snapshot.used", path="/a/folder" * 30, records=7)
+"""
+
+
+def test_the_log_of_a_daemon_fits_its_terminal_and_is_whole_in_a_file(tmp_path: Path) -> None:
+    program = (sys.executable, "-P", "-c", LOGS)
+    lines = drawn_lines(Terminal(60, 24).raw(program, cwd=tmp_path, environ=dict(os.environ)))
+    assert max(map(cell_len, lines)) <= 60
+    assert "".join(lines).replace(" ", "").count("/a/folder") == 30
+    piped = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert "/a/folder" * 30 in piped.stderr
