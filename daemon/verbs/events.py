@@ -33,11 +33,11 @@ _INDENT: Final = 4
     "-n",
     "--limit",
     type=click.IntRange(1, 1_000_000),
-    help=f"Only so many events: the newest {events.MOST_NEWEST} at most, or the first after --after. "
-    f"Default: the newest {_NEWEST}.",
+    help=f"Number of events: the newest ones ({events.MOST_NEWEST} at most), or the first with --all or --after. "
+    f"Default: {_NEWEST}, or all of those.",
 )
-@click.option("--all", "everything", is_flag=True, help="From the first event on.")
-@click.option("--after", metavar="CURSOR", help="From where an earlier page ended on (its `next`).")
+@click.option("--all", "everything", is_flag=True, help="Begin with the first event.")
+@click.option("--after", metavar="CURSOR", help="Begin where an earlier page ended (its `next`).")
 @click.option("--full", is_flag=True, help="Show long lists whole.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new events; Ctrl-C ends.")
 @shared_options
@@ -52,7 +52,7 @@ def command(
     full: bool,
     follow: bool,
 ) -> None:
-    """Show the newest events of experiment NAME, merged by time; token arrays are shown by their shape."""
+    """Show the newest events of experiment NAME in order of time; token arrays are shown by their shape."""
     from rftd.daemon.client.client import Client
 
     if everything and after:

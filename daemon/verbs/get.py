@@ -43,7 +43,8 @@ _SILENT_STEPS: Final = 5.0
 def command(settings: Settings, name: str) -> None:
     """Show one page about experiment NAME (a name, name@2, an id, or a unique prefix of an id).
 
-    As data it has `resolved` too: the experiment file with every default and argument, as `rftd config show` has it.
+    With --json it has more: `why` (see rftd why), `pace`, and `resolved`, the experiment file with every default and
+    argument, as `rftd config show` prints it.
     """
     from rftd.daemon.client.client import Client
     from rftd.daemon.client.moment import moment_of

@@ -39,7 +39,7 @@ _ASKED_S: Final = 2.0
 def command(ctx: click.Context, name: str) -> None:
     """Follow experiment NAME until it ends; exit 1 if it does not complete. Ctrl-C detaches.
 
-    The page is drawn each second. A daemon that does not answer is waited for, for as long as --timeout says.
+    Redraws the page of `rftd get` every second. If the daemon stops answering, waits for it as long as --timeout says.
     """
     from rftd.daemon.client.client import Client
 
