@@ -16,7 +16,7 @@ _INDENT: Final = 2
 """The blanks by which the rest of a line that was broken stands further in than its beginning."""
 _OBEYED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _WORD: Final = re.compile(r"\s*\S+")
-_SEAM: Final = re.compile(r"[^/,=]*[/,=]*")
+_SEAM: Final = re.compile(r"[/,=](?![/,=])")
 
 
 def say(text: object = "", *, err: bool = False, indent: int | None = None) -> None:
@@ -91,13 +91,14 @@ def _broken(line: str, width: int, indent: int | None) -> Iterator[str]:
 
 def _pieces(line: str, width: int, margin: str) -> Iterator[str]:
     """A line of one word in parts that fit: broken behind a slash, a comma or an equals sign if there is one."""
-    while cells(line) > width:
-        cut = 0
-        for seam in _SEAM.finditer(line):
-            if seam.end() > cut and cells(line[: seam.end()]) <= width:
-                cut = seam.end()
+    while len(line) > width or cells(line) > width:
+        # Of no more than fits, and not of the whole line: a long one would take the square of its length.
+        most = next(
+            count for count in range(min(len(line), width), 0, -1) if count == 1 or cells(line[:count]) <= width
+        )
+        cut = max((seam.end() for seam in _SEAM.finditer(line[:most])), default=0)
         if cut <= len(margin):
-            cut = next(count for count in range(len(line), 0, -1) if cells(line[:count]) <= width)
+            cut = most
         yield line[:cut]
         line = margin + line[cut:]
     yield line
