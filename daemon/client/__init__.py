@@ -4,7 +4,7 @@ address   where the daemon is
 client    `Client`: asks for what `rftd.daemon.views` declares; `follow`: an experiment over restarts of the daemon
 moment    an experiment's page with what it waits for, and its pace
 transcript  an experience as text, and the truth of its row
-feed      its pages, read beside the program that shows them; and when no daemon answers
+page_feed  its pages, read beside the program that shows them; and when no daemon answers
 dry_run   a submission as the daemon judges it, or this machine where none answers
 errors    problem+json back to the errors of `rftd.ops.errors`
 """

@@ -27,7 +27,7 @@ _SUBMISSIONS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TextTurn:
     """A prompt and its answer."""
 
     prompt: str
@@ -40,7 +40,7 @@ class Turn:
 class Transcript:
     """An experience as text."""
 
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[TextTurn, ...] = ()
     """One; of a rollout in several steps one for each. Empty without a tokenizer."""
     truth: str | None = None
     """The right answer in the row of its task; None if there is none, or it cannot be read."""
@@ -67,7 +67,7 @@ def transcript_of(spec: ExperimentSpec | None, shown: ExperienceView) -> Transcr
         return Transcript(notes=("the log keeps no specification of its experiment: ids only, and no truth",))
     stage = spec.stages[number]
     notes = []
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[TextTurn, ...] = ()
     truth = None
     try:
         decoder = stage_decoder(stage)
@@ -93,12 +93,12 @@ def _sequences(shown: ExperienceView) -> Iterator[tuple[Sequence[int], Sequence[
         first += step.tokens
 
 
-def _turn(decoder: Decoder, prompt: Sequence[int], answer: Sequence[int]) -> Turn:
+def _turn(decoder: Decoder, prompt: Sequence[int], answer: Sequence[int]) -> TextTurn:
     whole = decoder.decode(answer, special=True)
     said = decoder.decode(answer)
     # The mark that ends an answer is none of it; marks between the turns of a conversation are.
     bare = decoder.decode(prompt)
-    return Turn(decoder.decode(prompt, special=True), bare, said if whole.startswith(said) else whole)
+    return TextTurn(decoder.decode(prompt, special=True), bare, said if whole.startswith(said) else whole)
 
 
 def _truth(stage: StageSpec, shown: ExperienceView) -> str | None:

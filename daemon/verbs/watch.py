@@ -23,7 +23,7 @@ from rftd.ops.errors import UnreachableError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from rftd.daemon.client.client import Client
-    from rftd.daemon.client.feed import Feed
+    from rftd.daemon.client.page_feed import PageFeed
 
 REDRAW_S: Final = 1.0
 """The page is drawn anew this often although nothing happened: its ages and the time left go on."""
@@ -51,11 +51,11 @@ def follow_to_end(
     client: Client, name: str, settings: Settings, *, after: str | None = None, handle: str | None = None
 ) -> int:
     """Shows the experiment until it ended; the exit status that its end means."""
-    from rftd.daemon.client.feed import Feed
+    from rftd.daemon.client.page_feed import PageFeed
 
     last: ExperimentPage | None = None
     try:
-        with Feed(client, name, after=after, patience_s=settings.timeout_s) as feed:
+        with PageFeed(client, name, after=after, patience_s=settings.timeout_s) as feed:
             for page in _shown(client, feed, settings):
                 last = page
     except KeyboardInterrupt:
@@ -69,13 +69,13 @@ def follow_to_end(
     return 0 if summary.state == "completed" else 1
 
 
-def _shown(client: Client, feed: Feed, settings: Settings) -> Iterator[ExperimentPage]:
+def _shown(client: Client, feed: PageFeed, settings: Settings) -> Iterator[ExperimentPage]:
     """Each page once it is on the screen: as JSON lines, as a live page, or as a line where no terminal is."""
     console = console_of(settings)
     if console.is_terminal and not settings.machine_readable:
         yield from _live(client, feed, settings)
         return
-    from rftd.daemon.client.feed import Away
+    from rftd.daemon.client.page_feed import Away
 
     away = False
     for news in feed.each(REDRAW_S):
@@ -92,12 +92,12 @@ def _shown(client: Client, feed: Feed, settings: Settings) -> Iterator[Experimen
             yield news.value
 
 
-def _live(client: Client, feed: Feed, settings: Settings) -> Iterator[ExperimentPage]:
+def _live(client: Client, feed: PageFeed, settings: Settings) -> Iterator[ExperimentPage]:
     """Draws the page at each news, and each second without any."""
     from rich.live import Live
 
     from rftd.daemon.client.client import Client
-    from rftd.daemon.client.feed import Away
+    from rftd.daemon.client.page_feed import Away
 
     clock = SystemClock()
     moment: Moment | None = None

@@ -157,8 +157,8 @@ class EventPager:
         return head if wanted else None
 
 
-class _Wanted(NamedTuple):
-    """A wanted record."""
+class _EventPlace(NamedTuple):
+    """The place of a wanted record."""
 
     time_ns: int
     offset: int
@@ -171,7 +171,7 @@ class _Tail:
         self.partition = partition
         self.before = head
         """The records from here on were looked at."""
-        self.wanted: list[_Wanted] = []
+        self.wanted: list[_EventPlace] = []
         """Those of them that are wanted and not taken yet, the newest last."""
         self._log = log
         self._mine = mine
@@ -190,7 +190,7 @@ class _Tail:
                 # What the log no longer holds is passed over: the next one that it holds may lie behind the block.
                 within = [record for record in read if record.offset < end]
                 heads = [(self._mine(record), record.offset) for record in within]
-                self.wanted += [_Wanted(head.time_ns, offset) for head, offset in heads if head is not None]
+                self.wanted += [_EventPlace(head.time_ns, offset) for head, offset in heads if head is not None]
                 if len(within) < len(read) or not read:
                     break
                 at = read[-1].offset + 1

@@ -136,7 +136,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _ExperienceId(msgspec.Struct, frozen=True):
     id: str
 
 
@@ -158,11 +158,13 @@ async def find_experience(connection: AsyncConnection, experiment: UUID, wanted:
     """
     prefix = wanted.replace("-", "").lower()
     if not _PREFIX.fullmatch(prefix):
-        raise UsageError(f"{wanted[:80]!r} is no id", field="ID", fix="give 8 or more digits; see rftd experiences ls")
+        raise UsageError(
+            f"{wanted[:80]!r} is no id", field="experience", fix="give 8 or more digits; see rftd experiences ls"
+        )
     # A range of the key, which the index finds; a pattern over its text would read the whole table.
     rows = await fetch(
         connection,
-        _Found,
+        _ExperienceId,
         f"""SELECT DISTINCT id FROM experiences
         WHERE id BETWEEN :low AND :high AND experiment = :experiment LIMIT {_CANDIDATES}""",
         low=bytes.fromhex(prefix.ljust(32, "0")),
@@ -173,5 +175,7 @@ async def find_experience(connection: AsyncConnection, experiment: UUID, wanted:
     if not found:
         raise NotFoundError(f"no experience {wanted}", fix="see rftd experiences ls")
     if len(found) > 1:
-        raise UsageError(f"{wanted!r} names {len(found)} experiences", field="ID", fix="use one of " + ", ".join(found))
+        raise UsageError(
+            f"{wanted!r} names {len(found)} experiences", field="experience", fix="use one of " + ", ".join(found)
+        )
     return UUID(found[0])

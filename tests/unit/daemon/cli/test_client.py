@@ -18,7 +18,7 @@ from rftd.daemon.client import client as client_module
 from rftd.daemon.client.address import DEFAULT_URL, find_daemon, trusted_by
 from rftd.daemon.client.client import Client, follow
 from rftd.daemon.client.errors import SeveralErrors, error_of, kind_of, known_errors
-from rftd.daemon.client.feed import Away, Feed
+from rftd.daemon.client.page_feed import Away, PageFeed
 from rftd.daemon.settings import Settings
 from rftd.daemon.views import experiments
 from rftd.ops.errors import (
@@ -294,7 +294,7 @@ def test_who_follows_is_told_that_no_daemon_answers(stranger: Stranger, page: by
     ]
     with (
         Client(Settings(server=stranger.url), {}) as client,
-        Feed(client, "small", after=None, patience_s=1e6) as feed,
+        PageFeed(client, "small", after=None, patience_s=1e6) as feed,
     ):
         news = [each for each in feed.each(PATIENCE_S) if each is not None]
     assert ["away" if isinstance(each, Away) else each.value.experiment.summary.state for each in news] == [

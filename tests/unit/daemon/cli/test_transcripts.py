@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from synthetic.log.synthetic_run import spec_of
 
-from rftd.daemon.client.transcript import Turn, transcript_of
+from rftd.daemon.client.transcript import TextTurn, transcript_of
 from rftd.daemon.views.experiences import ExperienceView, StepView
 from rftd.storage.queries.experiences import ExperienceRow, TaskRow
 from rftd.streams.spec import ExperimentSpec, FormatSpec, TasksetSpec, TrainerSpec
@@ -66,7 +66,7 @@ def spec(tmp_path: Path) -> ExperimentSpec:
 
 def test_prompt_answer_and_truth(spec: ExperimentSpec) -> None:
     told = transcript_of(spec, shown())
-    assert told.turns == (Turn("2+3=", "2+3=", "5\x1b"),)
+    assert told.turns == (TextTurn("2+3=", "2+3=", "5\x1b"),)
     assert told.truth == "5"
     assert told.notes == ()
     assert transcript_of(spec, shown(row=0)).truth == "2"
@@ -111,7 +111,7 @@ def test_a_tokenizer_file_is_read_and_a_damaged_one_named(spec: ExperimentSpec, 
     model = msgspec.structs.replace(rft.model, path=str(tmp_path))
     rft = msgspec.structs.replace(rft, model=model, trainer=TrainerSpec(engine="torch"))
     real = msgspec.structs.replace(spec, stages=(sft, rft))
-    assert transcript_of(real, shown()).turns == (Turn("2+3=", "2+3=", "5\x1b"),), "the mark of the end is left out"
+    assert transcript_of(real, shown()).turns == (TextTurn("2+3=", "2+3=", "5\x1b"),), "the mark of the end is left out"
     (tmp_path / "tokenizer.json").write_text("{")
     assert "tokenizer.json cannot be read" in transcript_of(real, shown()).notes[0]
 

@@ -1,4 +1,4 @@
-"""`Feed`: an experiment's pages, read on a thread of their own, so that whoever shows them can do so on time."""
+"""`PageFeed`: an experiment's pages, read on a thread of their own, so that whoever shows them can do so on time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Ended:
 News = Answer[ExperimentPage] | Away
 
 
-class Feed:
+class PageFeed:
     """The news of one experiment until it has ended. A context manager: it ends the thread."""
 
     def __init__(self, client: Client, name: str, *, after: str | None, patience_s: float) -> None:
