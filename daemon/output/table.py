@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Literal
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -31,6 +31,7 @@ LEAST: Final = 20
 LABEL: Final = 14
 """The width of a page's labels."""
 _WIDTH_WITHOUT_TERMINAL: Final = 160
+_ENDLESS: Final = 1 << 20
 
 
 def console_of(settings: Settings, *, stderr: bool = False) -> Console:
@@ -90,12 +91,18 @@ class Page:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         # Not a table: one pads each line to the width of its widest.
+        width = max(LEAST, options.max_width - LABEL) if console.is_terminal else _ENDLESS
         for label, text in self._lines:
             shown = label
-            for line in text.wrap(console, max(LEAST, options.max_width - LABEL), overflow="fold"):
+            for line in text.wrap(console, width, overflow="fold"):
                 line.rstrip()
-                yield Text.assemble((f"{shown:<{LABEL}}", "dim"), line)
+                yield Text.assemble((f"{shown:<{LABEL}}", "dim"), line, no_wrap=True, overflow="ignore")
                 shown = ""
+
+
+def show(console: Console, shown: RenderableType) -> None:
+    """Prints what holds a page: in whole lines where no terminal is."""
+    console.print(shown, crop=console.is_terminal)
 
 
 def _lines_of(rows: Sequence[Sequence[Text]], number: int) -> list[str]:

@@ -12,7 +12,7 @@ from rich.text import Text
 from rftd.daemon.client.moment import Moment, Pace
 from rftd.daemon.output.data import emit
 from rftd.daemon.output.quantity import age, lasting, number, short, size, sparkline
-from rftd.daemon.output.table import STATE_STYLES, Page, console_of, state, table
+from rftd.daemon.output.table import STATE_STYLES, Page, console_of, show, state, table
 from rftd.daemon.output.terminal import plain
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
@@ -57,7 +57,7 @@ def command(settings: Settings, name: str) -> None:
             more = {"resolved": resolved(client, answer.value.experiment.summary.id), **_more(moment, clock)}
             emit({**answer.plain(), **more}, settings)
             return
-    console_of(settings).print(render(moment, clock))
+    show(console_of(settings), render(moment, clock))
 
 
 def _more(moment: Moment, clock: Clock) -> dict[str, Any]:
@@ -131,10 +131,10 @@ def _why(moment: Moment) -> Iterator[Line]:
     told = [wait for wait in waits if wait.level is Level.STUCK or wait.role != "controller"]
     told = [wait for wait in told if wait.role not in known]
     worst = next(iter(told), None)
-    if worst is not None and worst.level <= Level.WAITS:
-        yield "why", Text(plain(sentence_of(worst)), style="bold red" if worst.level is Level.STUCK else "yellow")
-    elif moment.page.waiting:
+    if moment.page.waiting:
         yield "waiting", Text(plain(moment.page.waiting), style="yellow")
+    elif worst is not None and worst.level <= Level.WAITS:
+        yield "why", Text(plain(sentence_of(worst)), style="bold red" if worst.level is Level.STUCK else "yellow")
 
 
 def _progress(moment: Moment, clock: Clock) -> Iterator[Line]:

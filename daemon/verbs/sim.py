@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rftd.daemon.output.data import emitted
-from rftd.daemon.output.table import Page, console_of, table
+from rftd.daemon.output.table import Page, console_of, show, table
 from rftd.daemon.settings import Duration, Settings, shared_options
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def async_command(
 
         draw(report, Path(plot))
     if not emitted(msgspec.to_builtins(report, str_keys=True), settings):
-        console_of(settings).print(_render(report))
+        show(console_of(settings), _render(report))
 
 
 def _stage(file: str | None, overrides: tuple[str, ...]) -> StageSpec | None:
