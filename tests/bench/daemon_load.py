@@ -29,14 +29,14 @@ BAR_MIB: Final = 200.0
 PACED: Final = (
     "stages=[]",
     "buffer.total_steps=100000",
-    "buffer.batch_size=25",
+    "buffer.batch_size=23",
     "explorer.eval_interval=60",
     "explorer.runner_per_model=100",
     "explorer.rollout_model.extra_engine_args.latency_s=0.5",
     "trainer.save_interval=60",
     "trainer.engine_args.step_s=0.95",
 )
-"""25 tasks of four rollouts in each batch, and one batch a second."""
+"""23 tasks of four rollouts in each batch, and one batch a second; some rollouts are made that no batch takes."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

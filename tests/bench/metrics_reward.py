@@ -27,8 +27,9 @@ RUN: Final = (
     "stages=[]",
     "buffer.total_steps=100000",
     "explorer.eval_interval=1000",
-    "trainer.engine_args.step_s=0.4",
+    "trainer.engine_args.step_s=1.0",
 )
+"""Fewer steps than the page has points: it shows 200 of a longer curve."""
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +53,8 @@ def held_against(prometheus: Prometheus, scene: Scene, name: str, kills: int) ->
     page = scene.page(name)
     assert page is not None
     curve = {point.step: point.reward_mean for point in page.reward_curve}
+    if missing := {int(step) for step in steps.values()} - curve.keys() - {0}:
+        raise SystemExit(f"the page's curve has no point of steps {sorted(missing)}: measure for a shorter time")
     pairs = [(means[at], curve[int(steps[at])]) for at in means.keys() & steps.keys()]
     if len(pairs) != len(means):
         raise SystemExit(f"{len(means) - len(pairs)} samples of the mean without a step beside them")
