@@ -260,7 +260,7 @@ async def test_the_mark_of_an_update_in_flight_is_the_first_token_of_the_new_wei
             # One token later it would be seen.
             moved = later(generation.spans, 1 + number % (len(generation.spans) - 1))
             assert policies.error(request, generation, moved) > 10 * CLOSE
-    assert marks >= 20, "on a busy machine most tokens are drawn before weights are open"
+    assert marks >= 5 * count
     bench.note(f"marks between versions in {len(requests)} requests, {method}", marks)
 
 
