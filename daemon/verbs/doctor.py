@@ -111,8 +111,8 @@ def _show(findings: list[Diagnosis], settings: Settings) -> None:
     if settings.machine_readable:
         from dataclasses import asdict
 
-        failed = any(finding.status == "fail" for finding in findings)
-        emit({"ok": not failed, "checks": [asdict(finding) for finding in findings]}, settings)
+        fit = all(finding.status != "fail" for finding in findings)
+        emit({"ok": fit, "checks": [asdict(finding) for finding in findings]}, settings)
         return
     from rftd.daemon.output.table import console_of, state, table
 

@@ -20,6 +20,7 @@ from rftd.daemon.registry import Known
 from rftd.ops.errors import CodecError
 from rftd.streams.effective import effective, of_experiment
 from rftd.streams.envelope import Record
+from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.weights import WeightsPublished
@@ -43,6 +44,8 @@ ADDED = {
     (EvalScored, "auxiliary"),
     (Spine, "signal"),
     (Known, "requests"),
+    (WeightsPublished, "duration_s"),
+    (CheckpointCommitted, "duration_s"),
 }
 """Fields of events and folds that came later, with a default by which snapshots without them are read alike."""
 GOLDEN = Path(__file__).parents[2] / "golden" / "folds"
