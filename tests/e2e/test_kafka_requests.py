@@ -62,6 +62,7 @@ def produce(scene: Scene, sent: Sequence[Sent]) -> None:
 def test_a_producer_submits_pauses_resumes_and_cancels(kafka_scene: Scene) -> None:
     scene = kafka_scene
     file = EXPERIMENT.replace("./", f"{scene.folder}/").replace("total_steps: 60", "total_steps: 600")
+    file = file.replace("model_path: fake", f"model_path: {scene.folder}/fake")
     submission = asked("submit", "1", datacontenttype="application/yaml", data=file)
     garbage: list[Sent] = [(b"\x00\xff garbage", ()), (None, ()), (b"x" * 1_500_000, ())]
     refused = [

@@ -31,7 +31,7 @@ from rftd.ops.errors import RftdError, UnreachableError
 from rftd.ops.ids import SystemIds
 from rftd.storage.queries.experiments import ExperimentSummary
 from rftd.streams.backends.backend import LogUrl
-from rftd.streams.codec import decode
+from rftd.streams.deadletters import understood
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import VerifyReport
 
@@ -235,10 +235,8 @@ class Scene:
                     offset = 0
                     while offset < head.next_offset and (records := await log.read(partition, offset)):
                         offset = records[-1].offset + 1
-                        decoded = [decode(record) for record in records]
-                        found += [
-                            (each.head.experiment, each.event) for each in decoded if isinstance(each.event, kind)
-                        ]
+                        ours = [each for record in records if (each := understood(record)) is not None]
+                        found += [(each.head.experiment, each.event) for each in ours if isinstance(each.event, kind)]
             return found
 
         return asyncio.run(read())
