@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -23,7 +24,7 @@ _TAKEN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "swanlab": _SWANLAB,
     }
 )
-"""The arguments of the monitors: of the guide's as it says, of swanlab those that Trinity-RFT hands on."""
+"""The arguments of the monitors: of the guide's as it says, of swanlab those of its own that Trinity-RFT names."""
 _OTHERS: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = MappingProxyType(
     {
         "tags": ("a list of texts", (list, tuple)),
@@ -51,6 +52,8 @@ def check_monitor(given: Monitor) -> tuple[list[Issue], list[str]]:
             _check_value(name, value, given.monitor_type, notes)
         elif of := [monitor for monitor, names in _TAKEN.items() if name in names]:
             notes.warn(f"{show((*_ARGS, name))} has no effect: it is for {of[0]}, not for {given.monitor_type}")
+        elif taken is _SWANLAB and not difflib.get_close_matches(name, taken, 1):
+            notes.warn(f"{show((*_ARGS, name))} is not checked: it would be handed to swanlab as it is")
         else:
             known = taken or [each for names in _TAKEN.values() for each in names]
             what = f"is no argument of {given.monitor_type}"

@@ -59,5 +59,7 @@ def test_what_no_monitor_takes_is_refused(errors: Errors, monitor: str, words: s
 def test_what_cannot_act_is_named_with_the_reason(load: Load) -> None:
     (left_over,) = said(load(overrides=["monitor={monitor_args: {base_url: 'http://h'}}"]))
     assert left_over == "monitor.monitor_args.base_url has no effect: it is for wandb, not for tensorboard"
+    (handed_on,) = said(load(overrides=["monitor={monitor_type: swanlab, monitor_args: {public: true}}"]))
+    assert handed_on == "monitor.monitor_args.public is not checked: it would be handed to swanlab as it is"
     (of_another,) = said(load(overrides=["monitor={monitor_type: wandb, monitor_args: {workspace: w}}"]))
     assert of_another == "monitor.monitor_args.workspace has no effect: it is for swanlab, not for wandb"
