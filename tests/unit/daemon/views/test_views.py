@@ -38,6 +38,7 @@ ASKED: dict[Any, dict[str, object]] = {
     history.steps: {"name": "small"},
     history.lineage: {"id": "small/weights/4"},
     logs.logs: {"name": "small"},
+    logs.daemon_logs: {},
     version.version: {},
     experiments.why: {"name": "small"},
 }
