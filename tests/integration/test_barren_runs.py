@@ -17,6 +17,7 @@ from rich.console import Console
 from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.daemon.third_party import install
 
+from rftd.daemon.client.moment import Moment
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_scrape import Scrape
 from rftd.daemon.supervisor.supervisor import Supervisor
@@ -114,7 +115,7 @@ class Shown:
         async with self._engine.connect() as connection:
             page = await page_of(connection, experiment, RewardCurves())
         text = io.StringIO()
-        Console(file=text, width=1000).print(render(page, self._clock))
+        Console(file=text, width=1000).print(render(Moment(page), self._clock))
         return text.getvalue()
 
     async def metrics(self) -> str:

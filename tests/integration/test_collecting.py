@@ -77,7 +77,8 @@ async def test_a_daemon_goes_on_with_tidying_that_was_cut_off(desk: ForkDesk) ->
         experiment = await desk.submit(supervisor)
         await until(lambda: not supervisor.runs)
     job = Path((await desk.state(experiment)).spine.spec.job_dir)
-    rest = tuple(name for name in STRAYS if ".tmp" not in name)
+    # What an end leaves nothing of, half-written files and published weights, says that tidying was cut off.
+    rest = tuple(name for name in STRAYS if ".tmp" not in name and not name.startswith("weights/"))
     newest = latest(job / "warmup")
     await asyncio.to_thread(strew, job, *rest)
     mark_latest(job / "warmup", 99)

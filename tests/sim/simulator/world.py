@@ -249,7 +249,7 @@ class World:
             event = state.weights.published.get(key)
             if event is None or event.path != weights.path or Path(event.path) in self.chaos.damaged:
                 continue
-            if state.weights.counts(*key, state.spine):
+            if _is_owed(state, key):
                 self.failures.append(f"readable: {weights.path} is announced, and an explorer could not load it")
 
     def _replaced(self, path: str) -> None:
@@ -265,7 +265,7 @@ class World:
         self.observe()
         for state in (self.state, self.fork_state):
             for key in state.weights.standing:
-                if state.weights.published[key].path == path and state.weights.counts(*key, state.spine):
+                if state.weights.published[key].path == path and _is_owed(state, key):
                     self.failures.append(f"readable: {path} is announced, and was taken away")
 
     def _live(self, worker: UUID) -> WorkerStarted | None:
@@ -276,6 +276,11 @@ class World:
         if isinstance(event, WorkerLost) and (started := self._live(event.worker)) is not None:
             what = lost_in_vain(self, started, event.reason)
             self.failures += [f"lost in vain: {what}"] if what else []
+
+
+def _is_owed(state: RunState, key: tuple[int, int]) -> bool:
+    """True of weights that explorers may ask for: with the end of an experiment all that it published may go."""
+    return state.weights.counts(*key, state.spine) and not state.spine.ended
 
 
 TOLD = frozenset(

@@ -30,8 +30,10 @@ MARKING = ("checkpoint.after_rename", "checkpoint.between_markers", "workplace.b
 
 
 def readable(world: World) -> Iterator[str]:
-    """Weights that are announced and not retired can be read, to the last tensor."""
+    """Weights that are announced and not retired can be read, to the last tensor, until their experiment has ended."""
     for state in (world.state, world.fork_state):
+        if state.spine.ended:
+            continue
         for key in state.weights.standing:
             event = state.weights.published[key]
             if not state.weights.counts(*key, state.spine) or Path(event.path) in world.chaos.damaged:
