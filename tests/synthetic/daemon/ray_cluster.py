@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -56,6 +57,14 @@ class RayNodes:
     def newest_raylet(self) -> int:
         """The process of the newest node."""
         return int(self._nodes[-1].all_processes["raylet"][0].process.pid)
+
+    def lose_node_of(self, process: psutil.Process) -> None:
+        """Kills the raylet of the node on which a process runs, and tidies up what is left of it."""
+        above = {each.pid for each in process.parents()}
+        lost = next(each for each in self._nodes if each.all_processes["raylet"][0].process.pid in above)
+        os.kill(lost.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+        self._nodes.remove(lost)
+        self._cluster.remove_node(lost, allow_graceful=False)
 
     def forget_newest(self) -> None:
         """Tidies up what is left of a node whose raylet was killed."""
