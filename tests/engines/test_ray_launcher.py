@@ -83,6 +83,19 @@ def test_what_has_no_room_waits_and_says_for_what(scene: Scene, nodes: RayNodes)
     poll(lambda: not nodes.left(), 60.0, told=nodes.left)
 
 
+def test_workers_whose_daemon_is_gone_for_good_leave_and_give_back_what_they_held(
+    tmp_path: Path, nodes: RayNodes
+) -> None:
+    scene = Scene(tmp_path, "--workers", "ray", "--ray-address", nodes.address)
+    with scene.host:
+        name = scene.submit(EXPERIMENT, "buffer.total_steps=4000")
+        scene.until_step(name, 8, 180.0)
+        assert len(nodes.left()) == 4, "two actors, each with a group"
+        os.kill(scene.host.pid, signal.SIGKILL)
+        # Nobody starts it again: they miss the log for a while, then wait for somebody who asks how they ended.
+        poll(lambda: not nodes.left(), 180.0, told=nodes.left)
+
+
 def last_rank() -> psutil.Process:
     """The process of the last of a trainer's four ranks."""
     every = psutil.process_iter(["cmdline"])

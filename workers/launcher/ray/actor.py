@@ -112,9 +112,11 @@ class WorkerActor:
         threading.Event().wait(ASKED_S)
         # Its daemon is gone. Its placement group is detached from every job, so nobody else would give back what it
         # holds; this ends the actor, too.
-        from ray.util import placement_group
+        from ray.util import get_current_placement_group, remove_placement_group
 
-        if (group := placement_group.get_current_placement_group()) is not None:
-            placement_group.remove_placement_group(group)
-        threading.Event().wait(ASKED_S)
-        os._exit(ended.code)
+        try:
+            if (group := get_current_placement_group()) is not None:
+                remove_placement_group(group)
+            threading.Event().wait(ASKED_S)
+        finally:
+            os._exit(ended.code)
