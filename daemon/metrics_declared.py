@@ -44,7 +44,7 @@ class Declared:
 
 
 def declared_by(id: UUID, spec: ExperimentSpec) -> Declared:
-    """What the specification of experiment `id` declares."""
+    """The metrics' own part of the specification of experiment `id`."""
     # Without a stage, which no program of ours writes, it wants no workers.
     orders = worker_orders(id, spec, 0) if spec.stages else ()
     return Declared(tuple(map(_stage, spec.stages)), {order.role: order.devices for order in orders})

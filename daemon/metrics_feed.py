@@ -104,7 +104,7 @@ class MetricsFeed:
         self._named = Counting[str]()
         """The number of experiments that have had each name."""
         self.declared: dict[UUID, Declared] = {}
-        """What each experiment declares that it knows."""
+        """The declared part of each experiment that it knows."""
         self._methods: dict[UUID, str] = {}
         self._ended_ns: dict[UUID, int] = {}
         self._rollouts: dict[tuple[bytes, int], _RolloutCounts] = {}

@@ -38,7 +38,7 @@ _AWAY: Final = (RftdError, DBAPIError, OSError, TimeoutError)
 
 
 _Tables: TypeAlias = tuple[list[Figures], list[Held], float | None]
-"""What experiments have, what their workers hold, and how long the tables took to be filled."""
+"""The figures of experiments, the resources that their workers hold, and the time in which the tables were filled."""
 
 
 class Projected(Protocol):

@@ -130,7 +130,7 @@ def _without_secrets(url: str) -> str:
 
 
 _Work: TypeAlias = "dict[str, Callable[[], Awaitable[None]]]"
-"""What a daemon does all the time, by the names that its troubles have."""
+"""The tasks of a daemon, by the names that its troubles have."""
 
 
 @asynccontextmanager

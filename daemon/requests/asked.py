@@ -30,7 +30,7 @@ class RequestedCommand:
     route: CommandRoute[Any, Any]
     body: Body[Any]
     parameters: Mapping[str, str]
-    """Those that the route's path names."""
+    """The values of the names in the route's path."""
 
 
 def asked_by(event: CloudEvent) -> RequestedCommand:

@@ -172,7 +172,7 @@ class _Tail:
         self.before = head
         """The records from here on were looked at."""
         self.wanted: list[_EventPlace] = []
-        """Those of them that are wanted and not taken yet, the newest last."""
+        """The wanted records that were not taken yet, the newest last."""
         self._log = log
         self._mine = mine
 

@@ -36,7 +36,7 @@ def what_of(wait: Wait) -> str:
 
 
 def next_of(wait: Wait) -> str:
-    """Whose move comes next, and what would end the wait; empty where nobody has to do anything."""
+    """The side whose move comes next, and the end of the wait; empty where nobody has to do anything."""
     return f"{wait.on_whom}: {wait.unblock}" if wait.on_whom and wait.unblock else wait.on_whom or wait.unblock
 
 

@@ -249,7 +249,7 @@ class Explorer(Section):
     eval_on_startup: bool = True
     """Evaluate the base model as well."""
     bench_on_latest_checkpoint: bool = acts_later(False, why="the daemon chooses the checkpoints that are measured")
-    """With mode bench, of an experiment in the folder: True measures its newest checkpoint alone, False each one."""
+    """True: mode bench measures the newest checkpoint of an experiment in the folder alone; False: each one."""
     proxy_port: Natural = 8010
     """The port that clients find with `mode: serve`; 0 takes any that is free."""
     listen_address: Annotated[str, Upstream("Trinity-RFT's is `0.0.0.0`, every interface.")] = "127.0.0.1"

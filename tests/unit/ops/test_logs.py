@@ -54,9 +54,9 @@ def test_a_file_has_every_line_as_json_in_one_order_and_without_secrets(tmp_path
     configure(as_json=False, file=LogFile(path))
     forged = 'x\n{"time": "2026-01-01T00:00:00Z", "level": "error", "event": "forged"}\u2028\x1b[31m'
     logger(role="daemon").info("asked", step=1, name="n", api_key="sk-12345678", text=forged)
-    logging.getLogger("some.library").warning("header %s", "Authorization: Bearer abcdefgh12345678")
-    logging.getLogger("some.library").warning("%d %d", 1)
-    logging.getLogger("some.library").info("nobody asked")
+    logging.getLogger("some.package").warning("header %s", "Authorization: Bearer abcdefgh12345678")
+    logging.getLogger("some.package").warning("%d %d", 1)
+    logging.getLogger("some.package").info("nobody asked")
     try:
         raise ValueError("password=hunter22")
     except ValueError:
@@ -64,7 +64,7 @@ def test_a_file_has_every_line_as_json_in_one_order_and_without_secrets(tmp_path
     first, second, third, fourth = lines_of(path)
     assert list(first) == ["time", "level", "event", "role", "name", "step", "api_key", "text"]
     assert (first["api_key"], first["text"]) == ("***", forged)
-    assert (second["level"], second["library"]) == ("warning", "some.library")
+    assert (second["level"], second["library"]) == ("warning", "some.package")
     assert third["event"] == "%d %d"
     assert "ValueError" in str(fourth["exception"])
     assert not [secret for secret in ("abcdefgh", "hunter22", "sk-1") if secret in path.read_text()]
