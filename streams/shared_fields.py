@@ -55,7 +55,7 @@ GROUPS: Final = (
     SharedGroup(keys=(("buffer", "train_batch_size"),), fields=(("train_batch_size",),), of_tasks=True),
     SharedGroup(keys=(("explorer", "rollout_model", "dtype"),), fields=(("rollout", "dtype"),)),
 )
-"""What explorers, planner and trainer go by alike."""
+"""The fields that explorers, planner and trainer go by alike."""
 _KEYS: Final = tuple(key for group in GROUPS for key in group.keys)
 
 

@@ -153,7 +153,7 @@ def restore(archive: ArchiveReader, folders: Folders, roots: Sequence[Path]) -> 
     written = 0
     touched = set()
     tensors: dict[str, Path] = {}
-    """What was written of checkpoints, by sha256: what they share is one file again."""
+    """The files of checkpoints that were written, by sha256: those that several share are one file again."""
     for part in archive.manifest.files:
         path = Path(folders.path(part.folder)) / part.path
         touched.add((part.kind, path.parents[len(PurePosixPath(part.path).parts) - 1]))

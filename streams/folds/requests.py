@@ -30,7 +30,7 @@ class Requests(msgspec.Struct):
     """The requests that are open, in the order in which they were read."""
 
     open: dict[str, OpenRequest] = {}
-    """By their places, `stream/partition@offset`."""
+    """The open requests by their places, `stream/partition@offset`."""
     answered: dict[UUID, OpenRequest] = {}
     """The request that each key was used for."""
     early: set[str] = set()

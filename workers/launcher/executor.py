@@ -117,7 +117,7 @@ class OpeningExecutor(Protocol):
     """A launcher that finds workers which an earlier daemon ordered and which have not joined: they open an engine."""
 
     def opening(self, orders: Sequence[WorkerOrder]) -> list[WorkerOrder]:
-        """Those of the orders in whose place one worker is, joined or not, each with that worker's id. Blocks."""
+        """The orders in whose place one worker is, joined or not, each with that worker's id. Blocks."""
         ...
 
     def adopt_opening(self, order: WorkerOrder) -> Handle | None:

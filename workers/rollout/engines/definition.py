@@ -68,7 +68,7 @@ class EnginePlan(Generic[A]):
 
 
 class EngineMemory(NamedTuple):
-    """What one engine takes of one device, at least."""
+    """The least memory that one engine takes of one device."""
 
     device: Device
     needs: tuple[Need, ...]
@@ -105,4 +105,4 @@ class RolloutEngineDefinition(Generic[A]):
     They may read files, and import nothing heavy: the daemon runs them, on a thread. What they cannot know passes.
     """
     memory: Callable[[EnginePlan[A]], EngineMemory | None] = _unknown
-    """What the engine takes of a device, or None if that is not known: engines that share a device are summed."""
+    """The memory that the engine takes of a device, if known. Engines that share a device are summed."""

@@ -78,7 +78,7 @@ def checks_of(stage: StageSpec, host: Host, *, deterministic: bool = False) -> I
 
 
 def memory_of(stage: StageSpec, host: Host, *, deterministic: bool = False, slots: int = 0) -> EngineMemory | None:
-    """What the stage's engine takes of a device, for `slots` requests (0: as many as rollouts); None: nobody knows."""
+    """The memory that the stage's engine takes of a device for `slots` requests (0: as many as rollouts), if known."""
     found = _planned(stage, host, deterministic, slots or stage.rollout.concurrency)
     if found is None:
         return None
