@@ -34,7 +34,7 @@ class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     """The receiver's full address."""
     ratio: float = RATIO
-    """The sampled share of traces that begin here; errors, weights, checkpoints, evaluations and steps are always traced."""
+    """The sampled share of traces that begin here; errors, weights, checkpoints, evaluations and steps always are."""
 
 
 def trace_options(url: str | None, ratio: float) -> TraceOptions | None:
