@@ -13,6 +13,7 @@ from rftd.daemon.metrics_declared import Declared, DeclaredStage
 from rftd.ops.metrics import Metrics, label_of, shortened
 from rftd.storage.queries.standing import Figures, Held, LastStep, PlaceCount, Standing
 from rftd.streams.events.step import SHARES
+from rftd.streams.folds.signal import SOLVED
 from rftd.streams.folds.spine import Status
 
 QUANTILES: Final = (0.1, 0.5, 0.9)
@@ -113,7 +114,9 @@ def _show(metrics: Metrics, figures: Figures, now_ns: int) -> None:
     for gauge, labels, value in told:
         if value is not None:
             gauge.labels(name, *labels).set(value)
-    if standing.signal_cause:
+    if standing.signal_cause == SOLVED:
+        metrics.signal_solved.labels(name).set(1)
+    elif standing.signal_cause:
         metrics.signal_lost.labels(name, standing.signal_cause).set(1)
     if figures.rewards:
         metrics.reward_mean.labels(name).set(sum(figures.rewards) / len(figures.rewards))

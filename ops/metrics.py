@@ -216,6 +216,9 @@ class Metrics:
         self.signal_lost = self._state(
             "rftd_signal_lost", "1 for the cause for which nothing is learnt; no series while something is", "cause"
         )
+        self.signal_solved = self._state(
+            "rftd_signal_solved", "1 if every group of the newest batch is answered right; no series while one is not"
+        )
         self.signal_share = self._state(
             "rftd_signal_ratio",
             "Share of the batch that was trained last (equal_groups; rollouts: prompts_cut answers_cut answers_empty)",

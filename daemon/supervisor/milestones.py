@@ -13,6 +13,7 @@ from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
 from rftd.streams.events.signal import SignalLost
 from rftd.streams.events.step import EvalCompleted
+from rftd.streams.folds.signal import SOLVED
 
 _FIELDS: Final[dict[type[Event], tuple[str, tuple[str, ...]]]] = {
     life.ExperimentStarted: ("experiment.started", ()),
@@ -39,4 +40,8 @@ def tell(log: Logger, experiment: UUID, events: Iterable[Event]) -> None:
         name, fields = milestone
         told = msgspec.structs.asdict(event)
         line = log.warning if type(event) in _SERIOUS else log.info
+        if isinstance(event, SignalLost) and event.cause == SOLVED:
+            # The event is one for every cause; whoever reads the log must not take an end for a fault.
+            name = "signal.solved"
+            line = log.info
         line(name, experiment=str(experiment), **{field: told[field] for field in fields})

@@ -286,10 +286,11 @@ def _worthless(row: EvalRow) -> str:
 
 
 def _signal(signal: SignalRow, clock: Clock) -> Iterator[Line]:
-    """The loss of the signal, if it is lost, and the figures of the newest step."""
-    if lost := lost_of(signal):
+    """Whether it is lost, or the task solved, and the figures of the newest step."""
+    label, _, told = signal_words(signal).partition(" ")
+    if told:
         ago = f" ({age(signal.since_ns, clock)})" if signal.since_ns is not None else ""
-        yield "signal", Text(plain(f"{lost}{ago}"), style="yellow")
+        yield label, Text(plain(f"{told}{ago}"), style="yellow" if label == "signal" else "green")
     shares = (
         (signal.equal_groups, "of groups with equal rewards"),
         (signal.prompts_cut, "of prompts cut"),
@@ -300,14 +301,18 @@ def _signal(signal: SignalRow, clock: Clock) -> Iterator[Line]:
     if signal.step is not None:
         known.append(f"{signal.tokens:,} tokens trained")
         known += [f"gradient {signal.gradient_norm:.3g}"] if signal.gradient_norm is not None else []
-        yield "" if lost else "signal", f"step {signal.step}: {', '.join(known)}"
+        yield "" if label == "signal" else "signal", f"step {signal.step}: {', '.join(known)}"
 
 
-def lost_of(signal: SignalRow | None) -> str:
-    """The cause in words; empty while something is learnt."""
+def signal_words(signal: SignalRow | None) -> str:
+    """`signal lost at step ...` or `solved since step ...`, with the reason; empty while something is learnt."""
     if signal is None or signal.cause is None:
         return ""
-    return f"lost at step {signal.since_step}: {signal.cause}: {signal.reason}"
+    from rftd.streams.folds.signal import SOLVED  # late: few pages need it, and every `rftd get` would wait for it
+
+    if signal.cause == SOLVED:
+        return f"solved since step {signal.since_step}: {(signal.reason or '').replace('; fix: ', '; ')}"
+    return f"signal lost at step {signal.since_step}: {signal.cause}: {signal.reason}"
 
 
 def _worker(worker: WorkerRow, clock: Clock) -> tuple[str | Text, ...]:

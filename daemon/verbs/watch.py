@@ -16,7 +16,7 @@ from rftd.daemon.output.table import console_of
 from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
-from rftd.daemon.verbs.get import lost_of, reason_of, render
+from rftd.daemon.verbs.get import reason_of, render, signal_words
 from rftd.daemon.views.experiments import ExperimentPage
 from rftd.ops.clock import SystemClock, iso
 from rftd.ops.errors import UnreachableError, WaitTimeoutError
@@ -154,4 +154,4 @@ def brief(page: ExperimentPage) -> str:
     return (
         f"{iso(summary.state_ns)}  {summary.name}  {summary.state:<9}  {summary.stage or '-'}"
         f"  step {summary.step}/{summary.total_steps}  reward {number(summary.reward_mean)}  {curve}".rstrip()
-    ) + (f"  signal {lost}" if (lost := lost_of(page.signal)) else "")
+    ) + (f"  {told}" if (told := signal_words(page.signal)) else "")

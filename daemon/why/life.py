@@ -52,7 +52,11 @@ def ended(spine: Spine) -> Wait:
     bad = spine.status in (Status.FAILED, Status.REJECTED)
     reason = ": ".join(part for part in (spine.code, spine.reason) if part)
     if (lost := spine.signal.lost) is not None:
-        learnt = f"from step {lost.step} on nothing was learnt: {lost.cause}: {lost.reason}; fix: {lost.fix}"
+        learnt = (
+            f"solved since step {lost.step}: {lost.reason}"
+            if lost.cause == SOLVED
+            else f"from step {lost.step} on nothing was learnt: {lost.cause}: {lost.reason}; fix: {lost.fix}"
+        )
         reason = f"{reason}; {learnt}" if reason else learnt
     ends = f"rftd explain {spine.code}" if spine.code else ""
     return _life(spine, spine.status.value, reason, "you" if bad else "", ends, Level.STUCK if bad else Level.DONE)
@@ -77,12 +81,12 @@ def driven(scene: Scene) -> Wait:
 
 
 def lost_signal(spine: Spine) -> Iterator[Wait]:
-    """The learning signal of an experiment under way, if it is lost."""
+    """The learning signal of an experiment under way, if it is lost, or nothing is left to learn."""
     lost = spine.signal.lost
     if lost is None or spine.ended:
         return
     solved = lost.cause == SOLVED
-    what = lost.reason if solved else f"something to learn from, since step {lost.step}: {lost.reason}"
+    what = f"{'solved' if solved else 'something to learn from,'} since step {lost.step}: {lost.reason}"
     yield Wait("signal", lost.cause, what, "you", lost.fix, Level.WORKS if solved else Level.STUCK)
 
 

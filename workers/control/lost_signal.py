@@ -54,8 +54,8 @@ _WORDS: Final = {
     ),
     signal.LEARNING_RATE_ZERO: _Words("the learning rate is zero", "set algorithm.optimizer.lr above 0"),
     signal.SOLVED: _Words(
-        "every answer is right: all rewards are {change.lowest:g}",
-        "nothing is wrong: end the run, or give it harder tasks",
+        "every group is answered right: all rewards are {change.lowest:g}",
+        "end the run, or give it harder tasks; if that cannot be, check the reward function",
     ),
     signal.REWARDS_EQUAL: _Words(
         "the rewards are equal within every group ({rewards}), so no answer is better than another",

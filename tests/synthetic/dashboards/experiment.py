@@ -88,8 +88,9 @@ LEARNING: Final = Row(
         ),
         Panel(
             title="Nothing is learnt",
-            text="The cause for which the newest batches teach nothing; `rftd why` has the field to change.",
-            queries={"{{cause}}": f"rftd_signal_lost{{{OF}}}"},
+            text="The cause for which the newest batches teach nothing; `rftd why` has the field to change. "
+            "`solved` is no fault: every group is answered right.",
+            queries={"{{cause}}": f"rftd_signal_lost{{{OF}}}", "solved": f"rftd_signal_solved{{{OF}}}"},
             on_failure=True,
         ),
         Panel(

@@ -62,7 +62,7 @@ ALERTS: Final = (
     Alert(
         name="RftdSignalLost",
         # It has no `for`: the daemon tells it at the first batch, and pauses the run after a few.
-        expr='rftd_signal_lost{cause!="solved"} == 1',
+        expr="rftd_signal_lost == 1",
         severity="critical",
         summary="{{ $labels.experiment }} learns nothing: {{ $labels.cause }}",
         series={'rftd_signal_lost{experiment="e",cause="prompts_cut"}': "_x3 1x60"},

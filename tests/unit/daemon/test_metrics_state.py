@@ -36,6 +36,7 @@ from rftd.streams.events.step import SHARES, StepCompleted
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished, WeightsRetired
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.fencing import FenceView
+from rftd.streams.folds.signal import SOLVED
 from rftd.streams.spec import PolicySpec
 from rftd.streams.topics import TRUTH
 from rftd.streams.worker_state import WorkerState
@@ -149,9 +150,13 @@ async def test_the_last_step_is_told_whole(tmp_path: Path) -> None:
     run.tape.write(done, run.id, role="trainer")
     lost = SignalLost(number=1, stage=1, step=50, cause="prompts_cut", reason="r", fix="f")
     run.tape.write(lost, run.id, role="controller")
+    told = len(run.tape.drafts)
+    run.tape.write(msgspec.structs.replace(lost, number=2, step=51, cause=SOLVED), run.id, role="controller")
     async with desk_in(tmp_path, run.tape.clock) as desk:
-        await desk.put(run.tape.drafts)
+        await desk.put(run.tape.drafts[:told])
         values = shown(await desk.scrape())
+        await desk.put(run.tape.drafts[told:])
+        later = shown(await desk.scrape())
     assert values["rftd_train_kl_nats{experiment=small,ref=behaviour}"] == 0.25
     assert values["rftd_train_kl_nats{experiment=small,ref=reference}"] == 0.75
     assert values["rftd_train_effective_sample_ratio{experiment=small}"] == 0.5
@@ -161,6 +166,10 @@ async def test_the_last_step_is_told_whole(tmp_path: Path) -> None:
     assert [name for name in values if "signal_lost" in name] == [
         "rftd_signal_lost{cause=prompts_cut,experiment=small}"
     ]
+    # A task that is solved is no lost signal, whatever an alert compares.
+    assert "rftd_signal_solved{experiment=small}" not in values
+    assert later["rftd_signal_solved{experiment=small}"] == 1
+    assert not [name for name in later if "signal_lost" in name]
 
 
 def tell_everything(run: SyntheticRun) -> None:

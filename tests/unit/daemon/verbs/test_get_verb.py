@@ -135,6 +135,18 @@ def test_a_lost_signal_is_shown_with_the_shares_of_the_newest_step() -> None:
     assert "lost" not in shown(msgspec.structs.replace(given, signal=well))
 
 
+def test_a_solved_task_is_no_lost_signal() -> None:
+    reason = "every group is answered right: all rewards are 1; fix: end the run, or give it harder tasks"
+    signal = msgspec.structs.replace(SIGNAL, cause="solved", reason=reason, since_step=4, equal_groups=1.0)
+    given = msgspec.structs.replace(page(windows=0), signal=signal)
+    words = "since step 4: every group is answered right: all rewards are 1; end the run, or give it harder tasks"
+    found = shown(given)
+    assert f"solved        {words}" in found
+    assert "signal        step 7: 100% of groups with equal rewards" in found
+    assert brief(given).endswith(f"  solved {words}")
+    assert not {"lost", "fix"} & set(found.replace(":", " ").split())
+
+
 def test_an_evaluation_says_beside_its_score_which_rows_were_no_question_of_the_model() -> None:
     row = EvalRow(
         id="1",

@@ -12,6 +12,7 @@ import pytest
 from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.daemon.why.life import driven, ended, lost_signal
+from rftd.daemon.why.wait import sentence_of
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
 from rftd.ops.words import Level
@@ -231,9 +232,13 @@ async def test_a_solved_task_is_told_and_pauses_nothing(threshold: dict[str, Any
     [lost] = said
     assert isinstance(lost, SignalLost)
     assert lost.cause == signal.SOLVED
-    assert lost.reason == "every answer is right: all rewards are 1"
-    [wait] = lost_signal(lab.desk.state.spine)
+    assert lost.reason == "every group is answered right: all rewards are 1"
+    spine = lab.desk.state.spine
+    [wait] = lost_signal(spine)
     assert wait.level is Level.WORKS
+    assert sentence_of(wait).startswith(f"signal solved since step {lost.step}: every group is answered right: ")
+    spine.status = Status.COMPLETED
+    assert ended(spine).waiting_for == f"solved since step {lost.step}: {lost.reason}"
 
 
 @pytest.mark.anyio
