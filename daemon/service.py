@@ -190,7 +190,7 @@ async def running(
             "projector": projector.run,
             "metrics": lambda: follow_metrics(owned.log, feed, supervisor.known),
             "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),
-            **parts.requests(owned.log, supervisor, feed.metrics),
+            **parts.requests(owned.log, supervisor, feed.metrics, tracer),
         }
         patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
         work = shows | _upkeep(owned.log, supervisor, guard, clock)
@@ -350,12 +350,12 @@ class _Parts:
         await self._opened("state", enter, wait=self._options.clustered)
         return engine, projector
 
-    def requests(self, log: EventLog, supervisor: Supervisor, metrics: Metrics) -> _Work:
+    def requests(self, log: EventLog, supervisor: Supervisor, metrics: Metrics, tracer: Tracer | None) -> _Work:
         """The part that answers requests of other programs: a daemon that decides has it, no other."""
         if self._options.roles == {EXPLORE}:
             return {}
         writer = Writer(source="daemon", clock=self._clock, ids=self._ids)
-        same: dict[str, Any] = {"clock": self._clock, "logger": self._logger, "metrics": metrics}
+        same: dict[str, Any] = {"clock": self._clock, "logger": self._logger, "metrics": metrics, "tracer": tracer}
         return {"requests": RequestDesk(log, supervisor, supervisor.known, writer, **same).run}
 
     async def heard(self, supervisor: Supervisor) -> None:

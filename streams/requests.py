@@ -41,6 +41,8 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
     datacontenttype: msgspec.Raw = _ABSENT
     data: msgspec.Raw = _ABSENT
     data_base64: msgspec.Raw = _ABSENT
+    traceparent: msgspec.Raw = _ABSENT
+    """The producer's place in a trace: CloudEvents' extension for it."""
 
     def text(self, name: str) -> str:
         """The attribute of this name; empty if it is missing or null. Raises UsageError unless it is a short text."""

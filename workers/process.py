@@ -102,6 +102,7 @@ async def run_trainer(
     """
     from rftd.workers.training.engines.registry import make_engine
     from rftd.workers.training.trainer import Trainer
+    from rftd.workers.training.training_traces import PlanTraces
 
     member = Membership(
         log,
@@ -115,12 +116,13 @@ async def run_trainer(
         tracer=tracer,
     )
     state = RunState(experiment, spine_only=True)
+    plans = None if tracer is None else PlanTraces(state)
     streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
     beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
     submitted = beginning.positions[partition_of(topics.EXPERIMENTS, experiment)]
     follower = await resumed_follower(
         log,
-        state,
+        state if plans is None else plans,
         beginning,
         experiment=experiment,
         partitions=[partition_of(stream, experiment) for stream in streams],
@@ -133,7 +135,7 @@ async def run_trainer(
     assert state.spine.spec is not None
     engine = make_engine(state.spine.spec.stages[0].trainer)
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
-        trainer = Trainer(member, follower, state, engine, thread=thread, log=logger, submitted=submitted)
+        trainer = Trainer(member, follower, state, engine, thread=thread, log=logger, submitted=submitted, plans=plans)
         await _announced(member, follower, lambda: trainer.run(stop), logger, job_dir=beginning.spec.job_dir)
 
 

@@ -15,6 +15,9 @@ from rftd.ops.tracing.tracer import Tracer
 PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
 """Asked by machines every few seconds: no trace begins with them."""
 
+COMMANDS: Final = "/v1/experiments"
+"""The beginning of every path whose requests other than GET change an experiment: they are always traced."""
+
 
 class Traced:
     """A layer within the guard: a stranger cannot have spans made."""
@@ -31,7 +34,9 @@ class Traced:
         began_ns = self._tracer.now_ns()
         method = names.http_method(scope["method"])
         looked_at = caller is not None or scope["path"] not in PROBES
-        span = self._tracer.begin(method, SpanKind.SERVER, parent=caller) if looked_at else None
+        # A command is rare, and what it becomes is in its trace: a pause must not be missed.
+        always = caller is None and method != "GET" and scope["path"].startswith(COMMANDS)
+        span = self._tracer.begin(method, SpanKind.SERVER, parent=caller, always=always) if looked_at else None
         status = 500  # of a request whose handler raised before it answered
 
         async def noted(message: Message) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 from uuid import UUID
 
@@ -33,6 +34,10 @@ from rftd.ops.ids import NAMESPACE, derive
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
 from rftd.ops.redaction import mask_text
+from rftd.ops.tracing import conventions as names
+from rftd.ops.tracing.span import SpanKind, current
+from rftd.ops.tracing.trace_context import parsed
+from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.codec import Writer
 from rftd.streams.events.experiment import ExperimentRejected, RequestRef
 from rftd.streams.folds.requests import OpenRequest
@@ -64,8 +69,9 @@ class RequestDesk:
         clock: Clock,
         logger: Logger,
         metrics: Metrics,
+        tracer: Tracer | None = None,
     ) -> None:
-        """`known` brings the registry to the log's present."""
+        """`known` brings the registry to the log's present; with a `tracer` each answer is a span."""
         self.operations = operations
         self._log = log
         self._known = known
@@ -73,6 +79,7 @@ class RequestDesk:
         self._clock = clock
         self._logger = logger
         self._metrics = metrics
+        self._tracer = tracer
         self._done: set[str] = set()
         """Places of requests that were carried out before, under another record: no event will say so again."""
         self._told: set[str] = set()
@@ -133,6 +140,21 @@ class RequestDesk:
         event = request_in(records[0]) if records and records[0].offset == offset else None
         if event is None:  # it was there when it was folded
             raise UnreachableError("the record is not there", where=str(request.position), fix="run rftd verify")
+        with self._span(request, event):
+            await self._answer_event(request, event, patient=patient)
+
+    def _span(self, request: OpenRequest, event: CloudEvent) -> AbstractContextManager[object]:
+        """The span of an answer: in the producer's trace, if the request names one, and then by his choice."""
+        if self._tracer is None:
+            return nullcontext()
+        partition = request.position.partition
+        about = names.messaging("process", partition.stream, partition.number)
+        caller = parsed(event.shown("traceparent"))
+        name = f"process {partition.stream}"
+        span = self._tracer.begin(name, SpanKind.CONSUMER, parent=caller, always=caller is None, attributes=about)
+        return nullcontext() if span is None else span
+
+    async def _answer_event(self, request: OpenRequest, event: CloudEvent, *, patient: bool) -> None:
         try:
             receipt = await self._carry_out(event)
         except TimeoutError:
@@ -161,6 +183,8 @@ class RequestDesk:
         return str(receipt.id)
 
     async def _refuse(self, request: OpenRequest, event: CloudEvent, error: Exception) -> None:
+        if (span := current()) is not None:
+            span.fail(error)
         known = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
         if known is None:
             self._logger.error("request.bug", position=str(request.position), exc_info=error)

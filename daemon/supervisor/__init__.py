@@ -16,7 +16,7 @@ orders       idempotent commands: key, verb and body become one event, and the l
 inbox        the commands for an experiment under way, and those that each state allows
 snapshotter  snapshots of a run's fold
 milestones   what became of an experiment, as lines of the daemon's log
-dispatch_traces  the root of a rollout's trace: its lease
+decision_traces  the roots of traces: leases, batches, pauses
 run          one experiment under way: planner, dispatcher and controller on one fold
 keeper       archive, restore, remove
 payloads     drops the token arrays that nobody will train again

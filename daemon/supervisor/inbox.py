@@ -10,6 +10,7 @@ from uuid import UUID
 
 from rftd.daemon.dlq.verdicts import check_retry
 from rftd.ops.errors import ConflictError, UnreachableError
+from rftd.ops.tracing.span import current_traceparent
 from rftd.streams import topics
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position
@@ -46,6 +47,8 @@ class _Asked(NamedTuple):
     event: Event
     request: Request
     answer: asyncio.Future[Position]
+    traceparent: str | None
+    """The span of whoever asked; the event is written by a task that has none."""
 
 
 class Inbox:
@@ -70,7 +73,7 @@ class Inbox:
             self._check(event)
             raise _elsewhere()
         answer: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        self._asked.append(_Asked(event, request, answer))
+        self._asked.append(_Asked(event, request, answer, current_traceparent()))
         return await answer
 
     async def obey(self, lease: RoleLease) -> None:
@@ -88,7 +91,13 @@ class Inbox:
                     # out the same key.
                     await confirm()
                 self._check(asked.event)
-                draft = lease.writer.draft(asked.event, experiment=self._experiment, id=id, correlation=key)
+                draft = lease.writer.draft(
+                    asked.event,
+                    experiment=self._experiment,
+                    id=id,
+                    correlation=key,
+                    traceparent=asked.traceparent,
+                )
                 position = (await lease.append([draft]))[0]
             except ConflictError as error:
                 _refuse(asked, error)

@@ -10,8 +10,8 @@ from uuid import UUID
 from rftd.daemon.dlq.verdicts import task_retried
 from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.collector import tidy
+from rftd.daemon.supervisor.decision_traces import DecisionTraces, Drafted
 from rftd.daemon.supervisor.disk_guard import DiskGuard
-from rftd.daemon.supervisor.dispatch_traces import DispatchTraces
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.inbox import Inbox, Request, check_command
 from rftd.daemon.supervisor.milestones import tell
@@ -31,7 +31,7 @@ from rftd.storage.resume import resumed_follower, snapshots_of
 from rftd.streams import topics
 from rftd.streams.codec import Writer
 from rftd.streams.decision import Decision
-from rftd.streams.envelope import Draft, Position
+from rftd.streams.envelope import Position
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.fencing import Role
@@ -124,7 +124,7 @@ class Run:
         self._trouble: Trouble | None = None
         """The error that a role met since the controller decided last."""
         self._told = ""
-        self._traces = None if tracer is None else DispatchTraces(tracer, str(experiment))
+        self._traces = None if tracer is None else DecisionTraces(tracer, experiment)
 
     async def drive(self) -> None:
         """Returns when the experiment has ended and its workers are gone; cancelling leaves the workers running.
@@ -285,7 +285,7 @@ class Run:
             # trouble.
             trouble = await self._in_the_way() or fleet.stalled()
             due = deciders.control(trouble, self._clock.now_ns())
-            await self._write(controller_lease, "controller", due, self._drafts(controller_lease, due))
+            await self._write(controller_lease, "controller", due)
             if state.spine.status is Status.PAUSED:
                 self._trouble = None
             await self._tend(follower, writer, start=trouble is None and not state.spine.cause)
@@ -314,14 +314,14 @@ class Run:
         """Writes what a role decides; True if there was something. What it raises is trouble of this run alone."""
         try:
             decided = decide()
-            drafts = self._drafts(lease, decided)
+            drafted = self._drafts(lease, decided)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a third party's policy may raise anything
             self._befallen(role, error)
             return False
-        await self._write(lease, role, decided, drafts)
-        return bool(drafts)
+        await self._write(lease, role, decided, drafted)
+        return bool(decided)
 
     async def _tend(self, follower: Follower, writer: Writer, *, start: bool) -> None:
         """Starts workers that are due, and says which were lost."""
@@ -365,33 +365,35 @@ class Run:
             ids=self._ids,
         )
 
-    async def _write(self, lease: RoleLease, role: str, decided: Sequence[Decision], drafts: Sequence[Draft]) -> None:
+    async def _write(
+        self, lease: RoleLease, role: str, decided: Sequence[Decision], drafted: Drafted | None = None
+    ) -> None:
         """Writes what was decided, and folds it."""
-        if not drafts:
+        if not decided:
             return
+        drafts, roots = drafted or self._drafts(lease, decided)
         faults.point(f"{role}.before_append")
         self._appending_s = self._clock.monotonic_s()
         began_ns = self._wall.now_ns()
         await lease.append(drafts)
         self._appending_s = 0.0
         if self._traces is not None:
-            self._traces.sent(decided, began_ns)
+            self._traces.sent(decided, roots, began_ns)
         faults.point(f"{role}.after_append")
         tell(self._logger, self.state.experiment, (event for event, _ in decided))
 
-    def _drafts(self, lease: RoleLease, decisions: Sequence[Decision]) -> list[Draft]:
-        experiment = self.state.experiment
-        trace = self._traces.traceparent_of if self._traces is not None else _untraced
+    def _drafts(self, lease: RoleLease, decisions: Sequence[Decision]) -> Drafted:
+        """The events as records, and the traces that begin with them."""
+        roots = self._traces.roots(decisions) if self._traces is not None else [None] * len(decisions)
         return [
             lease.writer.draft(
-                event, experiment=experiment, partition=partition or self._home(event), traceparent=trace(event)
+                event,
+                experiment=self.state.experiment,
+                partition=partition or self._home(event),
+                traceparent=root and root.traceparent,
             )
-            for event, partition in decisions
-        ]
+            for (event, partition), root in zip(decisions, roots, strict=True)
+        ], roots
 
     def _home(self, event: Event) -> Partition:
         return self._closed_groups if isinstance(event, GroupClosed) else self._spine
-
-
-def _untraced(_event: Event) -> None:
-    """The header of an event where nothing is traced."""

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from rftd.ops.clock import Clock
-from rftd.ops.tracing.span import NO_PARENT, Attribute, SpanKind, TraceSpan, current
+from rftd.ops.tracing.span import Attribute, SpanKind, TraceSpan, current
 from rftd.ops.tracing.trace_context import TraceContext, root_of
 
 _RANDOM_BITS: Final = 56
@@ -123,9 +123,13 @@ class Tracer:
         *,
         start_ns: int,
         attributes: Mapping[str, Attribute],
+        error: str = "",
     ) -> None:
-        """Exports a root span that ends now, and whose context others have been told."""
-        TraceSpan(self, name, context, kind=kind, parent_id=NO_PARENT, attributes=attributes, start_ns=start_ns).end()
+        """Exports a root span that ends now, and whose context others have been told; `error` is its type of error."""
+        span = TraceSpan(self, name, context, kind=kind, attributes=attributes, start_ns=start_ns)
+        if error:
+            span.fail(error)
+        span.end()
 
     def samples(self, trace_id: int) -> bool:
         """True if a trace of this id, which begins here, is sampled."""

@@ -33,15 +33,17 @@ def test_a_trace_crosses_the_processes(tmp_path: Path) -> None:
     made = receiver.named("create rftd.experiences")
     assert made
     for create in made:
-        above = [create]
-        while above[-1].parent:
-            above.append(spans[above[-1].parent])
+        above = receiver.above(create)
         assert [span.service for span in above] == ["rftd-explorer", "rftd-explorer", "rftd-explorer", "rftd-daemon"]
         assert len({span.trace for span in above}) == 1
     steps = receiver.named("train_step")
     assert {span.service for span in steps} == {"rftd-trainer"}
     assert {link for span in steps for link in span.links} <= {(span.trace, span.id) for span in made}
     assert all(span.links for span in steps)
+    assert {tuple((each.name, each.service) for each in receiver.above(span)[1:]) for span in steps} == {
+        (("plan_batch", "rftd-daemon"),)
+    }
+    assert len(receiver.named("POST /v1/experiments")) == 1
     loads = receiver.named("load_weights")
     assert {(spans[span.parent].name, spans[span.parent].service) for span in loads} == {
         ("publish_weights", "rftd-trainer")

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from synthetic.daemon.ray_cluster import RayNodes, ray_nodes
 from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.servers.otlp_receiver import OtlpReceiver, otlp_receiver
 from synthetic.until import poll
 
 SIZES = """
@@ -37,8 +38,15 @@ def nodes() -> Iterator[RayNodes]:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, nodes: RayNodes) -> Iterator[Scene]:
-    made = Scene(tmp_path, "--workers", "ray", "--ray-address", nodes.address)
+def receiver() -> Iterator[OtlpReceiver]:
+    with otlp_receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def scene(tmp_path: Path, nodes: RayNodes, receiver: OtlpReceiver) -> Iterator[Scene]:
+    ray = ("--workers", "ray", "--ray-address", nodes.address)
+    made = Scene(tmp_path, *ray, "--traces", receiver.url, environ={"RFTD_TRACE_RATIO": "1"})
     with made.host:
         yield made
 
@@ -49,7 +57,7 @@ def live(scene: Scene, name: str) -> dict[str, int]:
 
 
 def test_a_run_on_actors_outlives_each_of_them_and_its_daemon_and_leaves_nothing(
-    scene: Scene, nodes: RayNodes, tmp_path: Path
+    scene: Scene, nodes: RayNodes, receiver: OtlpReceiver, tmp_path: Path
 ) -> None:
     text = EXPERIMENT + "log: {group_by_node: true}\nmonitor: {enable_ray_timeline: true}\n"
     name = scene.submit(text, "buffer.total_steps=4000")
@@ -71,6 +79,14 @@ def test_a_run_on_actors_outlives_each_of_them_and_its_daemon_and_leaves_nothing
     # Written by the sweep that found nothing left.
     poll(lambda: (tmp_path / "checkpoints" / "crash" / "sums" / "monitor" / "timeline.json").exists(), 60.0)
     assert scene.verified().clean
+    # A trace is whole unless one of its processes was killed before it sent its spans.
+    crossed = [each for each in map(receiver.above, receiver.named("create rftd.experiences")) if len(each) == 4]
+    assert crossed
+    for path in crossed:
+        assert [span.service for span in path] == ["rftd-explorer", "rftd-explorer", "rftd-explorer", "rftd-daemon"]
+        assert (path[-1].name, len({span.trace for span in path})) == ("send rftd.tasks", 1)
+    loads = [[span.name for span in receiver.above(each)] for each in receiver.named("load_weights")]
+    assert ["load_weights", "publish_weights", "train_step", "plan_batch"] in loads
 
 
 def test_what_has_no_room_waits_and_says_for_what(scene: Scene, nodes: RayNodes) -> None:

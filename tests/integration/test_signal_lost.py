@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
+from synthetic.servers.kept_spans import KeptSpans
 from synthetic.until import until
 
 from rftd.daemon.supervisor.orders import Request
 from rftd.ops.ids import Ids
+from rftd.ops.tracing.tracer import Tracer
 from rftd.streams import topics
 from rftd.streams.codec import decode
-from rftd.streams.events.experiment import ExperimentResumed
+from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
 from rftd.streams.events.signal import SignalLost
 from rftd.streams.events.step import PROMPTS_CUT_ROWS, EvalCompleted, StepCompleted
 from rftd.streams.folds.signal import ALL_PROMPTS_CUT
@@ -35,7 +38,9 @@ async def test_a_run_whose_prompts_are_all_cut(
     trainer = msgspec.structs.replace(rft.trainer, max_idle_steps=2)
     stage = msgspec.structs.replace(rft, model=cut, trainer=trainer, eval_on_startup=True, eval_at_end=False)
     spec = msgspec.structs.replace(spec, stages=(spec.stages[0], stage))
-    run = await fake_world.run(log, spec, clock, ids)
+    sink = KeptSpans()
+    tracer = Tracer(sink, clock=clock, random=Random(1), ratio=0.0)
+    run = await fake_world.run(log, spec, clock, ids, tracer=tracer)
     spine = run.state.spine
     async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
         tasks.create_task(run.drive())
@@ -46,17 +51,25 @@ async def test_a_run_whose_prompts_are_all_cut(
         waits = {wait.role: wait for wait in run.waits()}
         assert waits["signal"].state == ALL_PROMPTS_CUT
         assert waits["experiment"].state == SIGNAL_LOST
-        await run.command(ExperimentResumed(), Request(ids.new()))
+        with tracer.always("POST") as request:
+            await run.command(ExperimentResumed(), Request(ids.new()))
         await until(lambda: spine.ended or (spine.status is Status.PAUSED and spine.signal.idle_batches >= 2))
         if not spine.ended:
             await run.command(ExperimentResumed(), Request(ids.new()))
     assert spine.status is Status.COMPLETED
     partition = partition_of(topics.EXPERIMENTS, run.state.experiment)
-    events = [decode(record).event for record in await log.read(partition, 0, max_records=10_000)]
+    records = [decode(record) for record in await log.read(partition, 0, max_records=10_000)]
+    events = [each.event for each in records]
     steps = [each for each in events if isinstance(each, StepCompleted) and each.stage == 1]
     assert [each.tokens for each in steps] == [0] * 5
     [lost] = [each for each in events if isinstance(each, SignalLost)]
     assert (lost.cause, lost.step) == (ALL_PROMPTS_CUT, steps[0].step)
+    # Whatever is sampled: pauses, and what somebody asked for, in the trace of his request.
+    [pause, *_] = [span for span in sink.spans if span.name == "pause_experiment"]
+    [paused, *_] = [each.head.traceparent for each in records if isinstance(each.event, ExperimentPaused)]
+    [resumed, *_] = [each.head.traceparent for each in records if isinstance(each.event, ExperimentResumed)]
+    assert (paused, pause.attributes["rftd.cause"]) == (pause.context.traceparent, SIGNAL_LOST)
+    assert resumed == request.context.traceparent
     scored = [each for each in events if isinstance(each, EvalCompleted)]
     assert [each.metrics[PROMPTS_CUT_ROWS] for each in scored] == [12.0] * len(scored)
     assert (await fake_world.verified(log)).clean

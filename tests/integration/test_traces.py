@@ -17,6 +17,7 @@ from rftd.ops.tracing.tracer import Tracer
 from rftd.streams import topics
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import Decoded, decode
+from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experience import EvalScored, ExperienceProduced, RolloutFailed
 from rftd.streams.events.step import StepCompleted
@@ -119,6 +120,12 @@ async def test_steps_link_to_what_they_consumed_and_lead_to_loaded_weights(
         assert len(span.links) == (16 if step > 3 else 0), "of rows there is no trace"
         assert span.links <= created
         assert {each.name for each in receiver.spans if each.parent == span.id} >= {"assemble_batch", "execute_step"}
+    # A step's trace begins where its batch was planned, in the daemon.
+    planned = traceparents(records, BatchPlanned)
+    for span in steps.values():
+        plan = spans[span.parent]
+        assert (plan.name, plan.parent, plan.trace) == ("plan_batch", "", span.trace)
+        assert f"00-{plan.trace}-{plan.id}-01" in planned
     for text in (traceparents(records, StepCompleted), traceparents(records, CheckpointCommitted)):
         assert text and all(
             each is not None and each.split("-")[1] in {s.trace for s in steps.values()} for each in text
@@ -150,7 +157,15 @@ async def test_unsampled_only_steps_weights_evaluations_and_errors_are_traced(
     sampled = {text.split("-")[3] for text in traceparents(records, TaskLeased) if text}
     assert sampled == {"00"}
     kinds = {span.name.split()[0] for span in receiver.spans}
-    assert kinds >= {"train_step", "publish_weights", "load_weights", "save_checkpoint", "process", "send"}
+    assert kinds >= {
+        "plan_batch",
+        "train_step",
+        "publish_weights",
+        "load_weights",
+        "save_checkpoint",
+        "process",
+        "send",
+    }
     assert not kinds & {"chat", "reward", "create"}
     assert not any(SECRET.encode() in body for body in receiver.bodies)
 

@@ -24,7 +24,7 @@ from rftd.workers.training.loop import TrainingLoop
 from rftd.workers.training.publishing import Publisher
 from rftd.workers.training.saving import Saver
 from rftd.workers.training.step_log import StepLog
-from rftd.workers.training.training_traces import TrainingTraces
+from rftd.workers.training.training_traces import PlanTraces, TrainingTraces
 
 
 class Trainer:
@@ -40,8 +40,9 @@ class Trainer:
         thread: Executor,
         log: Logger,
         submitted: int = 0,
+        plans: PlanTraces | None = None,
     ) -> None:
-        """`submitted` is the offset on the spine at which the experiment was submitted."""
+        """`submitted` is the offset on the spine at which the experiment was submitted; `plans` are as followed."""
         self._member = member
         self._follower = follower
         self._state = state
@@ -49,6 +50,7 @@ class Trainer:
         self._thread = thread
         self._log = log
         self._submitted = submitted
+        self._plans = plans
         self._lease: RoleLease | None = None
         self._state_before = WorkerState.LOAD
 
@@ -69,7 +71,7 @@ class Trainer:
         spec = self._state.spine.spec
         assert spec is not None
         await self._member.join(0)
-        traces = TrainingTraces(self._member.tracer, self._state.experiment)
+        traces = TrainingTraces(self._member.tracer, self._state.experiment, self._plans)
         execution = Execution(
             self._member.log, self._state, spec, self._engine, thread=self._thread, notes_traces=traces.on
         )

@@ -9,22 +9,48 @@ from uuid import UUID
 
 from rftd.ops.tracing import conventions as names
 from rftd.ops.tracing.span import Attribute, SpanKind, TraceSpan, current
-from rftd.ops.tracing.trace_context import parsed
+from rftd.ops.tracing.trace_context import TraceContext, parsed
 from rftd.ops.tracing.tracer import Tracer
 from rftd.streams import topics
+from rftd.streams.codec import Decoded
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.step import StepCompleted
+from rftd.streams.follower import Fold
+from rftd.streams.newest import Newest
 from rftd.streams.topics import partition_of
 
 LINKS: Final = 128
 """The most experiences that a step's span links to: those that are sampled, the first of them."""
 
+PLANS: Final = 256
+"""The newest plans whose places are kept: far more than are planned ahead."""
+
+
+class PlanTraces:
+    """A fold that hands every event on, and keeps the places of the newest plans in their traces."""
+
+    def __init__(self, fold: Fold) -> None:
+        self._fold = fold
+        self._planned: Newest[UUID, TraceContext] = Newest(PLANS)
+
+    def apply(self, decoded: Decoded) -> None:
+        """Takes one event in."""
+        self._fold.apply(decoded)
+        if isinstance(decoded.event, BatchPlanned) and (context := parsed(decoded.head.traceparent)) is not None:
+            self._planned.put(decoded.event.batch, context)
+
+    def of(self, batch: UUID) -> TraceContext | None:
+        """The place of a batch's plan; None if it has none, or is older."""
+        return self._planned.get(batch)
+
 
 class TrainingTraces:
     """Makes the spans of one trainer, all of them; none without a tracer."""
 
-    def __init__(self, tracer: Tracer | None, experiment: UUID) -> None:
+    def __init__(self, tracer: Tracer | None, experiment: UUID, plans: PlanTraces | None = None) -> None:
+        """`plans` are those that are followed; without them a step is the root of a trace."""
         self._tracer = tracer
+        self._plans = plans
         self._experiment = str(experiment)
         self._weights = partition_of(topics.WEIGHTS, experiment).number
 
@@ -34,12 +60,16 @@ class TrainingTraces:
         return self._tracer is not None
 
     def step(self, plan: BatchPlanned) -> AbstractContextManager[TraceSpan | None]:
-        """The span of a planned step, with what follows at once: publication and checkpoint."""
+        """The span of a planned step, below its plan, with what follows at once: publication and checkpoint."""
         if self._tracer is None:
             return nullcontext()
         about: dict[str, Attribute] = {names.STEP: plan.step, names.STAGE: plan.stage, names.BATCH_ID: str(plan.batch)}
         about[names.ITEMS] = len(plan.experiences) + len(plan.rows)
-        return self._tracer.always(names.TRAIN_STEP, attributes={names.EXPERIMENT_ID: self._experiment, **about})
+        return self._tracer.always(
+            names.TRAIN_STEP,
+            parent=None if self._plans is None else self._plans.of(plan.batch),
+            attributes={names.EXPERIMENT_ID: self._experiment, **about},
+        )
 
     def part(self, name: str) -> AbstractContextManager[TraceSpan | None]:
         """The span of a part of the step whose span is open."""

@@ -117,6 +117,8 @@ def _request(headers: Headers, value: bytes) -> bytes | None:
     if len(named) < len(headers) or not named.get("ce_type", "").startswith(REQUEST_TYPES):
         return None
     attributes = {name.removeprefix("ce_"): text for name, text in named.items() if name.startswith("ce_")}
+    if "traceparent" in named:
+        attributes["traceparent"] = named["traceparent"]
     if "content-type" in named:
         attributes["datacontenttype"] = named["content-type"]
     return structured(attributes, value)

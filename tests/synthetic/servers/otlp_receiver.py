@@ -89,6 +89,14 @@ class OtlpReceiver:
         """The spans so far whose name begins so."""
         return [span for span in self.spans if span.name == name or span.name.startswith(f"{name} ")]
 
+    def above(self, span: ReceivedSpan) -> list[ReceivedSpan]:
+        """The span and those above it, up to the root or the first that never arrived."""
+        spans = {each.id: each for each in self.spans}
+        path = [span]
+        while (parent := spans.get(path[-1].parent)) is not None:
+            path.append(parent)
+        return path
+
     def until(self, there: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
         """Returns once it is there."""
         poll(lambda: bool(there()), timeout_s, told=lambda: f"of {len(self.spans)} spans none fits: {self.spans[-5:]}")

@@ -39,6 +39,11 @@ def client_of(sink: Kept, ratio: float) -> httpx.AsyncClient:
             raise ZeroDivisionError(name)
         return current_traceparent()
 
+    @app.post("/v1/experiments/{name}/pause")
+    @app.get("/v1/experiments/{name}/why")
+    async def pause(name: str) -> str | None:
+        return current_traceparent()
+
     @app.get("/refusals")
     async def refusal() -> Response:
         return Response(status_code=409)
@@ -70,6 +75,16 @@ async def test_probes_begin_no_trace_and_strangers_words_are_no_names() -> None:
         await client.get("/refusals")
     assert [span.name for span in sink.spans] == ["_OTHER", "GET /refusals"]
     assert not any(span.error for span in sink.spans), "a client's mistakes are not the daemon's"
+
+
+async def test_commands_are_traced_whatever_is_sampled_unless_their_caller_decides() -> None:
+    sink = Kept()
+    async with client_of(sink, 0.0) as client:
+        said = (await client.post("/v1/experiments/x/pause")).json()
+        await client.get("/v1/experiments/x/why")
+        await client.post("/v1/experiments/x/pause", headers={"traceparent": CALLER[:-1] + "0"})
+    (span,) = sink.spans
+    assert (span.name, said) == ("POST /v1/experiments/{name}/pause", span.context.traceparent)
 
 
 async def test_a_failure_is_traced_whatever_is_sampled() -> None:

@@ -7,12 +7,14 @@ import json
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic.servers.kept_spans import KeptSpans
 
 from rftd.daemon.requests.asked import ROUTES, asked_by
 from rftd.daemon.requests.desk import RequestDesk
@@ -22,12 +24,13 @@ from rftd.ops.errors import RftdError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.ops.metrics import Metrics
+from rftd.ops.tracing.tracer import Tracer
 from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.projector import Projector
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Writer, decode, decode_as, decode_head
 from rftd.streams.deadletters import DeadLetterBox, head_of
-from rftd.streams.envelope import Draft
+from rftd.streams.envelope import Draft, Head
 from rftd.streams.events.experiment import ExperimentRejected
 from rftd.streams.requests import cloud_event, request_in, structured
 from rftd.streams.topics import EXPERIMENTS, Partition
@@ -62,7 +65,7 @@ synchronizer: {sync_method: checkpoint}
 class Daemon:
     """What answers requests: a supervisor that nothing drives, and its desk; one that begins knows nothing."""
 
-    def __init__(self, log: MemoryLog) -> None:
+    def __init__(self, log: MemoryLog, tracer: Tracer | None = None) -> None:
         self.supervisor = Supervisor(log, NOWHERE, owner=IDS.new(), clock=CLOCK, ids=IDS, logger=logger())
         self.metrics = Metrics(version="1")
         writer = Writer(source="daemon", clock=CLOCK, ids=IDS)
@@ -74,6 +77,7 @@ class Daemon:
             clock=CLOCK,
             logger=logger(),
             metrics=self.metrics,
+            tracer=tracer,
         )
 
     async def look(self) -> None:
@@ -107,15 +111,19 @@ class World:
         yaml = {"datacontenttype": "application/yaml", "data": self.file(name)}
         await self.ask("rftd.experiment.submit", id, partition=partition, **{**yaml, **attributes})
 
-    async def types(self) -> list[str]:
-        """The events of experiments, by partition."""
+    async def heads(self) -> list[Head]:
+        """The envelopes of the events of experiments, by partition."""
         found = []
         for number in range(4):
             for record in await self.log.read(Partition(EXPERIMENTS, number), 0, max_records=10_000):
                 head = head_of(record)
                 if head is not None:
-                    found.append(head.type.removeprefix("experiment."))
+                    found.append(head)
         return found
+
+    async def types(self) -> list[str]:
+        """The types of these events."""
+        return [head.type.removeprefix("experiment.") for head in await self.heads()]
 
     async def refusals(self) -> list[ExperimentRejected]:
         found = []
@@ -187,6 +195,25 @@ async def test_a_refusal_is_an_event_that_names_the_record_and_lasts(world: Worl
     before = sorted(await world.types())
     await Daemon(world.log).look()
     assert sorted(await world.types()) == before, "what was refused is not taken in because its folder is free now"
+
+
+@pytest.mark.anyio
+async def test_an_answer_is_in_the_trace_of_whoever_asked(world: World) -> None:
+    caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    sink = KeptSpans()
+    daemon = Daemon(world.log, Tracer(sink, clock=CLOCK, random=Random(1), ratio=0.0))
+    await world.submit("1", traceparent=caller)
+    await world.ask("rftd.experiment.pause", "2", subject="mine", traceparent=caller[:-1] + "0")
+    await world.ask("rftd.experiment.pause", "3", subject="mine", traceparent=["no", "text"])
+    await daemon.look()
+    accepted, refused = sink.spans
+    assert {each.name for each in sink.spans} == {"process rftd.experiments"}
+    assert f"{accepted.context.trace_id:032x}-{accepted.parent_id:016x}" in caller
+    assert (accepted.error, refused.error, refused.parent_id) == ("", "RFTD-CON-001", 0)
+    heads = await world.heads()
+    assert {head.traceparent for head in heads if head.type != "experiment.rejected"} == {accepted.context.traceparent}
+    answers = [head.traceparent for head in heads if head.type == "experiment.rejected"]
+    assert sorted(answers, key=str) == sorted([None, refused.context.traceparent], key=str)
 
 
 @pytest.mark.anyio
