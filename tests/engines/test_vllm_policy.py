@@ -363,6 +363,12 @@ async def test_the_contract_of_rollout_engines(check: Check, bench: PolicyBench)
     await check(bench.contract())
 
 
+def exchanged_by(pids: Sequence[int]) -> list[str]:
+    """The lines of their maps that name a segment through which vLLM's workers exchange tensors."""
+    maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids)
+    return [line for line in maps.splitlines() if "-cpushm" in line]
+
+
 @pytest.mark.anyio
 async def test_an_engine_of_which_a_process_is_killed_or_stopped_says_so_and_leaves_none(bench: PolicyBench) -> None:
     """The last test: it does so to vLLM's first or last process, another for each kind of model."""
@@ -377,6 +383,9 @@ async def test_an_engine_of_which_a_process_is_killed_or_stopped_says_so_and_lea
     requests = [ask(number, max_tokens=200, min_tokens=200) for number in range(SLOTS + 10)]
     tasks = [asyncio.ensure_future(engine.generate(request)) for request in requests]
     await until(lambda: engine.stats().running == SLOTS)
+    shared = exchanged_by(engine.pids)
+    assert bool(shared) == (workers_of(bench.kind) > 1)
+    assert all(line.endswith("(deleted)") for line in shared)  # so that none stays, whoever is killed
     engine.watch(3.0, SystemClock())
     os.kill(victim, strike)
     async with asyncio.timeout(60):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,35 @@ seen.end()
 assert len(seen.ended()) == 4
 print("ended")
 """
+SHARES = """
+import mmap, multiprocessing, secrets, time
+from pathlib import Path
+from rftd.workers.rollout.engines.vllm import processes
+
+segment = Path(f"/dev/shm/vllm_dist_{secrets.token_hex(16)}-tp:0-[0-1]-cpushm_0")
+other = Path(f"/dev/shm/psm_{secrets.token_hex(4)}")
+
+def core(ready):
+    for path in (segment, other):
+        path.write_bytes(bytes(4096))
+    with segment.open("r+b") as file, other.open("r+b") as tracked:
+        mapped = mmap.mmap(file.fileno(), 4096), mmap.mmap(tracked.fileno(), 4096)
+        ready.set()
+        time.sleep(600)
+
+context = multiprocessing.get_context("fork")
+ready = context.Event()
+seen = processes.EngineProcesses()
+context.Process(target=core, args=(ready,), name="EngineCore").start()
+ready.wait()
+seen.look()
+ENDS
+left = segment.exists(), other.exists()
+seen.end()
+for path in (segment, other):
+    path.unlink(missing_ok=True)
+print(left)
+"""
 FIRST = f"""
 import ctypes, subprocess, sys
 # Whose parent dies is a child of this one from then on.
@@ -80,6 +110,14 @@ def test_processes_whose_status_nobody_collects_are_not_waited_for() -> None:
 def test_an_engine_is_lost_with_one_of_its_workers_and_not_with_a_child_that_ends_of_itself() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", LOSES], capture_output=True, timeout=120, text=True)
     assert done.stdout == "ended\n", done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory is no file here")
+@pytest.mark.parametrize("end", ["seen.need(seen.pids)", "seen.end()"], ids=["ready", "start failed"])
+def test_what_workers_share_and_nobody_tracks_has_no_name_by_the_time_they_may_be_killed(end: str) -> None:
+    script = SHARES.replace("ENDS", end)
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, timeout=120, text=True)
+    assert done.stdout == "(False, True)\n", done.stderr
 
 
 @pytest.mark.anyio

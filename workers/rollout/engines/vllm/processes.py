@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import psutil
 
 from rftd.ops.errors import RftdError, RolloutError
+from rftd.storage.shared_memory import MEMORY
 
 T = TypeVar("T")
 
@@ -35,6 +38,8 @@ _ENVIRONMENT: Final = {
     # The explorer has threads: a forked child could wait for ever for a lock that one of them held.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
+_SEGMENT: Final = re.compile(rf"{MEMORY}/vllm_dist_[0-9a-f]+-\S+-cpushm\S*")
+"""A segment through which worker processes of the CPU build exchange tensors. Its name is of one start of vLLM."""
 _DEFAULTS: Final = {"VLLM_LOGGING_LEVEL": "WARNING"}
 
 
@@ -91,9 +96,10 @@ class EngineProcesses:
     def need(self, workers: Iterable[int]) -> None:
         """Takes note of the worker processes, without any of which nothing is drawn.
 
-        Others come and go: a compiler, for example.
+        Others come and go: a compiler, for example. All of them have opened what they share by now, so its names go.
         """
         self._needed.update(pid for pid in workers if pid in self._seen)
+        self._remove_segments()
 
     @property
     def lost(self) -> bool:
@@ -123,6 +129,8 @@ class EngineProcesses:
         # Only if the start failed: later ones may be of another engine of this process.
         if not self._seen:
             self.look()
+        # The start may have failed before their names went.
+        self._remove_segments()
         self._signal(psutil.Process.terminate)
         self.kill()
         _collect(self._seen)
@@ -130,6 +138,16 @@ class EngineProcesses:
     def kill(self) -> None:
         """Ends all that live, without asking them; returns when none does. It blocks."""
         self._signal(psutil.Process.kill)
+
+    def _remove_segments(self) -> None:
+        """Removes the names of the shared memory that the workers exchange tensors through.
+
+        It has no tracker, and a worker that is killed leaves it for ever. What is mapped stays mapped without a name.
+        """
+        for pid in self._seen:
+            with suppress(OSError):  # it has ended, or this system has no such file
+                for name in set(_SEGMENT.findall(Path(f"/proc/{pid}/maps").read_text())):
+                    Path(name).unlink(missing_ok=True)
 
     def _signal(self, send: Callable[[psutil.Process], None]) -> None:
         for process in self._seen.values():
