@@ -1,10 +1,11 @@
 """kill -9 at random moments of a trainer of several ranks: of one rank, of the controller, of the daemon, in turn.
 
-Real engines train a tiny model, the torch engine on ranks or verl's (in an environment with verl). Kills are collected
-in runs of a few each, over as many calls as it takes: a run that ended and was verified is a line of the record, and a
-later call goes on from there. After a kill of a rank or of the controller all ranks of that trainer must be gone within
-seconds, with what they had mapped of shared memory; at the end of each run nothing of it may be left running, and
-`verify` must find nothing lost, trained twice or skipped.
+Real engines train a tiny model, the torch engine on ranks or verl's (in an environment with verl), and weights go to
+the explorer through memory. Kills are collected in runs of a few each, over as many calls as it takes: a run that ended
+and was verified is a line of the record, and a later call goes on from there. After a kill of a rank or of the
+controller all ranks of that trainer must be gone within seconds, with what they had mapped of shared memory. At the end
+of each run no process of it and none of its weights in memory may be left, and `verify` must find nothing lost, trained
+twice or skipped.
 
     python -P tests/bench/rank_kills.py [--engine torch] [--kills 20] [--parts rank controller daemon]
         [--each-run 6] [--record kills.jsonl] [--seconds 7200]
@@ -19,7 +20,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -30,6 +30,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 from figures import tell
 from kill_record import SHARED, add_options, alive, collected
+from left_behind import Watch
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from synthetic.daemon.torch_world import TORCH, torch_files
 
@@ -66,8 +67,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     executions: int
     wanted_steps: int
     balance: int
+    processes: int
+    """The processes of it that were seen."""
+    segments: int
+    """The files of shared memory that they were seen to have mapped."""
     left: tuple[str, ...]
-    """Processes of it that were there after its daemon had gone for good."""
+    """Of those, and of the folders of such files, the ones that were there after its daemon had gone for good."""
     load: float
 
     @property
@@ -78,7 +83,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         told += [f"{each.part} left {each.shared_left}" for each in self.kills if each.shared_left]
         if self.state != "completed" or self.steps != self.wanted_steps or self.balance:
             told.append(f"{self.state} after {self.steps} of {self.wanted_steps} steps, balance {self.balance}")
-        return "; ".join([*told, *(f"left running: {each}" for each in self.left)])
+        # A run of which nothing was seen would leave nothing, whatever it did.
+        told += [f"{self.processes} processes were seen"] if self.processes < RANKS + 3 else []
+        told += [] if self.segments else ["no shared memory was seen"]
+        return "; ".join([*told, *(f"left: {each}" for each in self.left)])
 
 
 class Trainer:
@@ -156,51 +164,18 @@ def _step(scene: Scene, name: str) -> int | None:
     return page.experiment.summary.step if page.experiment.summary.state == "running" else None
 
 
-def of_folder(folder: Path) -> Iterator[str]:
-    """The processes that work for a data folder, by their environment."""
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and str(folder) in "\0".join(process.environ().values()) and alive(process):
-                yield " ".join(process.cmdline())
-        except psutil.Error:
-            continue
-
-
 def killed_run(engine: str, parts: list[str], folder: Path, *, seed: int) -> Run:
     """One experiment, during which these parts are killed one after another, or fewer if it ends before."""
-    chance = random.Random(seed)
     began_s = time.monotonic()
     folder.mkdir()
     torch_files(folder)
-    scene = Scene(folder)
-    steps = STEPS_A_KILL * len(parts)
-    done: list[Kill] = []
-    with scene.host:
-        name = scene.submit(
-            EXPERIMENT,
-            *TORCH,
-            "stages=[]",
-            f"buffer.total_steps={steps}",
-            "explorer.rollout_model={engine_type: torch, engine_num: 1}",
-            f"trainer={{trainer_type: {engine}, save_interval: 3, engine_args: {{device: cpu, ranks: {RANKS}}}}}",
-            "trainer.max_idle_steps=0",
-        )
-        # Where it begins counts too: the first kill may come while the first ranks open the model.
-        while len(done) < len(parts):
-            page = scene.page(name)
-            if page is not None and page.experiment.summary.state in ("completed", "failed", "rejected"):
-                break
-            time.sleep(0.1)
-            after_step = done[-1].at_step if done else 0
-            kill = struck(scene, name, parts[len(done)], chance, after_step=after_step)
-            if kill is not None:
-                done.append(kill)
-                print(msgspec.json.encode(kill).decode(), file=sys.stderr, flush=True)
-        page = scene.until_ended(name, timeout_s=WAIT_S)
-        completed = len(scene.events(StepCompleted))
-    began_end_s = time.monotonic()
-    while (left := list(of_folder(folder))) and time.monotonic() - began_end_s < GONE_S:
-        time.sleep(0.1)
+    with Watch(folder) as watch:
+        scene = Scene(folder)
+        with scene.host:
+            name = submitted(scene, engine, STEPS_A_KILL * len(parts))
+            done = struck_in_turn(scene, name, parts, random.Random(seed))
+            page = scene.until_ended(name, timeout_s=WAIT_S)
+        left = watch.left(GONE_S)
     report = scene.verified()
     return Run(
         engine=engine,
@@ -209,12 +184,45 @@ def killed_run(engine: str, parts: list[str], folder: Path, *, seed: int) -> Run
         wall_s=round(time.monotonic() - began_s, 1),
         findings=tuple(map(str, report.findings)),
         steps=report.experiments[0].steps,
-        executions=completed,
-        wanted_steps=steps,
+        executions=len(scene.events(StepCompleted)),
+        wanted_steps=STEPS_A_KILL * len(parts),
         balance=page.experiment.books.balance,
-        left=tuple(left),
+        processes=len(watch.processes),
+        segments=len(watch.segments),
+        left=left,
         load=os.getloadavg()[2],
     )
+
+
+def submitted(scene: Scene, engine: str, steps: int) -> str:
+    """The name of an experiment of so many steps, whose weights go to the explorer through memory."""
+    return scene.submit(
+        EXPERIMENT,
+        *TORCH,
+        "stages=[]",
+        f"buffer.total_steps={steps}",
+        "explorer.rollout_model={engine_type: torch, engine_num: 1}",
+        f"trainer={{trainer_type: {engine}, save_interval: 3, engine_args: {{device: cpu, ranks: {RANKS}}}}}",
+        "trainer.max_idle_steps=0",
+        "synchronizer.sync_method=memory",
+    )
+
+
+def struck_in_turn(scene: Scene, name: str, parts: list[str], chance: random.Random) -> list[Kill]:
+    """The kills of these parts, one after another, or fewer if the experiment ends before."""
+    done: list[Kill] = []
+    # Where it begins counts too: the first kill may come while the first ranks open the model.
+    while len(done) < len(parts):
+        page = scene.page(name)
+        if page is not None and page.experiment.summary.state in ("completed", "failed", "rejected"):
+            break
+        time.sleep(0.1)
+        after_step = done[-1].at_step if done else 0
+        kill = struck(scene, name, parts[len(done)], chance, after_step=after_step)
+        if kill is not None:
+            done.append(kill)
+            print(msgspec.json.encode(kill).decode(), file=sys.stderr, flush=True)
+    return done
 
 
 def main() -> None:

@@ -1,9 +1,10 @@
 """kill -9 on a Ray cluster of two nodes: explorer, trainer and the raylet of the second node, so many times each.
 
-Each run must go on after every kill, `verify` must find nothing, and nothing may be left on the cluster. Meanwhile
-somebody asks the daemon why the run waits, again and again: the slowest answer bounds how long its decisions paused,
-for both are made by the same loop. What the two of them waited for a processor that others had, as the kernel tells it,
-is taken off. With `room` the run waits for a minute for a node that is not there, and `why` must name it.
+Each run must go on after every kill, `verify` must find nothing, and no actor, no placement group, no process and no
+shared memory of it may be left. Meanwhile somebody asks the daemon why the run waits, again and again: the slowest
+answer bounds how long its decisions paused, for both are made by the same loop. What the two of them waited for a
+processor that others had, as the kernel tells it, is taken off. With `room` the run waits for a minute for a node that
+is not there, and `why` must name it.
 
 Kills are made in runs of a few each, over as many calls as it takes: a run that ended is a line of the record.
 Run in an environment with ray: python -P tests/bench/ray_kills.py --record kills.jsonl [--kills 20] [--each-run 5]
@@ -30,12 +31,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parent.parent))
 
 from figures import tell
+from left_behind import Watch
 from synthetic.daemon.ray_cluster import RayNodes, ray_nodes
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
 ASK_S: Final = 0.02
 GOES_ON_S: Final = 300.0
 NO_ROOM_S: Final = 60.0
+LEFT_S: Final = 10.0
+"""The longest that what a run started may stay after its daemon."""
+SLOWEST_MS: Final = 100.0
 LACK: Final = "1 CPU on one node; none is free"
 
 
@@ -53,20 +58,26 @@ class Asker:
         self._scene, self._name = scene, name
         self._stop = threading.Event()
         self._answers: list[Answer] = []
+        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._thread.start()
 
     def _ask(self) -> None:
-        own = threading.get_native_id()
-        with httpx.Client(base_url=self._scene.host.url, timeout=30.0, trust_env=False) as client:
-            while not self._stop.wait(ASK_S):
-                daemon = self._scene.host.pid
-                before_ms = starved_ms(daemon) + starved_ms(os.getpid(), own)
-                began_s = time.perf_counter()
-                client.get(f"/v1/experiments/{self._name}/why").raise_for_status()
-                took_ms = (time.perf_counter() - began_s) * 1e3
-                after_ms = starved_ms(daemon) + starved_ms(os.getpid(), own)
-                self._answers.append(Answer(took_ms, min(took_ms, after_ms - before_ms)))
+        try:
+            with httpx.Client(base_url=self._scene.host.url, timeout=30.0, trust_env=False) as client:
+                while not self._stop.wait(ASK_S):
+                    self._answers.append(self._answer(client))
+        except Exception as error:
+            self._failure = error
+
+    def _answer(self, client: httpx.Client) -> Answer:
+        own, daemon = threading.get_native_id(), self._scene.host.pid
+        before_ms = starved_ms(daemon) + starved_ms(os.getpid(), own)
+        began_s = time.perf_counter()
+        client.get(f"/v1/experiments/{self._name}/why").raise_for_status()
+        took_ms = (time.perf_counter() - began_s) * 1e3
+        after_ms = starved_ms(daemon) + starved_ms(os.getpid(), own)
+        return Answer(took_ms, min(took_ms, after_ms - before_ms))
 
     def figures(self) -> dict[str, float]:
         """The answers since the last time: how long they took, and what is left without the waits for a processor."""
@@ -79,12 +90,15 @@ class Asker:
             "slowest_ms": round(took_ms[-1], 1),
             "with_processor_p99_ms": round(ran_ms[int(len(ran_ms) * 0.99)], 1),
             "with_processor_slowest_ms": round(ran_ms[-1], 1),
-            "slower_than_100_with_processor": sum(each > 100.0 for each in ran_ms),
+            "slower_than_100_with_processor": sum(each > SLOWEST_MS for each in ran_ms),
         }
 
     def end(self) -> None:
+        """Ends it; raises what a question failed with, after which no other was asked."""
         self._stop.set()
         self._thread.join()
+        if self._failure is not None:
+            raise self._failure
 
 
 def starved_ms(process: int, thread: int | None = None) -> float:
@@ -190,14 +204,19 @@ def main() -> None:
     for what in options.what:
         while missing := _missing(what, options.kills, runs):
             # A cluster for each run: on one that another run's mishap had left full, nothing would be told.
-            with ray_nodes() as nodes, tempfile.TemporaryDirectory() as folder:
-                seed = f"{what} {len(runs)}"
-                runs.append(killed_run(what, min(missing, options.each_run), seed, nodes, Path(folder)))
+            # It is made within the watch: its actors have the environment of the node that starts them.
+            with tempfile.TemporaryDirectory() as folder, Watch(Path(folder)) as watch, ray_nodes() as nodes:
+                kills, seed = min(missing, options.each_run), f"{what} {len(runs)}"
+                figures = killed_run(what, kills, seed, nodes, Path(folder))
+                left = watch.left(LEFT_S)
+            runs.append({**figures, "processes": len(watch.processes), "left_behind": left})
             with options.record.open("a") as record:
                 record.write(json.dumps(runs[-1]) + "\n")
             print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
     tell({"runs": runs, **{what: _all_of(what, runs) for what in options.what}})
-    assert not any(run["findings"] or run["left_on_cluster"] for run in runs), runs
+    for run in runs:
+        # A run of which nothing was seen would leave nothing, whatever it did.
+        assert run["processes"] and not run["left_on_cluster"] and not run["left_behind"] and not run["findings"], run
 
 
 def _missing(what: str, kills: int, runs: list[dict[str, Any]]) -> int:
@@ -216,7 +235,9 @@ def _all_of(what: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
         "steps": sum(run["steps"] for run in of_it),
         "generations": sum(run["generations"] for run in of_it),
         "findings": sum(run["findings"] for run in of_it),
-        "left_on_cluster": sum(len(run["left_on_cluster"]) for run in of_it),
+        "left": sum(len(run["left_on_cluster"]) + len(run["left_behind"]) for run in of_it),
+        "asked": sum(each["asked"] for each in asked),
+        "slower_than_100_with_processor": sum(each["slower_than_100_with_processor"] for each in asked),
         "slowest_answer_ms": max(each["slowest_ms"] for each in asked),
         "slowest_answer_with_processor_ms": max(each["with_processor_slowest_ms"] for each in asked),
     }

@@ -1,8 +1,9 @@
 """The demo with all real: vLLM, verl on two ranks, a Ray cluster, Kafka and Postgres; beside it the embedded demo.
 
-The embedded one runs on the torch engines, with the same model. A seed's held-out accuracy must be within 0.05 of the
-embedded demo's, `rftd verify` must find nothing, and nothing may be left on the cluster. A run that is in the record is
-not run again. In the environment of the CPU engines:
+The embedded one runs on the torch engines, with the same model. Every run must complete and pass the demo's own bar, a
+seed's held-out accuracy must be within 0.05 of the embedded demo's, `rftd verify` must find nothing, and no actor, no
+placement group, no process and no shared memory of a run may be left. A run that is in the record is not run again. In
+the environment of the CPU engines:
 
     build/engines-cpu/bin/python -P tests/bench/real_stack.py --record out/real_stack.jsonl [--seeds 1 2 3]
 """
@@ -28,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parent.parent))
 
 from figures import tell
+from left_behind import Watch
 from synthetic.daemon.ray_cluster import RayNodes, ray_nodes
 
 from rftd.daemon.demo.demo import HEAD_SIZES
@@ -37,8 +39,22 @@ from rftd.workers.models.tiny_model import make_tiny_model
 
 LONGEST_S: Final = 7200.0
 WITHIN: Final = 0.05
+LEFT_S: Final = 10.0
+"""The longest that what a run started may stay after it."""
 REAL: Final = ("trainer.trainer_type=verl", "trainer.engine_args={device: cpu, ranks: 2}")
 RFTD: Final = (sys.executable, "-P", "-m", "rftd.daemon")
+
+
+def watched(stack: str, seed: int, folder: Path, overrides: list[str]) -> dict[str, Any]:
+    """One demo, on a cluster of its own where it needs one; its figures, and what it left behind."""
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that did not come to its end
+    folder.mkdir(parents=True)
+    # The cluster is made within: its actors have the environment of the node that starts them.
+    with Watch(folder) as watch, ray_nodes() if stack == "real" else nullcontext() as nodes:
+        figures = run(stack, seed, folder, overrides, nodes)
+        left = watch.left(LEFT_S)
+    segments = sorted(each.name for each in watch.segments)
+    return {**figures, "processes": len(watch.processes), "segments": segments, "left_behind": left}
 
 
 def run(stack: str, seed: int, folder: Path, overrides: list[str], nodes: RayNodes | None) -> dict[str, Any]:
@@ -55,6 +71,7 @@ def run(stack: str, seed: int, folder: Path, overrides: list[str], nodes: RayNod
         environ |= {"RFTD_WORKERS": "ray", "RFTD_RAY_ADDRESS": nodes.address}
     for each in settings:
         command += ["-s", each]
+    load_before = os.getloadavg()[0]
     began_s = time.monotonic()
     with (folder / "demo.txt").open("w") as output:
         status = subprocess.run(command, stdout=output, stderr=output, env=environ, timeout=LONGEST_S).returncode
@@ -84,7 +101,7 @@ def run(stack: str, seed: int, folder: Path, overrides: list[str], nodes: RayNod
         "verify_exit_status": verified.returncode,
         "verify": verified.stdout.strip().splitlines()[-1:] or verified.stderr[-300:],
         "left_on_cluster": nodes.left() if nodes is not None else [],
-        "load": round(os.getloadavg()[1], 1),
+        "load": [round(each, 1) for each in (load_before, os.getloadavg()[0])],
     }
 
 
@@ -115,11 +132,8 @@ def main() -> None:
                 (each["stack"], each["seed"], each["overrides"]) == (stack, seed, options.overrides) for each in runs
             ):
                 continue
-            with tempfile.TemporaryDirectory() as name, ray_nodes() if stack == "real" else nullcontext() as nodes:
-                folder = (options.folder or Path(name)) / f"{stack}-{seed}"
-                shutil.rmtree(folder, ignore_errors=True)  # of a run that did not come to its end
-                folder.mkdir(parents=True)
-                runs.append(run(stack, seed, folder, options.overrides, nodes))
+            with tempfile.TemporaryDirectory() as name:
+                runs.append(watched(stack, seed, (options.folder or Path(name)) / f"{stack}-{seed}", options.overrides))
             with options.record.open("a") as record:
                 record.write(json.dumps(runs[-1]) + "\n")
             print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
@@ -127,7 +141,10 @@ def main() -> None:
     beside = {each["seed"]: each for each in runs if each["stack"] == "embedded"}
     apart = {seed: round(beside[seed]["after_grpo"] - ours[seed]["after_grpo"], 3) for seed in ours if seed in beside}
     tell({"runs": runs, "held_out_below_embedded": apart})
-    assert not any(each["verify_exit_status"] or each["left_on_cluster"] for each in runs), runs
+    for each in runs:
+        assert each["exit_status"] == 0 and each["state"] == "completed" and each["verify_exit_status"] == 0, each
+        # A run of which nothing was seen would leave nothing, whatever it did.
+        assert each["processes"] and not each["left_on_cluster"] and not each["left_behind"], each
     assert all(below <= WITHIN for below in apart.values()), apart
 
 
