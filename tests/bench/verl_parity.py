@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from figures import tell
 from synthetic.models.engine_parity import Case, ParityBench, all_cases, distance, make_models
 
+from rftd.streams.spec import LoraSpec
+
 BOUNDS = {"loss": 1e-5, "norm": 1e-4, "weights": 1e-4}
 
 
@@ -38,17 +40,19 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--budgets", type=int, nargs="+", default=[8192, 96, 24])
     parser.add_argument("--only", nargs="*", help="algorithms; all of them unless given")
+    parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="train an adapter of this rank")
     asked = parser.parse_args()
+    lora = LoraSpec(rank=asked.lora, alpha=2 * asked.lora) if asked.lora else None
     found: dict[str, object] = {}
     failed = False
     with tempfile.TemporaryDirectory(prefix="parity-") as name:
         folder = Path(name)
         model = make_models(folder)
         cases = [case for case in all_cases(asked.budgets) if not asked.only or case.algorithm in asked.only]
-        plain = ParityBench("torch", model, folder / "torch")
+        plain = ParityBench("torch", model, folder / "torch", lora=lora)
         expected = [plain.run(case) for case in cases]
         for ranks in asked.ranks:
-            bench = ParityBench("verl", model, folder / f"verl-{ranks}", {"ranks": ranks, "device": "cpu"})
+            bench = ParityBench("verl", model, folder / f"verl-{ranks}", {"ranks": ranks, "device": "cpu"}, lora)
             worst = dict.fromkeys(BOUNDS, 0.0)
             at = dict.fromkeys(BOUNDS, "")
             for case, right in zip(cases, expected, strict=True):
@@ -65,7 +69,7 @@ def main() -> None:
                 other = processor_s(plain, grpo, rounds=7)
                 found["a step of grpo beyond torch's, ms of processor time"] = round(1000 * (own - other), 1)
             bench.engine.close()
-    tell({"cases": len(cases), **found})
+    tell({"cases": len(cases), "adapter of rank": asked.lora, **found}, may_be_zero=("adapter of rank",))
     if failed:
         raise SystemExit(f"farther apart than {BOUNDS}")
 

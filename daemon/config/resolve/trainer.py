@@ -100,8 +100,6 @@ def _without_verl(experiment: Experiment, host: Host) -> str:
         return f"there is {host.named()}"
     if "verl" not in host.packages:
         return f"verl is not installed where workers run ({how_to_install('verl')})"
-    if experiment.model.lora_configs and not written:
-        return "verl trains whole models, and model.lora_configs names an adapter"
     return ""
 
 

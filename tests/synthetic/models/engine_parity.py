@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from synthetic.models.algorithm_batches import make_algorithm, make_samples
 
-from rftd.streams.spec import ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
 from rftd.streams.updates import UpdatesSpec
 from rftd.workers.algorithms.registry import lookup, names
 from rftd.workers.models.tiny_model import make_tiny_model
@@ -37,7 +37,7 @@ class Case:
     budget_tokens: int = 8192
     updates: UpdatesSpec = field(default_factory=UpdatesSpec)
 
-    def stage(self, model: Path, engine: str, arguments: Mapping[str, Any]) -> StageSpec:
+    def stage(self, model: Path, engine: str, arguments: Mapping[str, Any], lora: LoraSpec | None = None) -> StageSpec:
         """The stage of this case; the teacher lies beside the model."""
         algorithm = msgspec.structs.replace(
             make_algorithm(self.algorithm), optimizer=OptimizerSpec(lr=1e-3, warmup_steps=2, grad_clip=1.0)
@@ -49,7 +49,13 @@ class Case:
             batch_size=4,
             train_batch_size=12,
             algorithm=algorithm,
-            model=ModelSpec(path=str(model), max_model_len=MODEL_TOKENS, max_prompt_tokens=32, max_response_tokens=32),
+            model=ModelSpec(
+                path=str(model),
+                max_model_len=MODEL_TOKENS,
+                max_prompt_tokens=32,
+                max_response_tokens=32,
+                lora=lora,
+            ),
             trainer=TrainerSpec(
                 engine=engine,
                 max_tokens_per_micro_batch=self.budget_tokens,
@@ -104,22 +110,34 @@ def all_cases(budgets: Sequence[int]) -> list[Case]:
 class ParityBench:
     """One engine, opened once, that runs case after case from the same weights."""
 
-    def __init__(self, engine: str, model: Path, folder: Path, arguments: Mapping[str, Any] | None = None) -> None:
-        """`folder` is this bench's own."""
+    def __init__(
+        self,
+        engine: str,
+        model: Path,
+        folder: Path,
+        arguments: Mapping[str, Any] | None = None,
+        lora: LoraSpec | None = None,
+    ) -> None:
+        """`folder` is this bench's own. `lora`: an adapter is trained."""
         self._name = engine
+        self._lora = lora
         self._arguments = dict(arguments or {})
         self.model = model
-        first = Case(algorithm="grpo").stage(model, engine, self._arguments)
+        first = Case(algorithm="grpo").stage(model, engine, self._arguments, lora)
         self.engine: TrainerEngine = make_engine(first.trainer)
         experiment = ExperimentSpec(project="p", name="n", job_dir=str(folder), stages=(first,), config={})
         self.engine.open(experiment, str(model))
-        self._start = folder / "global_step_0"
-        self.engine.save(self._start, hf=False)
+        self.start = folder / "global_step_0"
+        self.engine.save(self.start, hf=False)
+
+    def stage(self, case: Case) -> StageSpec:
+        """The case's stage with this engine."""
+        return case.stage(self.model, self._name, self._arguments, self._lora)
 
     def run(self, case: Case) -> Trained:
         """Trains the case's steps on the model's own weights."""
-        self.engine.load(self._start, None)
-        self.engine.begin_stage(case.stage(self.model, self._name, self._arguments))
+        self.engine.load(self.start, None)
+        self.engine.begin_stage(self.stage(case))
         losses = []
         norms = []
         rates = []

@@ -37,8 +37,6 @@ ENVIRON: Final = {
 NOT_OURS: Final = "unknown reward"
 NO_OPERATORS: Final = "there are no operators on data yet"
 EXCEPTIONS: Final[Mapping[tuple[str, int], Mapping[str, str]]] = {
-    # verl trains whole models here; torch has adapters.
-    ("Tinker Backend", 98): {"model.lora_configs": "a LoRA needs an adapter"},
     ("Configuration Guide", 123): {"monitor.monitor_args.api_key": "a secret must not be written into the file"},
     ("Configuration Guide", 505): {
         "data_processor.experience_pipeline.operators": NO_OPERATORS,
@@ -103,14 +101,14 @@ def test_the_page_of_tinker_runs_as_it_stands(tmp_path: Path) -> None:
     assert (stage.batch_size, stage.train_batch_size, stage.total_steps) == (96, 768, 6)
 
 
-def test_adapters_beside_verl_are_refused_by_name_and_torch_has_them(tmp_path: Path) -> None:
+def test_the_pages_adapter_is_trained_by_verl_and_by_torch(tmp_path: Path) -> None:
     text = (GOLDEN / "lora.yaml").read_text()
-    with pytest.raises(ConfigErrors) as caught:
-        load(text, tmp_path)
-    assert [error.field for error in caught.value.errors] == ["model.lora_configs"]
-    (stage,) = load(text.replace("trainer_type: verl", "trainer_type: torch"), tmp_path).spec.stages
-    assert stage.model.lora is not None
-    assert stage.model.lora.rank == 32
+    for engine in ("verl", "torch"):
+        written = text.replace("trainer_type: verl", f"trainer_type: {engine}")
+        (stage,) = load(written, tmp_path).spec.stages
+        assert stage.trainer.engine == engine
+        assert stage.model.lora is not None
+        assert stage.model.lora.rank == 32
 
 
 def test_the_trainers_own_file_refers_to_itself(tmp_path: Path) -> None:

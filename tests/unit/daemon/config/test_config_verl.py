@@ -258,17 +258,14 @@ def test_a_misspelled_key_is_an_error_with_any_engine(errors: Errors, engine: st
 LORA = "model.lora_configs=[{name: a, lora_rank: 8}]"
 
 
-def test_a_lora_is_refused_where_verl_is_written_and_trained_by_torch_where_it_is_not(
-    load: Load, errors: Errors
-) -> None:
-    (text,) = errors(overrides=[VERL, LORA], host=ON_GPU)
-    assert text.startswith("exp.yaml") or "model.lora_configs" in text
-    assert "a LoRA needs an adapter that learns beside a frozen model, and verl has none" in text
-    assert "or train with an engine that has it, such as torch" in text
+def test_verl_trains_a_lora_where_it_is_written_and_where_it_is_chosen(load: Load) -> None:
     two = msgspec.structs.replace(ON_GPU, devices=(GPU, msgspec.structs.replace(GPU, index=1, visible="1")))
-    spec = load(overrides=[LORA], host=two).spec
-    assert spec.stages[0].trainer.engine == "torch"
-    assert any("verl trains whole models, and model.lora_configs names an adapter" in text for text in spec.warnings)
+    alone = "trainer.engine_args={lora_publish: adapter}"
+    for overrides in ([VERL, LORA, alone], [LORA, alone]):
+        (stage,) = load(overrides=overrides, host=two).spec.stages
+        assert stage.trainer.engine == "verl"
+        assert stage.trainer.engine_args["lora_publish"] == "adapter"
+        assert stage.model.lora is not None
 
 
 def test_every_stage_has_the_gpus_that_explorers_leave(load: Load, small: str) -> None:

@@ -13,7 +13,8 @@ optimizer.py       AdamW or SGD, and the optimizer's state by name
 model.py           model folders: read, written
 trial.py           a trial at opening: the model's own log-probabilities are those of the trainer
 policy.py          what is trained of a model: all of it
-adapter.py         or a low-rank adapter beside it
+low_rank.py        low-rank matrices beside its linear layers (peft)
+adapter.py         or such an adapter alone
 critic.py          what return is to be expected, learned beside
 learner.py         what lasts as long as a stage: optimizer, reference, critic, teacher; values and gradients by them
 data_parallel.py   that learner on several ranks, which divide the micro-batches

@@ -14,6 +14,8 @@ model.py      verl's engine around a model of ours
 packing.py    a batch as micro-batches of whole texts (numpy)
 passes.py     forward passes over the micro-batches of all ranks, with and without a gradient
 shards.py     tensors of which each rank has a part
+policy.py     what is trained of a model: all of it
+adapter.py    or a low-rank adapter alone
 optimizer.py  the optimizer of a stage, of which each rank steps a part
 learner.py    what lasts as long as a stage: optimizer, reference, critic, teacher
 critic.py     what return is to be expected, learned beside

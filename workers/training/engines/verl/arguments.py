@@ -17,7 +17,6 @@ from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.devices.device_memory import Need
 from rftd.workers.training.engines.critic_arguments import CriticArgs
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
-from rftd.workers.training.losses.demands import Part
 from rftd.workers.training.memory_needs import training_needs
 
 if TYPE_CHECKING:
@@ -66,6 +65,8 @@ class VerlTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fiel
     """The longest that one call of the ranks may take, a step or a checkpoint."""
     save_strategy: Literal["unrestricted", "single_thread", "single_process", "single_node"] = "unrestricted"
     """The ranks write a checkpoint at once, or with `single_thread` and `single_process` one after the other."""
+    lora_publish: Literal["merged", "adapter"] = "merged"
+    """`merged`: explorers get whole weights; `adapter`: the adapter alone, which they add to their base."""
 
 
 OPENED_WITH: Final = (
@@ -86,11 +87,9 @@ OPENED_WITH: Final = (
     "use_remove_padding",
     "attn_implementation",
     "entropy_checkpointing",
+    "lora_publish",
 )
 """The arguments that hold for every stage: the engine loads its model once."""
-
-
-LACKS: Final[Mapping[Part, str]] = {"adapter": "it spreads whole models over the ranks, and trains every weight"}
 
 
 def parse(arguments: Mapping[str, Any]) -> VerlTrainerArgs:
@@ -144,6 +143,4 @@ def _make(opening: TrainerOpening[VerlTrainerArgs]) -> TrainerEngine:
     return VerlTrainerEngine(threads=opening.threads)
 
 
-ENGINE: Final = TrainerEngineDefinition(
-    arguments=VerlTrainerArgs, make=_make, opened_with=OPENED_WITH, lacks=LACKS, needs=_needs
-)
+ENGINE: Final = TrainerEngineDefinition(arguments=VerlTrainerArgs, make=_make, opened_with=OPENED_WITH, needs=_needs)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from rftd.ops.errors import ConfigError
 from rftd.ops.processors import threads_of
@@ -18,17 +17,21 @@ from rftd.streams.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.workers.devices.compute_device import compute_device
 from rftd.workers.training.engine import StepResult, TrainBatch, WeightsSnapshot
 from rftd.workers.training.engines.torch.opening import Determinism, environment
-from rftd.workers.training.engines.torch.snapshot import SpreadTensors, TorchSnapshot, rounded_for
-from rftd.workers.training.engines.verl import platform, saving
-from rftd.workers.training.engines.verl.arguments import DEVICE, LACKS, VerlTrainerArgs, parse
+from rftd.workers.training.engines.torch.snapshot import TorchSnapshot, rounded_for
+from rftd.workers.training.engines.verl import platform
+from rftd.workers.training.engines.verl.arguments import DEVICE, VerlTrainerArgs, parse
 from rftd.workers.training.engines.verl.group import Shares, join_group
-from rftd.workers.training.engines.verl.shards import digest, whole
+from rftd.workers.training.engines.verl.shards import digest, one_by_one
 from rftd.workers.training.losses.objective import Objective
 from rftd.workers.training.ranks.collectives import together
+from rftd.workers.training.ranks.spool import SpreadWeights
 from rftd.workers.training.stage.stage_training import StageTraining
 from rftd.workers.training.stage.trainer_state import TrainerState
 from rftd.workers.weights.checksum import Form, form_of
 from rftd.workers.weights.tensor_digests import TensorDigests
+
+if TYPE_CHECKING:
+    from rftd.workers.training.engines.verl.policy import SpreadPolicy
 
 
 class VerlTrainerEngine:
@@ -42,7 +45,7 @@ class VerlTrainerEngine:
         self._device = torch.device("cpu")
         self._experiment: ExperimentSpec | None = None
         self._base = Path()
-        self._policy: Any = None
+        self._policy: SpreadPolicy | None = None
         self._shares: Shares | None = None
         self._learner: Any = None
         self._training: StageTraining[Any] | None = None
@@ -81,17 +84,25 @@ class VerlTrainerEngine:
         self._determinism.set(self.deterministic)
         join_group(self._device)
         # After the platform: verl decides on its devices while it is imported.
-        from rftd.workers.training.engines.verl.model import PolicyModel, Wrapping, open_model
+        from rftd.workers.training.engines.verl.adapter import SpreadAdapter
+        from rftd.workers.training.engines.verl.model import Wrapping
+        from rftd.workers.training.engines.verl.policy import WholePolicy
 
         self._experiment = experiment
         self._base = Path(model_path)
         wrapping = Wrapping(arguments, self._device, spec.trainer.dtype, spec.model.trust_remote_code)
-        self._policy = open_model(PolicyModel, self._base, wrapping)
+        lora = spec.model.lora
+        if lora is None:
+            self._policy = WholePolicy(self._base, wrapping)
+        else:
+            merged = arguments.lora_publish == "merged"
+            self._policy = SpreadAdapter(self._base, wrapping, lora, seed=experiment.seed, merged=merged)
+        model = self._policy.model
         self._shares = Shares(
-            rank=self._policy.get_data_parallel_rank(),
-            count=self._policy.get_data_parallel_size(),
+            rank=model.get_data_parallel_rank(),
+            count=model.get_data_parallel_size(),
             device=self._device,
-            group=self._policy.get_data_parallel_group(),
+            group=model.get_data_parallel_group(),
         )
         self._weights_changed()
 
@@ -105,7 +116,7 @@ class VerlTrainerEngine:
         assert self._shares is not None, "used before open"
         # First, for its models are as large as the new ones.
         self._learner = None
-        self._learner = VerlLearner.begin(stage, objective, self._policy, self._shares, self._weights_changed)
+        self._learner = VerlLearner.begin(stage, objective, self._opened, self._shares, self._weights_changed)
         state = TrainerState(stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.kind)
         seed = self._experiment.seed if self._experiment is not None else 0
         self._training = StageTraining(stage, objective, self._learner, state, seed=seed)
@@ -129,30 +140,24 @@ class VerlTrainerEngine:
 
     def _digest(self, form: Form) -> str:
         if form not in self._digests:
-            self._digests[form] = digest(form, self._policy.tensors(), self._digester)
+            self._digests[form] = digest(form, self._opened.published(), self._digester)
         return self._digests[form]
 
     def snapshot(self) -> WeightsSnapshot:
         """A copy of the weights, in bfloat16 where explorers run the model in it; of several ranks see `spread`."""
-        tensors: dict[str, Tensor] = self._policy.tensors()
-        rounded = rounded_for(self._experiment, self._policy.module, tensors)
-        return TorchSnapshot.of({name: whole(each) for name, each in tensors.items()}, rounded=rounded)
+        tensors = dict(one_by_one(self._opened.published()))
+        return TorchSnapshot.of(tensors, rounded=rounded_for(self._experiment, self._opened.model.module, tensors))
 
-    def spread(self) -> SpreadTensors:
+    def spread(self) -> SpreadWeights:
         """The weights as the controller of several ranks takes them: each rank gives what it holds."""
-        tensors: dict[str, Tensor] = self._policy.tensors()
-        return SpreadTensors(tensors, rounded=rounded_for(self._experiment, self._policy.module, tensors))
+        return self._opened.spread(self._experiment)
 
     def save(self, folder: Path, *, hf: bool) -> None:
-        """Writes `actor`: weights, each once, optimizer, reference, step; and `critic` where there is one."""
+        """Writes `actor`: weights or adapter, each once, optimizer, reference, step; and `critic` where there is
+        one."""
         actor = folder / "actor"
         actor.mkdir(parents=True, exist_ok=True)
-        tensors: dict[str, Tensor] = self._policy.tensors()
-        if hf:
-            saving.write_hf_folder(actor / "huggingface", tensors, self._base)
-        else:
-            strategy = parse(self._trainer.engine_args).save_strategy
-            saving.write_weights(actor, tensors, strategy, self._base, module=self._policy.module)
+        self._opened.write(actor, hf=hf, strategy=parse(self._trainer.engine_args).save_strategy)
         if self._learner is not None:
             self._learner.write(folder)
         # Last: a folder without trainer_state.json is no checkpoint that `load` would take.
@@ -165,12 +170,10 @@ class VerlTrainerEngine:
         A stage that goes on with another optimizer begins a fresh one; one that had no reference takes these weights.
         """
         actor = folder / "actor"
-        trusted = self._policy.wrapping.trust_remote_code
         # What one rank cannot read is an error of all, and none of them waits for it.
         with together():
             state = TrainerState.read(actor)
-        with together():
-            saving.read_policy(actor, self._policy.tensors(), trust_remote_code=trusted)
+        self._opened.restore(actor)
         self._weights_changed()
         self._learner = None
         self._training = None
@@ -199,6 +202,11 @@ class VerlTrainerEngine:
         return self._experiment.stages[0].trainer if self._learner is None else self._learner.spec.trainer
 
     @property
+    def _opened(self) -> SpreadPolicy:
+        assert self._policy is not None, "used before open"
+        return self._policy
+
+    @property
     def _state(self) -> TrainerState:
         return self._outside if self._training is None else self._training.state
 
@@ -213,10 +221,4 @@ def _check(arguments: VerlTrainerArgs, stage: StageSpec, device: torch.device) -
             f"the verl engine does not train in {stage.trainer.dtype!r}",
             field="trainer.dtype",
             fix="use float32 or bfloat16",
-        )
-    if stage.model.lora is not None:
-        raise ConfigError(
-            f"a LoRA needs an adapter, and verl has none: {LACKS['adapter']}",
-            field="model.lora_configs",
-            fix="leave it out, or write trainer.trainer_type: torch",
         )

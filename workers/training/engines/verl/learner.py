@@ -18,11 +18,11 @@ from rftd.workers.training.engines.verl import saving
 from rftd.workers.training.engines.verl.arguments import VerlTrainerArgs, parse
 from rftd.workers.training.engines.verl.critic import VerlCritic
 from rftd.workers.training.engines.verl.group import Shares
-from rftd.workers.training.engines.verl.model import Found, PolicyModel, Wrapping, open_model
+from rftd.workers.training.engines.verl.model import Found, Wrapping
 from rftd.workers.training.engines.verl.optimizer import ShardedOptimizer
 from rftd.workers.training.engines.verl.packing import Budget, PackedTexts, pack
 from rftd.workers.training.engines.verl.passes import Passes
-from rftd.workers.training.engines.verl.shards import copy_shards
+from rftd.workers.training.engines.verl.policy import SpreadPolicy, frozen_model
 from rftd.workers.training.losses.aggregation import Aggregation
 from rftd.workers.training.losses.objective import Objective
 from rftd.workers.training.stage.learner import PolicyLossOver, PolicyValues, Terms, TokenValues
@@ -49,33 +49,31 @@ class VerlLearner:
         cls,
         spec: StageSpec,
         objective: Objective,
-        policy: Any,
+        policy: SpreadPolicy,
         shares: Shares,
         on_change: Callable[[], None],
     ) -> VerlLearner:
         """A fresh optimizer and critic; the policy as it is now for a reference. Raises ConfigError, DataError."""
         arguments = parse(spec.trainer.engine_args)
-        wrapping: Wrapping = policy.wrapping
+        wrapping: Wrapping = policy.model.wrapping
         needs = objective.pass_fields
         reference = teacher = None
         if objective.needs_reference:
-            reference = _frozen(Path(policy.model_config.path), wrapping, arguments)
-            # The policy as it is now: its folder is another one after the first stage.
-            copy_shards(reference.tensors(), policy.tensors())
+            reference = policy.freeze(offload=arguments.ref_param_offload)
         if "teacher_logprobs" in needs:
-            teacher = _teacher(spec, policy, wrapping, arguments)
-        optimizer = ShardedOptimizer(spec.algorithm.optimizer, policy.parameters)
+            teacher = _teacher(spec, policy.model, wrapping, arguments)
+        optimizer = ShardedOptimizer(spec.algorithm.optimizer, policy.learned())
         # verl moves the state of the optimizer that it knows, where that is offloaded.
-        policy.optimizer = optimizer.inner
+        policy.model.optimizer = optimizer.inner
         return cls(
             spec=spec,
             arguments=arguments,
-            policy=Passes(policy, shares),
+            policy=Passes(policy.model, shares),
             optimizer=optimizer,
             reference=None if reference is None else Passes(reference, shares),
             critic=VerlCritic(spec, wrapping, arguments, shares) if "values" in needs else None,
             teacher=None if teacher is None else Passes(teacher, shares),
-            vocabulary_tokens=_vocabulary(policy),
+            vocabulary_tokens=_vocabulary(policy.model),
             on_change=on_change,
         )
 
@@ -127,11 +125,11 @@ class VerlLearner:
         self, micro_batches: Sequence[PackedTexts], loss: PolicyLossOver, *, reference: bool
     ) -> list[dict[str, Tensor]]:
         """Adds the gradients of a loss of each micro-batch to those before; returns their figures."""
-        compared: list[Tensor | None] = [None]
-
-        def before(micro: PackedTexts | None) -> None:
+        compared: list[dict[str, Tensor]] | None = None
+        if reference:
             assert self.reference is not None, "the objective has no reference"
-            compared[0] = self.reference.one(micro, "log_probs")
+            # Ahead of all passes of the policy: an adapter's reference changes weights, which no graph may hold then.
+            compared = self.reference.values(micro_batches, ["log_probs"])
 
         def over(number: int, found: Found) -> Terms:
             micro = micro_batches[number]
@@ -140,11 +138,11 @@ class VerlLearner:
                 PolicyValues(
                     logprobs=self.policy.of_targets(found["log_probs"], micro),
                     entropies=self.policy.of_targets(found["entropy"], micro),
-                    ref_logprobs=compared[0],
+                    ref_logprobs=None if compared is None else compared[number]["log_probs"],
                 ),
             )
 
-        return self.policy.accumulate(micro_batches, over, entropy=True, before=before if reference else None)
+        return self.policy.accumulate(micro_batches, over, entropy=True)
 
     def clip(self, limit: float) -> float:
         """Scales the policy's gradient down to the norm `limit`, if that is above 0; returns the norm before."""
@@ -181,28 +179,21 @@ class VerlLearner:
             self.critic.restore(folder / "critic")
 
 
-def _frozen(folder: Path, wrapping: Wrapping, arguments: VerlTrainerArgs) -> Any:
-    found = open_model(PolicyModel, folder, wrapping, offload=arguments.ref_param_offload)
-    for parameter in found.parameters.values():
-        parameter.requires_grad_(False)
-    return found
-
-
 def _vocabulary(model: Any) -> int:
     found: int = model.module.get_input_embeddings().num_embeddings
     return found
 
 
-def _teacher(spec: StageSpec, policy: Any, wrapping: Wrapping, arguments: VerlTrainerArgs) -> Any:
+def _teacher(spec: StageSpec, model: Any, wrapping: Wrapping, arguments: VerlTrainerArgs) -> Any:
     if not spec.trainer.teacher_path:
         raise ConfigError(
             "the algorithm learns from a teacher, and none is named",
             field="explorer.auxiliary_models",
             fix="name the teacher's folder in explorer.auxiliary_models[0].model_path",
         )
-    teacher = _frozen(Path(spec.trainer.teacher_path), wrapping, arguments)
+    teacher = frozen_model(Path(spec.trainer.teacher_path), wrapping, offload=arguments.ref_param_offload)
     # Token ids of one are looked up in the other's vocabulary: equal sizes are all that can be told without tokenizers.
-    sizes = [_vocabulary(model) for model in (policy, teacher)]
+    sizes = [_vocabulary(each) for each in (model, teacher)]
     if sizes[0] != sizes[1]:
         raise ConfigError(
             f"the teacher knows {sizes[1]} tokens, the model that is trained {sizes[0]}",

@@ -57,6 +57,7 @@ class _Wrapped:
     """
 
     wrapping: Wrapping
+    before: Callable[[Any], None] | None
     # What verl's class has.
     train_mode: Any
     eval_mode: Any
@@ -133,6 +134,8 @@ class _Wrapped:
     def _build_module(self) -> Any:
         arguments = self.wrapping.arguments
         module = self.read_module()
+        if self.before is not None:
+            self.before(module)
         if arguments.use_remove_padding or arguments.ulysses_sequence_parallel_size > 1:
             from verl.models.transformers.monkey_patch import apply_monkey_patch
 
@@ -239,8 +242,17 @@ class CriticModel(_Wrapped, FSDPEngineWithValueHead):  # type: ignore[misc]
         return found
 
 
-def open_model(kind: type[Any], folder: Path, wrapping: Wrapping, *, offload: bool | None = None) -> Any:
+def open_model(
+    kind: type[Any],
+    folder: Path,
+    wrapping: Wrapping,
+    *,
+    offload: bool | None = None,
+    before: Callable[[Any], None] | None = None,
+) -> Any:
     """A model of the folder, spread over all ranks: every rank calls it. `offload`: in place of `param_offload`.
+
+    `before` changes the module while it is whole, on the host of each rank.
 
     Raises DataError if the folder holds none, ConfigError for what cannot be wrapped so.
     """
@@ -272,6 +284,7 @@ def open_model(kind: type[Any], folder: Path, wrapping: Wrapping, *, offload: bo
     )
     made = kind(model_config, engine_config, FSDPOptimizerConfig(lr=0.0), CheckpointConfig())
     made.wrapping = wrapping
+    made.before = before
     made.initialize()
     return made
 

@@ -47,31 +47,19 @@ class Passes:
         parts = torch.split(self.shares.summed(known), sizes, dim=1)
         return [dict(zip(names, part, strict=True)) for part in parts]
 
-    def one(self, micro: PackedTexts | None, name: str) -> Tensor | None:
-        """The model's values of the tokens of this rank's own micro-batch, without a gradient; None: it has none."""
-        with self.model.running(gradient=False):
-            found = self.model.found(self._data(micro))[1]
-        return None if micro is None else self.of_targets(found[name], micro)
-
     def accumulate(
         self,
         micro_batches: Sequence[PackedTexts],
         loss: Callable[[int, Found], Terms],
         *,
         entropy: bool = False,
-        before: Callable[[PackedTexts | None], None] | None = None,
     ) -> list[dict[str, Tensor]]:
-        """Adds the gradients of a loss of each micro-batch to those before; returns the figures of all of them.
-
-        `before` is called ahead of each pass with the micro-batch of this rank.
-        """
+        """Adds the gradients of a loss of each micro-batch to those before; returns the figures of all of them."""
         own: dict[int, dict[str, float]] = {}
         rounds = self.shares.rounds(len(micro_batches))
         with self.model.running(gradient=True):
             for number in rounds:
                 micro = micro_batches[number] if number < len(micro_batches) else None
-                if before is not None:
-                    before(micro)
                 terms: dict[str, Tensor] = {}
 
                 def taken(found: Found, number: int = number, terms: dict[str, Tensor] = terms) -> tuple[Tensor, None]:

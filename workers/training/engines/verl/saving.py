@@ -4,6 +4,7 @@ model.shards.json      weights and buffers, with a file of each rank beside it; 
 model.safetensors      instead of them, if there is one rank
 config.json, ...       beside either, with the tokenizer: of one rank, `actor` is a model as transformers reads it
 huggingface/           the model as transformers reads it, in float32
+lora_adapter/          instead of the weights, if an adapter is trained: as peft reads it, with the tokenizer
 optimizer.shards.json  the optimizer's tensors, by parameter
 reference.shards.json  the frozen reference, if the objective needs one
 
@@ -77,7 +78,7 @@ def read(folder: Path, kind: str, own: Mapping[str, Tensor]) -> None:
         for name, value in own.items():
             local(value).copy_(local(found[name]))
     else:
-        _read_whole(own, saving.read_tensors(folder / f"{kind}.safetensors"), folder)
+        copy_parts(own, saving.read_tensors(folder / f"{kind}.safetensors"), folder)
 
 
 def read_policy(actor: Path, own: Mapping[str, Tensor], *, trust_remote_code: bool) -> None:
@@ -85,7 +86,7 @@ def read_policy(actor: Path, own: Mapping[str, Tensor], *, trust_remote_code: bo
     if holds(actor, "model"):
         read(actor, "model", own)
     else:
-        _read_whole(own, saving.read_weights(actor, trust_remote_code=trust_remote_code), actor)
+        copy_parts(own, saving.read_weights(actor, trust_remote_code=trust_remote_code), actor)
 
 
 @torch.no_grad()
@@ -102,7 +103,8 @@ def read_state(folder: Path, optimizer: ShardedOptimizer) -> None:
 
 
 @torch.no_grad()
-def _read_whole(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: Path) -> None:
+def copy_parts(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: Path) -> None:
+    """Copies whole tensors over this rank's parts. Raises DataError, nothing copied, if names or shapes differ."""
     wrong = sorted(own.keys() ^ weights.keys()) or [
         name for name, value in own.items() if value.shape != weights[name].shape
     ]
