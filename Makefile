@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast test-engines test-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock newer clean
+.PHONY: demo test test-fast test-engines test-tinker record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock newer clean
 
 STACK ?= embedded
 
@@ -40,6 +40,10 @@ PYTHON312 ?= python3.12
 # has the release of `tinker` that the server speaks to.
 test-tinker: $(TINKER)/.ready       ## the open Tinker server of skyrl on a CPU: SFT, GRPO, kills, a minute away; 7 GB, PYTHON312=...
 	$(TINKER)/client/bin/python -P tests/bench/tinker_skyrl.py --server $(TINKER)/server/bin/python
+
+record-tinker: $(TINKER)/.ready     ## what that server answers, which the fake of the protocol is held to
+	$(TINKER)/client/bin/python -P tests/bench/tinker_skyrl.py --server $(TINKER)/server/bin/python \
+	  --record tests/golden/tinker/skyrl_0.4.0.jsonl
 
 $(TINKER)/.ready: requirements/tinker-server.txt requirements/tinker-client.txt pyproject.toml $(READY)
 	$(BIN)/uv venv -q --clear --python $(PYTHON312) $(TINKER)/server

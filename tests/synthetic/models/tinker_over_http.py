@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
+from synthetic.models import tinker_messages as wire
 from synthetic.models.tinker_rehearsal import Rehearsal, Unknown
 
 from rftd.workers.tinker.service import AdamStep, ServiceSampling, TokenRow
@@ -18,7 +19,11 @@ _PRE = "/api/v1/"
 
 
 class Server(ThreadingHTTPServer):
-    """A rehearsal of the service, over HTTP; requests of the wire are those of `tinker` 0.38."""
+    """A rehearsal of the service, over HTTP.
+
+    Its answers have the fields of the recorded ones (tests/integration/test_tinker_recording.py), and those that only
+    later releases of the client ask for.
+    """
 
     daemon_threads = True
 
@@ -29,6 +34,14 @@ class Server(ThreadingHTTPServer):
         self.sessions = 0
         self.asked: list[str] = []
         self.lock = threading.Lock()
+        self.late = 0
+        """So many requests for a result are told to come again."""
+        self.late_as = 408
+        """How that is told: by this status, or 200 with words, as the service itself does."""
+        self.requests: dict[tuple[str, int], Any] = {}
+        """What was asked under each number of a run."""
+        self.knows_runs = False
+        """True: the list of a run that was never there is an error, and not an empty one."""
 
     @property
     def url(self) -> str:
@@ -38,36 +51,93 @@ class Server(ThreadingHTTPServer):
         what = path.removeprefix(_PRE).partition("?")[0]
         self.asked.append(what)
         asked: dict[str, Any] = {} if proto or not body else json.loads(body)
-        if what == "client/config":
-            return {"parallel_fwdbwd_chunks": False, "fwdbwd_max_chunk_len": 1024}
-        if what == "create_session":
-            self.sessions += 1
-            return {"type": "create_session", "session_id": f"s{self.sessions}"}
-        if what == "create_sampling_session":
-            if asked["model_path"] not in self.service.saved:
-                raise Unknown(404, "no such weights")
-            self.answers[asked["session_id"]] = asked["model_path"]
-            return {"type": "create_sampling_session", "sampling_session_id": asked["session_id"]}
-        if what == "get_info":
-            return {"type": "get_info", "model_id": asked["model_id"], "model_data": {"model_name": "org/tiny"}}
-        if what == "retrieve_future":
-            return self.answers[asked["request_id"]]
         if what.startswith("samplers/"):
             session = what.split("/")[1]
             return {"sampler_id": session, "base_model": "org/tiny", "model_path": self.answers.get(session)}
         if what.startswith("training_runs/"):
-            _, run, _, *rest = what.split("/")
-            if verb == "DELETE":
-                self.service.saved.pop(f"tinker://{run}/{'/'.join(rest)}", None)
-                return None
-            if run not in self.service.runs:
-                raise Unknown(404, f"no training run {run}")
-            return {"checkpoints": [_listed(path) for path in self.service.saved if f"//{run}/" in path]}
+            return self._checkpoints(verb, what)
+        if at_once := getattr(self, f"_now_{what.replace('/', '_')}", None):
+            return at_once(asked)
         if work := getattr(self, f"_{what}", None):
+            self._check(what, body if proto else asked)
             number = str(len(self.answers))
-            self.answers[number] = work(body if proto else asked)
-            return {"request_id": number, "sample_sequence_ids": [f"q{number}"]}
-        return {}
+            # Known before it is done: what is asked for is in the request.
+            told = {
+                "future_id": number,
+                "status": "pending",
+                "request_id": number,
+                "sample_sequence_ids": [f"q{number}"],
+            }
+            self.answers[number] = made = work(body if proto else asked)
+            return told | self._created(asked, made) if what == "create_model" else told
+        raise Unknown(404, "Not Found")
+
+    def _check(self, what: str, asked: Any) -> None:
+        """Refuses what a server refuses before it begins."""
+        if what == "forward_backward":
+            if isinstance(asked, dict):
+                raise Unknown(415, f"forward_backward requires a {wire.PROTOBUF} body")
+            message = wire.read("ForwardBackwardRequest", asked)
+            asked = {"model_id": message.model_id, "seq_id": message.seq_id, "body": asked}
+        rate = asked.get("adam_params", {}).get("learning_rate", 0.0)
+        if not isinstance(rate, int | float):
+            where = ["body", "adam_params", "learning_rate"]
+            raise Unknown(422, [{"type": "float_parsing", "loc": where, "msg": "not a number", "input": rate}])
+        if "model_id" not in asked:
+            return
+        if asked["model_id"] not in self.service.runs:
+            raise Unknown(404, "Model not found")
+        if what in ("forward_backward", "optim_step"):
+            known = self.requests.setdefault((asked["model_id"], asked["seq_id"]), asked)
+            if known != asked:
+                raise Unknown(409, "Training request sequence number was reused")
+
+    def _now_healthz(self, _asked: dict[str, Any]) -> Any:
+        return {"status": "ok"}
+
+    def _now_client_config(self, _asked: dict[str, Any]) -> Any:
+        return {"pjwt_auth_enabled": False, "parallel_fwdbwd_chunks": False, "fwdbwd_max_chunk_len": 1024}
+
+    def _now_create_session(self, _asked: dict[str, Any]) -> Any:
+        self.sessions += 1
+        said = dict.fromkeys(("info_message", "warning_message", "error_message"))
+        return {"type": "create_session", "session_id": f"s{self.sessions}", **said}
+
+    def _now_session_heartbeat(self, _asked: dict[str, Any]) -> Any:
+        return {"type": "session_heartbeat"}
+
+    def _now_create_sampling_session(self, asked: dict[str, Any]) -> Any:
+        session = f"{asked['session_id']}:sample:{asked['sampling_session_seq_id']}"
+        self.answers[session] = asked["model_path"]
+        return {"type": "create_sampling_session", "sampling_session_id": session}
+
+    def _now_get_info(self, asked: dict[str, Any]) -> Any:
+        return {"type": "get_info", "model_id": asked["model_id"], "model_data": {"model_name": "org/tiny"}}
+
+    def _now_weights_info(self, asked: dict[str, Any]) -> Any:
+        if asked["tinker_path"] not in self.service.saved:
+            raise Unknown(404, f"Checkpoint not found: {asked['tinker_path']}")
+        return {"base_model": "org/tiny", "is_lora": True, "lora_rank": 32}
+
+    def _now_retrieve_future(self, asked: dict[str, Any]) -> Any:
+        if self.late:
+            self.late -= 1
+            if self.late_as == 200:
+                return {"type": "try_again", "request_id": asked["request_id"], "queue_state": "active"}
+            raise Unknown(self.late_as, "Timeout waiting for result")
+        if asked["request_id"] not in self.answers:
+            raise Unknown(404, "Future not found")
+        return self.answers[asked["request_id"]]
+
+    def _checkpoints(self, verb: str, what: str) -> Any:
+        _, run, _, *rest = what.split("/")
+        if verb == "DELETE":
+            if self.service.saved.pop(f"tinker://{run}/{'/'.join(rest)}", None) is None:
+                raise Unknown(404, f"Checkpoint not found: {run}/{rest[-1]}")
+            return None
+        if self.knows_runs and run not in self.service.runs:
+            raise Unknown(404, f"no training run {run}")
+        return {"checkpoints": [_listed(path) for path in self.service.saved if f"//{run}/" in path]}
 
     def _named(self, made: str, asked: dict[str, Any]) -> str:
         name = f"{asked['session_id']}:train:{asked['model_seq_id']}"
@@ -76,16 +146,34 @@ class Server(ThreadingHTTPServer):
         return name
 
     def _create_model(self, asked: dict[str, Any]) -> Any:
-        return {"type": "create_model", "model_id": self._named(self.service.new_run(asked["base_model"]), asked)}
+        made = self._named(self.service.new_run(asked["base_model"]), asked)
+        shape = {"rank": 32, "seed": 1, "train_unembed": True, "train_mlp": True, "train_attn": True}
+        given = {name: value for name, value in asked["lora_config"].items() if value is not None}
+        return {
+            "type": "create_model",
+            "model_id": made,
+            "base_model": asked["base_model"],
+            "lora_config": shape | given | {"alpha": 32.0},
+        }
+
+    def _created(self, asked: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+        shape = {"rank": asked["lora_config"].get("rank", 32), "seed": asked["lora_config"].get("seed")}
+        return {name: made[name] for name in ("model_id", "base_model")} | {"lora_config": shape, "status": "created"}
 
     def _load_weights(self, asked: dict[str, Any]) -> Any:
-        self._named(self.service.run_from(asked["path"], optimizer=asked["optimizer"]), asked)
-        return {"type": "load_weights", "path": asked["path"]}
+        run = asked.get("model_id")
+        if any(known == run for known, _ in self.service.done):
+            raise Unknown(400, f"LoadWeights is not permitted with seq_id {asked['seq_id']}")
+        made = self.service.run_from(asked["path"], optimizer=asked["optimizer"])
+        if run is None:  # later releases make the run by the same request
+            self._named(made, asked)
+            return {"type": "load_weights", "path": asked["path"]}
+        fresh, loaded = self.service.runs[run], self.service.runs.pop(made)
+        self.service.runs |= {name: loaded for name, each in self.service.runs.items() if each is fresh}
+        return self._execute(run, asked["seq_id"], lambda _: {"type": "load_weights", "path": asked["path"]})
 
     def _forward_backward(self, body: bytes) -> Any:
-        from tinker.proto.tinker_public_pb2 import DTYPE_FLOAT32, ForwardBackwardOutput, ForwardBackwardRequest
-
-        asked = ForwardBackwardRequest.FromString(body)
+        asked = wire.read("ForwardBackwardRequest", body)
         rows = []
         for datum in asked.data:
             tokens = np.frombuffer(datum.model_input[0].encoded_text.tokens, np.int32).astype(np.int64)
@@ -100,14 +188,13 @@ class Server(ThreadingHTTPServer):
             made = self._execute(
                 asked.model_id, asked.seq_id, lambda run: self.service.gradient(run, rows, asked.loss_fn, config)
             )
-        arrays = [np.array(each["logprobs"], np.float32) for each in made["rows"]]
-        offsets = np.cumsum([0, *(each.nbytes for each in arrays)]).astype(np.int64)
-        answer = ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", metrics=made["metrics"])
+        answer = wire.new("ForwardBackwardOutput")
+        answer.loss_fn_output_type = "scalar"
+        answer.metrics.update(made["metrics"])
         record = answer.loss_fn_outputs.add()
-        record.num_datums = len(arrays)
-        record.fields["logprobs"].data = np.concatenate(arrays).tobytes()
-        record.fields["logprobs"].offsets = offsets.tobytes()
-        record.fields["logprobs"].dtype = DTYPE_FLOAT32
+        record.num_datums = len(rows)
+        for name in made["rows"][0]:
+            record.fields[name].CopyFrom(wire.batched([np.array(each[name], np.float32) for each in made["rows"]]))
         return answer.SerializeToString()
 
     def _optim_step(self, asked: dict[str, Any]) -> Any:
@@ -120,21 +207,21 @@ class Server(ThreadingHTTPServer):
             clip=given["grad_clip_norm"],
         )
         self._execute(asked["model_id"], asked["seq_id"], lambda run: self.service.step(run, adam))
-        return {"type": "optim_step"}
+        figures = {"skyrl.ai/grad_norm": 1.0, "skyrl.ai/learning_rate": adam.rate}
+        return {"type": "optim_step", "metrics": figures}
 
     def _save_weights(self, asked: dict[str, Any]) -> Any:
         return {"type": "save_weights", "path": self._save(asked, "weights")}
 
     def _save_weights_for_sampler(self, asked: dict[str, Any]) -> Any:
-        return {"type": "save_weights_for_sampler", "path": self._save(asked, "sampler_weights")}
+        path = self._save(asked, "sampler_weights")
+        return {"type": "save_weights_for_sampler", "path": path, "sampling_session_id": None}
 
     def _save(self, asked: dict[str, Any], kind: str) -> Any:
         run = asked["model_id"]
         return self._execute(run, asked["seq_id"], lambda _: self.service.save(asked["path"], run, kind))
 
     def _asample(self, asked: dict[str, Any]) -> Any:
-        from tinker.proto.tinker_public_pb2 import STOP_REASON_LENGTH, STOP_REASON_STOP, SampleResponse
-
         given = asked["sampling_params"]
         draw = ServiceSampling(
             max_tokens=given["max_tokens"],
@@ -146,11 +233,11 @@ class Server(ThreadingHTTPServer):
         )
         prompt = [token for chunk in asked["prompt"]["chunks"] for token in chunk["tokens"]]
         made = self.service.sample(self.answers[asked["sampling_session_id"]], prompt, draw)
-        answer = SampleResponse()
+        answer = wire.new("SampleResponse")
         sequence = answer.sequences.add()
         sequence.tokens = np.array(made["tokens"], np.int32).tobytes()
         sequence.logprobs = np.array(made["logprobs"], np.float32).tobytes()
-        sequence.stop_reason = STOP_REASON_STOP if made["stop_reason"] == "stop" else STOP_REASON_LENGTH
+        sequence.stop_reason = wire.STOP_REASONS.index(made["stop_reason"])
         return answer.SerializeToString()
 
     def _execute(self, run: str, seq_id: int, work: Any) -> Any:
@@ -166,6 +253,7 @@ def _listed(path: str) -> dict[str, str]:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # an answer in one piece: the second of two would wait for the first one's acknowledgement
     server: Server
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -190,10 +278,13 @@ class Handler(BaseHTTPRequestHandler):
                 found = self.server.answer(self.command, self.path, body, proto)
             except Unknown as error:
                 status = error.status
-                found = {"error": str(error)}
+                found = {"detail": error.said}
         data = found if isinstance(found, bytes) else json.dumps(found).encode()
+        if found is None:
+            status = 204
+            data = b""
         self.send_response(status)
-        self.send_header("content-type", "application/x-protobuf" if isinstance(found, bytes) else "application/json")
+        self.send_header("content-type", wire.PROTOBUF if isinstance(found, bytes) else "application/json")
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

@@ -125,17 +125,22 @@ class Rehearsal:
 
     def forward(self, run: Run, rows: Sequence[TokenRow]) -> dict[str, Any]:
         table = run.logprobs()
-        found = [{"logprobs": table[row.tokens, row.targets].astype(np.float32).tolist()} for row in rows]
+        found = []
+        for row in rows:
+            logprobs = table[row.tokens, row.targets]
+            value, _ = _loss("cross_entropy", logprobs, row.columns, {})
+            found.append(_told(logprobs, value))
         return {"rows": found, "metrics": {"loss:sum": 0.0}}
 
     def gradient(self, run: Run, rows: Sequence[TokenRow], loss: Loss, config: Mapping[str, float]) -> dict[str, Any]:
-        answer = self.forward(run, rows)
+        found = []
         table = run.logprobs()
         total = 0.0
         gradient = np.zeros_like(run.table) if run.gradient is None else run.gradient
         for row in rows:
             logprobs = table[row.tokens, row.targets]
             value, slope = _loss(loss, logprobs, row.columns, config)
+            found.append(_told(logprobs, value))
             total += float(value.sum())
             for token, target, each in zip(row.tokens, row.targets, slope, strict=True):
                 gradient[token] -= each * np.exp(table[token])
@@ -145,7 +150,7 @@ class Rehearsal:
         for row in rows:
             digest.update(row.targets.tobytes())
         run.last = digest.hexdigest()
-        return answer | {"metrics": {"loss:sum": total}}
+        return {"rows": found, "metrics": {"loss:sum": total}}
 
     def step(self, run: Run, adam: AdamStep) -> dict[str, Any]:
         gradient = run.gradient if run.gradient is not None else np.zeros_like(run.table)
@@ -185,9 +190,16 @@ class Rehearsal:
 
 
 class Unknown(Exception):
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, status: int, said: Any) -> None:
+        super().__init__(str(said))
         self.status = status
+        self.said = said
+
+
+def _told(logprobs: NDArray[np.float64], losses: NDArray[np.float64]) -> dict[str, list[float]]:
+    """What is said of one row."""
+    said = {"logprobs": logprobs, "elementwise_loss": losses}
+    return {name: values.astype(np.float32).tolist() for name, values in said.items()}
 
 
 def _loss(
