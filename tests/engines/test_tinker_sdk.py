@@ -12,7 +12,7 @@ import pytest
 from synthetic.models.tinker_over_http import Server, served
 from synthetic.models.tinker_rehearsal import KEY
 
-from rftd.ops.errors import ConfigError, DataError
+from rftd.ops.errors import ConfigError, DataError, RolloutError
 from rftd.storage.service_state import ServiceState
 from rftd.streams.spec import ModelSpec
 from rftd.workers.rollout.engine import GenerationRequest, Sampling
@@ -64,6 +64,20 @@ def test_it_trains_saves_and_goes_on(bench: TrainerBench, server: Server) -> Non
         bench.opened(stage).load(folder, stage)
 
 
+@pytest.mark.parametrize("late_as", [408, 200])
+def test_a_result_that_is_not_there_yet_is_asked_for_again(bench: TrainerBench, server: Server, late_as: int) -> None:
+    """By a status, as open servers say it, or in words, as the service does."""
+    stage = bench.stage()
+    engine = bench.opened(stage)
+    server.late_as = late_as
+    for step in (1, 2):
+        server.late = 3
+        trained(engine, stage, range(step, step + 1))
+        assert server.late == 0
+    (run,) = {id(run): run for run in server.service.runs.values()}.values()
+    assert len(run.made_of) == len(set(run.made_of)) == 2
+
+
 @pytest.mark.anyio
 async def test_it_draws_with_named_weights(bench: TrainerBench, server: Server) -> None:
     stage = bench.stage()
@@ -80,6 +94,10 @@ async def test_it_draws_with_named_weights(bench: TrainerBench, server: Server) 
     found = await engine.generate(request)
     assert 1 <= len(found.tokens) <= 4
     assert len(found.logprobs) == len(found.tokens)
+    # Open servers look for the weights only when a response is asked for.
+    server.service.saved.clear()
+    with pytest.raises(RolloutError, match=f"has forgotten {path}"):
+        await engine.generate(request)
     await engine.close()
 
 
@@ -99,6 +117,8 @@ def test_a_name_is_held_until_the_service_says_otherwise(bench: TrainerBench, se
     assert not trainer.holds_name("tinker://nothing/sampler_weights/v1")
     trainer.forget_name(path)
     assert [trainer.holds_name(each) for each in (path, state)] == [False, True]
+    server.knows_runs = True
+    assert not trainer.holds_name("tinker://nothing/sampler_weights/v1")
     server.service.keys = set()
     assert trainer.holds_name(path), "who is refused was told nothing of the name"
 

@@ -87,8 +87,8 @@ class SdkService:
 
     def sampler(self, path: str) -> SdkSampler:
         """A sampler of saved weights. Raises RolloutError if the service has none under this path."""
-        with self._said(f"load {path}", lambda said: RolloutError(self._access.forgotten(path, said).what)):
-            return SdkSampler(self, _made(self._opened().create_sampling_client(model_path=path)))
+        with self._said(f"load {path}", self._no_weights(path)):
+            return SdkSampler(self, _made(self._opened().create_sampling_client(model_path=path)), path)
 
     def has(self, path: str) -> bool:
         """False if the service says so; one that does not answer has them still."""
@@ -165,14 +165,18 @@ class SdkService:
             # Without the cause: a library's error quotes requests, and those have the key.
             raise self._access.error(status, f"{type(error).__name__}: {error}", doing) from None
 
+    def _no_weights(self, path: str) -> Callable[[str], Exception]:
+        return lambda said: RolloutError(self._access.forgotten(path, said).what)
+
     def wait(self, doing: str, future: Any) -> Any:
         """The result of one of the package's futures. Raises what `Access.error` makes of its errors."""
         with self._said(doing):
             return future.result()
 
-    async def awaited(self, doing: str, future: Awaitable[T] | Future[T]) -> T:
-        """The answer once it is there, likewise, without a thread of its own."""
-        with self._said(doing):
+    async def drawn(self, path: str, future: Awaitable[T] | Future[T]) -> T:
+        """The answer of the weights of a path once it is there, likewise, without a thread of its own."""
+        # Open servers look for the weights only now.
+        with self._said("generate", self._no_weights(path), _GONE):
             # Early releases give one that only threads can wait for.
             return await (future if isinstance(future, Awaitable) else asyncio.wrap_future(future))
 
@@ -255,14 +259,15 @@ class SdkRun:
 class SdkSampler:
     """Implements `Sampler`."""
 
-    def __init__(self, service: SdkService, client: Any) -> None:
+    def __init__(self, service: SdkService, client: Any, path: str) -> None:
         self._service = service
         self._client = client
+        self._path = path
 
     async def sample(self, prompt: Sequence[int], draw: ServiceSampling) -> SampleAnswer:
         asked = self._client.sample(self._service.prompt(prompt), 1, self._service.draw(draw))
         try:
-            answer = await self._service.awaited("generate", asked)
+            answer = await self._service.drawn(self._path, asked)
         except RftdError as error:
             raise RolloutError(error.what, field=error.field, fix=error.fix) from None
         found = answer.sequences
