@@ -227,7 +227,7 @@ def test_hostile_responses_cost_linear_time(text: str) -> None:
 
 def test_every_reward_is_documented() -> None:
     page = (Path(__file__).parents[5] / "docs" / "extending.md").read_text(encoding="utf-8")
-    rows = page.partition("### Rewards that are there\n")[2].partition("\n## ")[0]
+    rows = page.partition("### Built-in rewards\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE) == [n for n in REWARDS.names() if REWARDS.builtin(n)]
 
 
