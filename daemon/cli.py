@@ -57,7 +57,7 @@ VERBS: Final = {
         f"{_HERE}.convert:command", "Convert checkpoints of rftd, FSDP or Megatron to Hugging Face's format."
     ),
     "config": Verb(f"{_HERE}.config:config_group", "Check an experiment file, or print it as the daemon reads it."),
-    "import-verl": Verb(f"{_HERE}.import_verl:command", "Write the experiment file that does what a veRL run does."),
+    "import-verl": Verb(f"{_HERE}.import_verl:command", "Convert a veRL run to an experiment file."),
     "sim": Verb(f"{_HERE}.sim:sim_group", "Forecast the throughput and staleness of an experiment before running it."),
     "doctor": Verb(
         f"{_HERE}.doctor:command",

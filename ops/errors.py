@@ -37,7 +37,7 @@ class RftdError(Exception):
     """An operating error that a person can act on; programmer errors are assertions."""
 
     code: ClassVar[str] = "RFTD-000"
-    remedy: ClassVar[str] = "Read the message; every error that has a code of its own is below."
+    remedy: ClassVar[str] = "Read the message; errors with a code of their own are listed below."
     exit_status: ClassVar[int] = 1
     http_status: ClassVar[int] = 500
 
@@ -83,17 +83,17 @@ class DataError(UsageError):
 
 
 class RowError(DataError):
-    """A row of a dataset that is as it was accepted cannot be trained: no restart and no restoring mends that."""
+    """A row of an unchanged dataset cannot be trained; neither a restart nor a restored file fixes that."""
 
     code = "RFTD-DAT-002"
     remedy = "Correct the row that the message names, or leave it out, and submit a new experiment."
 
 
 class ArchiveError(UsageError):
-    """An export of an experiment is damaged, cut off, inconsistent or of another format; nothing was imported."""
+    """An export of an experiment is damaged, truncated, inconsistent or in another format; nothing was imported."""
 
     code = "RFTD-ARC-001"
-    remedy = "Copy the file again, or export anew with `rftd export`; import with the release that wrote it."
+    remedy = "Copy the file again, or repeat `rftd export`; import with the release that wrote it."
 
 
 class NotFoundError(RftdError):
@@ -115,27 +115,27 @@ class UnreachableError(RftdError):
 
 
 class ConflictError(RftdError):
-    """The state does not allow it: an illegal transition, or a second daemon on one folder."""
+    """The current state does not allow this: an illegal transition, or a second daemon on one folder."""
 
     code = "RFTD-CON-001"
-    remedy = "See `rftd get NAME` for its state; end the other daemon, or give another `--data` or `--port`."
+    remedy = "See `rftd get NAME` for its state; stop the other daemon, or use another `--data` or `--port`."
     exit_status = 5
     http_status = 409
 
 
 class ReusedKeyError(ConflictError):
-    """A request id (`Idempotency-Key`) came again with another command or body; only the first one took effect.
+    """A request id (`Idempotency-Key`) was reused with another command or body; only the first one took effect.
 
-    422 and not 409 is what draft-ietf-httpapi-idempotency-key-header-06, section 2.7, says of another payload.
+    The status is 422 and not 409, as draft-ietf-httpapi-idempotency-key-header-06, section 2.7, requires.
     """
 
     code = "RFTD-CON-002"
-    remedy = "Send a new key, or none; the message says what this one was used for, and when."
+    remedy = "Send a new key, or none; the message says what this key was used for, and when."
     http_status = 422
 
 
 class WaitTimeoutError(RftdError):
-    """The thing waited for did not happen in time; nothing was undone."""
+    """The awaited change did not happen in time; nothing was undone."""
 
     code = "RFTD-TIM-001"
     remedy = "Wait longer with `--timeout`, or look again with `rftd watch NAME`."
@@ -147,7 +147,7 @@ class LogError(RftdError):
     """The event log refused or failed."""
 
     code = "RFTD-LOG-001"
-    remedy = "See the daemon's log; nothing that was acknowledged is gone."
+    remedy = "See the daemon's log; no acknowledged event is lost."
     exit_status = 70
     http_status = 503
 
@@ -156,36 +156,36 @@ class LogCorruptError(LogError):
     """A record below the head does not match its checksum or the hash chain."""
 
     code = "RFTD-LOG-002"
-    remedy = "Restore the whole data folder from a backup; the disk or something else changed the file."
+    remedy = "Restore the whole data folder from a backup; the disk or another program changed the file."
 
 
 class LogLossError(LogError):
-    """A position that a survivor remembers as acknowledged is missing or different."""
+    """A record that something remembers as acknowledged is missing from the log or differs."""
 
     code = "RFTD-LOG-003"
-    remedy = "Put the newest log back, or go on without what was lost: `rftd serve --accept-loss NAME`."
+    remedy = "Restore the newest log, or continue without the lost records: `rftd serve --accept-loss NAME`."
 
 
 class LogFullError(LogError):
-    """No space is left for an append; what was acknowledged is safe."""
+    """No space is left for an append; acknowledged events are safe."""
 
     code = "RFTD-LOG-004"
-    remedy = "Free some space; writers go on by themselves."
+    remedy = "Free some space; writers then continue by themselves."
     http_status = 507
 
 
 class CodecError(LogError):
-    """Bytes that are no record of ours, or a record over a limit."""
+    """The bytes are not a valid record of rftd, or a record exceeds a limit."""
 
     code = "RFTD-LOG-005"
-    remedy = "Use one release of rftd for all processes; a record over 2 MiB must be made smaller."
+    remedy = "Use the same release of rftd for all processes; a record may have at most 2 MiB."
 
 
 class FencedError(LogError):
     """A newer owner of the role has fenced this writer; it must stop."""
 
     code = "RFTD-LOG-006"
-    remedy = "Nothing: the newer owner goes on. If you did not start one, look for a second daemon."
+    remedy = "Nothing to do: the newer owner continues. If you did not start one, look for a second daemon."
 
 
 class WorkError(RftdError):
@@ -206,59 +206,59 @@ class RolloutTimeoutError(RolloutError):
     """A rollout did not end within its `max_timeout`."""
 
     code = "RFTD-WRK-003"
-    remedy = "Raise `explorer.max_timeout`, or find out what the workflow waits for."
+    remedy = "Raise `explorer.max_timeout`, or find out what the workflow is waiting for."
 
 
 class DiskFullError(WorkError):
-    """A worker's files found no space; it is started again until there is some."""
+    """A worker had no space for its files; it is restarted until there is some."""
 
     code = "RFTD-WRK-006"
-    remedy = "Free some space; the worker is started again by itself."
+    remedy = "Free some space; the worker is restarted automatically."
 
 
 class DeviceMemoryError(WorkError):
-    """A device has less free memory than an engine needs at least; nothing was loaded."""
+    """A device has less free memory than an engine needs; nothing was loaded."""
 
     code = "RFTD-WRK-011"
-    remedy = "Free memory on the device, or do what the message names; the run is tried again by itself."
+    remedy = "Free memory on the device, or follow the message; the run is retried automatically."
 
 
 class RankError(WorkError):
-    """A process of a trainer engine ended, does not answer, or differs from the others: all of them are given up."""
+    """A process of a trainer engine ended, does not answer, or differs from the others; all of them are ended."""
 
     code = "RFTD-WRK-012"
     remedy = (
-        "Nothing where a process was killed: all are started again. Else read the rank's last lines in the message; "
-        "raise `trainer.engine_args.rank_timeout_s` for steps that only take long."
+        "If a process was killed, do nothing: all are restarted. Otherwise read the rank's last lines in the message; "
+        "raise `trainer.engine_args.rank_timeout_s` if steps simply take long."
     )
 
 
 class DeadlyTaskError(WorkError):
-    """Workers die of a task: each time that it ran with nothing else beside it, the process ended."""
+    """A task kills its workers: each time it ran in isolation, the process ended."""
 
     code = "RFTD-WRK-007"
     remedy = "Shorten or remove the row that the message names, or give workers more memory; then `rftd dlq retry ID`."
 
 
 class OverRolloutError(RolloutError):
-    """A task was given up: enough tasks of its explore step were done, and the wait was over."""
+    """A task was given up: enough tasks of its explore step were done, and the wait had ended."""
 
     code = "RFTD-WRK-008"
-    remedy = "Nothing is wrong: lower `explorer.over_rollout.ratio` or raise its `wait_after_min` to lose less."
+    remedy = "Nothing is wrong. Lower `explorer.over_rollout.ratio` or raise its `wait_after_min` to lose fewer tasks."
 
 
 class WeightsElsewhereError(WorkError):
-    """Weights lie in the memory of another machine: a worker here can never load them."""
+    """Weights are in the memory of another machine, so a worker here can never load them."""
 
     code = "RFTD-WRK-010"
-    remedy = "Set `synchronizer.sync_method: checkpoint`, with a job folder that every machine sees."
+    remedy = "Set `synchronizer.sync_method: checkpoint`, with a job folder that every machine can access."
 
 
 class StaleFlightError(RolloutError):
     """A task was given up: its rollouts began on weights so old that its stage's policy would train none of them."""
 
     code = "RFTD-WRK-009"
-    remedy = "Nothing is wrong: raise the staleness bound, or let fewer batches be in flight, to lose less."
+    remedy = "Nothing is wrong. Raise the staleness bound, or allow fewer batches in flight, to lose fewer tasks."
 
 
 class TrainError(WorkError):

@@ -30,12 +30,12 @@ class ForbiddenError(UsageError):
     """The request came through a foreign web page or a host name that the daemon does not serve."""
 
     code = "RFTD-API-002"
-    remedy = "Use the daemon's IP address or `localhost`, and no page of another origin."
+    remedy = "Use the daemon's IP address or `localhost`, and not a page of another origin."
     http_status = 403
 
 
 class TooLargeError(UsageError):
-    """The request's body is larger or deeper than the daemon takes."""
+    """The request's body is larger or more deeply nested than the daemon accepts."""
 
     code = "RFTD-API-003"
     remedy = "Name datasets by path instead of sending them."
@@ -51,7 +51,7 @@ class MethodError(UsageError):
 
 
 class BusyError(RftdError):
-    """The daemon serves no more clients that follow experiments at once."""
+    """The daemon cannot serve any more clients that follow experiments at the same time."""
 
     code = "RFTD-API-005"
     remedy = "Try again later, or follow fewer experiments at once."
@@ -60,7 +60,7 @@ class BusyError(RftdError):
 
 
 class MediaTypeError(UsageError):
-    """The request's body is of a media type that this path does not take."""
+    """The request's body has a media type that this path does not accept."""
 
     code = "RFTD-API-006"
     remedy = "Send `application/json`; an experiment file may be `application/yaml`."

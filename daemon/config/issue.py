@@ -30,59 +30,59 @@ class FieldError(ConfigError):
 
 
 class SyntaxIssue(FieldError):
-    """The file is no YAML mapping, or has a key twice."""
+    """The file is not a YAML mapping, or has a duplicate key."""
 
     code = "RFTD-CFG-002"
     remedy = "Correct the YAML at that line; give each key once."
 
 
 class LimitIssue(FieldError):
-    """The file is larger or deeper than the daemon takes."""
+    """The file is larger or more deeply nested than the daemon accepts."""
 
     code = "RFTD-CFG-003"
-    remedy = "Make the file smaller; data belongs into datasets."
+    remedy = "Make the file smaller; data belongs in datasets."
 
 
 class UnknownField(FieldError):
-    """No spelling has a field of this name."""
+    """There is no field of this name."""
 
     code = "RFTD-CFG-004"
-    remedy = "Correct the name; the message has the nearest one, or the known ones."
+    remedy = "Correct the name; the message gives the nearest one, or the known ones."
 
 
 class WrongValue(FieldError):
-    """The value has the wrong type, or is none of the allowed ones."""
+    """The value has the wrong type, or is not one of the allowed values."""
 
     code = "RFTD-CFG-005"
-    remedy = "Give a value of the type, or one of the words, that the message names."
+    remedy = "Use a value of the type that the message names, or one of the values that it lists."
 
 
 class Interpolation(FieldError):
-    """A `${...}` that cannot be resolved."""
+    """A `${...}` cannot be resolved."""
 
     code = "RFTD-CFG-006"
     remedy = "Export the variable, or give a default: `${oc.env:NAME,default}`."
 
 
 class SecretIssue(FieldError):
-    """A secret that would leave the client as a value."""
+    """The file contains a secret as a literal value, which must not leave the client."""
 
     code = "RFTD-CFG-007"
     remedy = "Export the value and write `{env: NAME}`."
 
 
 class Contradiction(FieldError):
-    """Two fields that cannot both hold, or one that is missing."""
+    """Two fields contradict each other, or one is missing."""
 
     code = "RFTD-CFG-008"
     remedy = "Change one of the two fields, or give the missing one."
 
 
 class Unsupported(FieldError):
-    """A feature of the guide that rftd cannot run yet and must not ignore."""
+    """The file asks for a feature of the guide that rftd cannot run yet and must not ignore."""
 
     code = "RFTD-CFG-009"
-    remedy = "Write what the message offers, or leave the field out."
+    remedy = "Use what the message suggests, or remove the field."
 
 
 class ConfigErrors(ConfigError):

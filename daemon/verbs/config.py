@@ -33,7 +33,9 @@ def config_group() -> None:
 @_FILE
 @_SET
 @_JSON
-@click.option("--given", is_flag=True, help="Only what FILE says: current field names, `${...}` resolved.")
+@click.option(
+    "--given", is_flag=True, help="Print only the contents of FILE, with current field names and `${...}` resolved."
+)
 @click.option("--origin", is_flag=True, help="Say where each value comes from, as a comment.")
 def show(file: str, overrides: tuple[str, ...], *, as_json: bool, given: bool, origin: bool) -> None:
     """Print what FILE would run here, every default and argument included; secrets are `{env: NAME}`.
@@ -78,7 +80,7 @@ def show(file: str, overrides: tuple[str, ...], *, as_json: bool, given: bool, o
 @_JSON
 @click.option("--server", metavar="URL", help="Address of the daemon. Default: RFTD_SERVER, else the daemon of --data.")
 @click.option("--data", metavar="DIR", help="Folder of the daemon. Default: RFTD_DATA, else ./.rftd.")
-@click.option("--here", is_flag=True, help="Check here only; ask no daemon.")
+@click.option("--here", is_flag=True, help="Check here only, without a daemon.")
 def check(
     file: str, overrides: tuple[str, ...], *, as_json: bool, server: str | None, data: str | None, here: bool
 ) -> None:

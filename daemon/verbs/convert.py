@@ -38,7 +38,7 @@ _EVERY_BYTES = 1 << 30
 @shared_options
 @click.pass_context
 def command(ctx: click.Context, checkpoint_dir: str, base_model_dir: str | None, steps: tuple[int, ...]) -> None:
-    """Convert checkpoints to Hugging Face's format, in actor/huggingface of each; what is converted is left as it is.
+    """Convert checkpoints to Hugging Face's format, in actor/huggingface of each; the original files stay unchanged.
 
     Takes checkpoints of rftd, FSDP (verl, Trinity-RFT) and Megatron. Exit 1 if one cannot be converted.
     """

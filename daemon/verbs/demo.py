@@ -29,7 +29,7 @@ from rftd.daemon.settings import Settings, shared_options
     type=click.Choice(["torch", "vllm"]),
     default="torch",
     show_default=True,
-    help="What makes the rollouts; vllm has to be installed.",
+    help="Engine for the rollouts; vllm must be installed.",
 )
 @shared_options
 @click.pass_obj

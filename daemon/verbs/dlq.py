@@ -90,7 +90,7 @@ def show(settings: Settings, id: str, log_at: LogUrl | None) -> None:
         _page(value, settings)
 
 
-@dlq.command("retry", help=f"Retry a dead letter: a failed task is given out once more.\n\n{WHICH}")
+@dlq.command("retry", help=f"Retry a dead letter: a failed task is leased again.\n\n{WHICH}")
 @click.argument("id")
 @reason_option
 @request_id_option

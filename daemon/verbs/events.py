@@ -38,7 +38,7 @@ _INDENT: Final = 4
 )
 @click.option("--all", "everything", is_flag=True, help="Begin with the first event.")
 @click.option("--after", metavar="CURSOR", help="Begin where an earlier page ended (its `next`).")
-@click.option("--full", is_flag=True, help="Show long lists whole.")
+@click.option("--full", is_flag=True, help="Show long lists in full.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new events; Ctrl-C ends.")
 @shared_options
 @click.pass_obj

@@ -115,7 +115,7 @@ def ls(
 def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
     """Show experience ID of experiment NAME: prompt, answer and truth, and the weight versions that generated it.
 
-    ID is an id, or 8 or more of its first digits. The text is made by the tokenizer in the model's folder.
+    ID is an id, or 8 or more of its first digits. The text is decoded with the tokenizer in the model's folder.
     """
     from dataclasses import asdict
 
@@ -163,7 +163,7 @@ def prioritize(settings: Settings, name: str, id: str, priority: float, reason: 
 @shared_options
 @click.pass_obj
 def give_up(settings: Settings, name: str, id: str, reason: str, request_id: str | None) -> None:
-    """Give up experience ID of experiment NAME, whose payload is gone for good.
+    """Give up experience ID of experiment NAME, whose payload is permanently lost.
 
     The experience is retired. A batch that holds it and was never executed is abandoned, together with the batches
     after it: their other experiences return to the buffer and are planned again. An experience that was trained cannot
@@ -186,8 +186,8 @@ def give_up(settings: Settings, name: str, id: str, reason: str, request_id: str
 def lengths(settings: Settings, name: str, stage: int | None) -> None:
     """Compare the lengths of responses that experiment NAME generated, trained and dropped.
 
-    Long responses take long to generate, grow stale and are dropped first; the model then learns from short ones. A
-    Kolmogorov-Smirnov p-value below 0.05 means that the dropped responses differ from the rest.
+    Long responses take long to generate, become stale and are dropped first; the model then learns from short ones.
+    A Kolmogorov-Smirnov p-value below 0.05 means that the dropped responses differ from the rest.
     """
     from rftd.daemon.client.client import Client
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     help="Checkpoints to include; `newest` adds the published weights of an experiment that has not ended.",
 )
 @click.option(
-    "--force", is_flag=True, help="Export an experiment that a daemon may be running too, as far as it has come."
+    "--force", is_flag=True, help="Export an experiment even if a daemon may be running it, in its current state."
 )
 @log_option
 @shared_options

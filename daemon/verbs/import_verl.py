@@ -40,12 +40,12 @@ class _WithCommandLine(click.Command):
 )
 @click.pass_context
 def command(ctx: click.Context, file: str | None, output: str | None, report: str | None, sync_offset: int) -> None:
-    """Write the experiment file that does what a veRL run does.
+    """Convert a veRL run to an experiment file.
 
     FILE is a shell script with `python3 -m verl.trainer.main_ppo ...`, or a Hydra configuration (.yaml). KEY=VALUE
-    after `--` are laid over it; without FILE they are the whole command line. Nothing is run: variables of the script
-    are expanded, others become `${oc.env:NAME}`. The report says of each key whether it was mapped, dropped and why,
-    or needs a person.
+    arguments after `--` override it; without FILE they are the whole command line. Nothing is run: variables of the
+    script are expanded, others become `${oc.env:NAME}`. The report says for each key whether it was mapped, was
+    dropped (and why), or needs a person.
     """
     words: list[str] = ctx.meta.get(_AFTER, [])
     if file is None and not words:

@@ -51,9 +51,9 @@ def _trace_id(_ctx: click.Context, _param: click.Parameter, value: str | None) -
 @click.option("--role", type=click.Choice(get_args(LogRole)), help="Only lines of this role, or about it.")
 @click.option("--level", type=click.Choice(get_args(LogLevel)), help="Only this level and above.")
 @click.option("--grep", metavar="TEXT", help="Only lines that contain TEXT.")
-@click.option("--since", type=Duration(), metavar="TIME", help="Only lines of the last so long: 30s, 10m, 2h.")
+@click.option("--since", type=Duration(), metavar="TIME", help="Only lines from this last period: 30s, 10m, 2h.")
 @click.option("--trace", metavar="ID", callback=_trace_id, help="Only lines written within this trace.")
-@click.option("--local", is_flag=True, help="Show times of this machine's zone, not UTC.")
+@click.option("--local", is_flag=True, help="Show times in this machine's time zone, not in UTC.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines; Ctrl-C ends.")
 @shared_options
 @click.pass_obj

@@ -65,7 +65,7 @@ thread, Python's own 5 ms would be added to each commit."""
     show_default=True,
     metavar="ADDRESS",
     envvar="RFTD_RAY_ADDRESS",
-    help="Ray cluster of --workers ray: HOST:PORT, auto, or local for one of this machine alone.",
+    help="Ray cluster of --workers ray: HOST:PORT, auto, or local for one on this machine only.",
 )
 @click.option(
     "--ray-runtime-env",
@@ -80,7 +80,7 @@ thread, Python's own 5 ms would be added to each commit."""
     default="both",
     show_default=True,
     envvar="RFTD_ROLES",
-    help="Workers that this daemon starts. With explorer alone, another daemon on the same log decides.",
+    help="Workers that this daemon starts. With explorer only, another daemon on the same log makes the decisions.",
 )
 @click.option(
     "--slots",
@@ -96,7 +96,7 @@ thread, Python's own 5 ms would be added to each commit."""
     default="always",
     show_default=True,
     envvar="RFTD_PAYLOADS",
-    help="How long the embedded log keeps the tokens of experiences; without them, no replay and no fork.",
+    help="How long the embedded log keeps the tokens of experiences, which replay and fork need.",
 )
 @click.option(
     "--log-format",
@@ -110,7 +110,7 @@ thread, Python's own 5 ms would be added to each commit."""
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="Least level of these lines.",
+    help="Lowest level of these lines.",
 )
 @trace_option
 @click.option(
@@ -120,28 +120,28 @@ thread, Python's own 5 ms would be added to each commit."""
     default="15s",
     show_default=True,
     metavar="TIME",
-    help="Kill and restart a worker without a heartbeat for this long; one is sent every second.",
+    help="Kill and restart a worker that sent no heartbeat for this long; one is sent every second.",
 )
 @click.option(
     "--disk-reserve",
     type=Size(),
     metavar="SIZE",
     envvar="RFTD_DISK_RESERVE",
-    help="Space to keep free on each volume: experiments pause before. Default: 1GiB or 5 %, the lesser. 0: none.",
+    help="Space to keep free on each volume, else experiments pause. Default: 1GiB or 5 %, the lesser. 0: none.",
 )
 @click.option(
     "--disk-budget",
     type=Size(),
     metavar="SIZE",
     envvar="RFTD_DISK_BUDGET",
-    help="Most space for --data and all experiments' folders: experiments pause before. Default: no limit.",
+    help="Space limit for --data and all experiments' folders, else experiments pause. Default: no limit.",
 )
 @click.option(
     "--accept-loss",
     "accept_loss",
     multiple=True,
     metavar="EXPERIMENT",
-    help="Let an experiment continue although the log lost records of it; recorded, with your name. Repeatable.",
+    help="Let an experiment continue although the log lost some of its records; your name is recorded. Repeatable.",
 )
 @click.option(
     "--price",
@@ -150,7 +150,7 @@ thread, Python's own 5 ms would be added to each commit."""
     multiple=True,
     metavar="KIND=USD",
     envvar="RFTD_PRICE",
-    help="Dollars for an hour of one `gpu`, or of a worker without any (`cpu`), for the cost at /metrics. Repeatable.",
+    help="Dollars per hour of one `gpu`, or of a worker without any (`cpu`), for the cost at /metrics. Repeatable.",
 )
 @shared_options
 @click.pass_obj

@@ -47,7 +47,7 @@ def sim_group() -> None:
 @click.option("--policy", metavar=_POLICY, help="Staleness policy [hard_bound:2].")
 @click.option("--bound", type=click.IntRange(0), help="Maximum staleness in weight versions [2].")
 @click.option(
-    "--inflight", "inflight_batches", type=_COUNT, help="Maximum number of batches under way or waiting [bound + 1]."
+    "--inflight", "inflight_batches", type=_COUNT, help="Maximum number of batches in flight or waiting [bound + 1]."
 )
 @click.option("--median", type=_DURATION, default="1s", show_default=True, help="Median duration of a rollout.")
 @click.option("--tail", type=click.FloatRange(1), default=10.0, show_default=True, help="p99 / p50 of the durations.")
@@ -64,7 +64,7 @@ def sim_group() -> None:
     help="Time from the end of a step until its weights reach the units.",
 )
 @click.option(
-    "--swap-time", "swap_s", type=_DURATION, default="0s", help="Time for which a unit stands still to load weights."
+    "--swap-time", "swap_s", type=_DURATION, default="0s", help="Time for which a unit pauses to load weights."
 )
 @click.option(
     "--updates",
@@ -96,7 +96,7 @@ def async_command(
     """Forecast throughput, staleness, idle time and drops of asynchronous training, with the real policy and planner.
 
     The optimum is the throughput if neither side ever waited: the slower of explorers that generate without a pause and
-    a trainer that trains without one. Rates leave out the first tenth of the steps, in which the system fills.
+    a trainer that trains without one. Rates exclude the first tenth of the steps, while the system fills.
     """
     from pathlib import Path
 

@@ -44,7 +44,7 @@ def up(settings: Settings, kafka_port: int, postgres_port: int) -> None:
 @shared_options
 @click.pass_obj
 def down(settings: Settings, delete: bool) -> None:
-    """Stop both; their data is kept. A server that does not run is no error."""
+    """Stop both; their data is kept. It is not an error if a server is not running."""
     from rftd.daemon.stack.pair import Stack
 
     servers = Stack(_folder(settings))

@@ -51,7 +51,7 @@ _GAP: Final = 2
     "-n",
     "--limit",
     type=click.IntRange(1),
-    help=f"Only the newest so many steps. Default: {_NEWEST}, or all that --step names.",
+    help=f"Number of newest steps to show. Default: {_NEWEST}, or all that --step names.",
 )
 @options_with(_CSV)
 @click.pass_obj

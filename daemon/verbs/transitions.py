@@ -40,7 +40,7 @@ def _verb(name: str, text: str) -> click.Command:
     return command
 
 
-pause = _verb("pause", "Pause experiments: work under way is finished, nothing new starts.")
+pause = _verb("pause", "Pause experiments: current work is finished, and nothing new starts.")
 resume = _verb("resume", "Resume paused experiments.")
 cancel = _verb("cancel", "Cancel experiments; what they produced is kept.")
 
@@ -56,7 +56,7 @@ cancel = _verb("cancel", "Cancel experiments; what they produced is kept.")
 def prioritize(settings: Settings, name: str, priority: int, reason: str, request_id: str | None) -> None:
     """Set the PRIORITY of experiment NAME, 0 by default: in the queue, the highest goes first.
 
-    A running experiment goes on; its priority counts when a daemon with fewer slots starts again.
+    A running experiment continues; its priority counts when a daemon with fewer slots is started.
     """
     from rftd.daemon.client.client import Client
 

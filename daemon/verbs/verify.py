@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command("verify")
 @click.option("--files", is_flag=True, help="Also check checkpoints, published weights and artifacts; reads them all.")
 @click.option("--index", is_flag=True, help="Also check the index of ids and the file structure of the embedded log.")
-@click.option("--scratch", metavar="DIR", help="Folder for a temporary file of some 150 bytes per experience.")
+@click.option("--scratch", metavar="DIR", help="Folder for a temporary file of about 150 bytes per experience.")
 @log_option
 @postgres_option
 @shared_options

@@ -27,7 +27,7 @@ def _log_options(function: F) -> F:
         click.option("--spine-offset", type=click.IntRange(0), default=0, hidden=True),
         click.option("--worker", type=click.UUID, hidden=True),
         trace_option,
-        click.option("--experiment", help="Id of the experiment. Default: any that is under way."),
+        click.option("--experiment", help="Id of the experiment. Default: any running one."),
         worker_log_option,
         config_option,
     ):

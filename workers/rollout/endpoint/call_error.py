@@ -14,10 +14,10 @@ SERVER: Final = "server_error"
 
 
 class CallError(RftdError):
-    """A call of a rollout's endpoint was refused or failed; the agent program was told so."""
+    """A call to a rollout's endpoint was refused or failed; the agent program received the error."""
 
     code = "RFTD-CAL-001"
-    remedy = "Correct the agent program's request: the error object that it was sent names the parameter."
+    remedy = "Correct the agent program's request: the error object that it received names the parameter."
     http_status = 400
 
     def __init__(
