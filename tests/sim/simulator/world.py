@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -330,10 +331,9 @@ def _memory_folder() -> str:
 @cache
 def _data_folder() -> Path:
     """Datasets that every world of this process reads."""
-    import atexit
-
     folder = Path(tempfile.mkdtemp(prefix="worlds-", dir=_memory_folder()))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # Not by atexit, which a forked worker of a pool leaves out.
+    Finalize(None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=0)
     return folder
 
 
