@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
@@ -22,7 +22,8 @@ from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.tracing.tracer import Tracer
-from rftd.storage.queries.standing import Figures, Held, PlaceCount, count_buffer, list_figures, list_held
+from rftd.storage.queries.buffer import BufferCounter, PlaceCount
+from rftd.storage.queries.standing import Figures, Held, list_figures, list_held
 from rftd.storage.schema import read_filled
 from rftd.streams.backends.sqlite.wal import HasWal
 from rftd.streams.log import EventLog
@@ -49,6 +50,10 @@ class Projected(Protocol):
         """The next offset of each partition that is not in the tables yet."""
         ...
 
+    def applied_of(self, experiment: UUID) -> int:
+        """Records of one experiment in the tables: while their number is the same, so is what the tables say of it."""
+        ...
+
 
 class PacedReading(Generic[T]):
     """Something that was read from the tables, and until when it is good."""
@@ -56,16 +61,16 @@ class PacedReading(Generic[T]):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._found: T | None = None
-        self._at: Mapping[Partition, int] | None = None
+        self._at: Hashable = None
         self._good_until_s = 0.0
 
-    async def of(self, positions: Mapping[Partition, int], read: Callable[[], Awaitable[T]]) -> T | None:
-        """The result of `read`, or of the time before if the tables stand there still or it is too soon.
+    async def of(self, at: Hashable, read: Callable[[], Awaitable[T]]) -> T | None:
+        """The result of `read`, or of the time before if the tables stand at the same place still or it is too soon.
 
         None if it failed or took too long, and for as long as trying it anew would cost too much.
         """
         began_s = self._clock.monotonic_s()
-        if (self._found is not None and positions == self._at) or began_s < self._good_until_s:
+        if (self._found is not None and at == self._at) or began_s < self._good_until_s:
             return self._found
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -73,10 +78,18 @@ class PacedReading(Generic[T]):
         except _AWAY:
             end_if_cancelled()
             self._found = None
-        self._at = positions
+        self._at = at
         ended_s = self._clock.monotonic_s()
         self._good_until_s = ended_s + REST * (ended_s - began_s)
         return self._found
+
+
+class _CountedBuffer:
+    """The buffer of one experiment."""
+
+    def __init__(self, experiment: UUID, clock: Clock) -> None:
+        self.counter = BufferCounter(experiment)
+        self.reading = PacedReading[list[PlaceCount]](clock)
 
 
 class Scrape:
@@ -104,7 +117,9 @@ class Scrape:
         self._clock = clock
         self._prices = prices
         self._figures = PacedReading[_Tables](clock)
-        self._buffers: dict[UUID, PacedReading[list[PlaceCount]]] = {}
+        self._known: dict[str, tuple[int, Figures]] = {}
+        """Figures of experiments as read before, and the number of their records that the tables had then."""
+        self._buffers: dict[UUID, _CountedBuffer] = {}
         self._turn = asyncio.Lock()
 
     @property
@@ -155,15 +170,17 @@ class Scrape:
 
     async def _show_tables(self) -> None:
         metrics = self._feed.metrics
-        positions = dict(self._applied.positions)
-        read = await self._figures.of(positions, self._read_figures)
+        read = await self._figures.of(frozenset(self._applied.positions.items()), self._read_figures)
         metrics.state_readable.set(read is not None)
         figures, held, filled_s = read or ([], [], None)
         if filled_s is not None:
             metrics.rebuild_duration.labels("all").set(filled_s)
         ids = [UUID(each.standing.id) for each in figures]
-        self._buffers = {id: self._buffers.get(id) or PacedReading(self._clock) for id in ids}
-        counted = {id: await self._buffers[id].of(positions, partial(self._count, id)) for id in ids}
+        self._buffers = {id: self._buffers.get(id) or _CountedBuffer(id, self._clock) for id in ids}
+        counted = {
+            id: await buffer.reading.of(self._applied.applied_of(id), partial(self._count, buffer.counter))
+            for id, buffer in self._buffers.items()
+        }
         found = AtScrape(
             figures=figures,
             buffers={id: counts for id, counts in counted.items() if counts is not None},
@@ -175,11 +192,16 @@ class Scrape:
 
     async def _read_figures(self) -> _Tables:
         since_ns = self._clock.now_ns() - KEPT_AFTER_END_NS
+        # Before the reading: what is added meanwhile may be in it or not, and is read again.
+        applied = {id: self._applied.applied_of(UUID(id)) for id in self._known}
+        unchanged = {id: figures for id, (number, figures) in self._known.items() if number == applied[id]}
         async with self._engine.connect() as connection, connection.begin():
-            figures = await list_figures(connection, since_ns=since_ns)
+            figures = await list_figures(connection, since_ns=since_ns, unchanged=unchanged)
             held = await list_held(connection, since_ns=since_ns)
-            return figures, held, await read_filled(connection)
+            filled_s = await read_filled(connection)
+        self._known = {each.standing.id: (applied.get(each.standing.id, -1), each) for each in figures}
+        return figures, held, filled_s
 
-    async def _count(self, experiment: UUID) -> list[PlaceCount]:
+    async def _count(self, counter: BufferCounter) -> list[PlaceCount]:
         async with self._engine.connect() as connection, connection.begin():
-            return await count_buffer(connection, experiment)
+            return await counter.count(connection)

@@ -11,7 +11,8 @@ from prometheus_client import Gauge
 
 from rftd.daemon.metrics_declared import Declared, DeclaredStage
 from rftd.ops.metrics import Metrics, label_of, shortened
-from rftd.storage.queries.standing import Figures, Held, LastStep, PlaceCount, Standing
+from rftd.storage.queries.buffer import PlaceCount
+from rftd.storage.queries.standing import Figures, Held, LastStep, Standing
 from rftd.streams.events.step import SHARES
 from rftd.streams.folds.signal import SOLVED
 from rftd.streams.folds.spine import Status

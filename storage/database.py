@@ -121,4 +121,5 @@ def _tune(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def begun(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN")
+        dbapi: Any = connection.connection.dbapi_connection
+        dbapi.run_async(lambda driver: driver.execute("BEGIN"))  # one visit to its thread, where a cursor needs three

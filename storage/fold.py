@@ -54,7 +54,8 @@ class Folded:
     after: Heads = field(default_factory=dict)
     """The position of each touched partition after them."""
     rows: dict[Upsert | Pair, list[Values]] = field(default_factory=dict)
-    applied: int = 0
+    applied: Counter[UUID | None] = field(default_factory=Counter)
+    """Records that had an effect, by experiment."""
     void: int = 0
     """Records that a fence made void."""
     repeated: Counter[str] = field(default_factory=Counter)
@@ -152,7 +153,7 @@ class TableFold:
                 handler(decoded.event, decoded, changes)
             if kind in ONCE:
                 self._once.setdefault(record.partition, Recent()).first(decoded.head.id)
-            folded.applied += 1
+            folded.applied[decoded.head.experiment] += 1
         except (CodecError, ValueError, ArithmeticError) as error:
             # Bytes of a foreign program, or values that no writer of ours makes.
             folded.letters.append(_bury(record, error, changes))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -20,7 +22,7 @@ from rftd.storage.fold import Folded, TableFold
 from rftd.storage.projections import PROJECTIONS, Projection
 from rftd.storage.schema import prepare, reset, write_filled
 from rftd.storage.sole_writer import SoleWriter
-from rftd.storage.writer import TableWriter, move, read_fences, read_once, read_positions
+from rftd.storage.writer import TableWriter, read_fences, read_once, read_positions
 from rftd.streams.chain import Heads
 from rftd.streams.envelope import Record
 from rftd.streams.events.worker import RecordDeadLettered
@@ -71,7 +73,7 @@ class Projector:
         `handled` is told of records that were followed: the time from their delivery to their committed effect, and the
         number of those among them that were there before, by stream.
         """
-        self.applied_records = 0
+        self._applied = Counter[UUID | None]()
         self.void_records = 0
         """Records without effect, because a fence came before them."""
         self.repeated_records = 0
@@ -103,6 +105,15 @@ class Projector:
     def positions(self) -> Mapping[Partition, int]:
         """The next offset of each partition that is not in the tables yet."""
         return {partition: mark.next_offset for partition, mark in self._committed.items()}
+
+    @property
+    def applied_records(self) -> int:
+        """Records that had an effect."""
+        return self._applied.total()
+
+    def applied_of(self, experiment: UUID) -> int:
+        """Records of one experiment that had an effect: while their number is the same, so is what the tables say."""
+        return self._applied[experiment]
 
     async def open(self) -> None:
         """Makes the tables if need be and goes on at the stored positions, checked against the log.
@@ -317,15 +328,13 @@ class Projector:
         if folded.letters and self._report is not None:
             await self._report(folded.letters)
         async with self._sole.transaction() as connection:
-            await move(connection, folded)
-            sent.set()  # the waiter's turn comes once the first rows are on their way
-            await self._writer.write(connection, folded)
+            await self._writer.write(connection, folded, sent)
             if self._filling is not None and self._filling.reached({**self._committed, **folded.after}):
                 await write_filled(connection, self._clock.monotonic_s() - self._filling.began_s)
                 self._filling = None
             self._point("projector.before_commit")
         self._point("projector.after_commit")
-        self.applied_records += folded.applied
+        self._applied += folded.applied
         self.void_records += folded.void
         self.repeated_records += folded.repeated.total()
         self.dead_records += len(folded.letters)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import Dialect, bindparam, func, insert, select, update
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.ops.errors import ConflictError
@@ -17,6 +18,7 @@ from rftd.storage.pairs import Pair
 from rftd.storage.tables.base import table_of
 from rftd.storage.tables.progress import Fences, Once, Positions
 from rftd.storage.upserts import Upsert, Values
+from rftd.storage.visit import visit
 from rftd.streams.chain import Heads, Mark
 from rftd.streams.folds.once import REMEMBERED
 from rftd.streams.topics import Partition
@@ -29,6 +31,9 @@ _MOVED: Final = (
     .where(_positions.c.stream == bindparam("stream_"), _positions.c.partition == bindparam("partition_"))
     .values(next_offset=bindparam("next_offset_"), chain=bindparam("chain_"))
 )
+_STORED_IN_FILE: Final = 'SELECT stream, "partition", next_offset FROM positions'
+_MOVED_IN_FILE: Final = """INSERT INTO positions (stream, "partition", next_offset, chain) VALUES (?, ?, ?, ?)
+ON CONFLICT (stream, "partition") DO UPDATE SET next_offset = excluded.next_offset, chain = excluded.chain"""
 _MADE: Final = insert(_positions).values({column.name: bindparam(f"{column.name}_") for column in _positions.columns})
 
 
@@ -38,12 +43,18 @@ class TableWriter:
     def __init__(self) -> None:
         self._statements: dict[Upsert | Pair, str] = {}
 
-    async def write(self, connection: AsyncConnection, folded: Folded) -> None:
-        """Writes the rows; the positions must have been moved before, in the same transaction: see `move`."""
+    async def write(self, connection: AsyncConnection, folded: Folded, sent: asyncio.Event) -> None:
+        """Moves the positions, and writes the rows. `sent` is set when the database has work to do.
+
+        Raises ConflictError if another projector moved the positions meanwhile.
+        """
         work = [(self._statement(upsert, connection.dialect), upsert, rows) for upsert, rows in folded.rows.items()]
-        if work and connection.dialect.name != "postgresql":
-            await _write_file(connection, [(statement, rows) for statement, _, rows in work])
+        if connection.dialect.name != "postgresql":
+            sent.set()
+            await visit(connection, partial(_write_file, folded, [(statement, rows) for statement, _, rows in work]))
             return
+        await _move(connection, folded)
+        sent.set()  # the waiter's turn comes once the first rows are on their way
         for statement, upsert, rows in work:
             # Lists of columns are a fifth cheaper than a pipeline of rows, and cheaper than COPY for few rows.
             columns = zip(*upsert.reduced(rows), strict=True)
@@ -56,34 +67,20 @@ class TableWriter:
         return statement
 
 
-async def _write_file(connection: AsyncConnection, work: Sequence[tuple[str, list[Values]]]) -> None:
-    """All statements in one visit to the connection's thread: one visit for each costs more than small statements."""
-    driver: Any = (await connection.get_raw_connection()).driver_connection
-
-    def write() -> None:
-        for statement, rows in work:
-            driver._conn.executemany(statement, rows)
-
-    try:
-        await driver._execute(write)  # as SQLAlchemy's own driver does: aiosqlite has no public name for it
-    except sqlite3.Error as error:
-        raise DBAPIError.instance(None, None, error, sqlite3.Error, hide_parameters=True) from error
+def _write_file(folded: Folded, work: Sequence[tuple[str, list[Values]]], file: sqlite3.Connection) -> None:
+    """All of it in one visit to the connection's thread: one visit for each statement costs more than small ones."""
+    stored = {Partition(stream, number): offset for stream, number, offset in file.execute(_STORED_IN_FILE)}
+    _check(folded, stored)
+    moved = [(*partition, mark.next_offset, mark.chain) for partition, mark in folded.after.items()]
+    file.executemany(_MOVED_IN_FILE, moved)
+    for statement, rows in work:
+        file.executemany(statement, rows)
 
 
-async def move(connection: AsyncConnection, folded: Folded) -> None:
-    """Moves the positions. Raises ConflictError if another projector moved them meanwhile.
-
-    Their rows are the lock that a second projector on this database meets: so they come before all others.
-    """
+async def _move(connection: AsyncConnection, folded: Folded) -> None:
+    # The rows of the positions are the lock that a second projector on this database meets: so they come first.
     stored = await read_positions(connection, lock=True)
-    # Compared, though a lock keeps rivals out: that lock ends with its session, and a projector whose connection was
-    # cut may learn of it late.
-    for partition, before in folded.before.items():
-        if (stored[partition].next_offset if partition in stored else 0) != before.next_offset:
-            raise ConflictError(
-                f"another process moved the projections' position in {partition} from {before.next_offset}",
-                fix="let one daemon use this database",
-            )
+    _check(folded, {partition: mark.next_offset for partition, mark in stored.items()})
     moved: list[dict[str, object]] = []
     made: list[dict[str, object]] = []
     for partition, mark in folded.after.items():
@@ -98,6 +95,18 @@ async def move(connection: AsyncConnection, folded: Folded) -> None:
         await connection.execute(_MOVED, moved)
     if made:
         await connection.execute(_MADE, made)
+
+
+def _check(folded: Folded, stored: Mapping[Partition, int]) -> None:
+    """Raises ConflictError if the positions are not those that the rows were folded from."""
+    # Although a lock keeps rivals out: that lock ends with its session, and a projector whose connection was cut may
+    # learn of it late.
+    for partition, before in folded.before.items():
+        if stored.get(partition, 0) != before.next_offset:
+            raise ConflictError(
+                f"another process moved the projections' position in {partition} from {before.next_offset}",
+                fix="let one daemon use this database",
+            )
 
 
 async def read_positions(connection: AsyncConnection, *, lock: bool = False) -> Heads:

@@ -47,6 +47,10 @@ class Applied(Protocol):
         """The next offset of each partition that is not in the tables yet."""
         ...
 
+    def applied_of(self, experiment: UUID) -> int:
+        """Records of one experiment that the tables were changed by."""
+        ...
+
 
 class Followers:
     """Places for clients that follow experiments."""

@@ -3,6 +3,7 @@
 rows         SQL rows made structs
 counting     the batches and steps that count
 books        the state of every experience; the books
+buffer       the experiences that wait, rest or are open, counted on from where the last count left off
 experiments  lists and one, whole
 shares       the owners of the steps in a fork's history
 steps        steps, evaluations

@@ -6,6 +6,7 @@ takes half a second.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
@@ -13,8 +14,11 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.decoding import converted
+from rftd.storage.visit import visit
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from sqlalchemy import TextClause
     from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -35,9 +39,13 @@ def if_unsent(value: T) -> T:
 
 async def fetch(connection: AsyncConnection, kind: type[R], sql: str, **parameters: object) -> list[R]:
     """The rows of a query as structs whose fields are its columns: ids as text, JSON columns as values."""
-    result = await connection.execute(_statement(sql), parameters)
-    names = list(result.keys())
-    rows = [{name: _value(name, value) for name, value in zip(names, row, strict=True)} for row in result]
+    if connection.dialect.name == "sqlite":
+        names, found = await visit(connection, lambda file: _read(file, sql, parameters))
+    else:
+        result = await connection.execute(_statement(sql), parameters)
+        names = list(result.keys())
+        found = list(result)
+    rows = [{name: _value(name, value) for name, value in zip(names, row, strict=True)} for row in found]
     return converted(rows, list[kind], strict=False)  # type: ignore[valid-type]
 
 
@@ -45,6 +53,12 @@ async def fetch_one(connection: AsyncConnection, kind: type[R], sql: str, **para
     """The first row, if there is one."""
     rows = await fetch(connection, kind, sql, **parameters)
     return rows[0] if rows else None
+
+
+def _read(file: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> tuple[list[str], Sequence[Any]]:
+    """The names of the columns, and the rows."""
+    cursor = file.execute(sql, parameters)
+    return [column[0] for column in cursor.description], cursor.fetchall()
 
 
 @lru_cache(maxsize=256)

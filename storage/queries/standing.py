@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
 
-from rftd.storage.queries.books import GROUP, PRODUCED, RETIRED, STATE
 from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.experiments import QUEUE_POSITION, STEP
 from rftd.storage.queries.rows import fetch, fetch_one
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
 
 MOST: Final = 100
 """The most experiments that are told of: those that run or pause first, then the newest."""
-_PLACES: Final = ("waiting", "cooling", "open")
-_BAND: Final = "CASE WHEN e.priority > 0 THEN 1 WHEN e.priority < 0 THEN -1 ELSE 0 END"
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one experiment; None where there is nothing yet."""
 
     id: str
+    parent: str | None
     name: str
     number: int
     """It is the n-th of its name, as in `NAME@2`."""
@@ -67,16 +67,6 @@ class _Reward(msgspec.Struct, frozen=True):
     reward: float
 
 
-class PlaceCount(msgspec.Struct, frozen=True):
-    """The experiences of one place whose priority tags have one sign."""
-
-    state: str
-    """`waiting` to be planned, `cooling` between two uses, `open` until its group is closed."""
-    band: int
-    """1 for tags above zero, 0 for those of zero, -1 for those below."""
-    count: int
-
-
 class Held(msgspec.Struct, frozen=True):
     """Workers of one role: all that have ended, or those alive that began at one moment."""
 
@@ -104,7 +94,7 @@ _ENDED: Final = "('completed', 'failed', 'cancelled', 'rejected')"
 _NUMBER: Final = """(SELECT COUNT(*) FROM experiments o WHERE o.name = x.name AND o.submitted_offset IS NOT NULL
     AND (o.submitted_ns, o.id) <= (x.submitted_ns, x.id))"""
 _STANDING: Final = f"""
-SELECT x.id, x.name, {_NUMBER} AS number, COALESCE(x.state, 'submitted') AS state,
+SELECT x.id, x.parent, x.name, {_NUMBER} AS number, COALESCE(x.state, 'submitted') AS state,
     COALESCE(x.state_ns, x.submitted_ns) AS state_ns, {QUEUE_POSITION} AS queue_position,
     x.started_ns - x.submitted_ns AS queue_wait_ns, x.submitted_ns, x.signal_cause,
     COALESCE((SELECT MAX(s.stage) FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL), 0)
@@ -127,10 +117,20 @@ _LAST: Final = f"""SELECT t.experiment, t.batch, t.metrics, t.completed_ns FROM 
 WHERE t.experiment = :experiment AND {NEWEST} ORDER BY t.step DESC LIMIT 1"""
 
 
-async def list_figures(connection: AsyncConnection, *, since_ns: int) -> list[Figures]:
-    """The figures of each experiment that has not ended, or ended after `since_ns`; no more than `MOST`."""
+async def list_figures(
+    connection: AsyncConnection, *, since_ns: int, unchanged: Mapping[str, Figures] = MappingProxyType({})
+) -> list[Figures]:
+    """The figures of each experiment that has not ended, or ended after `since_ns`; no more than `MOST`.
+
+    `unchanged` are those that were read before, by id, of experiments about which nothing was added to the tables.
+    """
     found = []
     for standing in await fetch(connection, Standing, _STANDING, since=since_ns, most=MOST):
+        before = unchanged.get(standing.id)
+        # Not of a fork, which has its parent's evaluations too.
+        if before is not None and standing.parent is None:
+            found.append(msgspec.structs.replace(before, standing=standing))
+            continue
         experiment = UUID(standing.id)
         last = await fetch_one(connection, LastStep, _LAST, experiment=experiment.bytes)
         scored = await list_evals(connection, experiment)
@@ -149,25 +149,6 @@ async def _rewards(connection: AsyncConnection, batch: UUID) -> list[float]:
     sql = """SELECT e.reward FROM batch_items i JOIN experiences e ON e.id = i.experience
     WHERE i.batch = :batch AND e.reward IS NOT NULL ORDER BY e.reward"""
     return [row.reward for row in await fetch(connection, _Reward, sql, batch=batch.bytes)]
-
-
-async def count_buffer(connection: AsyncConnection, experiment: UUID) -> list[PlaceCount]:
-    """The number of experiences that wait, that rest, and whose groups are not closed, as the books have them.
-
-    Each place is there, with those of tag zero if it is empty.
-
-    It looks at every experience of the experiment: about a second for a hundred thousand of them.
-    """
-    rows = await fetch(
-        connection,
-        PlaceCount,
-        f"""SELECT state, band, COUNT(*) AS count FROM (SELECT {STATE} AS state, {_BAND} AS band
-            FROM experiences e {GROUP} {RETIRED} WHERE e.experiment = :experiment AND {PRODUCED}) s
-        GROUP BY state, band""",
-        experiment=experiment.bytes,
-    )
-    found = [row for row in rows if row.state in _PLACES]
-    return [*found, *(PlaceCount(place, 0, 0) for place in sorted(set(_PLACES) - {row.state for row in found}))]
 
 
 async def list_held(connection: AsyncConnection, *, since_ns: int) -> list[Held]:

@@ -38,7 +38,6 @@ from rftd.streams.events.worker import Heartbeat
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.signal import SOLVED
 from rftd.streams.spec import PolicySpec
-from rftd.streams.topics import TRUTH
 from rftd.streams.worker_state import WorkerState
 
 pytestmark = pytest.mark.anyio
@@ -313,6 +312,35 @@ async def test_an_end_is_shown_for_an_hour_and_a_database_that_is_away_is_told(t
         assert shown(await desk.scrape())["rftd_state_readable{}"] == 0
 
 
+async def test_nothing_is_read_again_of_an_experiment_that_has_not_changed(tmp_path: Path) -> None:
+    tape = Tape()
+    still = SyntheticRun(tape, name="still").write()
+    moving = SyntheticRun(tape, name="moving", seed=1)
+    moving.begin()
+    moving.warm_up()
+    feed = MetricsFeed(Metrics(version="1"))
+    async with desk_in(tmp_path, tape.clock) as desk:
+        await desk.put(tape.drafts)
+        scrape = desk.scrape_of(feed, {})
+        before = standing((await scrape.text()).decode(), "still")
+        told = len(tape.drafts)
+        for _ in range(2):  # the first time that it is seen, nobody knows since when it has stood still
+            moving.explore()
+            await desk.put(tape.drafts[told:])
+            told = len(tape.drafts)
+            await scrape.text()
+        async with desk.engine.begin() as connection:
+            for table in ("experiences", "batch_items", "evals"):
+                await connection.exec_driver_sql(f"DELETE FROM {table}")
+        moving.train()
+        await desk.put(tape.drafts[told:])
+        after = (await scrape.text()).decode()
+        assert standing(after, "still") == before
+        assert shown(after)["rftd_train_step{experiment=moving}"] == moving.version
+        assert standing(await desk.scrape(), "still") != before, "whoever has not read it before reads it"
+    assert still.version
+
+
 async def test_who_asks_every_second_reads_the_tables_no_more_often_than_is_cheap() -> None:
     clock = ManualClock()
     reading = PacedReading[int](clock)
@@ -324,14 +352,12 @@ async def test_who_asks_every_second_reads_the_tables_no_more_often_than_is_chea
         clock.advance(0.5)
         return reads
 
-    place = TRUTH[0]
-    assert await reading.of({place: 1}, read) == 1
+    assert await reading.of(1, read) == 1
     for second in range(8 * REST // 2):
         clock.advance(1.0)
-        await reading.of({place: second + 2}, read)
+        await reading.of(second + 2, read)
     assert reads == 1 + 8, "a reading of half a second is good for half as many seconds as it rests"
     clock.advance(REST)
-    newest = {place: 1000}
-    assert await reading.of(newest, read) == 10
+    assert await reading.of(1000, read) == 10
     clock.advance(REST)
-    assert await reading.of(newest, read) == 10, "the tables did not move"
+    assert await reading.of(1000, read) == 10, "the tables did not move"

@@ -6,8 +6,10 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from aiosqlite import Connection
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 from synthetic.log.synthetic_run import SyntheticRun
@@ -27,11 +29,20 @@ STRIKES = 24
 
 
 class Striker:
-    """Cancels the task that is about to send the statement with one number."""
+    """Cancels the task that is about to send the statement with one number, or to visit a file's thread so often."""
 
-    def __init__(self, engine: AsyncEngine, at: int) -> None:
+    def __init__(self, engine: AsyncEngine, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = at
-        event.listen(engine.sync_engine, "before_cursor_execute", self._sent)
+        if engine.dialect.name == "postgresql":
+            event.listen(engine.sync_engine, "before_cursor_execute", self._sent)
+            return
+        execute = Connection._execute
+
+        async def struck(driver: Connection, *work: Any, **named: Any) -> object:
+            self._sent()
+            return await execute(driver, *work, **named)  # type: ignore[no-untyped-call]
+
+        monkeypatch.setattr(Connection, "_execute", struck)
 
     def _sent(self, *_: object) -> None:
         self.left -= 1
@@ -53,16 +64,20 @@ async def opened(url: str) -> AsyncIterator[AsyncEngine]:
 async def struck(url: str, log: MemoryLog, at: int) -> bool:
     """Follows the log and is cancelled at a statement; False if there were fewer."""
     async with opened(url) as engine:
-        striker = Striker(engine, at)
-        projector = Projector(log, engine, clock=SystemClock(), max_records=100)
-        following = asyncio.ensure_future(projector.run())
-        await until(lambda: following.done() or striker.left <= 0 or caught_up(projector, log))
-        if striker.left > 0:
-            following.cancel()
-        done, _ = await asyncio.wait({following}, timeout=ENDS_WITHIN_S)
-        assert done, f"it goes on after it was cancelled at statement {at}"
-        assert following.cancelled(), f"it ended with {following.exception()!r} at statement {at}"
-        return striker.left <= 0
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            return await _struck(Striker(engine, at, monkeypatch), engine, log, at)
+
+
+async def _struck(striker: Striker, engine: AsyncEngine, log: MemoryLog, at: int) -> bool:
+    projector = Projector(log, engine, clock=SystemClock(), max_records=100)
+    following = asyncio.ensure_future(projector.run())
+    await until(lambda: following.done() or striker.left <= 0 or caught_up(projector, log))
+    if striker.left > 0:
+        following.cancel()
+    done, _ = await asyncio.wait({following}, timeout=ENDS_WITHIN_S)
+    assert done, f"it goes on after it was cancelled at statement {at}"
+    assert following.cancelled(), f"it ended with {following.exception()!r} at statement {at}"
+    return striker.left <= 0
 
 
 async def caught_up_once(log: MemoryLog, engine: AsyncEngine) -> None:

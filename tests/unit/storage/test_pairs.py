@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 
 import numpy as np
@@ -49,7 +50,7 @@ async def written(changes: list[tuple[Upsert, Values]], cuts: list[int], engine:
         for part, row in changes[start:end]:
             rows.setdefault(part, []).append(row)
         async with engine.begin() as connection:
-            await writer.write(connection, Folded(rows=joined(rows, pairs)))
+            await writer.write(connection, Folded(rows=joined(rows, pairs)), asyncio.Event())
     return (await digest(engine)).tables["experiences"]
 
 

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import delete, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from synthetic.log.busy_run import BusyRun
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
@@ -17,9 +18,13 @@ from rftd.ops.two_samples import ks_test
 from rftd.storage.names import resolve_experiment
 from rftd.storage.projector import Projector
 from rftd.storage.queries import batches, experiences, experiments, lengths, steps, weights
+from rftd.storage.queries.buffer import BufferCounter
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.experiences import ExperienceFilter
+from rftd.storage.tables.base import table_of
+from rftd.storage.tables.batches import BatchItems
 from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.events.task import Member
 from rftd.streams.events.weights import WeightsOverdue
 
 pytestmark = pytest.mark.anyio
@@ -237,3 +242,56 @@ async def test_equal_names_are_told_apart(engine: AsyncEngine) -> None:
         with pytest.raises(UsageError, match="names 2 experiments") as ambiguous:
             await resolve_experiment(connection, "same")
     assert f"same@1 ({first.id})" in str(ambiguous.value)
+
+
+class UnsteadyClockRun(BusyRun):
+    """A run whose explorers' clocks go wrong, each way: some of its experiences are older than all before them."""
+
+    def produce(self, group: UUID, rollout: int, lease: UUID) -> Member:
+        """One experience, whenever its explorer says."""
+        wrong_s = float(self.random.normal(0.0, 0.5))
+        self.tape.clock.set_by(wrong_s)
+        made = super().produce(group, rollout, lease)
+        self.tape.clock.set_by(-wrong_s)
+        return made
+
+
+async def buffer_of(counter: BufferCounter, engine: AsyncEngine) -> set[tuple[str, int, int]]:
+    async with engine.connect() as connection, connection.begin():
+        return {(row.state, row.band, row.count) for row in await counter.count(connection)}
+
+
+async def test_a_buffer_that_is_counted_on_is_as_one_that_is_counted_anew(either: AsyncEngine) -> None:
+    tape = Tape()
+    runs = [
+        kind(tape, name=f"run-{number}", seed=number).write()
+        for number, kind in enumerate((BusyRun, BusyRun, UnsteadyClockRun, UnsteadyClockRun))
+    ]
+    counters = {run.id: BufferCounter(run.id) for run in runs}
+    log = MemoryLog()
+    projector = Projector(log, either, clock=ManualClock())
+    seen = set[str]()
+    for start in range(0, len(tape.drafts), 40):
+        await log.append(tape.drafts[start : start + 40])
+        await projector.catch_up()
+        for id, counter in counters.items():
+            found = await buffer_of(counter, either)
+            assert found == await buffer_of(BufferCounter(id), either), start
+            seen |= {state for state, _, count in found if count}
+    assert seen == {"waiting", "cooling", "open"}
+    await projector.close()
+
+
+async def test_experiences_that_are_settled_are_not_read_again(either: AsyncEngine) -> None:
+    run = SyntheticRun(Tape()).write()
+    log = MemoryLog()
+    await log.append(run.tape.drafts)
+    projector = Projector(log, either, clock=ManualClock())
+    await projector.catch_up()
+    await projector.close()
+    counter = BufferCounter(run.id)
+    found = await buffer_of(counter, either)
+    async with either.begin() as connection:
+        await connection.execute(delete(table_of(BatchItems)))
+    assert await buffer_of(counter, either) == found, "what was trained is not looked at"
+    assert await buffer_of(BufferCounter(run.id), either) != found

@@ -1,0 +1,39 @@
+"""`visit`: work on a connection to a SQLite file, in one visit to the connection's thread.
+
+SQLAlchemy visits it four times for a query, and each visit wakes the event loop: more than most queries cost.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+T = TypeVar("T")
+
+
+async def visit(connection: AsyncConnection, work: Callable[[sqlite3.Connection], T]) -> T:
+    """The result of `work`, within the connection's transaction. Raises SQLAlchemy's DBAPIError for errors of SQLite's.
+
+    A visit that is cancelled goes on by itself, so its connection is used for nothing else.
+    """
+    import sqlite3  # late, as the next: the command line reads the same rows without either
+
+    from sqlalchemy.exc import DBAPIError
+
+    if not connection.in_transaction():
+        await connection.begin()
+    driver: Any = (await connection.get_raw_connection()).driver_connection
+    try:
+        # As SQLAlchemy's own driver does: aiosqlite has no public names for these.
+        return await driver._execute(work, driver._conn)  # type: ignore[no-any-return]
+    except sqlite3.Error as error:
+        raise DBAPIError.instance(None, None, error, sqlite3.Error, hide_parameters=True) from error
+    except CancelledError:
+        await connection.invalidate()
+        raise
