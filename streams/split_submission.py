@@ -16,7 +16,9 @@ from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, StageSpec
 EXPLORE: Final = "explore"
 TRAIN: Final = "train"
 BOTH: Final = frozenset((EXPLORE, TRAIN))
-HALF_OF: Final = {"explorer": EXPLORE, "trainer": TRAIN}
+EXPLORER: Final = "explorer"
+TRAINER: Final = "trainer"
+HALF_OF: Final = {EXPLORER: EXPLORE, TRAINER: TRAIN}
 """The half that each role of a worker belongs to."""
 ROLES: Final = frozenset(HALF_OF)
 _OF_ONE: Final = frozenset(("half", "config", "warnings", "labels", "priority"))

@@ -9,6 +9,7 @@ benching     mode bench of an experiment: each of its checkpoints, or the newest
 findings     everything that checks refuse, under the fields of the file
 preflight    what only the daemon can know: models, rows, tasksets, digests before it accepts, parts of others later
 disk_guard   pauses experiments before a disk is full
+berth        one wanted worker, and the process that fills its place
 fleet        the worker processes of an experiment: start, adopt, restart with back-off, drain
 worker_orders  the workers that it wants, with what each is started with
 orders       idempotent commands: key, verb and body become one event, and the log gives the answer; verdicts

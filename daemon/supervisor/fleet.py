@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
-from uuid import UUID
 
 import msgspec
 
+from rftd.daemon.supervisor.berth import Berth
 from rftd.daemon.supervisor.worker_orders import worker_orders
 from rftd.daemon.why.scene import Process
 from rftd.ops import faults, limits
@@ -22,30 +21,15 @@ from rftd.streams.spec import ExperimentSpec
 from rftd.streams.split_submission import HALF_OF, ROLES
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import REFUSALS, WORKER_FAILS, Obstacle, Trouble, of_refusal
-from rftd.workers.launcher.executor import NO_WORKER, UNFIT_PLACE, Executor, Handle, OpeningExecutor, WorkerOrder
+from rftd.workers.launcher.executor import (
+    UNFIT_PLACE,
+    Executor,
+    Handle,
+    OpeningExecutor,
+    RemoteExecutor,
+    WorkerOrder,
+)
 from rftd.workers.membership import this_process
-
-
-class Berth(msgspec.Struct, kw_only=True):
-    """One wanted worker and the process that fills its place."""
-
-    order: WorkerOrder
-    handle: Handle | None = None
-    restarts: int = 0
-    """Restarts in a row, without progress between them."""
-    start_at_s: float = 0.0
-    progress: int = -1
-    """The experiment's progress when the process before ended, or when the first was started."""
-    seen_s: float = 0.0
-    """The time at which the process was started, or last seen as a member of the experiment."""
-    begun: bool = False
-    """True once the operating system has started the handle's process."""
-    joined: bool = False
-    last: UUID = NO_WORKER
-    """The worker that ended last; `last_why` says why it did."""
-    last_why: str = ""
-    refused: Gone | None = None
-    """The announcement with which it left, if it refuses the work and starting it again at once would be in vain."""
 
 
 class Fleet:
@@ -97,18 +81,26 @@ class Fleet:
                     order = msgspec.structs.replace(berth.order, worker=started.worker)
                     self._adopt(berth, order, self._executor.adopt(order, started))
 
-    async def take_up_opening(self) -> None:
-        """Takes over workers that live and have not joined, which the log does not show: engines take a minute to
-        open."""
+    def seek_opening(self) -> None:
+        """Begins to look for workers that live and have not joined, which the log does not show; `tend` takes them
+        over, and starts others once the look is over."""
         executor = self._executor
         free = [berth for berth in self._berths if berth.handle is None and self._wanted(berth)]
-        if not free or not isinstance(executor, OpeningExecutor):
-            return
-        for order in await asyncio.to_thread(executor.opening, [berth.order for berth in free]):
+        if free and isinstance(executor, OpeningExecutor):
+            for berth, search in zip(free, executor.opening([berth.order for berth in free]), strict=True):
+                berth.search = search
+
+    def _take_over_found(self) -> None:
+        """Takes over whom the searches that are over have found."""
+        for berth in self._berths:
+            if (search := berth.search) is None or not search.over:
+                continue
+            berth.search = None
+            worker = search.worker(berth.order)
             # One that has left, or was declared lost, hangs: it is ended before the next one starts.
-            if order.worker not in self._state.roster.gone:
-                (berth,) = (each for each in free if (each.order.role, each.order.slot) == (order.role, order.slot))
-                self._adopt(berth, order, executor.adopt_opening(order))
+            if worker is not None and worker not in self._state.roster.gone:
+                order = msgspec.structs.replace(berth.order, worker=worker)
+                self._adopt(berth, order, search.adopt(order))
 
     def _adopt(self, berth: Berth, order: WorkerOrder, handle: Handle | None) -> None:
         """Has the worker of an earlier daemon in a place, and counts the time that it has from now on."""
@@ -130,7 +122,7 @@ class Fleet:
         if spec is None or self._spec is None or spec is self._spec:
             return
         if spec != self._spec:
-            kept = [berth for berth in self._berths if berth.handle is not None or berth.restarts]
+            kept = [berth for berth in self._berths if berth.handle or berth.search or berth.restarts]
             taken = {(berth.order.role, berth.order.slot) for berth in kept}
             new = (each for each in self._berths_of(spec) if (each.order.role, each.order.slot) not in taken)
             self._berths = [*kept, *new]
@@ -148,7 +140,7 @@ class Fleet:
                 start_in_s=max(0.0, berth.start_at_s - now_s),
                 restarts=berth.restarts,
                 last_why=berth.last_why,
-                waits=None if berth.handle is None else berth.handle.waits,
+                waits=None if (found := berth.handle or berth.search) is None else found.waits,
                 start_timeout_s=berth.order.start_timeout_s or self._start_timeout_s,
                 worker=berth.order.worker,
             )
@@ -172,11 +164,14 @@ class Fleet:
         """
         now_s = self._clock.monotonic_s()
         self._follow()
+        if not self._draining:
+            self._take_over_found()
         for berth in self._berths:
             # `exit_code` looks and never waits: this runs on the daemon's loop between two turns of the run.
             if berth.handle is not None and (code := berth.handle.exit_code()) is not None:
                 self._ended(berth, code, now_s)
-            due = berth.handle is None and now_s >= berth.start_at_s and self._wanted(berth)
+            free = berth.handle is None and berth.search is None
+            due = free and now_s >= berth.start_at_s and self._wanted(berth)
             if due and start and self.trouble is None and not self._draining:
                 if berth.progress < 0:
                     berth.progress = self._progress()
@@ -297,8 +292,10 @@ class Fleet:
         others = [berth for berth in self._berths if berth.order.role == refused.role and self._wanted(berth)]
         if any(berth.refused is None for berth in others):
             return limits.CONDEMNED_S
-        # On a cluster the environment of another machine's worker is its own: another node may suit it.
-        here = not refused.host or refused.host == self._here.host
+        # On a cluster the environment of a worker is its own: another node may suit it, or what it lacks be installed.
+        executor = self._executor
+        remote = isinstance(executor, RemoteExecutor) and executor.is_remote(refused.role)
+        here = not remote and (not refused.host or refused.host == self._here.host)
         self.trouble = self.trouble or of_refusal(refused, ours=here)
         for berth in others:  # each of them is asked anew once the experiment goes on
             berth.refused = None

@@ -99,7 +99,7 @@ class Hosting:
             await follower.catch_up()
             self._phase = Phase.LEADING
             self._fleet.take_up(self.state.spine.spec or beginning.spec)
-            await self._fleet.take_up_opening()
+            self._fleet.seek_opening()
             while not (self._stopping or self.state.spine.ended):
                 try:
                     await self._tend(follower)

@@ -272,7 +272,7 @@ class Run:
         # Workers are adopted once all three roles are fenced: the daemon before this one can decide nothing about
         # them any more.
         fleet.take_up(state.spine.spec)
-        await fleet.take_up_opening()
+        fleet.seek_opening()
         deciders = self._deciders
         writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
         wait_s = TICK_S

@@ -144,7 +144,7 @@ def _absent(scene: Scene, process: Process) -> Words:
         return _paused(scene)  # nothing is started while an obstacle is in the way: it would meet it at once
     before = f"; the one before: {process.last_why}" if process.last_why else ""
     if process.pid is None and process.waits is not None:
-        return process.waits
+        return process.waits._replace(waiting_for=f"{process.waits.waiting_for}{before}")
     if process.pid is None:
         what = f"its process to be started, try {process.restarts + 1}{before}"
         ends = (

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from synthetic.worlds.launchers import LauncherWorld, LocalWorld, SlowWorld, order_of
+from synthetic.worlds.launchers import ByRoleWorld, LauncherWorld, LocalWorld, SlowWorld, order_of
 
-from rftd.workers.launcher.executor import NO_WORKER, Handle, OpeningExecutor
+from rftd.workers.launcher.by_role import ExecutorByRole
+from rftd.workers.launcher.executor import NO_WORKER, Executor, Handle, OpeningExecutor, WorkerOrder
 
-WORLDS: dict[str, Callable[[Path], LauncherWorld]] = {"local": LocalWorld, "slow": SlowWorld}
+WORLDS: dict[str, Callable[[Path], LauncherWorld]] = {"local": LocalWorld, "slow": SlowWorld, "by_role": ByRoleWorld}
 
 
 @pytest.fixture(params=WORLDS)
@@ -70,9 +71,10 @@ def test_the_next_launcher_takes_over_what_still_lives(
     world.until(lambda: late is None or late.exit_code() is not None)
 
 
-def test_the_next_local_launcher_finds_what_has_not_joined_yet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [LocalWorld, ByRoleWorld])
+def test_the_next_launcher_finds_what_has_not_joined_yet(make: type[LocalWorld], tmp_path: Path) -> None:
     """By the mark of its place, with the id of its order; that of another daemon's folder is no business of this."""
-    world = LocalWorld(tmp_path)
+    world = make(tmp_path)
     order = order_of(tmp_path)
     handle = world.executor.start(order)
     try:
@@ -80,19 +82,58 @@ def test_the_next_local_launcher_finds_what_has_not_joined_yet(tmp_path: Path) -
         nobody = order_of(tmp_path, "explorer", 0)
         unknown = msgspec.structs.replace(order, worker=NO_WORKER)
         later = world.another()
-        assert isinstance(later, OpeningExecutor)
-        world.until(lambda: later.opening([unknown, nobody]) == [order])
+        world.until(lambda: found(world, later, unknown, nobody) == [order.worker, None])
         (tmp_path / "other").mkdir()
-        elsewhere = LocalWorld(tmp_path / "other").executor
-        assert isinstance(elsewhere, OpeningExecutor)
-        assert elsewhere.opening([unknown]) == []
-        adopted = later.adopt_opening(order)
+        assert found(world, make(tmp_path / "other").executor, unknown) == [None]
+        assert isinstance(later, OpeningExecutor)
+        [search] = later.opening([unknown])
+        world.until(lambda: search.over)
+        assert search.waits is None
+        assert search.adopt(unknown) is None, "it is another one's id"
+        adopted = search.adopt(order)
         assert adopted is not None
         assert (adopted.pid, adopted.exit_code()) == (handle.pid, None)
         adopted.kill()
         world.until(lambda: adopted.exit_code() is not None)
-        assert later.adopt_opening(order) is None
-        assert later.opening([unknown]) == []
+        assert search.adopt(order) is None
+        assert found(world, later, unknown) == [None]
     finally:
         handle.kill()
         world.until(lambda: handle.exit_code() is not None)
+
+
+def found(world: LauncherWorld, executor: Executor, *orders: WorkerOrder) -> list[object]:
+    """The ids of the workers that a search finds in these places."""
+    assert isinstance(executor, OpeningExecutor)
+    searches = executor.opening(orders)
+    world.until(lambda: all(search.over for search in searches))
+    return [search.worker(order) for search, order in zip(searches, orders, strict=True)]
+
+
+def test_each_role_has_a_launcher_of_its_own(tmp_path: Path) -> None:
+    """One that takes its time to place explorers keeps no trainer waiting."""
+    slow, local = SlowWorld(tmp_path), LocalWorld(tmp_path)
+    both = ExecutorByRole({"explorer": slow.executor, "trainer": local.executor})
+    explorer, trainer = order_of(tmp_path, "explorer", 0), order_of(tmp_path)
+    placed, begun = both.start(explorer), both.start(trainer)
+    local.until(lambda: begun.pid is not None)
+    try:
+        assert placed.pid is None
+        assert placed.waits is not None
+        searches = both.opening([explorer, trainer])
+        assert searches[0].over, "a launcher that finds nobody has nobody to look for"
+        local.until(lambda: searches[1].over)
+        assert [each.worker(order) for each, order in zip(searches, (explorer, trainer), strict=True)] == [
+            None,
+            trainer.worker,
+        ]
+        assert both.lives(local.started(trainer, begun)) is True
+        assert both.lives(slow.started(explorer, placed)) is True
+        assert both.host().trainers == local.executor.host()
+        assert both.clear(explorer) is None
+    finally:
+        begun.kill()
+        local.until(lambda: begun.exit_code() is not None)
+    cleared = both.clear(trainer)
+    assert cleared is not None
+    local.until(lambda: cleared.exit_code() == 0)

@@ -25,7 +25,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine: its devices, and the engine packages that are installed for its workers."""
+    """A machine, or a cluster: its devices, and the engine packages that are installed for its workers."""
 
     name: str = ""
     seen: bool = True
@@ -37,6 +37,19 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why there is no GPU among the devices; empty if there is one."""
     packages: dict[str, str] = {}
     """Versions of the engine packages that are installed, by the name of the distribution."""
+
+    trainers: Host | None = None
+    """The host of trainers, where another launcher starts them; None: they are on this one, with the explorers."""
+
+    @property
+    def for_trainers(self) -> Host:
+        """The host on which trainers run."""
+        return self if self.trainers is None else self.trainers
+
+    @property
+    def is_one_machine(self) -> bool:
+        """False if explorers and trainer may be on several machines, as far as anybody has looked."""
+        return self.trainers is None and len({device.node for device in self.devices}) <= 1
 
     @property
     def gpus(self) -> tuple[Device, ...]:

@@ -3,7 +3,9 @@
 executor   the seam: start, adopt, watch, end
 allotment  which GPUs each of them has
 local      processes of this machine
+local_search  those that an earlier daemon started
 ray/       actors of a Ray cluster
+by_role    a launcher of its own for each role
 place      one worker of an experiment at a time, and the next only once nothing is left of it
 leftovers  what a worker started and left running: how it is found, and ended
 started_here  the same where no daemon looks after it: by the worker itself, and by the next one

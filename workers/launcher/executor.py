@@ -112,14 +112,41 @@ class Executor(Protocol):
         ...
 
 
-@runtime_checkable
-class OpeningExecutor(Protocol):
-    """A launcher that finds workers which an earlier daemon ordered and which have not joined: they open an engine."""
+class Search(Protocol):
+    """A look for workers that an earlier daemon ordered and that have not joined: they open an engine."""
 
-    def opening(self, orders: Sequence[WorkerOrder]) -> list[WorkerOrder]:
-        """The orders in whose place one worker is, joined or not, each with that worker's id. Blocks."""
+    @property
+    def over(self) -> bool:
+        """True once it is known who is there."""
         ...
 
-    def adopt_opening(self, order: WorkerOrder) -> Handle | None:
-        """The worker that `opening` found, if it still lives; else None. Never blocks."""
+    @property
+    def waits(self) -> Words | None:
+        """The obstacle to the look, while it is not over; None if nothing is in its way."""
+        ...
+
+    def worker(self, order: WorkerOrder) -> UUID | None:
+        """The one worker in the place of an order, joined or not; None while the look lasts, of none and of several."""
+        ...
+
+    def adopt(self, order: WorkerOrder) -> Handle | None:
+        """The worker that was found, whose id is in the order, if it may still live; else None. Never blocks."""
+        ...
+
+
+@runtime_checkable
+class OpeningExecutor(Protocol):
+    """A launcher that finds workers which an earlier daemon ordered and which have not joined."""
+
+    def opening(self, orders: Sequence[WorkerOrder]) -> list[Search]:
+        """A search for each order; orders may share one. Never blocks."""
+        ...
+
+
+@runtime_checkable
+class RemoteExecutor(Protocol):
+    """A launcher of workers whose environment is not the daemon's: it may lack what the daemon has, and get it."""
+
+    def is_remote(self, role: str) -> bool:
+        """True if that holds of the workers of a role."""
         ...

@@ -25,8 +25,9 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.devices.discovery import VISIBLE, find_host, installed_packages
 from rftd.workers.devices.host import Host
 from rftd.workers.launcher.allotment import Allotment
-from rftd.workers.launcher.executor import Handle, WorkerOrder
-from rftd.workers.launcher.leftovers import MARK, lives, visible
+from rftd.workers.launcher.executor import Handle, Search, WorkerOrder
+from rftd.workers.launcher.leftovers import MARK, lives
+from rftd.workers.launcher.local_search import LocalSearch
 from rftd.workers.launcher.place import UNKNOWN, Place, Spawn, ended_with
 from rftd.workers.membership import this_process
 
@@ -234,8 +235,6 @@ class LocalExecutor:
         """The newest worker of each place, by its mark."""
         self._declined: set[UUID] = set()
         """Workers that live and that somebody else runs."""
-        self._opening: dict[UUID, psutil.Process] = {}
-        """Workers of an earlier daemon, found by their marks."""
         self._allotment = Allotment(self._lives_in)
 
     def host(self) -> Host:
@@ -302,22 +301,9 @@ class LocalExecutor:
             return DeclinedProcess()
         return self._adopted(order, process)
 
-    def opening(self, orders: Sequence[WorkerOrder]) -> list[WorkerOrder]:
-        wanted = {self._place(order).mark: order for order in orders}
-        found: dict[str, list[tuple[UUID, psutil.Process]]] = {}
-        for seen in visible():
-            # The first process of its session is the worker; the others are what it started.
-            first = seen.mark in wanted and seen.session == seen.process.pid
-            if first and (worker := _ordered_as(seen.process)) is not None:
-                found.setdefault(seen.mark, []).append((worker, seen.process))
-        # Of two in one place one is to end, and which one nobody can tell: both do, before the next one starts.
-        alone = {mark: workers[0] for mark, workers in found.items() if len(workers) == 1}
-        self._opening = dict(alone.values())
-        return [msgspec.structs.replace(wanted[mark], worker=worker) for mark, (worker, _) in alone.items()]
-
-    def adopt_opening(self, order: WorkerOrder) -> Handle | None:
-        process = self._opening.get(order.worker)
-        return self._adopted(order, process) if process is not None and lives(process) else None
+    def opening(self, orders: Sequence[WorkerOrder]) -> list[Search]:
+        search = LocalSearch({self._place(order).mark: order for order in orders}, self._adopted)
+        return [search] * len(orders)
 
     def _adopted(self, order: WorkerOrder, process: psutil.Process) -> AdoptedProcess:
         place = self._place(order)
@@ -348,15 +334,6 @@ def _process_of(started: WorkerStarted) -> psutil.Process | None:
     except psutil.Error:
         return None
     return process if same and lives(process) else None
-
-
-def _ordered_as(process: psutil.Process) -> UUID | None:
-    """The id in the order of a worker, from its command line; None for another process."""
-    try:
-        words = process.cmdline()
-        return UUID(words[words.index("--worker") + 1])
-    except (psutil.Error, ValueError, IndexError):
-        return None
 
 
 def _environ_of(process: psutil.Process) -> dict[str, str]:

@@ -16,6 +16,7 @@ from rftd.ops.ids import SystemIds
 from rftd.ops.words import Words
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.devices.host import ANY_HOST, Host
+from rftd.workers.launcher.by_role import ExecutorByRole
 from rftd.workers.launcher.executor import Executor, Handle, WorkerOrder
 from rftd.workers.launcher.local import LocalExecutor
 from rftd.workers.membership import this_process
@@ -84,6 +85,13 @@ class LocalWorld:
             boot_id=name.boot_id,
             pid_namespace=name.pid_namespace,
         )
+
+
+class ByRoleWorld(LocalWorld):
+    """The same processes, each role's by a launcher of its own."""
+
+    def another(self) -> Executor:
+        return ExecutorByRole({"explorer": super().another(), "trainer": super().another()})
 
 
 class Placed:

@@ -2,7 +2,8 @@
 
 messages   what the two say to each other: lines of JSON, no pickle
 placement  the node that a worker takes, and what it waits for
-launcher   the daemon's side: orders, and what was last heard of each worker; it never waits
+handles    what was last heard of a worker, of a sweep, of a search
+launcher   the daemon's side: orders in, reports out; it never waits
 driver     the process beside: placement groups and actors, named by the worker's id
 cluster    what Ray's control store says of nodes, actors and groups
 node_sizes the memory of nodes and GPUs, which each node says itself

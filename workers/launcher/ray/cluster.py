@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 import ray
 from ray.util import list_named_actors, remove_placement_group
@@ -50,6 +51,11 @@ class RayCluster:
     def actors_of(self, place: str) -> list[dict[str, str]]:
         """Names and namespaces of the actors of a place that have not ended."""
         return [each for each in list_named_actors(all_namespaces=True) if each["name"].startswith(f"{place}#")]
+
+    def workers_of(self, place: str) -> tuple[UUID, ...]:
+        """The workers whose actors are in a place; their further nodes have actors of their own."""
+        numbers = [each["name"].removeprefix(f"{place}#") for each in self.actors_of(place)]
+        return tuple(UUID(number) for number in numbers if "/" not in number)
 
     def remove_groups(self, place: str) -> None:
         """Gives back what actors of a place that ended by themselves still hold."""

@@ -18,11 +18,7 @@ def reason_of(cause: Any, exit_type: str, exit_detail: str, node: str) -> str:
     where = f" on {node}" if node else ""
     oom = cause is not None and cause.HasField("oom_context")
     if oom or exit_type == "NODE_OUT_OF_MEMORY":
-        said = f": {_short(exit_detail)}" if exit_detail else ""
-        return (
-            f"Ray's memory monitor ended its actor{where}, for the node ran short of memory, whoever uses it; free "
-            f"memory there, or raise RAY_memory_usage_threshold{said}"
-        )
+        return memory_reason_of(node, exit_detail)
     if cause is None:
         return f"its actor{where} is gone" + (f": {_short(exit_detail)}" if exit_detail else "")
     if cause.HasField("runtime_env_failed_context"):
@@ -42,6 +38,15 @@ def reason_of(cause: Any, exit_type: str, exit_detail: str, node: str) -> str:
     if kind == "OWNER_DIED":
         return f"its actor{where} was ended with the process that owned it"
     return f"its actor's process{where} ended: {_short(exit_detail or died.error_message)}"
+
+
+def memory_reason_of(node: str, said: str) -> str:
+    """The reason for the end of an actor that the memory monitor of its node ended, of which Ray said something."""
+    where = f" on {node}" if node else ""
+    return (
+        f"Ray's memory monitor ended its actor{where}, for the node ran short of memory, whoever uses it; free "
+        "memory there, or raise RAY_memory_usage_threshold" + (f": {_short(said)}" if said else "")
+    )
 
 
 def _short(text: str) -> str:

@@ -29,6 +29,7 @@ from rftd.workers.launcher.executor import UNFIT_PLACE
 from rftd.workers.launcher.ray.actor import ActorBegun, WorkerActor
 from rftd.workers.launcher.ray.arrival import variables_of
 from rftd.workers.launcher.ray.cluster import RayCluster
+from rftd.workers.launcher.ray.deaths import memory_reason_of
 from rftd.workers.launcher.ray.messages import (
     ActorEnd,
     ActorOrder,
@@ -37,6 +38,7 @@ from rftd.workers.launcher.ray.messages import (
     ClusterSeen,
     Report,
     Request,
+    Seek,
     Sweep,
     line,
 )
@@ -51,6 +53,15 @@ NO_ACTOR: Final = (
     "no actor of Ray's has its name: it has ended, or a daemon without --workers ray started it; in that case another "
     "takes its place, and it leaves"
 )
+
+
+OF_THE_CLUSTER: Final = (
+    ray.exceptions.LocalRayletDiedError,
+    ray.exceptions.RaySystemError,
+    ray.exceptions.AuthenticationError,
+    ray.exceptions.RpcError,
+)
+"""Errors that say nothing of the actor that was asked: Ray itself is away."""
 
 
 class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,13 +96,15 @@ class Tracked:
                 self._await_begin(cluster)
             else:
                 self._await_end(cluster)
-        except (ray.exceptions.RayActorError, ray.exceptions.RuntimeEnvSetupError) as error:
-            if isinstance(error, ray.exceptions.ActorUnavailableError):
-                self._ended = self.actor.outcome.remote()  # its node is slow to answer; its end is asked for again
-            else:
-                self._end(-1, cluster.death_of(self.name) or str(error).splitlines()[0])
+        except ray.exceptions.ActorUnavailableError:
+            self._ask_again()
         except ray.exceptions.RayTaskError as error:
             self._end(1, f"its actor failed: {str(error.cause)[:400]}")
+        except OF_THE_CLUSTER:
+            raise
+        except ray.exceptions.RayError as error:
+            # Which of them tells an actor's end depends on who ended it: its node, the memory monitor, ...
+            self._end(-1, cluster.death_of(self.name) or _said_by(error))
 
     def give_up(self, *, at_once: bool) -> None:
         """Ends it: at once, or when it has drained. One that does not run yet never does."""
@@ -161,6 +174,13 @@ class Tracked:
         self._begun = self.actor.begin.remote(msgspec.json.encode(self.order))
         self._wait("Ray to start its process", "Ray has started it, or says why not; a busy node takes its time")
 
+    def _ask_again(self) -> None:
+        """Repeats the call that was under way: the actor's node is slow to answer."""
+        if self._ended is None:
+            self._begun = self.actor.begin.remote(msgspec.json.encode(self.order))
+        else:
+            self._ended = self.actor.outcome.remote()
+
     def _await_begin(self, cluster: RayCluster) -> None:
         ready, _ = ray.wait([self._begun], timeout=0)
         if not ready:
@@ -192,6 +212,12 @@ class Tracked:
                 remove_placement_group(self.group)
 
 
+def _said_by(error: Exception) -> str:
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return memory_reason_of("", str(error))
+    return str(error).splitlines()[0]
+
+
 class Sweeping:
     """The end of all that is left of a place."""
 
@@ -217,13 +243,27 @@ class Sweeping:
         self.seen = msgspec.structs.replace(self.seen, state="ended", code=0, waits="")
 
 
+class Seeking:
+    """The look for the workers that an earlier driver placed."""
+
+    def __init__(self, seek: Seek) -> None:
+        self._seek = seek
+        self.seen = ActorSeen(worker=seek.number, state="pending")
+
+    def look(self, cluster: RayCluster) -> None:
+        """Finds them."""
+        self.seen = msgspec.structs.replace(
+            self.seen, state="ended", code=0, found=cluster.workers_of(self._seek.place)
+        )
+
+
 class Driver:
     """Requests in, reports out, until the input ends."""
 
     def __init__(self, options: DriverOptions, requests: Iterator[bytes], output: int) -> None:
         self._options = options
         self._output = output
-        self._tracked: dict[UUID, Tracked | Sweeping] = {}
+        self._tracked: dict[UUID, Tracked | Sweeping | Seeking] = {}
         self._told: dict[UUID, ActorSeen] = {}
         self._requests: queue.Queue[Request | None] = queue.Queue()
         threading.Thread(target=self._read, args=(requests,), name="requests", daemon=True).start()
@@ -262,6 +302,8 @@ class Driver:
                     found.give_up(at_once=request.at_once)
             case Sweep():
                 self._tracked[request.number] = Sweeping(request)
+            case Seek():
+                self._tracked[request.number] = Seeking(request)
             case None:
                 return False
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -22,18 +23,20 @@ from rftd.ops.releases import release_of
 from rftd.ops.tracing.trace_options import HEADERS, TraceOptions
 from rftd.ops.words import Level, Words
 from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.split_submission import ROLES, TRAINER
 from rftd.workers.devices.discovery import installed_packages
 from rftd.workers.devices.host import ANY_HOST, Device, Host
 from rftd.workers.guest import Assignment
-from rftd.workers.launcher.executor import UNFIT_PLACE, Handle, WorkerOrder
+from rftd.workers.launcher.executor import UNFIT_PLACE, Handle, Search, WorkerOrder
+from rftd.workers.launcher.ray.handles import RayHandle, RaySearch, RaySweep
 from rftd.workers.launcher.ray.messages import (
-    ActorEnd,
     ActorOrder,
     ActorSeen,
     ClusterAway,
     ClusterSeen,
     Report,
     Request,
+    Seek,
     Sweep,
     line,
 )
@@ -43,6 +46,8 @@ AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses before the next driver, after one, two, ... that met no cluster."""
 TOKENS: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 """Variables of Ray's that hold a cluster's token, or the path of a file with it."""
+LINES: Final = 10_000
+"""Requests that wait for a driver to read them; one that leaves more unread hangs."""
 LOOK_S: Final = 5.0
 """The longest wait for the cluster's GPUs when an experiment is submitted; without an answer its file is believed."""
 
@@ -54,74 +59,6 @@ class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The address in the form of `ray.init`; `local`: a cluster of this machine, which ends with the daemon."""
     runtime_env: dict[str, Any] = {}
     """The runtime environment of all workers, as Ray takes it."""
-
-
-class RayHandle:
-    """A worker, as it was last heard of."""
-
-    def __init__(self, launcher: RayExecutor, order: ActorOrder) -> None:
-        self._launcher = launcher
-        self.order = order
-        self.seen = ActorSeen(worker=order.assignment.worker, state="pending")
-        self.asked: ActorEnd | None = None
-        self.orphaned = False
-        """True if it was given up while nobody could be told so: an actor of its may be there."""
-
-    @property
-    def pid(self) -> int | None:
-        return self.seen.pid
-
-    @property
-    def reason(self) -> str:
-        return self.seen.reason
-
-    @property
-    def waits(self) -> Words | None:
-        if self.seen.state != "pending":
-            return None
-        if (away := self._launcher.away) is not None:
-            return away
-        return Words("placing", self.seen.waits, "Ray", self.seen.unblock, Level.STUCK) if self.seen.waits else None
-
-    def exit_code(self) -> int | None:
-        return self.seen.code if self.seen.state == "ended" else None
-
-    def terminate(self) -> None:
-        self._end(at_once=False)
-
-    def kill(self) -> None:
-        self._end(at_once=True)
-
-    def _end(self, *, at_once: bool) -> None:
-        if self.seen.state == "ended" or (self.asked is not None and self.asked.at_once >= at_once):
-            return
-        self.asked = ActorEnd(worker=self.order.assignment.worker, at_once=at_once)
-        self._launcher.end(self)
-
-
-class RaySweep:
-    """The processes that are left of a place, while they are being ended."""
-
-    pid = None
-    reason = ""
-
-    def __init__(self, launcher: RayExecutor, sweep: Sweep) -> None:
-        self._launcher = launcher
-        self.sweep = sweep
-        self.seen = ActorSeen(worker=sweep.number, state="pending", waits="actors of Ray's to end")
-
-    @property
-    def waits(self) -> Words | None:
-        return self._launcher.away or Words("leftovers", self.seen.waits, "Ray", "Ray has ended them", Level.STUCK)
-
-    def exit_code(self) -> int | None:
-        return self.seen.code if self.seen.state == "ended" else None
-
-    def terminate(self) -> None:
-        return
-
-    def kill(self) -> None:
-        return
 
 
 class RayExecutor:
@@ -138,8 +75,11 @@ class RayExecutor:
         driver: Sequence[str] = DRIVER,
         environ: Mapping[str, str] | None = None,
         traces: TraceOptions | None = None,
+        roles: frozenset[str] = ROLES,
     ) -> None:
-        """`says` is the file for what Ray and its driver print. Workers send their spans as `traces` says."""
+        """`says` is the file for what Ray and its driver print. Workers, of these `roles`, send their spans as `traces`
+        says."""
+        self._roles = roles
         self._traces = traces
         self._log_url = log_url
         self._options = options
@@ -149,8 +89,10 @@ class RayExecutor:
         self._driver = tuple(driver)
         self._environ = dict(os.environ if environ is None else environ)
         self._lock = threading.Lock()
-        self._handles: dict[UUID, RayHandle | RaySweep] = {}
+        self._handles: dict[UUID, RayHandle | RaySweep | RaySearch] = {}
         self._child: subprocess.Popen[bytes] | None = None
+        self._lines: queue.Queue[bytes] = queue.Queue(LINES)
+        """The requests that are on their way to the driver; an empty one is the last."""
         self._cluster: ClusterSeen | None = None
         self._seen = threading.Event()
         self.away: Words | None = self._told(f"Ray at {options.address} to answer", "it does")
@@ -162,13 +104,11 @@ class RayExecutor:
         return self._handle(order, begin=True)
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
-        return self._handle(order, begin=False)
+        return self.adopt_found(order)
 
     def lives(self, started: WorkerStarted) -> bool | None:
         handle = self._handles.get(started.worker)
-        if handle is None:
-            return None
-        return handle.exit_code() is None
+        return handle.exit_code() is None if isinstance(handle, RayHandle) else None
 
     def host(self) -> Host:
         # Nodes say how much memory they have a little later than that they are there.
@@ -179,13 +119,32 @@ class RayExecutor:
         return host_of(cluster, self._options.address)
 
     def clear(self, order: WorkerOrder) -> Handle | None:
-        timeline = order.cluster.timeline and order.role == "trainer"
+        # Once, by whoever there is one of.
+        last = order.role == TRAINER or (TRAINER not in self._roles and order.slot == 0)
+        timeline = order.cluster.timeline and last
         path = str(order.log_path.parent.parent / "monitor" / "timeline.json") if timeline else ""
         sweep = RaySweep(self, Sweep(number=self._ids.new(), place=_place(order), timeline=path))
-        with self._lock:
-            self._handles[sweep.sweep.number] = sweep
-        self._say(sweep.sweep)
+        self._ask(sweep)
         return sweep
+
+    def opening(self, orders: Sequence[WorkerOrder]) -> list[Search]:
+        searches = [RaySearch(self, Seek(number=self._ids.new(), place=_place(order))) for order in orders]
+        for search in searches:
+            self._ask(search)
+        return list(searches)
+
+    def is_remote(self, role: str) -> bool:
+        # On this machine, too: a node has the environment of its raylet, and a runtime environment changes that.
+        return True
+
+    def adopt_found(self, order: WorkerOrder) -> Handle:
+        """The worker that a search found."""
+        return self._handle(order, begin=False)
+
+    def _ask(self, asked: RaySweep | RaySearch) -> None:
+        with self._lock:
+            self._handles[asked.request.number] = asked
+        self._say(asked.request)
 
     def _names(self, order: WorkerOrder) -> tuple[str, ...]:
         """The daemon's variables that a worker needs."""
@@ -194,10 +153,14 @@ class RayExecutor:
     def end(self, handle: RayHandle) -> None:
         """Says that a worker is to leave; one that nobody has placed yet never is."""
         assert handle.asked is not None
-        if not self._say(handle.asked) and handle.seen.state == "pending":
-            # Nobody can place it now; should the driver before have done so, the next one is told to end it.
-            handle.orphaned = True
-            handle.seen = msgspec.structs.replace(handle.seen, state="ended", reason="given up while Ray was away")
+        if not self._say(handle.asked):
+            _give_up(handle)
+
+    def _give_up_asked(self) -> None:
+        """Ends what a driver was asked to end that has ended itself."""
+        for each in list(self._handles.values()):
+            if isinstance(each, RayHandle) and each.asked is not None:
+                _give_up(each)
 
     def _handle(self, order: WorkerOrder, *, begin: bool) -> RayHandle:
         cluster = order.cluster
@@ -238,16 +201,14 @@ class RayExecutor:
         return handle
 
     def _say(self, request: Request) -> bool:
-        """Tells the driver; False if there is none. The next one is told all of it anew."""
+        """Has the driver told; False if there is none. The next one is told all of it anew."""
         with self._lock:
-            if self._child is None or self._child.stdin is None:
+            if self._child is None:
                 return False
             try:
-                # A line is shorter than a pipe is deep, and the driver's thread does nothing but read.
-                self._child.stdin.write(line(request))
-                self._child.stdin.flush()
-            except OSError:
-                return False
+                self._lines.put_nowait(line(request))
+            except queue.Full:
+                self._child.kill()  # it has not read for long, and the next one will
         return True
 
     def _keep_driver(self) -> None:
@@ -262,6 +223,7 @@ class RayExecutor:
                 said = f"the driver cannot be started: {error}"
             failures = 0 if self._cluster is not None else failures + 1
             again_s = AGAIN_S[min(failures, len(AGAIN_S) - 1)]
+            self._give_up_asked()
             if said:
                 self.away = self._told(said, "see " + str(self._says))
             self._logger.warning("ray.away", reason=self.away.waiting_for if self.away else "", again_in_s=again_s)
@@ -284,14 +246,14 @@ class RayExecutor:
                 start_new_session=True,  # Ctrl-C at the daemon's terminal is not for it: it ends when the daemon does
                 env=driver_environment(self._environ),
             )
-        assert child.stdin is not None
-        with suppress(OSError), self._lock:
-            child.stdin.write(msgspec.json.encode(options) + b"\n")
-            for each in list(self._handles.values()):
-                for request in _again(each):
-                    child.stdin.write(line(request))
-            child.stdin.flush()
+        with self._lock:
+            told = [msgspec.json.encode(options) + b"\n"]
+            told += [line(request) for each in self._handles.values() for request in _again(each)]
+            self._lines = queue.Queue(LINES)
+            self._lines.put_nowait(b"".join(told))
             self._child = child
+        # On a thread: a driver that is just starting reads nothing for seconds, and a pipe is soon full.
+        threading.Thread(target=_write, args=(child, self._lines), name="ray-requests", daemon=True).start()
         return child
 
     def _listen(self, child: subprocess.Popen[bytes]) -> str:
@@ -317,11 +279,23 @@ class RayExecutor:
                         handle.seen = report
         with self._lock:
             self._child = None
+            lines = self._lines
         code = child.wait()
+        with suppress(queue.Full):  # whoever has that much to write meets a broken pipe, and ends
+            lines.put_nowait(b"")
         return "" if told else f"Ray at {self._options.address}: its driver ended with exit status {code}"
 
     def _told(self, what: str, fix: str) -> Words:
         return Words("ray_away", what, "Ray", f"{fix}; it is tried again by itself", Level.STUCK)
+
+
+def _write(child: subprocess.Popen[bytes], lines: queue.Queue[bytes]) -> None:
+    """Writes requests until the last, or until the driver has ended."""
+    assert child.stdin is not None
+    with suppress(OSError, ValueError):
+        while (text := lines.get()) != b"":
+            child.stdin.write(text)
+            child.stdin.flush()
 
 
 def host_of(cluster: ClusterSeen, address: str) -> Host:
@@ -359,16 +333,23 @@ def _place(order: WorkerOrder) -> str:
     return f"rftd/{order.experiment}/{order.role}/{order.slot}"
 
 
-def _is_over(each: RayHandle | RaySweep) -> bool:
-    return each.exit_code() is not None and not (isinstance(each, RayHandle) and each.orphaned)
+def _is_over(each: RayHandle | RaySweep | RaySearch) -> bool:
+    return each.seen.state == "ended" and not (isinstance(each, RayHandle) and each.orphaned)
 
 
-def _again(each: RayHandle | RaySweep) -> list[Request]:
+def _give_up(handle: RayHandle) -> None:
+    """Nobody can place it now; should a driver before have done so, the next one is told to end it."""
+    if handle.seen.state == "pending":
+        handle.orphaned = True
+        handle.seen = msgspec.structs.replace(handle.seen, state="ended", reason="given up while Ray was away")
+
+
+def _again(each: RayHandle | RaySweep | RaySearch) -> list[Request]:
     """The requests that tell a new driver of it."""
-    if isinstance(each, RaySweep):
-        return [each.sweep] if each.exit_code() is None else []
     if _is_over(each):
         return []
+    if not isinstance(each, RayHandle):
+        return [each.request]
     ended = each.exit_code() is not None
     begin = each.order.begin and each.seen.state == "pending" and not ended
     order: Request = msgspec.structs.replace(each.order, begin=begin)

@@ -60,7 +60,14 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag="sweep"):
     """The file to which the cluster's timeline is written; empty: none."""
 
 
-Request: TypeAlias = ActorOrder | ActorEnd | Sweep
+class Seek(msgspec.Struct, frozen=True, kw_only=True, tag="seek"):
+    """The question which workers are in a place."""
+
+    number: UUID
+    place: str
+
+
+Request: TypeAlias = ActorOrder | ActorEnd | Sweep | Seek
 
 
 class RayNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +101,7 @@ class ClusterAway(msgspec.Struct, frozen=True, kw_only=True, tag="away"):
 
 
 class ActorSeen(msgspec.Struct, frozen=True, kw_only=True, tag="actor"):
-    """The state of a worker, or of a sweep."""
+    """The state of a worker, of a sweep, or of a search."""
 
     worker: UUID
     state: Literal["pending", "running", "ended"]
@@ -107,6 +114,8 @@ class ActorSeen(msgspec.Struct, frozen=True, kw_only=True, tag="actor"):
     waits: str = ""
     """The obstacle, if it is pending."""
     unblock: str = ""
+    found: tuple[UUID, ...] = ()
+    """The workers that a search found."""
 
 
 Report: TypeAlias = ClusterSeen | ClusterAway | ActorSeen

@@ -4,170 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
 from synthetic.worlds.desk import Desk
+from synthetic.worlds.harbour import START_S, Harbour, Process, Processes
 
-from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.worker_orders import read_by
 from rftd.ops import limits
-from rftd.ops.clock import ManualClock
-from rftd.ops.logs import logger
 from rftd.ops.words import Words
 from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.events.experiment import ExperimentFailed
-from rftd.streams.events.worker import Heartbeat, WorkerLost, WorkerStarted, WorkerStopped
+from rftd.streams.events.worker import Heartbeat, WorkerStopped
 from rftd.streams.spec import LoraSpec, TasksetSpec, TrainerSpec
-from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import REFUSED, WORKER_FAILS, Obstacle
-from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.launcher.executor import UNFIT_PLACE, Handle, WorkerOrder
-from rftd.workers.membership import this_process
+from rftd.workers.launcher.executor import UNFIT_PLACE
 
 pytestmark = pytest.mark.anyio
 
-START_S = 20.0
 
+class Remote(Processes):
+    """An executor whose workers have another environment than the daemon, although on its machine."""
 
-class Process:
-    """One that runs until it is killed."""
-
-    def __init__(self, pid: int, order: WorkerOrder) -> None:
-        self.pid: int | None = pid
-        self.waits: Words | None = None
-        self.reason = ""
-        self.order = order
-        self.killed = False
-        self.deaf = False
-        """Not even a kill ends it."""
-        self.code: int | None = None
-        """The exit code of one that ended by itself."""
-
-    def exit_code(self) -> int | None:
-        if self.code is not None:
-            return self.code
-        return -9 if self.killed and not self.deaf else None
-
-    def terminate(self) -> None:
-        pass
-
-    def kill(self) -> None:
-        self.killed = True
-
-
-class Processes:
-    """An executor whose processes do nothing by themselves."""
-
-    def __init__(self) -> None:
-        self.started: list[Process] = []
-        self.living: set[int] = set()
-        self.leftover: Process | None = None
-        self.in_the_way: str | None = None
-        """Of explorers: they are not started; and if it is not empty, they say what they wait for."""
-
-    def start(self, order: WorkerOrder) -> Handle:
-        process = Process(1000 + len(self.started), order)
-        if order.role == "explorer" and self.in_the_way is not None:
-            process.pid = None
-            process.waits = Words("leftovers", self.in_the_way) if self.in_the_way else None
-        self.started.append(process)
-        return process
-
-    def host(self) -> Host:
-        return ANY_HOST
-
-    def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
-        return None
-
-    def lives(self, started: WorkerStarted) -> bool | None:
-        return started.pid in self.living if this_process().sees(started) else None
-
-    def clear(self, order: WorkerOrder) -> Handle | None:
-        return self.leftover
-
-    def of(self, role: str) -> list[Process]:
-        return [each for each in self.started if each.order.role == role]
-
-
-class Found(Processes):
-    """An executor that finds an explorer of an earlier daemon, which has not joined."""
-
-    def __init__(self, explorer: UUID) -> None:
-        super().__init__()
-        self.explorer = explorer
-        self.adopted: list[Process] = []
-
-    def opening(self, orders: Sequence[WorkerOrder]) -> list[WorkerOrder]:
-        return [msgspec.structs.replace(each, worker=self.explorer) for each in orders if each.role == "explorer"]
-
-    def adopt_opening(self, order: WorkerOrder) -> Handle | None:
-        self.adopted.append(Process(77, order))
-        return self.adopted[-1]
-
-
-class Harbour:
-    """A fleet of one trainer and one explorer, on a clock of its own."""
-
-    def __init__(self, processes: Processes | None = None) -> None:
-        self.desk = Desk()
-        self.clock, self.processes = ManualClock(), processes or Processes()
-        spec = self.desk.state.spine.spec
-        assert spec is not None
-        self.liveness = Liveness(1e9)
-        self.fleet = Fleet(
-            self.desk.state,
-            self.processes,
-            self.liveness,
-            clock=self.clock,
-            ids=self.desk.tape.ids,
-            log=logger(),
-            start_timeout_s=START_S,
-        )
-        self.fleet.take_up(msgspec.structs.replace(spec, job_dir="/nowhere"))
-
-    def join(self, process: Process, **identity: Any) -> WorkerStarted:
-        """The process announces itself."""
-        order = process.order
-        assert process.pid is not None
-        named = {"worker": order.worker, "host": platform.node(), "pid": process.pid} | identity
-        started = WorkerStarted(role=order.role, slot=order.slot, process_start_s=1.0, **named)
-        self.desk.put(started, key=started.worker)
-        return started
-
-    async def after(self, delay_s: float) -> list[WorkerLost]:
-        """A while later the fleet looks again."""
-        self.clock.advance(delay_s)
-        self.liveness.tick(self.clock.monotonic_s())
-        return self.fleet.tend()
-
-
-async def test_a_worker_that_has_not_joined_is_taken_over_and_has_its_time_anew() -> None:
-    """None is started beside it; one that was declared lost is none to take over."""
-    found = Found(UUID(int=5))
-    harbour = Harbour(found)
-    await harbour.fleet.take_up_opening()
-    await harbour.after(0.0)
-    assert found.of("explorer") == []
-    [explorer] = found.adopted
-    assert explorer.order.worker == UUID(int=5)
-    assert [each.pid for each in harbour.fleet.processes() if each.role == "explorer"] == [77]
-    await harbour.after(START_S / 2)
-    harbour.join(explorer)
-    harbour.join(found.of("trainer")[0])
-    await harbour.after(START_S)
-    assert not explorer.killed
-
-    lost = Found(UUID(int=6))
-    harbour = Harbour(lost)
-    harbour.desk.put(WorkerLost(worker=UUID(int=6), role="explorer", slot=0, reason="silent"), key=UUID(int=6))
-    await harbour.fleet.take_up_opening()
-    await harbour.after(0.0)
-    assert lost.adopted == []
-    assert len(lost.of("explorer")) == 1
+    def is_remote(self, role: str) -> bool:
+        return True
 
 
 async def test_a_process_that_does_not_join_is_killed_and_started_anew() -> None:
@@ -357,10 +219,19 @@ async def test_a_node_that_lacks_what_a_worker_needs_pauses_the_experiment_with_
     assert trouble.reason == "its trainer refuses: RFTD-DAT-001: node 10.0.0.2 has no /models/m"
 
 
-@pytest.mark.parametrize(("host", "kind"), [(platform.node(), ExperimentFailed), ("10.0.0.2", Obstacle)])
-async def test_a_part_that_another_machine_lacks_may_be_on_the_next_node(host: str, kind: type[object]) -> None:
+@pytest.mark.parametrize(
+    ("host", "remote", "kind"),
+    [
+        (platform.node(), False, ExperimentFailed),
+        ("10.0.0.2", False, Obstacle),
+        (platform.node(), True, Obstacle),
+    ],
+)
+async def test_a_part_that_another_environment_lacks_may_be_on_the_next_node(
+    host: str, remote: bool, kind: type[object]
+) -> None:
     """Here the daemon has looked for it: what a worker still refuses will never suit it."""
-    harbour = Harbour()
+    harbour = Harbour(Remote() if remote else None)
     await harbour.after(0.0)
     [trainer] = harbour.processes.of("trainer")
     started = harbour.join(trainer, host=host)

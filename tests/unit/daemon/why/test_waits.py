@@ -17,7 +17,7 @@ from rftd.daemon.why.scene import Phase, Process, Scene
 from rftd.daemon.why.wait import Wait
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import LogFullError
-from rftd.ops.words import Level
+from rftd.ops.words import Level, Words
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events import experiment, step, worker
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -235,6 +235,9 @@ def test_workers_that_are_not_there() -> None:
     restarting = wait_of(scene_of(desk, processes=[again]), "trainer")
     assert (restarting.state, restarting.level) == ("restarting", Level.STUCK)
     assert "RFTD-X: no" in restarting.waiting_for and "in 4.5 s" in restarting.unblock
+    placing = process(pid=None, last_why="its node is lost", waits=Words("placing", "1 GPU on one node; none is free"))
+    waiting = wait_of(scene_of(desk, processes=[placing]), "trainer").waiting_for
+    assert waiting == "1 GPU on one node; none is free; the one before: its node is lost"
     assert wait_of(scene_of(desk, processes=[process(joined=True)]), "trainer").state == "leaving"
     absent = wait_of(scene_of(desk, roles=frozenset()), "trainer")
     assert (absent.state, absent.unblock) == ("not_joined", "rftd worker trainer")

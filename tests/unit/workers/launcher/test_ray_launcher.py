@@ -22,6 +22,7 @@ from rftd.ops.releases import release_of
 from rftd.ops.tracing.trace_options import TraceOptions
 from rftd.streams.cluster import ClusterSpec
 from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.split_submission import ROLES
 from rftd.workers.launcher.executor import UNFIT_PLACE, WorkerOrder
 from rftd.workers.launcher.ray.arrival import refusal_of
 from rftd.workers.launcher.ray.deaths import reason_of
@@ -55,24 +56,30 @@ for line in sys.stdin:
 """Writes what it hears to a file, and says what another holds."""
 
 
+def launcher_of(folder: Path, driver: tuple[str, ...], **more: Any) -> RayExecutor:
+    return RayExecutor(
+        "unix:/tmp/log.sock",
+        RayOptions(address="10.0.0.1:6379", runtime_env={"env_vars": {"A": "b"}}),
+        ids=SystemIds(SystemClock()),
+        logger=logger(),
+        says=folder / "ray.log",
+        driver=driver,
+        **more,
+    )
+
+
 class Play:
     """A launcher, and the script that it takes for its driver."""
 
-    def __init__(self, folder: Path, traces: TraceOptions | None = None, **environ: str) -> None:
+    def __init__(
+        self, folder: Path, traces: TraceOptions | None = None, roles: frozenset[str] = ROLES, **environ: str
+    ) -> None:
         self.folder = folder
         (folder / "driver.py").write_text(DRIVER)
         (folder / "says").touch()
         (folder / "heard").touch()
-        self.launcher = RayExecutor(
-            "unix:/tmp/log.sock",
-            RayOptions(address="10.0.0.1:6379", runtime_env={"env_vars": {"A": "b"}}),
-            ids=SystemIds(SystemClock()),
-            logger=logger(),
-            says=folder / "ray.log",
-            driver=(sys.executable, str(folder / "driver.py"), str(folder)),
-            environ=environ,
-            traces=traces,
-        )
+        driver = (sys.executable, str(folder / "driver.py"), str(folder))
+        self.launcher = launcher_of(folder, driver, environ=environ, traces=traces, roles=roles)
 
     def say(self, **report: Any) -> None:
         with (self.folder / "says").open("a") as says:
@@ -166,6 +173,81 @@ def test_a_driver_that_dies_is_followed_by_one_that_is_told_all_of_it(play: Play
     assert len(play.said_of(ended)) == 1
     assert handles[0].pid == 31
     assert handles[0].exit_code() is None
+
+
+def test_who_opens_an_engine_is_sought_without_waiting_and_asked_of_the_next_driver_too(
+    play: Play, tmp_path: Path
+) -> None:
+    there, twice = order_of(tmp_path), order_of(tmp_path, "explorer", 0)
+    searches = play.launcher.opening([there, twice])
+    asked = {each["place"]: each["number"] for each in heard_of(play, "seek", 2)}
+    assert not searches[0].over
+    assert searches[0].waits is not None, "Ray has not answered"
+    play.die()
+    poll(lambda: len(heard_of(play, "seek", 4)) == 4)
+    play.say(type="cluster", nodes=[])
+    ids = {"trainer": [str(there.worker)], "explorer": [str(there.worker), str(twice.worker)]}
+    for place, number in asked.items():
+        play.say(type="actor", worker=number, state="ended", code=0, found=ids[place.split("/")[2]])
+    poll(lambda: all(search.over for search in searches))
+    assert searches[0].waits is None
+    assert searches[0].worker(there) == there.worker
+    assert searches[1].worker(twice) is None, "of two nobody knows which one is to stay"
+    adopted = searches[0].adopt(there)
+    assert adopted is not None
+    assert adopted.exit_code() is None
+    poll(lambda: play.said_of(there))
+    assert not play.said_of(there)[-1]["begin"]
+
+
+def heard_of(play: Play, kind: str, count: int) -> list[dict[str, Any]]:
+    """The requests of a kind, once there are so many."""
+    poll(lambda: len([each for each in play.heard() if each.get("type") == kind]) >= count)
+    return [each for each in play.heard() if each.get("type") == kind]
+
+
+def test_a_driver_that_reads_nothing_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """While it imports Ray it does not; a pipe holds the orders of some fifty workers."""
+    launcher = launcher_of(tmp_path, (sys.executable, "-c", "import time; time.sleep(600)"))
+    poll(lambda: launcher._child is not None)
+    child = launcher._child
+    assert child is not None
+    try:
+        orders = [order_of(tmp_path, "explorer", slot, paths=("/models/" + "x" * 4000,)) for slot in range(64)]
+        handles = [launcher.start(order) for order in orders]
+        assert all(handle.waits is not None for handle in handles)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_what_was_given_up_ends_although_no_driver_ever_meets_the_cluster(play: Play, tmp_path: Path) -> None:
+    handle = play.launcher.start(order_of(tmp_path))
+    poll(lambda: play.heard())
+    handle.kill()
+    play.die()
+    poll(lambda: handle.exit_code() is not None)
+    assert handle.reason == "given up while Ray was away"
+
+
+def test_the_timeline_is_written_once_by_whoever_is_on_the_cluster(tmp_path: Path) -> None:
+    drawn = ClusterSpec(timeline=True)
+    orders = [
+        order_of(tmp_path, cluster=drawn),
+        *(order_of(tmp_path, "explorer", each, cluster=drawn) for each in (0, 1)),
+    ]
+    for roles, writer in ((("explorer", "trainer"), "trainer/-1"), (("explorer",), "explorer/0")):
+        folder = tmp_path / writer.replace("/", "_")
+        folder.mkdir()
+        play = Play(folder, roles=frozenset(roles))
+        try:
+            for order in orders:
+                if order.role in roles:
+                    play.launcher.clear(order)
+            sweeps = heard_of(play, "sweep", len([order for order in orders if order.role in roles]))
+        finally:
+            play.close()
+        assert [each["place"].split("/", 2)[2] for each in sweeps if each["timeline"]] == [writer]
 
 
 def test_an_experiment_of_another_cluster_is_refused_with_both(play: Play, tmp_path: Path) -> None:
