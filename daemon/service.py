@@ -21,6 +21,7 @@ from rftd.daemon.api.probes import Gate
 from rftd.daemon.api.problem import refusal
 from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.dlq.desk import watch_dead_letters
+from rftd.daemon.launching import Launching, launchers_of
 from rftd.daemon.log_source import OwnedLog, owned_log
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics
@@ -52,12 +53,6 @@ from rftd.streams.deadletters import DeadLetterBox
 from rftd.streams.log import EventLog
 from rftd.streams.losses import Witness
 from rftd.streams.retention import enforce_retention
-from rftd.streams.split_submission import EXPLORE, ROLES
-from rftd.workers.devices.discovery import find_host
-from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.launcher.executor import Executor
-from rftd.workers.launcher.local import LocalExecutor
-from rftd.workers.launcher.ray.launcher import RayExecutor, RayOptions
 
 T = TypeVar("T")
 
@@ -90,14 +85,10 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The person who accepts the loss."""
     prices: dict[str, float] = {}
     """Dollars for an hour of an accelerator, by its kind."""
-    roles: frozenset[str] = ROLES
-    """The roles whose workers are started here; none: every worker is started by somebody else, on any machine."""
-
+    launching: Launching = Launching()
+    """The roles whose workers are started here, and where."""
     traces: TraceOptions | None = None
     """The receiver of the spans of daemon and workers; None: nothing is traced."""
-
-    ray: RayOptions | None = None
-    """The cluster on which workers run; None: they are processes of this machine."""
 
     @property
     def clustered(self) -> bool:
@@ -244,7 +235,7 @@ def _supervisor(
 ) -> Supervisor:
     return Supervisor(
         owned.log,
-        _launcher(options, owned, folder, ids, logger),
+        launchers_of(options.launching, owned.worker_url, folder, ids=ids, logger=logger, traces=options.traces),
         slots=options.slots,
         keep=options.keep,
         owner=ids.new(),
@@ -254,24 +245,11 @@ def _supervisor(
         archives=folder.archives,
         known=folder.known,
         lost_after_s=options.worker_lost_after_s,
-        roles=options.roles,
+        roles=options.launching.roles,
         guard=guard,
         hearing=hearing,
         tracer=tracer,
     )
-
-
-def _launcher(options: ServiceOptions, owned: OwnedLog, folder: DataFolder, ids: Ids, logger: Logger) -> Executor:
-    if options.ray is not None:
-        says = folder.root / "ray.log"
-        return RayExecutor(owned.worker_url, options.ray, ids=ids, logger=logger, says=says, traces=options.traces)
-    look = find_host if options.roles == ROLES else _unseen
-    return LocalExecutor(owned.worker_url, home=str(folder.root), host=look, traces=options.traces)
-
-
-def _unseen() -> Host:
-    """Workers that somebody else starts run on machines that nobody has looked at here."""
-    return ANY_HOST
 
 
 def _upkeep(log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Clock) -> _Work:
@@ -352,7 +330,7 @@ class _Parts:
 
     def requests(self, log: EventLog, supervisor: Supervisor, metrics: Metrics, tracer: Tracer | None) -> _Work:
         """The part that answers requests of other programs: a daemon that decides has it, no other."""
-        if self._options.roles == {EXPLORE}:
+        if not self._options.launching.decides:
             return {}
         writer = Writer(source="daemon", clock=self._clock, ids=self._ids)
         same: dict[str, Any] = {"clock": self._clock, "logger": self._logger, "metrics": metrics, "tracer": tracer}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rftd.daemon.daemon_file import checked_postgres_url, config_option
+from rftd.daemon.launching_options import launching_options
 from rftd.daemon.log_option import SHARED, serve_log_option
 from rftd.daemon.output.terminal import fitting_errors, say
 from rftd.daemon.price import Price
@@ -15,12 +16,12 @@ from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_o
 from rftd.daemon.trace_option import trace_option
 
 if TYPE_CHECKING:
+    from rftd.daemon.launching import Launching
     from rftd.daemon.service import ServiceOptions
     from rftd.ops.log_file import LogFile
     from rftd.ops.tracing.trace_options import TraceOptions
     from rftd.ops.tracing.tracer import Tracer
     from rftd.streams.backends.backend import LogUrl
-    from rftd.workers.launcher.ray.launcher import RayOptions
 
 SWITCH_INTERVAL_S: Final = 0.0005
 """The log's writer gives the interpreter away at each call of the database; while the tables are folded on another
@@ -51,37 +52,7 @@ thread, Python's own 5 ms would be added to each commit."""
     envvar="RFTD_POSTGRES",
     help="PostgreSQL database for the tables: postgresql://... Default: a SQLite file.",
 )
-@click.option(
-    "--workers",
-    type=click.Choice(["local", "ray", "external"]),
-    default="local",
-    show_default=True,
-    envvar="RFTD_WORKERS",
-    help="Where workers run: here (local), on a Ray cluster (ray), or wherever you start them (external).",
-)
-@click.option(
-    "--ray-address",
-    default="auto",
-    show_default=True,
-    metavar="ADDRESS",
-    envvar="RFTD_RAY_ADDRESS",
-    help="Ray cluster of --workers ray: HOST:PORT, auto, or local for one on this machine only.",
-)
-@click.option(
-    "--ray-runtime-env",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE",
-    envvar="RFTD_RAY_RUNTIME_ENV",
-    help="Runtime environment of Ray for all workers, as a YAML file.",
-)
-@click.option(
-    "--roles",
-    type=click.Choice(["trainer", "explorer", "both"]),
-    default="both",
-    show_default=True,
-    envvar="RFTD_ROLES",
-    help="Workers that this daemon starts. With explorer only, another daemon on the same log makes the decisions.",
-)
+@launching_options
 @click.option(
     "--slots",
     type=click.IntRange(1, 64),
@@ -160,10 +131,7 @@ def command(
     port: int,
     log_at: LogUrl | None,
     postgres: str | None,
-    workers: str,
-    ray_address: str,
-    ray_runtime_env: str | None,
-    roles: str,
+    launching: Launching,
     slots: int,
     payloads: str,
     log_format: str,
@@ -187,7 +155,7 @@ def command(
     from rftd.ops.logs import configure
     from rftd.streams.backends.backend import backend_of
 
-    _check_log(log_at, roles, payloads)
+    _check_log(log_at, launching, payloads)
     file = LogFile(DataFolder(Path(data_folder(settings))).daemon_log)
     fit = None if log_format == "json" else fitting_errors
     configure(level=log_level, as_json=log_format == "json", fit=fit, file=file)
@@ -200,8 +168,7 @@ def command(
         log_at=backend_of(log_at).checked(log_at.text) if log_at is not None else None,
         state_url=checked_postgres_url(postgres) if postgres else "",
         disk=DiskLimits(reserve_bytes=disk_reserve, budget_bytes=disk_budget),
-        roles=_roles(workers, roles),
-        ray=_ray(ray_address, ray_runtime_env) if workers == "ray" else None,
+        launching=launching,
         slots=slots,
         keep=Keep(payloads),
         accept_loss=accept_loss,
@@ -212,12 +179,12 @@ def command(
     _run(options, file)
 
 
-def _check_log(log_at: LogUrl | None, roles: str, payloads: str) -> None:
+def _check_log(log_at: LogUrl | None, launching: Launching, payloads: str) -> None:
     """Raises UsageError for a log that does not go with the other options."""
     from rftd.ops.errors import UsageError
     from rftd.streams.backends.backend import backend_of
 
-    if roles == "explorer" and log_at is None:
+    if not launching.decides and log_at is None:
         raise UsageError(
             "a daemon that only starts explorers needs another one that decides, and the embedded log is for one",
             field="--roles",
@@ -235,50 +202,6 @@ def _check_log(log_at: LogUrl | None, roles: str, payloads: str) -> None:
             field="--log",
             fix="leave it out, or name a log that many processes share",
         )
-
-
-def _roles(workers: str, roles: str) -> frozenset[str]:
-    """The roles whose workers the daemon starts. Raises UsageError."""
-    from rftd.ops.errors import UsageError
-    from rftd.streams.split_submission import ROLES
-
-    if workers != "external":
-        return ROLES if roles == "both" else frozenset((roles,))
-    if roles != "both":
-        raise UsageError(f"{roles}s are not started with --workers external", field="--roles", fix="leave one out")
-    return frozenset()
-
-
-def _ray(address: str, runtime_env: str | None) -> RayOptions:
-    """The options of a Ray cluster.
-
-    Raises UsageError where Ray is not installed, and ConfigError for a runtime environment that is no mapping.
-    """
-    from pathlib import Path
-
-    import yaml
-
-    from rftd.ops.errors import ConfigError, UsageError
-    from rftd.workers.devices.discovery import installed_packages
-    from rftd.workers.devices.engine_build import RAY, how_to_install
-    from rftd.workers.launcher.ray.launcher import RayOptions
-
-    # The driver would end at its import, again and again, while the daemon looks as if it could place workers.
-    if RAY not in installed_packages():
-        raise UsageError(
-            "is ray, and Ray is not installed in this environment", field="--workers", fix=how_to_install(RAY)
-        )
-    if runtime_env is None:
-        return RayOptions(address=address)
-    try:
-        read = yaml.safe_load(Path(runtime_env).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(str(error), where=runtime_env, field="--ray-runtime-env", fix="write YAML") from error
-    if not isinstance(read, dict):
-        raise ConfigError(
-            "is no mapping", where=runtime_env, field="--ray-runtime-env", fix="write fields of Ray's runtime_env"
-        )
-    return RayOptions(address=address, runtime_env=read)
 
 
 def _who() -> str:

@@ -17,6 +17,7 @@ from synthetic.until import poll
 
 from rftd.daemon.cli import main
 from rftd.daemon.config.loading import load_text
+from rftd.daemon.launching import Launching
 from rftd.daemon.log_source import connect_log
 from rftd.daemon.service import ServiceOptions, running
 from rftd.ops.clock import SystemClock
@@ -129,7 +130,8 @@ async def test_a_daemon_serves_on_it(tmp_path: Path) -> None:
     clock = SystemClock()
     ids = SystemIds(clock)
     for number in (1, 2):
-        options = ServiceOptions(data=tmp_path / str(number), port=0, log_at=url, roles=frozenset())
+        nobody = Launching(roles=frozenset())
+        options = ServiceOptions(data=tmp_path / str(number), port=0, log_at=url, launching=nobody)
         async with running(options, clock=clock, ids=ids, logger=logger()) as service:
             assert "log on a rehearsal, served" in options.where(service.folder)
             async with httpx.AsyncClient(trust_env=False, timeout=20.0) as http:

@@ -101,7 +101,7 @@ def _without_cluster(experiment: Experiment, host: Host) -> Iterator[str]:
         "log.group_by_node": experiment.log.group_by_node,
     }
     for name, is_written in written.items():
-        if is_written and host.seen and not host.clustered:
+        if is_written and host.seen and not (host.clustered or host.for_trainers.clustered):
             yield f"{name} has an effect on a Ray cluster only: rftd serve --workers ray"
 
 

@@ -87,6 +87,10 @@ def _method(experiment: Experiment, host: Host, notes: Notes) -> str:
             notes.wrong((*_SYNC, "sync_method"), what, "set model.tinker.enable: true, or write checkpoint")
         return given.sync_method
     # Memory is shared by the processes of one machine alone.
+    if given.sync_method == "memory" and not host.is_one_machine:
+        why = "explorers and trainer may be on two machines"
+        notes.warn(f"synchronizer.sync_method memory: weights travel as checkpoint files: {why}")
+        return "checkpoint"
     if given.sync_method == "memory" and experiment.mode in ("explore", "train"):
         notes.warn("the halves of an experiment may be on two machines: weights travel as checkpoint files")
         return "checkpoint"
@@ -101,6 +105,8 @@ def _method(experiment: Experiment, host: Host, notes: Notes) -> str:
 
 def _no_nccl(experiment: Experiment, host: Host) -> str:
     """The reason why weights cannot go from GPU to GPU; empty if they can."""
+    if host.trainers is not None:
+        return "explorers and trainer have launchers of their own, and nobody knows that their GPUs reach each other"
     if not host.gpus:
         return f"there is {host.named()}" if host.seen else "nobody has looked for GPUs where workers run"
     if len(host.gpus) < _NCCL_GPUS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
@@ -15,6 +17,10 @@ from rftd.streams.split_submission import BOTH
 from rftd.workers.devices.host import Host
 
 _CLUSTER: FieldPath = ("cluster", "gpu_per_node")
+_ENGINES: FieldPath = ("explorer", "rollout_model", "engine_num")
+_MODE: FieldPath = ("mode",)
+_IN_TURN: Final = "is colocate, for one device that explorer and trainer have in turn"
+_NOT_IN_TURN: Final = "write mode: both"
 _RANKS: FieldPath = ("trainer", "engine_args", "ranks")
 _PARALLEL: FieldPath = ("explorer", "rollout_model", "tensor_parallel_size")
 
@@ -33,6 +39,8 @@ def with_devices(
         )
         notes.wrong(_PARALLEL, what, "write parallel sizes that fit on a node", Unsupported)
         return rollout, trainer
+    if host.trainers is not None:
+        return _apart(experiment, rollout, trainer, host, notes)
     trains = gpus_of_trainer(experiment, trainer, host)
     if not host.gpus or not (each or trains):
         if not experiment.model.tinker.enable:  # it computes elsewhere, and leaves all of a cluster
@@ -44,6 +52,8 @@ def with_devices(
     if not _is_there(shares, host, notes):
         return rollout, trainer
     if experiment.mode == "colocate":
+        if host.clustered:
+            notes.wrong(_MODE, f"{_IN_TURN}, and each actor of Ray's has GPUs of its own", _NOT_IN_TURN, Unsupported)
         return _taking_turns(rollout, trainer, each, trains, notes)
     if experiment.explorer.collect_only or experiment.mode == BENCH:
         trains = 0
@@ -81,7 +91,36 @@ def with_trainer_devices(experiment: Experiment, trainer: TrainerSpec, host: Hos
         return _on_gpus(trainer, own, notes)
     if trains > shares.total:
         _refuse_ranks(trains, f"there are {shares.total}", notes)
-    return msgspec.structs.replace(trainer, devices=trains if trains > 1 else 0)
+    # An actor of Ray's sees no GPU but those that it was given.
+    return msgspec.structs.replace(trainer, devices=trains if trains > 1 or host.clustered else 0)
+
+
+def _apart(
+    experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec, host: Host, notes: Notes
+) -> tuple[RolloutSpec, TrainerSpec]:
+    """The same where trainers have a host of their own: neither side takes a GPU from the other."""
+    if experiment.mode == "colocate":
+        what = f"{_IN_TURN}, and here explorers and trainers have launchers of their own"
+        notes.wrong(_MODE, what, _NOT_IN_TURN, Unsupported)
+        return rollout, trainer
+    each = _gpus_of_engine(experiment, rollout, host)
+    models = experiment.explorer.auxiliary_models
+    shares = shares_of(experiment, host, each=each, auxiliary=models[1:] if trainer.teacher_path else models)
+    taken = shares.engines * shares.each + shares.auxiliary
+    if host.gpus and taken > len(host.gpus):
+        what = f"explorers would take {taken} GPUs, and where they run there is {host.named()}"
+        notes.wrong(_ENGINES, what, "lower it, or the parallel sizes of its engines")
+    there = host.for_trainers
+    own = gpus_of_trainer(experiment, trainer, there)
+    if own and trainer.engine == "verl":
+        own = shares.left if shares.nodes else len(there.gpus)
+    if own < 0 or own > len(there.gpus):
+        what = f"{shares}: {own} are left for the trainer, and where it runs there is {there.named()}"
+        if shares.nodes:
+            notes.wrong(_CLUSTER, what, "write what is there, or leave cluster out")
+        else:
+            _refuse_ranks(own, f"where it runs there is {there.named()}", notes)
+    return _given(rollout, each), _on_gpus(trainer, own, notes)
 
 
 def _is_there(shares: GpuShares, host: Host, notes: Notes) -> bool:
@@ -141,7 +180,7 @@ def _taking_turns(
 
 
 def _refuse(shares: GpuShares, notes: Notes) -> None:
-    where = _CLUSTER if shares.nodes else ("explorer", "rollout_model", "engine_num")
+    where = _CLUSTER if shares.nodes else _ENGINES
     what = f"{shares}: {max(shares.left, 0)} are left for the trainer"
     fix = "lower explorer.rollout_model.engine_num or its parallel sizes, or let them take turns: mode: colocate"
     notes.wrong(where, what, fix)

@@ -145,7 +145,7 @@ def _unwritten(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine
         why = "the experiment is deterministic"
     elif experiment.mode == "colocate":
         why = "with mode colocate explorer and trainer share the memory of one device"
-    elif (left := shares_of(experiment, host).left) < 1:
+    elif (left := shares_of(experiment, host).left) < int(host.trainers is None):
         why = f"vLLM would leave {max(left, 0)} of {host.named()} for the trainer"
     else:
         return ChosenEngine("vllm", "cuda")

@@ -56,7 +56,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         host = ANY_HOST
     _replay_notes(experiment, kind, notes)
     rollout = resolve_rollout(experiment, host, notes) if kind == "both" else RolloutSpec()
-    trainer = resolve_trainer(experiment, lengths.model, host, notes)
+    trainer = resolve_trainer(experiment, lengths.model, host.for_trainers, notes)
     if definition is None:
         return None
     # From here on the definition is needed; everything above is checked even with an unknown type.
@@ -117,11 +117,12 @@ def _placed(
     if explores:
         rollout, trainer = with_devices(experiment, rollout, trainer, host, notes)
     else:
-        trainer = with_trainer_devices(experiment, trainer, host, notes)
+        trainer = with_trainer_devices(experiment, trainer, host.for_trainers, notes)
     if len(notes.issues) == issues:  # else nobody knows how many ranks there will be
-        on_gpus = gpus_of_trainer(experiment, trainer, host) > 0
-        trainer = check_ranks(trainer, experiment.trainer, host, on_gpus=on_gpus, notes=notes)
-        trainer = with_nodes(experiment, trainer, host, notes)
+        trains_on = host.for_trainers
+        on_gpus = gpus_of_trainer(experiment, trainer, trains_on) > 0
+        trainer = check_ranks(trainer, experiment.trainer, trains_on, on_gpus=on_gpus, notes=notes)
+        trainer = with_nodes(experiment, trainer, trains_on, notes)
     return rollout, trainer
 
 

@@ -89,16 +89,21 @@ def test_roles_that_make_no_sense_are_refused_before_anything_is_opened(
     assert both.status == 2
     assert "trainers are not started with --workers external" in both.err
     assert rftd("serve", "--roles", "planner").status == 2
+    for where in ("cloud", "explorer=ray", "explorer=ray,trainer=external", "trainer=local,trainer=local"):
+        refused = rftd("serve", "--workers", where)
+        assert refused.status == 2
+        assert "as in explorer=ray,trainer=local" in " ".join(refused.err.split())
     assert rftd("serve", "--slots", "0").status == 2
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif("ray" in installed_packages(), reason="Ray is installed here")
 def test_workers_on_ray_are_refused_at_once_where_ray_is_not_installed(rftd: Rftd, tmp_path: Path) -> None:
-    refused = rftd("serve", "--workers", "ray")
-    assert refused.status == 2
-    for said in ("--workers", "Ray is not installed", "pip install 'rftd[ray]'", "make engines-cpu"):
-        assert said in refused.err
+    for where in ("ray", "explorer=ray,trainer=local"):
+        refused = rftd("serve", "--workers", where)
+        assert refused.status == 2
+        for said in ("--workers", "Ray is not installed", "pip install 'rftd[ray]'", "make engines-cpu"):
+            assert said in refused.err
     assert not list(tmp_path.iterdir())
 
 

@@ -130,6 +130,62 @@ def test_each_worker_has_its_devices(load: Load, overrides: list[str], explorer:
         assert (stage.rollout.needs.devices, stage.trainer.devices) == (explorer, trainer)
 
 
+TORCH = f"{MODEL}.engine_type=torch"
+VERL = "trainer.trainer_type=verl"
+TORCH_RANKS = ("trainer.trainer_type=torch", "trainer.engine_args={device: cuda, ranks: 2}")
+
+
+def apart(explorers: int, trainers: int) -> Host:
+    """Explorers on a cluster with so many GPUs; trainers on a machine of their own with so many."""
+    own = gpus(trainers, verl="0.9.1") if trainers else NO_GPU
+    return msgspec.structs.replace(served(explorers), clustered=True, trainers=own)
+
+
+@pytest.mark.parametrize(
+    ("host", "overrides", "explorer", "trainer"),
+    [
+        (apart(1, 1), [VLLM], 1, 1),
+        (apart(8, 8), [VLLM, f"{MODEL}.engine_num=8", VERL], 1, 8),
+        (apart(8, 0), [VLLM, f"{MODEL}.engine_num=4", f"{MODEL}.tensor_parallel_size=2"], 2, 0),
+        (apart(0, 2), [TORCH, *TORCH_RANKS], 0, 2),
+        (apart(4, 4), [VLLM, VERL, f"{MODEL}.engine_num=4", "cluster.node_num=1", "cluster.gpu_per_node=6"], 1, 2),
+    ],
+)
+def test_with_a_launcher_for_each_role_neither_takes_a_device_from_the_other(
+    load: Load, host: Host, overrides: list[str], explorer: int, trainer: int
+) -> None:
+    spec = load(overrides=[*overrides, "synchronizer.sync_method=memory"], host=host).spec
+    stage = spec.stages[0]
+    assert (stage.rollout.needs.devices, stage.trainer.devices) == (explorer, trainer)
+    assert stage.sync.method == "checkpoint"
+    assert any("explorers and trainer may be on two machines" in text for text in spec.warnings)
+    assert load(overrides=["synchronizer.sync_method=nccl"], host=host).spec.stages[0].sync.method == "checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("host", "overrides", "said"),
+    [
+        (
+            apart(1, 8),
+            [VLLM, f"{MODEL}.engine_num=2"],
+            "explorers would take 2 GPUs, and where they run there is 1 GPU",
+        ),
+        (apart(8, 1), [*TORCH_RANKS], "where it runs there is 1 GPU"),
+        (apart(8, 1), [VLLM, VERL, *CLUSTER], "7 are left for the trainer, and where it runs there is 1 GPU"),
+        (apart(2, 2), [TORCH, "mode=colocate"], "here explorers and trainers have launchers of their own"),
+        (
+            msgspec.structs.replace(gpus(2), clustered=True),
+            [TORCH, "mode=colocate"],
+            "each actor of Ray's has GPUs of its own",
+        ),
+    ],
+)
+def test_what_a_launcher_of_one_role_cannot_give_is_refused_with_the_numbers(
+    errors: Errors, host: Host, overrides: list[str], said: str
+) -> None:
+    assert any(said in text for text in errors(overrides=overrides, host=host))
+
+
 @pytest.mark.parametrize(
     ("overrides", "numbers"),
     [

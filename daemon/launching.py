@@ -1,0 +1,65 @@
+"""`Launching`: the roles whose workers a daemon starts, and the launcher of each."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rftd.daemon.data_folder import DataFolder
+from rftd.ops.ids import Ids
+from rftd.ops.logs import Logger
+from rftd.ops.tracing.trace_options import TraceOptions
+from rftd.streams.split_submission import EXPLORER, ROLES
+from rftd.workers.devices.discovery import find_host
+from rftd.workers.devices.host import ANY_HOST, Host
+from rftd.workers.launcher.by_role import ExecutorByRole
+from rftd.workers.launcher.executor import Executor
+from rftd.workers.launcher.local import LocalExecutor
+from rftd.workers.launcher.ray.launcher import RayExecutor, RayOptions
+
+
+class Launching(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the workers of a daemon run."""
+
+    roles: frozenset[str] = ROLES
+    """The roles whose workers are started here; none: every worker is started by somebody else, on any machine."""
+    on_ray: frozenset[str] = frozenset()
+    """Those of them whose workers are actors of a Ray cluster; the others are processes of this machine."""
+    ray: RayOptions = RayOptions()
+    """The cluster."""
+
+    @property
+    def decides(self) -> bool:
+        """False if another daemon on the same log does: this one only starts explorers."""
+        return self.roles != {EXPLORER}
+
+
+def launchers_of(
+    launching: Launching,
+    log_url: str,
+    folder: DataFolder,
+    *,
+    ids: Ids,
+    logger: Logger,
+    traces: TraceOptions | None,
+) -> Executor:
+    """The launcher of a daemon's workers, which reach the log at `log_url`."""
+
+    def local() -> Executor:
+        look = find_host if launching.roles == ROLES else _unseen
+        return LocalExecutor(log_url, home=str(folder.root), host=look, traces=traces)
+
+    if not launching.on_ray:
+        return local()
+    says = folder.root / "ray.log"
+    on_ray = RayExecutor(
+        log_url, launching.ray, ids=ids, logger=logger, says=says, traces=traces, roles=launching.on_ray
+    )
+    if launching.on_ray == launching.roles:
+        return on_ray
+    here = local()
+    return ExecutorByRole({role: on_ray if role in launching.on_ray else here for role in ROLES})
+
+
+def _unseen() -> Host:
+    """Workers that somebody else starts run on machines that nobody has looked at here."""
+    return ANY_HOST

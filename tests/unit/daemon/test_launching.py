@@ -1,0 +1,84 @@
+"""Where a daemon's workers run: the option's words, and the launcher that comes of them."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+
+from rftd.daemon import launching_options, service
+from rftd.daemon.api.probes import Gate
+from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.launching import Launching, launchers_of
+from rftd.daemon.service import ServiceOptions
+from rftd.ops.clock import SystemClock
+from rftd.ops.ids import SystemIds
+from rftd.ops.logs import logger
+from rftd.workers.launcher.by_role import ExecutorByRole
+from rftd.workers.launcher.local import LocalExecutor
+from rftd.workers.launcher.ray.launcher import RayOptions
+
+BOTH = frozenset(("explorer", "trainer"))
+
+
+@pytest.fixture(autouse=True)
+def ray_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rftd.workers.devices.discovery.installed_packages", lambda: {"ray": "2"})
+
+
+@pytest.mark.parametrize(
+    ("words", "roles", "on_ray"),
+    [
+        ([], BOTH, []),
+        (["--workers", "ray"], BOTH, BOTH),
+        (["--workers", "explorer=ray,trainer=local"], BOTH, ["explorer"]),
+        (["--workers", "trainer=ray, explorer=local"], BOTH, ["trainer"]),
+        (["--workers", "explorer=ray,trainer=local", "--roles", "trainer"], ["trainer"], []),
+        (["--workers", "ray", "--roles", "explorer"], ["explorer"], ["explorer"]),
+        (["--workers", "external"], [], []),
+    ],
+)
+def test_one_word_is_for_both_roles_and_a_pair_for_each(words: list[str], roles: list[str], on_ray: list[str]) -> None:
+    said: list[Launching] = []
+
+    @click.command()
+    @launching_options.launching_options
+    def serve(launching: Launching) -> None:
+        said.append(launching)
+
+    serve.main([*words, "--ray-address", "h:1"], standalone_mode=False)
+    [found] = said
+    assert (found.roles, found.on_ray) == (frozenset(roles), frozenset(on_ray))
+    assert found.ray == (RayOptions(address="h:1") if on_ray else RayOptions())
+    assert found.decides == (roles != ["explorer"])
+
+
+def test_a_daemon_that_decides_answers_requests_and_no_other(tmp_path: Path) -> None:
+    """One that only starts explorers would refuse what is for the other one on its log."""
+    clock = SystemClock()
+    nothing: Any = None
+    for roles, desks in ((BOTH, ["requests"]), (frozenset(), ["requests"]), (frozenset(("explorer",)), [])):
+        options = ServiceOptions(data=tmp_path, launching=Launching(roles=roles))
+        parts = service._Parts(
+            options, DataFolder(tmp_path), Gate(), AsyncExitStack(), clock=clock, ids=SystemIds(clock), logger=logger()
+        )
+        assert list(parts.requests(nothing, SimpleNamespace(known=nothing), nothing)) == desks
+
+
+def test_processes_of_this_machine_are_started_without_anything_of_ray(tmp_path: Path) -> None:
+    clock = SystemClock()
+
+    def made(**changes: frozenset[str]) -> object:
+        return launchers_of(
+            Launching(**changes), "unix:x", DataFolder(tmp_path), ids=SystemIds(clock), logger=logger(), traces=None
+        )
+
+    assert isinstance(made(), LocalExecutor)
+    nobody = made(roles=frozenset())
+    assert isinstance(nobody, LocalExecutor)
+    assert not nobody.host().seen
+    assert not isinstance(made(roles=BOTH), ExecutorByRole)
