@@ -49,9 +49,9 @@ class RayNodes:
         """The address to connect to."""
         return str(self._cluster.address)
 
-    def add(self, cpus: int = 2) -> None:
-        """A node with so many places for workers."""
-        more = {"num_cpus": cpus, "object_store_memory": STORE_SIZE_BYTES}
+    def add(self, cpus: int = 2, **variables: str) -> None:
+        """A node with so many places for workers, whose raylet has these environment variables."""
+        more = {"num_cpus": cpus, "object_store_memory": STORE_SIZE_BYTES, "env_vars": variables}
         self._nodes.append(_made(lambda: self._cluster.add_node(**more)))
 
     def newest_raylet(self) -> int:
@@ -65,6 +65,11 @@ class RayNodes:
         os.kill(lost.all_processes["raylet"][0].process.pid, signal.SIGKILL)
         self._nodes.remove(lost)
         self._cluster.remove_node(lost, allow_graceful=False)
+
+    def lose_newest(self) -> None:
+        """Kills the raylet of the newest node, and tidies up what is left of it."""
+        os.kill(self.newest_raylet(), signal.SIGKILL)
+        self.forget_newest()
 
     def forget_newest(self) -> None:
         """Tidies up what is left of a node whose raylet was killed."""
