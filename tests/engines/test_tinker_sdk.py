@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pytest
+from synthetic.models import tinker_messages as wire
 from synthetic.models.tinker_over_http import Server, served
 from synthetic.models.tinker_rehearsal import KEY
 
-from rftd.ops.errors import ConfigError, DataError, RolloutError
+from rftd.ops.errors import ConfigError, DataError, RolloutError, WorkError
 from rftd.storage.service_state import ServiceState
 from rftd.streams.spec import ModelSpec
 from rftd.workers.rollout.engine import GenerationRequest, Sampling
@@ -38,6 +40,14 @@ def bench(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> It
     made = TrainerBench("tinker", tmp_path, arguments=arguments, kl_coef=0.0)
     yield made
     made.close()
+
+
+def _without_logprobs(body: bytes) -> bytes:
+    found = wire.read("ForwardBackwardOutput", body)
+    for record in found.loss_fn_outputs:
+        del record.fields["logprobs"]
+    whole: bytes = found.SerializeToString()
+    return whole
 
 
 def test_it_trains_saves_and_goes_on(bench: TrainerBench, server: Server) -> None:
@@ -121,6 +131,53 @@ def test_a_name_is_held_until_the_service_says_otherwise(bench: TrainerBench, se
     assert not trainer.holds_name("tinker://nothing/sampler_weights/v1")
     server.service.keys = set()
     assert trainer.holds_name(path), "who is refused was told nothing of the name"
+
+
+@pytest.mark.parametrize(
+    ("place", "bug", "said", "field"),
+    [
+        ("_forward_backward", _without_logprobs, "answer of another shape", "loss_fn_outputs[0].logprobs"),
+        ("_forward_backward", lambda _: {"rows": []}, "what it answered cannot be read", None),
+        ("_optim_step", lambda _: {"metrics": "none"}, "what it answered cannot be read", None),
+        ("_save_weights", lambda found: found | {"path": "tinker://other/weights/x"}, "of another shape", "path"),
+        ("_save_weights", lambda _: {"type": "save_weights"}, "what it answered cannot be read", None),
+    ],
+)
+def test_a_service_whose_answers_change_their_shape_is_refused_with_the_field(
+    bench: TrainerBench,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    bug: Callable[[Any], Any],
+    said: str,
+    field: str | None,
+) -> None:
+    stage = bench.stage()
+    engine = bench.opened(stage)
+    trained(engine, stage, range(1, 2))
+    right = getattr(Server, place)
+    monkeypatch.setattr(Server, place, lambda self, asked: bug(right(self, asked)))
+    with pytest.raises(WorkError, match=said) as error:
+        engine.train(make_batch(2))
+        engine.save(bench.new_folder() / "global_step_2", hf=False)
+    assert error.value.field == field
+    assert KEY not in str(error.value)
+
+
+def test_a_service_that_begins_nothing_now_has_forgotten_nothing(bench: TrainerBench, server: Server) -> None:
+    """A full service answers as one that does not know a name: its lists tell which it is."""
+    stage = bench.stage()
+    trainer = bench.opened(stage)
+    trained(trainer, stage, range(1, 3))
+    folder = bench.new_folder() / "global_step_2"
+    trainer.save(folder, hf=False)
+    server.full = True
+    with pytest.raises(WorkError, match=r"did not load tinker://.*LoRA adapters \(8\) reached"):
+        bench.opened(stage).load(folder, stage)
+    with pytest.raises(WorkError, match=r"did not begin with org/tiny.*LoRA adapters \(8\) reached"):
+        bench.opened(stage).begin_stage(stage)
+    server.full = False
+    bench.opened(stage).load(folder, stage)
 
 
 def test_a_wrong_key_and_an_unknown_model_are_named(bench: TrainerBench, server: Server, tmp_path: Path) -> None:

@@ -66,7 +66,10 @@ class SdkService:
 
     def new_run(self, base_model: str, shape: AdapterShape) -> SdkRun:
         """A fresh adapter. Raises ConfigError for a model that the service does not have."""
-        with self._said(f"begin with {base_model}", lambda said: self._access.unknown_model(base_model, said)):
+        doing = f"begin with {base_model}"
+        with self._said(
+            doing, lambda said: self._access.unknown_model(base_model, said), there=lambda: self._offers(base_model)
+        ):
             made = self._opened().create_lora_training_client(
                 base_model,
                 rank=shape.rank,
@@ -79,7 +82,8 @@ class SdkService:
 
     def run_from(self, path: str, base_model: str, *, optimizer: bool) -> SdkRun:
         """A run that begins with saved weights. Raises DataError if the service has forgotten them."""
-        with self._said(f"load {path}", lambda said: self._access.forgotten(path, said)):
+        doing = f"load {path}"
+        with self._said(doing, lambda said: self._access.forgotten(path, said), there=lambda: self.has(path)):
             client = self._opened()
             if optimizer:
                 return SdkRun(self, _made(client.create_training_client_from_state_with_optimizer(path)))
@@ -146,13 +150,28 @@ class SdkService:
                 self._rest = self._opened().create_rest_client()
         return self._rest
 
+    def _offers(self, base_model: str) -> bool:
+        """True if the service says that it has the model."""
+        with suppress(Exception):
+            rest = self._asked()
+            # An early release's client for lists does not have this one.
+            early = not hasattr(rest, "get_server_capabilities")
+            found = (self._opened() if early else rest).get_server_capabilities()
+            return any(each.model_name == base_model for each in _made(found).supported_models)
+        return False
+
     @contextmanager
     def _said(
-        self, doing: str, unknown: Callable[[str], Exception] | None = None, by: Container[int] = _REFUSED
+        self,
+        doing: str,
+        unknown: Callable[[str], Exception] | None = None,
+        by: Container[int] = _REFUSED,
+        there: Callable[[], bool] = lambda: False,
     ) -> Iterator[None]:
         """Turns the package's errors into ours; `unknown` makes that of a name which the service does not have.
 
-        The answers `by` which it says so are statuses.
+        The answers `by` which it says so are statuses. A service that is full, or fails, may answer likewise: then what
+        is `there` all the same is not unknown.
         """
         try:
             yield
@@ -160,7 +179,7 @@ class SdkService:
             raise
         except Exception as error:
             status = _status(error)
-            if status in by and unknown is not None:
+            if status in by and unknown is not None and not there():
                 raise unknown(str(error)) from None
             # Without the cause: a library's error quotes requests, and those have the key.
             raise self._access.error(status, f"{type(error).__name__}: {error}", doing) from None

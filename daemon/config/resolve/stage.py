@@ -26,7 +26,7 @@ from rftd.daemon.config.resolve.rows import dataset, resolve_mix
 from rftd.daemon.config.resolve.serving import SERVE, as_served, conversations, with_server
 from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_tasksets
-from rftd.daemon.config.resolve.tinker import as_tinker, check_sampling
+from rftd.daemon.config.resolve.tinker import as_tinker, check_service
 from rftd.daemon.config.resolve.trainer import check_objective, resolve_trainer, with_companions, with_updates
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
@@ -105,7 +105,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         auxiliary=resolve_auxiliary(experiment, lengths, host, notes) if explores else (),
     )
     check_objective(stage, notes)
-    check_sampling(stage, notes)
+    check_service(stage, notes)
     return _with_its_mode(stage, experiment, notes) if explores else stage
 
 

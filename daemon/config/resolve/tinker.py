@@ -7,13 +7,14 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.issue import Contradiction, Notes, Unsupported
+from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.devices.engine_build import how_to_install
 from rftd.workers.devices.host import Host
 from rftd.workers.rollout.engines.tinker.arguments import undrawable
+from rftd.workers.training.engines.tinker.arguments import OPTIMIZERS
 from rftd.workers.weights.service import SERVICE
 
 TINKER: Final = "tinker"
@@ -43,6 +44,12 @@ def as_tinker(experiment: Experiment, host: Host, notes: Notes) -> Experiment:
         notes.wrong(("model", "external_model", "enable"), what, "write false for one of the two", Contradiction)
     if experiment.model.lora_configs:
         notes.warn("model.lora_configs has no effect: model.tinker says what adapter the service trains")
+    if given.base_url and not given.base_url.startswith(("http://", "https://")):
+        fix = "begin it with http:// or https://"
+        notes.wrong((*_AT, "base_url"), f"is {given.base_url!r}, and no http address", fix, WrongValue)
+    if not (given.train_mlp or given.train_attn or given.train_unembed):
+        what = "is false, and so are train_mlp and train_attn: nothing is trained"
+        notes.wrong((*_AT, "train_unembed"), what, "write true for one of the three", Contradiction)
     base_url = {"base_url": given.base_url} if given.base_url else {}
     trained: dict[str, Any] = {
         "base_model": given.base_model or _named(experiment, notes),
@@ -120,8 +127,12 @@ def _warn_replaced(experiment: Experiment, notes: Notes) -> None:
             notes.warn(f"{path}: {', '.join(names)} has no effect: model.tinker says what the service is told")
 
 
-def check_sampling(stage: StageSpec, notes: Notes) -> None:
-    """Refuses settings that the service cannot draw with, where it generates."""
+def check_service(stage: StageSpec, notes: Notes) -> None:
+    """Refuses what the service cannot do: an optimizer that it does not have, and settings that it cannot draw with."""
+    kind = stage.algorithm.optimizer.kind
+    if stage.trainer.engine == TINKER and kind not in OPTIMIZERS:
+        what = f"is {kind}, and the Tinker service has AdamW"
+        notes.wrong(("algorithm", "optimizer", "optimizer_type"), what, "write adam", Unsupported)
     if stage.rollout.engine != TINKER:
         return
     own = tasksets_of(stage)

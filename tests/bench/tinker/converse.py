@@ -73,13 +73,21 @@ def misspeak(url: str, run: str, state: str) -> None:
         (404, "retrieve_future", {"request_id": "999999"}),
         (415, "forward_backward", {"model_id": run}),
         (404, "optim_step", step | {"model_id": "model_0"}),
-        (404, "save_weights", {"model_id": "model_0", "path": "none", "type": "save_weights"}),
         (409, "optim_step", step),
         (422, "optim_step", step | {"adam_params": {"learning_rate": "fast"}}),
         (400, "load_weights", load),
     ):
-        found = httpx.post(f"{url}/api/v1/{what}", json=asked, headers={"x-api-key": KEY}, timeout=60.0)
+        found = post(url, what, asked)
         assert found.status_code == status, (what, asked, found.status_code, found.text)
+    # What fails once it is begun.
+    begun = post(url, "save_weights", {"model_id": "model_0", "path": "none", "type": "save_weights"})
+    failed = post(url, "retrieve_future", {"request_id": begun.json()["request_id"]})
+    assert failed.status_code == 400, (failed.status_code, failed.text)
+
+
+def post(url: str, what: str, asked: dict[str, object]) -> httpx.Response:
+    """The answer to a request that no client makes."""
+    return httpx.post(f"{url}/api/v1/{what}", json=asked, headers={"x-api-key": KEY}, timeout=60.0)
 
 
 def refused(kind: type[RftdError], asked: Callable[[], object]) -> None:

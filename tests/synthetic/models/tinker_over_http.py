@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -38,6 +38,8 @@ class Server(ThreadingHTTPServer):
         """So many requests for a result are told to come again."""
         self.late_as = 408
         """How that is told: by this status, or 200 with words, as the service itself does."""
+        self.full = False
+        """True: no run is begun any more, which is said when its result is asked for."""
         self.requests: dict[tuple[str, int], Any] = {}
         """What was asked under each number of a run."""
         self.knows_runs = False
@@ -68,9 +70,20 @@ class Server(ThreadingHTTPServer):
                 "request_id": number,
                 "sample_sequence_ids": [f"q{number}"],
             }
-            self.answers[number] = made = work(body if proto else asked)
-            return told | self._created(asked, made) if what == "create_model" else told
+            try:
+                made = self._begun(work, what, body if proto else asked)
+            except Failed as error:
+                made = error
+            self.answers[number] = made
+            return told | self._created(asked) if what == "create_model" else told
         raise Unknown(404, "Not Found")
+
+    def _begun(self, work: Callable[[Any], Any], what: str, asked: Any) -> Any:
+        if self.full and what in ("create_model", "load_weights"):
+            raise Failed("Maximum number of LoRA adapters (8) reached")
+        if what == "save_weights" and asked["model_id"] not in self.service.runs:
+            raise Failed(f"Model {asked['model_id']} not loaded")
+        return work(asked)
 
     def _check(self, what: str, asked: Any) -> None:
         """Refuses what a server refuses before it begins."""
@@ -85,7 +98,7 @@ class Server(ThreadingHTTPServer):
             raise Unknown(422, [{"type": "float_parsing", "loc": where, "msg": "not a number", "input": rate}])
         if "model_id" not in asked:
             return
-        if asked["model_id"] not in self.service.runs:
+        if asked["model_id"] not in self.service.runs and what != "save_weights":
             raise Unknown(404, "Model not found")
         if what in ("forward_backward", "optim_step"):
             known = self.requests.setdefault((asked["model_id"], asked["seq_id"]), asked)
@@ -94,6 +107,9 @@ class Server(ThreadingHTTPServer):
 
     def _now_healthz(self, _asked: dict[str, Any]) -> Any:
         return {"status": "ok"}
+
+    def _now_get_server_capabilities(self, _asked: dict[str, Any]) -> Any:
+        return {"supported_models": [{"model_name": each} for each in self.service.models]}
 
     def _now_client_config(self, _asked: dict[str, Any]) -> Any:
         return {"pjwt_auth_enabled": False, "parallel_fwdbwd_chunks": False, "fwdbwd_max_chunk_len": 1024}
@@ -127,7 +143,10 @@ class Server(ThreadingHTTPServer):
             raise Unknown(self.late_as, "Timeout waiting for result")
         if asked["request_id"] not in self.answers:
             raise Unknown(404, "Future not found")
-        return self.answers[asked["request_id"]]
+        found = self.answers[asked["request_id"]]
+        if isinstance(found, Failed):
+            raise Unknown(400, str(found))
+        return found
 
     def _checkpoints(self, verb: str, what: str) -> Any:
         _, run, _, *rest = what.split("/")
@@ -156,9 +175,14 @@ class Server(ThreadingHTTPServer):
             "lora_config": shape | given | {"alpha": 32.0},
         }
 
-    def _created(self, asked: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    def _created(self, asked: dict[str, Any]) -> dict[str, Any]:
         shape = {"rank": asked["lora_config"].get("rank", 32), "seed": asked["lora_config"].get("seed")}
-        return {name: made[name] for name in ("model_id", "base_model")} | {"lora_config": shape, "status": "created"}
+        return {
+            "model_id": f"{asked['session_id']}:train:{asked['model_seq_id']}",
+            "base_model": asked["base_model"],
+            "lora_config": shape,
+            "status": "created",
+        }
 
     def _load_weights(self, asked: dict[str, Any]) -> Any:
         run = asked.get("model_id")
@@ -242,6 +266,10 @@ class Server(ThreadingHTTPServer):
 
     def _execute(self, run: str, seq_id: int, work: Any) -> Any:
         return self.service.execute(run, seq_id - 1, work)
+
+
+class Failed(Exception):
+    """What was begun failed."""
 
 
 def _listed(path: str) -> dict[str, str]:

@@ -59,6 +59,17 @@ def test_the_guides_file_is_trained_by_the_service(load: Load) -> None:
     assert not [each for each in found.spec.warnings if "tinker" in each or "checkpoint" in each]
 
 
+@pytest.mark.parametrize(
+    "algorithm", ["grpo", "opmd", "reinforceplusplus", "rloo", "gspo", "importance_sampling_of_grpo"]
+)
+def test_algorithms_without_a_critic_and_a_teacher_are_trained(load: Load, algorithm: str) -> None:
+    """The guide's backend has neither reinforceplusplus nor rloo; here advantages are made before the service."""
+    text = GUIDE.replace("algorithm_type: grpo", f"algorithm_type: {algorithm}")
+    if algorithm.endswith("_of_grpo"):
+        text = GUIDE.replace("algorithm_type: grpo", "algorithm_type: grpo\n  policy_loss_fn: importance_sampling")
+    assert load(text).spec.stages[0].trainer.engine == "tinker"
+
+
 def test_a_stage_that_only_trains_publishes_at_the_service_too(load: Load) -> None:
     """Its weights are those that the next stage begins with; no other channel can carry a name."""
     warmup = """
@@ -110,6 +121,34 @@ def test_what_the_file_says_of_the_service(load: Load) -> None:
             "the entropy at each token",
         ),
         ("  max_model_len: 64", "  max_model_len: 64\n  temperature: 0.7", "model.temperature", "at temperature 0.7"),
+        (
+            "  kl_loss_fn_args:",
+            "  optimizer: {lr: 0.1, optimizer_type: sgd}\n  kl_loss_fn_args:",
+            "algorithm.optimizer.optimizer_type",
+            "is sgd, and the Tinker service has AdamW",
+        ),
+        (
+            "    base_model: org/Other",
+            "    train_mlp: false\n    train_attn: false\n    train_unembed: false",
+            "model.tinker.train_unembed",
+            "nothing is trained",
+        ),
+        (
+            "    base_model: org/Other",
+            "    base_url: tinker.example",
+            "model.tinker.base_url",
+            "is 'tinker.example', and no http address",
+        ),
+        ("    base_model: org/Other", "    rank: 0", "model.tinker.rank", "greater than or equal to 1"),
+        ("    base_model: org/Other", "    seed: -1", "model.tinker.seed", "greater than or equal to 0"),
+        ("    base_model: org/Other", "    train_mlp: maybe", "model.tinker.train_mlp", "expected true or false"),
+        ("    base_model: org/Other", "    rnk: 3", "model.tinker.rnk", "did you mean 'rank'"),
+        (
+            "algorithm_type: grpo",
+            "algorithm_type: on_policy_distill",
+            "algorithm.algorithm_type",
+            "log-probabilities under a teacher",
+        ),
         ("project: p", "project: p\ndeterministic: true", "deterministic", "promises no equal bits"),
         ("enable: true", "enable: false", "cluster.gpu_per_node", "none is left for the trainer"),
         (

@@ -50,6 +50,8 @@ LACKS: Final[Mapping[Part, str]] = {
     "teacher": "the service trains one adapter, and keeps no other model beside it",
     "temperatures": "the service computes at temperature 1",
 }
+OPTIMIZERS: Final = ("adam", "adamw")
+"""Its own is AdamW."""
 
 
 def _make(opening: TrainerOpening[TinkerTrainerArgs]) -> TrainerEngine:

@@ -23,7 +23,7 @@ from rftd.workers.tinker.answers import path_of
 from rftd.workers.tinker.service import TinkerService, TrainingRun
 from rftd.workers.tinker.watch import ServiceWatch
 from rftd.workers.training.engine import StepResult, TrainBatch
-from rftd.workers.training.engines.tinker.arguments import TinkerTrainerArgs
+from rftd.workers.training.engines.tinker.arguments import OPTIMIZERS, TinkerTrainerArgs
 from rftd.workers.training.engines.tinker.learner import ServiceRows, TinkerLearner
 from rftd.workers.training.engines.tinker.own_losses import service_loss
 from rftd.workers.training.losses.objective import Objective
@@ -127,7 +127,7 @@ class TinkerTrainerEngine:
         self._set_up(stage, objective, run, self._state.step)
 
     def _set_up(self, stage: StageSpec, objective: Objective, run: TrainingRun, step: int) -> None:
-        if stage.algorithm.optimizer.kind not in ("adam", "adamw"):
+        if stage.algorithm.optimizer.kind not in OPTIMIZERS:
             raise ConfigError(
                 f"the optimizer is {stage.algorithm.optimizer.kind}, and the Tinker service has AdamW",
                 field="algorithm.optimizer.optimizer_type",
