@@ -228,7 +228,7 @@ class SyncSpec(Spec, frozen=True, kw_only=True):
     style: str = "fixed"
     """`fixed`, `explorer_driven`, `trainer_driven` or `fully_async`: see `rftd.streams.schedule`."""
     interval: Index = 1
-    """Steps between two synchronisations, of a side that has no interval of its own."""
+    """Steps between two synchronisations, for a side without its own interval."""
     offset: Index = 0
     """Explore steps that are added to those before the first synchronisation."""
     timeout_s: Finite = 3600.0

@@ -29,9 +29,9 @@ HEAD: Final = """\
 
 Written by `tests/golden/make_algorithms_page.py` from the registries; do not edit.
 
-`algorithm.algorithm_type` names a type: a policy loss, an advantage function, a KL loss, an entropy loss and an
-aggregation with defaults of their own. Each part can be named by itself (`policy_loss_fn: gspo`), and its arguments
-(`policy_loss_fn_args`) are laid over the defaults. `repeat_times` and `loss_agg_mode` are the type's unless given.
+`algorithm.algorithm_type` selects a type: a policy loss, an advantage function, a KL loss, an entropy loss and an
+aggregation, with their defaults. Each part can also be selected separately (`policy_loss_fn: gspo`), and its arguments
+(`policy_loss_fn_args`) are merged over the defaults. `repeat_times` and `loss_agg_mode` are the type's unless set.
 
 ```yaml
 algorithm:
@@ -43,11 +43,11 @@ algorithm:
 ```
 
 The loss of a batch is policy loss - entropy_coef · entropy + kl_coef · KL, each aggregated over the trained tokens of
-the whole batch: neither micro-batches nor packing change it. In the formulas r is e^(logprob - old logprob), where the
-old one is that of the weights that drew the token, A the advantage, p the probability; sg takes no gradient.
+the whole batch: neither micro-batches nor packing change it. In the formulas, r is e^(logprob - old logprob), where the
+old one is that of the weights that sampled the token, A the advantage, p the probability; sg stops the gradient.
 
-How the numbers are checked: values and gradients against verl and against loops written from the formulas, and one
-contract that every registered part passes, yours too if you run it: `tests/contract/test_losses.py`.
+Values and gradients are tested against verl and against loops written from the formulas. Every registered part also
+passes one contract, which you can run for your own parts: `tests/contract/test_losses.py`.
 """
 
 NOTEBOOK: Final = """

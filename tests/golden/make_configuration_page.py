@@ -35,13 +35,13 @@ HEAD: Final = """\
 Written by `tests/golden/make_configuration_page.py` from the schema; do not edit. [The experiment
 file](experiment_file.md) explains how fields work together.
 
-A field **acts**; or it is **refused** if it is set, because it would change what is trained or sampled and cannot yet;
-or it is **harmless**: it changes nothing that is trained or sampled, and a warning says so; or it is **checked**: it
-changes nothing either, and where what it says is not so, that is an error or a warning. A field that acts, and that is
-written where nothing has a use for it, is named in a warning with the reason. The last column says where the guide or
-Trinity-RFT 0.6 has another default, meaning or place. `[]` stands for an item of a list, `NAME` for a name of your own.
-A stage has sections of its own with the same fields: `stages[].algorithm` and so on. Arguments of functions (`*_args`)
-are in [algorithms](algorithms.md), those of engines in [engines](engines.md).
+A field **acts**; or it is **refused** if it is set, because it would change what is trained or sampled and is not yet
+supported; or it is **harmless**: it changes nothing that is trained or sampled, and a warning says so; or it is
+**checked**: it changes nothing either, but if its value does not match what rftd does, that is an error or a warning.
+If you set a field that acts where it has no effect, a warning names it with the reason. The last column says where the
+guide or Trinity-RFT 0.6 has another default, meaning or place. `[]` stands for an item of a list, `NAME` for a name of
+your choice. A stage has its own sections with the same fields: `stages[].algorithm` and so on. Arguments of functions
+(`*_args`) are in [algorithms](algorithms.md), those of engines in [engines](engines.md).
 """
 _TYPES: Final = {bool: "true or false", int: "int", float: "number", str: "text", Any: "any"}
 _READ: Final = ((get_args(Url)[1], "text or `{env: NAME}`"), (get_args(NumberOrText)[1], "number or text"))

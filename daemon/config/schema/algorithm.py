@@ -27,7 +27,7 @@ from rftd.daemon.config.schema.section import (
 )
 from rftd.workers.training.corrections.registry import CORRECTIONS
 
-LaidOver: TypeAlias = Annotated[Args, Upstream("They take the place of the function's own.")]
+LaidOver: TypeAlias = Annotated[Args, Upstream("They replace the function's defaults.")]
 """Arguments that are merged over those of what they go to."""
 
 
@@ -91,9 +91,9 @@ class RolloutCorrection(Section):
     loss_type: Annotated[Literal["ppo_clip", "reinforce"], word()] = "ppo_clip"
     """The loss with `bypass_mode`: PPO's clipped ratio, or REINFORCE, where the ratio is a weight alone."""
     old_logprobs: Annotated[Literal["rollout", "recomputed", "approximated"] | None, word()] = None
-    """rftd's own: the log-probabilities that the loss takes its ratio to; it wins over `bypass_mode`."""
+    """rftd only: the log-probabilities that the loss takes its ratio to; it wins over `bypass_mode`."""
     corrections: list[Correction] = []
-    """rftd's own: corrections that are applied together; multipliers are multiplied, and every mask must keep a
+    """rftd only: corrections that are applied together; multipliers are multiplied, and every mask must keep a
     token."""
 
 
@@ -115,11 +115,11 @@ class Optimizer(Section):
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.999]
     """Adam's decay of the first and the second moment."""
     eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
-    """rftd's own: Adam's, which is added to the root of the second moment."""
+    """rftd only: Adam's, which is added to the root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0, le=10), Upstream("verl decays norms and biases, too.")] = 0.01
     """The decay of weights in each step, times the learning rate; see `decay_all` for what is left out."""
     decay_all: bool = False
-    """rftd's own: decay norms, biases and whatever has one dimension too."""
+    """rftd only: decay norms, biases and whatever has one dimension too."""
     clip_grad: Annotated[float, Field(gt=0)] = 1.0
     """The longest gradient of a step: a longer one is scaled down to it."""
 
@@ -138,29 +138,29 @@ class Algorithm(Section):
     """The making of a batch: `default`, `staleness_control`, or `mix` with rows of an expert; none: the
     algorithm's."""
     sample_strategy_args: LaidOver | None = None
-    """Arguments of `sample_strategy`, laid over its own."""
+    """Arguments of `sample_strategy`, merged over its defaults."""
     advantage_fn: Annotated[str | None, word()] = None
     """The function that makes advantages of rewards; none: the algorithm's."""
     advantage_fn_args: LaidOver | None = None
-    """Arguments of `advantage_fn`, laid over its own."""
+    """Arguments of `advantage_fn`, merged over its defaults."""
     kl_penalty_fn: Annotated[str | None, word()] = None
     """The estimate of the KL to the reference that is taken from rewards or advantages; none: the algorithm's."""
     kl_penalty_fn_args: LaidOver | None = None
-    """Arguments of `kl_penalty_fn`, such as `kl_coef`, laid over its own."""
+    """Arguments of `kl_penalty_fn`, such as `kl_coef`, merged over its defaults."""
     kl_penalty_place: Annotated[Literal["after", "before"], word()] = "after"
-    """rftd's own: `before` takes the penalty from rewards before a group's normalisation, as verl does."""
+    """rftd only: `before` takes the penalty from rewards before a group's normalisation, as verl does."""
     policy_loss_fn: Annotated[str | None, word()] = None
     """The policy loss; none: the algorithm's."""
     policy_loss_fn_args: LaidOver | None = None
-    """Arguments of `policy_loss_fn`, such as its clip range, laid over its own."""
+    """Arguments of `policy_loss_fn`, such as its clip range, merged over its defaults."""
     kl_loss_fn: Annotated[str | None, word()] = None
     """The estimate of the KL to the reference that is added to the loss; none: the algorithm's."""
     kl_loss_fn_args: LaidOver | None = None
-    """Arguments of `kl_loss_fn`, such as `kl_coef`, laid over its own."""
+    """Arguments of `kl_loss_fn`, such as `kl_coef`, merged over its defaults."""
     entropy_loss_fn: Annotated[str | None, word()] = None
     """The loss that rewards entropy; none: the algorithm's."""
     entropy_loss_fn_args: LaidOver | None = None
-    """Arguments of `entropy_loss_fn`, such as `entropy_coef`, laid over its own."""
+    """Arguments of `entropy_loss_fn`, such as `entropy_coef`, merged over its defaults."""
     loss_agg_mode: Annotated[
         Annotated[Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"], word()]
         | None,
@@ -171,5 +171,5 @@ class Algorithm(Section):
     """The divisor of `seq-mean-token-sum-norm`."""
     enable_router_replay: bool = refused(False, why="the experts that a token took are not recorded")
     bypass_old_logprobs: bool = True
-    """True: the loss takes its ratio to the weights that drew the token; false: to those before the step."""
+    """True: the loss takes its ratio to the weights that sampled the token; false: to those before the step."""
     rollout_correction: RolloutCorrection | None = None

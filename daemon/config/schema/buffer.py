@@ -92,21 +92,21 @@ class RolloutArgs(Section):
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     """The temperature of sampling; 0, greedy, is for held-out tasksets. None: `model.temperature`."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Draw from the likeliest tokens that together have this probability; none: `model.top_p`."""
+    """Sample from the most likely tokens that together have this probability; none: `model.top_p`."""
     top_k: Annotated[
         Annotated[int, Field(ge=-1)] | None, Upstream("Trinity-RFT's default is -1, whatever `model` says.")
     ] = None
-    """Draw from so many of the likeliest tokens, -1 from all; none: `model.top_k`."""
+    """Sample from this many of the most likely tokens, -1: from all; none: `model.top_k`."""
     logprobs: Annotated[Logprobs, Upstream("It is a number of likeliest tokens.")] = "raw"
-    """`processed`: the log-probability after penalties and cut-offs is recorded beside the raw one."""
+    """`processed`: also record the log-probability after penalties and truncation."""
     max_tokens: Tokens | None = None
-    """Most tokens of a response; none: `model.max_response_tokens`."""
+    """Maximum number of tokens of a response; none: `model.max_response_tokens`."""
     min_tokens: Annotated[Natural, InUnit("tokens")] | None = None
-    """Fewest tokens of a response; none: `model.min_response_tokens`."""
+    """Minimum number of tokens of a response; none: `model.min_response_tokens`."""
     stop: list[Annotated[str, Field(min_length=1)]] = []
     """Texts at which a response ends."""
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Leave out tokens below this share of the likeliest one's probability; 0: none."""
+    """Exclude tokens below this fraction of the most likely token's probability; 0: none."""
     repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] | None = None
     """Above 1, tokens that are in the text already become less likely; none: `model.repetition_penalty`."""
     presence_penalty: Annotated[float, Field(ge=-HIGHEST_PENALTY, le=HIGHEST_PENALTY)] = 0.0
@@ -114,7 +114,7 @@ class RolloutArgs(Section):
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-HIGHEST_BIAS, le=HIGHEST_BIAS)]] = {}
     """The amount that is added to the logit of a token, by its id."""
     ignore_eos: bool = False
-    """True: a response goes on behind the end of its text, to its full length."""
+    """True: a response continues after its end-of-sequence token, to its full length."""
     n: Count = harmless(1, why="repeat_times says how often a task is tried")
 
 
@@ -126,7 +126,7 @@ class DataSelector(Section):
         word(),
         Upstream("`random`, `offline_easy2hard` and `difficulty_based` run; here they are refused."),
     ] = "sequential"
-    """The order of tasks: that of the file, or one that is drawn anew for each epoch (`shuffle`)."""
+    """The order of tasks: that of the file, or a new random one for each epoch (`shuffle`)."""
     seed: Seed = 42
     """The seed of `shuffle`."""
     feature_keys: list[str] = harmless([], why=_PLACES)
@@ -165,7 +165,7 @@ class Taskset(Section):
     max_retry_interval: Seconds = harmless(1.0)
     enable_progress_bar: bool = harmless(False, why="rftd watch shows the progress")
     limit_rows: Count | None = None
-    """rftd's own: only the first rows."""
+    """rftd only: only the first rows."""
 
 
 class ReplayBuffer(Section):
@@ -179,7 +179,7 @@ class ReplayBuffer(Section):
     reuse_cooldown_time: Annotated[float, Field(ge=0), InUnit("s")] | None = None
     """The time for which a trained experience rests before it may be trained again; none: it is trained once."""
     priority_fn_args: Args = {"decay": 2.0}
-    """Arguments of `priority_fn`, laid over its own."""
+    """Arguments of `priority_fn`, merged over its defaults."""
 
 
 class ExperienceBuffer(Section):
@@ -209,7 +209,7 @@ class ExperienceBuffer(Section):
     max_retry_interval: Seconds = harmless(1.0)
     enable_progress_bar: bool = harmless(False, why="rftd watch shows the progress")
     limit_rows: Count | None = None
-    """rftd's own: only the first rows of a dataset."""
+    """rftd only: only the first rows of a dataset."""
 
 
 class ExplorerInput(Section):

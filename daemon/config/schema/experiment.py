@@ -129,7 +129,7 @@ class Synchronizer(Section):
     sync_style: Style = "fixed"
     """When explorers take new weights: at fixed steps, at either side's wish, or whenever there are any."""
     sync_interval: Steps = 1
-    """Steps between two synchronisations, of a side that has no interval of its own."""
+    """Steps between two synchronisations, for a side without its own interval."""
     explorer_sync_interval: Steps | None = None
     """Explore steps between two synchronisations; None: `sync_interval`."""
     trainer_sync_interval: Steps | None = None
@@ -137,9 +137,9 @@ class Synchronizer(Section):
     sync_offset: Annotated[Natural, InUnit("steps")] = 0
     """Explore steps that are added to those before the first synchronisation."""
     sync_timeout: Annotated[Seconds, Upstream("The guide shows 1200.")] = 3600.0
-    """Longest wait of explorers for new weights; then they go on with the old."""
+    """Maximum wait of explorers for new weights; then they continue with the old ones."""
     memory_dir: str = ""
-    """rftd's own: the folder of the channel `memory`; empty: the machine's memory."""
+    """rftd only: the folder of the channel `memory`; empty: the machine's memory."""
     group_name: str = harmless("rollout_weight_sync")
     wait_for_checkpoint: bool = harmless(False, why="Trinity-RFT reads it as little")
 
@@ -215,16 +215,18 @@ class Experiment(Section):
     the time the daemon reads it."""
     ray_namespace: Annotated[str, Upstream("Trinity-RFT 0.6 has the group in it, too.")] = ""
     """The namespace of its actors on a Ray cluster; empty: `PROJECT/NAME`."""
-    continue_from_checkpoint: bool = acts_later(True, why="the daemon goes on from what ended in the folder")
+    continue_from_checkpoint: bool = acts_later(
+        True, why="the daemon continues from the experiment that ended in the folder"
+    )
     ignore_validator_suggestions: bool = harmless(False, why="no advice on memory is given")
     deterministic: bool = False
-    """rftd's own: true gives the same weights whatever happens to the run; it needs `sync_style: fixed`."""
+    """rftd only: true gives the same weights whatever happens to the run; it needs `sync_style: fixed`."""
     seed: Seed = 42
-    """rftd's own: all other random numbers follow from it."""
+    """rftd only: all other random numbers follow from it."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
-    """rftd's own: the experiment's turn among those that wait; the highest goes first."""
+    """rftd only: the experiment's turn among those that wait; the highest goes first."""
     labels: dict[str, str] = {}
-    """rftd's own: texts by name that are kept with the experiment."""
+    """rftd only: texts by name that are kept with the experiment."""
     algorithm: Algorithm = section(Algorithm)
     data_processor: DataProcessor = section(DataProcessor)
     model: Model = section(Model)
@@ -235,7 +237,7 @@ class Experiment(Section):
     monitor: Monitor = section(Monitor)
     synchronizer: Synchronizer = section(Synchronizer)
     policy: Policy | None = None
-    """rftd's own: how far explorers run ahead, and what may be trained on; none: `hard_bound`, or `in_order` with
+    """rftd only: how far explorers run ahead, and what may be trained on; none: `hard_bound`, or `in_order` with
     `deterministic`."""
     service: Service = section(Service, mark=FieldEffect("harmless", "no operator asks for it"))
     log: Log = section(Log)

@@ -50,7 +50,7 @@ class RolloutModel(Section):
     """The engine that generates: `vllm`, `torch`, `external`, or a third party's; not written: vLLM on a GPU, else
     torch."""
     engine_num: Count = 1
-    """Explorers, each a process with an engine of its own; 16 at most."""
+    """Explorers, each a process with its own engine; 16 at most."""
     tensor_parallel_size: Count = 1
     """vLLM's: GPUs that each layer is spread over."""
     data_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
@@ -67,7 +67,7 @@ class RolloutModel(Section):
     enable_prefix_caching: Annotated[bool, Upstream("It was false in the guide's release.")] = True
     """vLLM's: keep what prompts have in common."""
     enable_chunked_prefill: Annotated[bool, Upstream("It was false in the guide's release.")] = True
-    """vLLM's: compute long prompts in parts, beside the answers of others."""
+    """For vLLM: compute long prompts in parts, together with the decoding of other requests."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     """vLLM's: the share of the GPU's memory that the engine takes."""
     max_num_seqs: Count | None = None
@@ -75,14 +75,14 @@ class RolloutModel(Section):
     max_num_batched_tokens: Tokens | None = None
     """vLLM's: the most tokens in one pass."""
     start_timeout: Seconds | None = None
-    """rftd's own: the longest start of an explorer with its engine; None: the engine's usual one."""
+    """rftd only: the longest start of an explorer with its engine; None: the engine's usual one."""
     dtype: Annotated[
         Literal["bfloat16", "float16", "float32", "auto"],
         word(),
         Upstream("Not written, it is `bfloat16` on every device."),
     ] = "bfloat16"
     """The number format of the explorers' weights; not written: `float32` on a CPU."""
-    seed: Seed = harmless(42, why="rollouts are drawn by the experiment's seed")
+    seed: Seed = harmless(42, why="rollouts use the experiment's seed")
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     """In the place of `model.temperature`; none: as there."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -130,7 +130,7 @@ class RolloutModel(Section):
 
 
 class AuxiliaryModel(RolloutModel):
-    """A model beside the one that is trained, for workflows and rewards to ask, in the explorers or at a service.
+    """A model besides the trained one, for workflows and rewards to call, in the explorers or on a service.
 
     The first is the teacher of an algorithm that has one.
     """
@@ -142,9 +142,9 @@ class AuxiliaryModel(RolloutModel):
     engine_type: Annotated[Engine, Upstream("Trinity-RFT's default is `vllm`.")] = "torch"
     """The engine in each explorer, or `external` for a service."""
     model_name: str | None = None
-    """rftd's own, with `engine_type: external`: what the service calls the model."""
+    """rftd only, with `engine_type: external`: what the service calls the model."""
     base_url: Url = None
-    """rftd's own: the service's address up to `/v1`, or `{env: NAME}`."""
+    """rftd only: the service's address up to `/v1`, or `{env: NAME}`."""
     api_key: Url = "EMPTY"
     """`{env: NAME}`, or `EMPTY` for a service that wants none."""
     repetition_penalty: float | None = refused(None, why=_ASKED)
@@ -164,7 +164,7 @@ class AuxiliaryModel(RolloutModel):
     max_num_batched_tokens: Tokens | None = harmless(None, why=_SMALL)
     start_timeout: Seconds | None = harmless(None, why="it is opened with its explorer")
     engine_num: Annotated[Count, Upstream("It is the number of engines.")] = 1
-    """GPUs that are counted for it; each explorer opens an engine of its own."""
+    """GPUs that are counted for it; each explorer opens its own engine."""
     tensor_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
     """GPUs that are counted for it; its engine is on one device."""
     data_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
@@ -182,17 +182,17 @@ class AuxiliaryModel(RolloutModel):
     max_num_seqs: Count | None = None
     """Questions that are answered at once; none: 16."""
     chat_template: str | None = None
-    """A chat template, as text, in the place of its own."""
+    """A chat template, as text, instead of the model's own."""
     max_model_len: Tokens | None = None
-    """Most tokens of prompt and response together; none: `model.max_model_len`."""
+    """Maximum number of tokens of prompt and response together; none: `model.max_model_len`."""
     max_prompt_tokens: Tokens | None = None
-    """Most tokens of a prompt; none: what the response leaves."""
+    """Maximum number of tokens of a prompt; none: what the response leaves."""
     max_response_tokens: Tokens | None = None
-    """Most tokens of a response; none: `model.max_response_tokens`."""
+    """Maximum number of tokens of a response; none: `model.max_response_tokens`."""
 
 
 class OverRollout(Section):
-    """`explorer.over_rollout`: go on before the slowest tasks are done."""
+    """`explorer.over_rollout`: continue before the slowest tasks are done."""
 
     ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """The share of an explore step's tasks that is not waited for; 0: all are."""
@@ -214,7 +214,7 @@ class DynamicTimeout(Section):
 
 
 class StragglerReissue(Section):
-    """`explorer.straggler_reissue`: what is slow is given to an idle explorer too. rftd's own; the guide has none."""
+    """`explorer.straggler_reissue`: a slow rollout is also leased to an idle explorer. rftd only."""
 
     enable: bool = False
     """True: a slow rollout is leased to a second explorer, and the first one to end counts."""
@@ -256,7 +256,7 @@ class Explorer(Section):
     """The address that clients find with `mode: serve`; one beyond this machine needs a key."""
     service_status_check_interval: Seconds = harmless(60.0, why="an engine that dies is noticed at once")
     min_running_model_num: Count = checked(
-        1, why="all engines go on answering with mode serve, for weights change between two tokens"
+        1, why="with mode serve, all engines continue to answer, because weights change between two tokens"
     )
     db_url: Url = harmless(None, why="the log keeps what was served")
     over_rollout: OverRollout = section(OverRollout)
@@ -264,9 +264,9 @@ class Explorer(Section):
     straggler_reissue: StragglerReissue = section(StragglerReissue)
     runner_state_report_interval: Annotated[float, Field(ge=0), InUnit("s")] = harmless(0.0)
     eval_engine: Annotated[Literal["shared", "own"], word()] | None = None
-    """rftd's own: evaluations on the engine of the rollouts, or on another one beside it. None: on that of the
-    rollouts, but in a deterministic run."""
+    """rftd only: evaluations use the engine of the rollouts, or a separate one. None: the engine of the rollouts,
+    except in a deterministic run."""
     collect_only: bool = False
-    """rftd's own, with `mode: explore` or `serve`: nobody will train; it ends when every task has been tried."""
+    """rftd only, with `mode: explore` or `serve`: nothing is trained; it ends when every task has been tried."""
     max_inflight_batches: Count = 2
     """Batches that explorers run ahead with `fully_async`."""

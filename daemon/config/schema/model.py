@@ -97,19 +97,19 @@ class Model(Section):
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
     """The temperature of sampling, where no taskset says another."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Draw from the likeliest tokens that together have this probability; 1: from all."""
+    """Sample from the most likely tokens that together have this probability; 1: from all."""
     top_k: Annotated[int, Field(ge=-1)] = -1
-    """Draw from so many of the likeliest tokens; -1: from all."""
+    """Sample from this many of the most likely tokens; -1: from all."""
     logprobs: Natural = harmless(0, why="the log-probability of each sampled token is always kept")
     max_model_len: Tokens | None = None
-    """Most tokens of prompt and response together; none: their sum. One of the three lengths follows from the
-    others."""
+    """Maximum number of tokens of prompt and response together; none: their sum. One of the three lengths follows from
+    the others."""
     max_prompt_tokens: Tokens | None = None
-    """Most tokens of a prompt; none: what `max_model_len` leaves, or half of it."""
+    """Maximum number of tokens of a prompt; none: what `max_model_len` leaves, or half of it."""
     max_response_tokens: Tokens | None = None
-    """Most tokens of a response; none: what `max_model_len` leaves."""
+    """Maximum number of tokens of a response; none: what `max_model_len` leaves."""
     min_response_tokens: Annotated[Natural, InUnit("tokens"), Upstream("The guide's default is 1.")] = 0
-    """Fewest tokens of a response: before them it cannot end."""
+    """Minimum number of tokens of a response: it cannot end before."""
     enable_prompt_truncation: bool = True
     """True: a prompt that is too long trains nothing; false: it is an error of the rollout."""
     repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] = 1.0

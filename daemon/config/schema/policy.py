@@ -1,4 +1,4 @@
-"""Section `policy`, rftd's own: how far explorers run ahead, and what may be trained on. One class for each kind.
+"""Section `policy`, rftd only: how far explorers run ahead, and what may be trained on. One class for each kind.
 
 The fields of a kind of ours are the arguments that its policy declares (`workers/control/policies`), with their
 defaults and bounds: nothing is written here when a policy is added.

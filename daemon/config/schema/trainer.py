@@ -59,16 +59,16 @@ class Trainer(Section):
     """verl's; it needs flash-attn on a GPU."""
     balance_batch: bool = harmless(True)
     max_nonfinite_steps: Steps = 3
-    """rftd's own: so many steps in a row that are skipped, for they are not finite, end the experiment."""
+    """rftd only: so many steps in a row that are skipped, for they are not finite, end the experiment."""
     max_idle_steps: Annotated[Natural, InUnit("steps")] = 5
-    """rftd's own: after so many batches in a row that teach nothing (no token, advantage or gradient) it pauses;
+    """rftd only: after so many batches in a row that teach nothing (no token, advantage or gradient) it pauses;
     0 = never."""
     ppo_epochs: Annotated[Count, Upstream("The guide has it in `trainer_config`.")] = 1
     """The number of epochs over a batch; verl's name."""
     ppo_mini_batch_size: Annotated[Count | None, Upstream("The guide leaves it out, for it follows.")] = None
     """Items of `train_batch_size` in one optimizer step; None: all."""
     shuffle: Annotated[bool, Upstream("The guide has it in `trainer_config`.")] = False
-    """Each epoch goes over the batch in an order of its own."""
+    """Each epoch goes over the batch in a different order."""
     critic_warmup: Annotated[Natural, InUnit("steps")] = 0
     """The step before which only the critic learns."""
     max_token_len_per_gpu: Tokens | None = None
@@ -96,4 +96,4 @@ class Trainer(Section):
     trainer_config_path: str = ""
     """The older spelling: the client reads the file and puts it into trainer_config."""
     engine_args: Args = {}
-    """rftd's own: handed to the engine as it is."""
+    """rftd only: handed to the engine as it is."""

@@ -22,7 +22,8 @@ class ArealArgs(PolicyArguments, frozen=True, kw_only=True):
     """Arguments of `areal`."""
 
     max_concurrent: Annotated[
-        int, Meta(ge=0, le=10**9, description="rollouts under way at most; 0: as many as explorers have places")
+        int,
+        Meta(ge=0, le=10**9, description="maximum number of rollouts in flight; 0: as many as explorers have slots"),
     ] = 0
 
 

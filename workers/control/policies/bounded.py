@@ -12,13 +12,13 @@ from rftd.workers.control.policies.paced import NoArguments, Paced, PolicyArgume
 from rftd.workers.control.policies.policy import Flight, PolicyView
 
 AbortInflight: TypeAlias = Annotated[
-    bool, Meta(description="give up groups under way that began with weights too old for any later batch")
+    bool, Meta(description="give up groups in flight that began with weights too old for any later batch")
 ]
 Wait: TypeAlias = Annotated[
     bool,
     Meta(
-        description="form no batch while a group is under way that would be too old for the one after it, so that "
-        "nothing is retired for having taken long"
+        description="form no batch while a group in flight would be too old for the batch after it, so that slow "
+        "groups are not retired"
     ),
 ]
 
