@@ -75,6 +75,6 @@ def test_every_field_says_its_effect_and_its_unit() -> None:
         if field.mark.effect != "acts" and "mark" in (field.info.json_schema_extra or {}) and field.mark.why:
             assert field.mark.why in shown["description"], field.path
     timeout = schema["$defs"]["Synchronizer"]["properties"]["sync_timeout"]
-    assert timeout["description"].startswith("Longest wait")
+    assert timeout["description"].startswith("Maximum wait")
     assert timeout["description"].endswith("In s. Upstream: The guide shows 1200.")
     assert timeout["anyOf"][0] == {"type": "number", "exclusiveMinimum": 0, "maximum": 1000000000}
