@@ -23,6 +23,7 @@ api/            that over HTTP
 client/         the same from the other side
 requests/       the same by records in the log, from anywhere
 metrics_declared  what the metrics need of a specification
+metrics_groups  the groups under way, for what is cancelled of them
 metrics_feed    records to metrics
 metrics_follower  the log to that feed
 metrics_state   the tables to gauges

@@ -90,7 +90,8 @@ def launching_options(function: F) -> F:
             default="both",
             show_default=True,
             envvar="RFTD_ROLES",
-            help="Workers that this daemon starts. With explorer only, another daemon on the same log makes the decisions.",
+            help="Workers that this daemon starts. With explorer only, another daemon on the same log makes the "
+            "decisions.",
         ),
     )
     wrapped: Any = placed

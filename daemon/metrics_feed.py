@@ -15,6 +15,7 @@ import msgspec
 from prometheus_client import Counter, Gauge
 
 from rftd.daemon.metrics_declared import Declared, declared_by
+from rftd.daemon.metrics_groups import OpenGroups
 from rftd.ops.errors import NonFiniteLossError, RolloutTimeoutError
 from rftd.ops.metrics import Metrics, label_of
 from rftd.ops.tracing.trace_context import TraceContext, parsed
@@ -113,6 +114,7 @@ class MetricsFeed:
         self._states: dict[UUID, tuple[str, int]] = {}
         self._beats: dict[UUID, worker.Heartbeat] = {}
         """The last heartbeat of each live worker."""
+        self.groups = OpenGroups()
         self._series: dict[tuple[object, ...], Any] = {}
         """Series by metric and labels: looking one up in the metric itself costs more than counting."""
         self._handlers: Final[dict[type[Event], Callable[[str, Decoded, Any], None]]] = {
@@ -145,6 +147,7 @@ class MetricsFeed:
             self._begin(id)
         if isinstance(event, _ENDS) and id in self._names:
             self._ended_ns[id] = decoded.head.time_ns
+            self.groups.ended(id)
 
     def remember(self, id: UUID, spine: Spine) -> None:
         """Takes up an experiment whose past somebody else has read."""
@@ -218,6 +221,8 @@ class MetricsFeed:
         for rollouts in self._rollouts.values():
             self._add(rollouts)
         self._rollouts.clear()
+        for id, stage, count in self.groups.settle(self._born):
+            self._of(self.metrics.rollouts, self._label(id), self._taskset(id, stage), "cancelled").inc(count)
         # Bounded: an experience may wait for ever, and its entry would wait with it.
         while len(self._born) > _BORN:
             self._born.popitem(last=False)
@@ -285,13 +290,19 @@ class MetricsFeed:
         metrics.response_tokens.labels(name).exemplify(traced.length, trace_id, time_s)
 
     def _failed(self, name: str, decoded: Decoded, event: experience.RolloutFailed) -> None:
+        self.groups.failed(event)
         outcome = "timeout" if event.code == RolloutTimeoutError.code else "error"
         self._of(self.metrics.rollouts, name, self._taskset(decoded.head.experiment, event.stage), outcome).inc()
 
     def _leased(self, name: str, decoded: Decoded, event: task.TaskLeased) -> None:
+        id = decoded.head.experiment
+        assert id is not None
+        if id not in self._ended_ns:
+            self.groups.leased(id, event)
         self._of(self.metrics.leases, name, "second" if event.reissue else "first").inc()
 
     def _closed(self, name: str, decoded: Decoded, event: task.GroupClosed) -> None:
+        self.groups.closed(event)
         if event.code in GIVEN_UP:
             self._of(self.metrics.groups_given_up, name, event.code).inc()
         if len(event.members) > 1 and len({member.reward for member in event.members}) == 1:

@@ -65,7 +65,7 @@ async def follow_metrics(log: EventLog, feed: MetricsFeed, known: Callable[[], A
     subscription = log.subscribe({p: heads[p].next_offset if p in heads else 0 for p in EVERY_PARTITION})
     try:
         while True:
-            show(await _arrived(subscription), feed, fences)
+            show(await _arrived(subscription, GATHER_S if feed.groups.ending else IDLE_S), feed, fences)
             await asyncio.sleep(GATHER_S)
     finally:
         await subscription.close()
@@ -105,9 +105,9 @@ def _counted(record: Record, feed: MetricsFeed) -> bool:
     return True
 
 
-async def _arrived(subscription: Subscription) -> list[Record]:
-    """All that is there, once there is something."""
-    found = await subscription.next(wait_s=IDLE_S)
+async def _arrived(subscription: Subscription, idle_s: float) -> list[Record]:
+    """All that is there, once there is something, or nothing after `idle_s`."""
+    found = await subscription.next(wait_s=idle_s)
     while len(found) < ROUND_RECORDS and (more := await subscription.next(wait_s=0.0)):
         found += more
     return found

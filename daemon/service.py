@@ -33,6 +33,7 @@ from rftd.daemon.supervisor.payloads import Keep
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops import limits
 from rftd.ops.clock import Clock
+from rftd.ops.commit import commit_of
 from rftd.ops.errors import NotFoundError, RftdError, UsageError
 from rftd.ops.http_server import bind, serving_http, url_of
 from rftd.ops.ids import Ids
@@ -152,7 +153,7 @@ async def running(
             # Not before: the log's lock says that no other daemon has the folder, and its address.
             await _answer(front, gate, bound, folder)
         hearing = await parts.hearing(owned)
-        feed = MetricsFeed(Metrics(version=release_of("rftd")))
+        feed = MetricsFeed(Metrics(version=release_of("rftd"), commit=commit_of("rftd")))
         engine, projector = await parts.state(owned.log, hearing, feed.metrics)
         troubles = Troubles(clock)
         guard = DiskGuard(LocalDisk(), folder.root, options.disk, clock=clock, logger=logger, metrics=feed.metrics)

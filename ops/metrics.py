@@ -51,11 +51,11 @@ def shortened(label: str) -> str:
 class Metrics:
     """The metrics of one daemon, in a registry of their own."""
 
-    def __init__(self, *, version: str) -> None:
+    def __init__(self, *, version: str, commit: str = "") -> None:
         self.registry = CollectorRegistry()
         self._of_experiments: list[Counter | Gauge | Summary | Histogram] = []
         self._of_state: list[Gauge] = []
-        self._life(version)
+        self._life(version, commit)
         self._workers()
         self._held()
         self._exploring()
@@ -73,9 +73,9 @@ class Metrics:
         return generate_latest(undated)
 
     def handled(self, consumer_group: str, seconds: float, repeated: Mapping[str, int]) -> None:
-        """Counts some records that a consumer has handled, and those that it had before, by stream."""
-        self.handler_duration.labels(consumer_group).observe([seconds])
+        """Counts some records that a consumer has handled, and those that it had before, by each of their streams."""
         for stream, count in repeated.items():
+            self.handler_duration.labels(stream, consumer_group).observe([seconds])
             self.duplicates.labels(stream, consumer_group).inc(count)
 
     def begin_state(self) -> None:
@@ -88,9 +88,10 @@ class Metrics:
         for metric in self._of_experiments:
             metric.remove_by_labels({"experiment": experiment})
 
-    def _life(self, version: str) -> None:
-        build = Gauge("rftd_build_info", "Constant 1; build metadata", ["version"], registry=self.registry)
-        build.labels(version).set(1)
+    def _life(self, version: str, commit: str) -> None:
+        labels = ["version", "commit"]
+        build = Gauge("rftd_build_info", "Constant 1; build metadata", labels, registry=self.registry)
+        build.labels(version, commit).set(1)
         ProcessCollector(registry=self.registry)
         self.http_requests = Counter(
             "rftd_http_requests_total",
@@ -171,7 +172,7 @@ class Metrics:
     def _exploring(self) -> None:
         self.rollouts = self._counter(
             "rftd_rollouts_total",
-            "Rollouts ended, by outcome (ok error timeout; truncated: the answer; prompt_truncated: the prompt)",
+            "Rollouts ended, by outcome (ok error timeout cancelled; answer cut: truncated; prompt: prompt_truncated)",
             "taskset",
             "outcome",
         )
@@ -340,8 +341,8 @@ class Metrics:
         )
         self.handler_duration = Histogram(
             "rftd_stream_handler_duration_seconds",
-            "Time from the delivery of some records to their committed effect",
-            ["consumer_group"],
+            "Time from the delivery of some records to their committed effect, for each stream among them",
+            ["stream", "consumer_group"],
             buckets=_HANDLER_S,
             registry=self.registry,
         )

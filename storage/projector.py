@@ -71,7 +71,7 @@ class Projector:
         """`report` writes pointers to records that could not be used: awaited before the position passes them.
 
         `handled` is told of records that were followed: the time from their delivery to their committed effect, and the
-        number of those among them that were there before, by stream.
+        number of those among them that were there before, by each of their streams.
         """
         self._applied = Counter[UUID | None]()
         self.void_records = 0
@@ -290,7 +290,8 @@ class Projector:
             folded = await asyncio.to_thread(fold.take, records)
             await self._commit(folded)
             if self._handled is not None:
-                self._handled(self._clock.monotonic_s() - began_s, folded.repeated)
+                repeated = dict.fromkeys((record.partition.stream for record in records), 0) | folded.repeated
+                self._handled(self._clock.monotonic_s() - began_s, repeated)
         except BaseException as error:
             # The outcome of the commit is unknown, and the fold is ahead of it: the next use reads the positions back.
             self._fold = None

@@ -127,7 +127,7 @@ STREAMS: Final = Dashboard(
                     title="Time to take in",
                     text="95th percentile of the time from the delivery of some records to their committed effect.",
                     queries={
-                        "{{consumer_group}}": "histogram_quantile(0.95, sum by (le, consumer_group) "
+                        "{{stream}} {{consumer_group}}": "histogram_quantile(0.95, sum by (le, stream, consumer_group) "
                         f"(rate(rftd_stream_handler_duration_seconds_bucket[{EVERY}])))"
                     },
                     unit="s",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -22,15 +23,22 @@ from rftd.ops.metrics import Metrics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Decoded, Writer, decode, decode_head
 from rftd.streams.envelope import Draft, Record
-from rftd.streams.events.experiment import ExperimentCompleted, ExperimentStarted, ExperimentSubmitted
+from rftd.streams.events.experience import RolloutFailed
+from rftd.streams.events.experiment import (
+    ExperimentCancelled,
+    ExperimentCompleted,
+    ExperimentStarted,
+    ExperimentSubmitted,
+)
 from rftd.streams.events.registry import Event
-from rftd.streams.events.task import GroupClosed
+from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.events.weights import WeightsOverdue
 from rftd.streams.events.worker import Heartbeat, WorkerLost
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.spine import Spine
 from rftd.streams.spec import TasksetSpec
 from rftd.streams.topics import EXPERIENCES, EXPERIMENTS, TASKS, Partition
+from rftd.workers.rollout.leased import experience_ids, rollout_ids
 
 BUDGET_SERIES = 5000
 """Of one daemon with its experiments."""
@@ -195,6 +203,57 @@ def test_what_is_given_up_or_given_out_twice_is_counted() -> None:
     assert values["rftd_groups_given_up_total{code=RFTD-WRK-008,experiment=small}"] == 1
 
 
+def test_rollouts_that_nobody_finishes_are_cancelled_and_each_is_counted_once() -> None:
+    """Of groups of four: given up, closed in order, closed before its lease was read, and under way at the end."""
+    feed, tape = MetricsFeed(Metrics(version="1")), Tape()
+    id, worker = tape.ids.new(), tape.ids.new()
+    dropped, whole, early, last = (tape.ids.new() for _ in range(4))
+
+    def tell(event: Event, **where: Any) -> None:
+        tape.write(event, id, role="dispatcher", **where)
+        feed.observe(decode(tape.records[-1]))
+
+    def leased(group: UUID, attempt: int = 1) -> TaskLeased:
+        return lease_of(group, worker=worker, stage=1, attempt=attempt)
+
+    def closed(group: UUID, code: str = "", failed: int = 0) -> GroupClosed:
+        return GroupClosed(group=group, sequence=1, stage=1, members=(), failed=failed, code=code)
+
+    def produced(group: UUID, rollout: int) -> None:
+        (experience,) = experience_ids(rollout_ids(group, [rollout]))
+        shape = Shape(dtype="u4", shape=(3,))
+        event = Counted(experience=experience, stage=1, tokens=shape, prompt_tokens=1, reward=0.0)
+        feed.produced(id.bytes, 1, event)
+
+    def cancelled() -> float:
+        feed.settle()
+        return samples(feed.metrics).get("rftd_rollouts_total{experiment=other,outcome=cancelled,taskset=}", 0)
+
+    tell(ExperimentSubmitted(spec=spec_of("other", 3)))
+    failure = RolloutFailed(group=dropped, rollout=1, stage=1, lease=tape.ids.new(), code="c", reason="r")
+    tasks = {"partition": Partition(TASKS, 0)}
+    produced(dropped, 0)
+    # The failure is read after the closing that tells of it, from another partition.
+    for event in (leased(dropped), leased(dropped, 2), closed(dropped, OverRolloutError.code, failed=4)):
+        tell(event, **tasks)
+    tell(failure)
+    assert cancelled() == 2, "one was produced, and one has failed"
+    tell(closed(early), **tasks)
+    for group in (whole, early, last):
+        tell(leased(group), **tasks)
+    tell(closed(whole), **tasks)
+    produced(last, 3)
+    assert cancelled() == 2
+    tell(ExperimentCancelled(reason="enough"))
+    assert feed.groups.ending
+    while feed.groups.ending:
+        feed.settle()
+    tell(leased(tape.ids.new()), **tasks)  # decided before the end, and read after it
+    assert cancelled() == 2 + 3
+    tell(closed(last), **tasks)
+    assert cancelled() == 2 + 3
+
+
 def test_sync_points_that_took_too_long_are_counted() -> None:
     run = SyntheticRun(Tape()).write()
     feed, tape = fed(run), run.tape
@@ -205,6 +264,17 @@ def test_sync_points_that_took_too_long_are_counted() -> None:
     values = samples(feed.metrics)
     assert values["rftd_weight_sync_overdue_total{experiment=small,then=goes_on}"] == 1
     assert values["rftd_weight_sync_overdue_total{experiment=small,then=waits}"] == 2
+
+
+def test_what_a_consumer_handles_is_told_by_stream() -> None:
+    metrics = Metrics(version="1", commit="c")
+    metrics.handled("tables", 0.003, {TASKS: 0, EXPERIMENTS: 2})
+    values = samples(metrics)
+    for stream in (TASKS, EXPERIMENTS):
+        labels = f"consumer_group=tables,stream={stream}"
+        assert values[f"rftd_stream_handler_duration_seconds_sum{{{labels}}}"] == 0.003
+        assert values[f"rftd_stream_duplicates_total{{{labels}}}"] == (2 if stream == EXPERIMENTS else 0)
+    assert values["rftd_build_info{commit=c,version=1}"] == 1
 
 
 def test_labels_are_few(run: SyntheticRun) -> None:

@@ -1,0 +1,73 @@
+"""The commit that an installation of a package was made from."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from rftd.ops.decoding import UNREADABLE, json_decoder
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+class _VcsInfo(msgspec.Struct):
+    commit_id: str = ""
+
+
+class _DirInfo(msgspec.Struct):
+    editable: bool = False
+
+
+class _DirectUrl(msgspec.Struct):
+    """The origin of an installation, as pip and uv write it down."""
+
+    url: str = ""
+    vcs_info: _VcsInfo | None = None
+    dir_info: _DirInfo | None = None
+
+
+def commit_of(package: str) -> str:
+    """The commit of the checkout that a package runs from, or was installed from; empty where that is not known.
+
+    Of a checkout it is that of the process's start, whatever was changed in its files.
+    """
+    try:
+        text = distribution(package).read_text("direct_url.json")
+        installed = json_decoder(_DirectUrl).decode(text or "{}")
+    except (PackageNotFoundError, OSError, *UNREADABLE):
+        return ""
+    if installed.vcs_info is not None:
+        return _checked(installed.vcs_info.commit_id)
+    url = urlsplit(installed.url)
+    # Files that were copied from a folder are those of no commit that is known later.
+    if url.scheme != "file" or installed.dir_info is None or not installed.dir_info.editable:
+        return ""
+    try:
+        return _head_of(Path(unquote(url.path)) / ".git")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _head_of(git: Path) -> str:
+    """The commit that is checked out; `git` is the folder, or in a work tree the file that names it. Raises OSError."""
+    if git.is_file():
+        git = git.parent / git.read_text().removeprefix("gitdir:").strip()
+    common = git / "commondir"
+    shared = git / common.read_text().strip() if common.is_file() else git
+    head = (git / "HEAD").read_text().strip()
+    if not head.startswith("ref:"):
+        return _checked(head)
+    name = head.removeprefix("ref:").strip()
+    if (shared / name).is_file():
+        return _checked((shared / name).read_text().strip())
+    packed = (line.split(" ") for line in (shared / "packed-refs").read_text().splitlines())
+    return next((_checked(parts[0]) for parts in packed if parts[1:] == [name]), "")
+
+
+def _checked(commit: str) -> str:
+    return commit if _COMMIT.fullmatch(commit) else ""
