@@ -184,9 +184,16 @@ def _flash_attention(host: Host) -> Diagnosis:
 
 
 def _megatron(host: Host) -> Diagnosis:
-    version = host.packages.get("megatron-core")
-    had = "not installed" if version is None else f"megatron-core {version} is installed"
-    what = (
-        f"{had}, and not used: this release trains with verl's FSDP2, and reads Megatron's checkpoints (rftd convert)"
-    )
-    return Diagnosis("strategy megatron", "ok", what)
+    check = "strategy megatron"
+    found = {name: host.packages.get(name) for name in ("megatron-core", "mbridge")}
+    if missing := [name for name, version in found.items() if version is None]:
+        what = f"{' and '.join(missing)} not installed: trainer.trainer_strategy: megatron is refused"
+        return Diagnosis(check, "ok", what, how_to_install("megatron"))
+    had = " and ".join(f"{name} {version}" for name, version in found.items())
+    kernels = host.packages.get("transformer-engine")
+    if not host.gpus:
+        return Diagnosis(check, "ok", f"{had} are there; texts are padded, for there is no GPU")
+    if kernels is None:
+        what = f"{had} are there; texts are padded, and whole on each rank: transformer-engine is not installed"
+        return Diagnosis(check, "ok", what, "pip install transformer-engine[pytorch], built for the torch there")
+    return Diagnosis(check, "ok", f"{had} are there, with transformer-engine {kernels}")

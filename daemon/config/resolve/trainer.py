@@ -9,10 +9,11 @@ from typing import Any, Final
 import msgspec
 
 from rftd.daemon.config.field_path import FieldPath, show
-from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
+from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts, refused_value
+from rftd.daemon.config.resolve.megatron import STRATEGY, check_strategies, warn_without_megatron
 from rftd.daemon.config.resolve.rollout_engine import where_torch_computes
-from rftd.daemon.config.resolve.verl import check_strategies, check_tree, verl_arguments, warn_without_critic
+from rftd.daemon.config.resolve.verl import check_tree, leaves, verl_arguments, warn_without_critic
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.verl.table import critic_arguments
 from rftd.ops import limits
@@ -57,12 +58,17 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
     else:
         check_engine(trainer_engines.ENGINES, engine, _GUIDES, ("trainer", "trainer_type"), notes)
     check_tree(experiment, engine, notes)
-    check_strategies(given, engine, notes)
+    strategy = check_strategies(given, leaves(given), engine, host, notes)
+    if strategy != STRATEGY:
+        warn_without_megatron(given, leaves(given), engine, notes)
+    elif experiment.model.lora_configs:
+        what = "names an adapter, and verl's strategy megatron trains whole models"
+        notes.wrong(("model", "lora_configs"), what, "write trainer.trainer_strategy: fsdp2", Unsupported)
     args, lifted = lifted_counts(given.engine_args, ("threads",), TRAINER_ARGS, notes)
     ulysses = max(given.ulysses_sequence_parallel_size, 1)
     if engine == "verl":
         # An argument of the engine that the user wrote by its own name counts more than verl's.
-        args = {**verl_arguments(given, host, notes), **args}
+        args = {**verl_arguments(given, strategy, host, notes), **args}
     elif given.ulysses_sequence_parallel_size > 1 and not host.gpus:
         where = where_torch_computes(experiment, args, host)
         notes.warn(f"trainer.ulysses_sequence_parallel_size has no effect: {engine} trains{where}")

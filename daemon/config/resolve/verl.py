@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Issue, Notes, UnknownField, Unsupported, WrongValue
+from rftd.daemon.config.resolve.megatron import STRATEGY, megatron_arguments, only_fsdp2, without_kernels
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.daemon.config.verl.key import VerlKey
@@ -47,7 +48,7 @@ _AROUND: Final = (
 )
 """Fields that change neither what is learned nor what is sampled."""
 _COUNTS: Final = ("max_token_len_per_gpu", "micro_batch_size_per_gpu", "ulysses_sequence_parallel_size")
-_STRATEGIES: Final = ((*_ACTOR, "strategy"), ("critic", "strategy"))
+_MEGATRON: Final = (*_ACTOR, STRATEGY)
 _GONE: Final = "leave it out: the sections are actor_rollout_ref, critic and trainer"
 _ON_GPUS: Final = ("param_offload", "optimizer_offload", "ref_param_offload", "activation_offload")
 
@@ -78,7 +79,8 @@ def check_tree(experiment: Experiment, engine: str, notes: Notes) -> None:
         if wants:
             notes.wrong(where, f"is {value!r}", f"write {wants}", WrongValue)
             continue
-        if path in _ELSEWHERE or (path in _TREE and engine == "verl"):
+        # Megatron's own settings are spoken of together with those of `trainer.megatron`.
+        if path in _ELSEWHERE or path[:3] == _MEGATRON or (path in _TREE and engine == "verl"):
             continue
         ours = in_own_words(experiment, key) if known else None
         if not _asks_nothing(key, known, value) and (ours is None or value != ours):
@@ -119,12 +121,13 @@ def warn_without_critic(config: Mapping[str, Any], notes: Notes) -> None:
             notes.warn(f"{show((*_CONFIG, *written))} has no effect: the algorithm has no critic")
 
 
-def verl_arguments(trainer: Trainer, host: Host, notes: Notes) -> dict[str, Any]:
+def verl_arguments(trainer: Trainer, strategy: str, host: Host, notes: Notes) -> dict[str, Any]:
     """The arguments of the engine verl that the guide's fields give; what cannot act is warned of or refused."""
+    megatron = strategy == STRATEGY
     given: dict[str, tuple[FieldPath, Any]] = {}
     for written, path, value in _leaves(trainer.trainer_config or {}):
         name = _TREE.get(path)
-        if name is not None:
+        if name is not None and path[:3] != _MEGATRON:
             _take(given, name, (*_CONFIG, *written), value, notes)
     for field, name in OWN_FIELDS.items():
         if field in trainer.model_fields_set:
@@ -134,7 +137,25 @@ def verl_arguments(trainer: Trainer, host: Host, notes: Notes) -> dict[str, Any]
         if name in ("use_dynamic_bsz", "micro_batch_size_per_gpu"):
             given[name] = (("trainer", "engine_args", name), value)
     _warn_of_cuts(given, notes)
-    return {name: value for name, (where, value) in given.items() if _acts(name, where, value, host, notes)}
+    if not megatron:
+        return {name: value for name, (where, value) in given.items() if _acts(name, where, value, host, notes)}
+    found = {
+        name: value
+        for name, (where, value) in given.items()
+        if not only_fsdp2(name, where, value, notes) and _acts_with_megatron(name, where, value, host, notes)
+    }
+    return {**found, **megatron_arguments(trainer, leaves(trainer), host, notes)}
+
+
+def _acts_with_megatron(name: str, where: FieldPath, value: Any, host: Host, notes: Notes) -> bool:
+    """True if the argument is to be given to the engine with Megatron's layers; else it was said why it is not."""
+    if name == "use_remove_padding" and value and (why := without_kernels(host)) is not None:
+        notes.warn(f"{show(where)} has no effect: texts are padded: {why}")
+        return False
+    if name == "gradient_checkpointing" and value and not host.gpus and host.seen:
+        notes.warn(f"{show(where)} has no effect: verl trains on the CPU, where Megatron keeps every layer's states")
+        return False
+    return True
 
 
 def _warn_of_cuts(given: Mapping[str, tuple[FieldPath, Any]], notes: Notes) -> None:
@@ -148,6 +169,11 @@ def _warn_of_cuts(given: Mapping[str, tuple[FieldPath, Any]], notes: Notes) -> N
         )
     elif dynamic and size:
         notes.warn(f"{show(counted)} has no effect: use_dynamic_bsz is true, so micro-batches are cut by tokens")
+
+
+def leaves(trainer: Trainer) -> list[tuple[FieldPath, FieldPath, Any]]:
+    """The values of verl's own tree: where each is written below `trainer`, its name in veRL, and the value."""
+    return [((*_CONFIG, *place), path, value) for place, path, value in _leaves(trainer.trainer_config or {})]
 
 
 def _leaves(node: Mapping[str, Any]) -> Iterator[tuple[FieldPath, FieldPath, Any]]:
@@ -190,22 +216,6 @@ def _take(given: dict[str, tuple[FieldPath, Any]], name: str, where: FieldPath, 
     if name in given and given[name][1] != value:
         notes.wrong(where, f"is {value!r}, and {show(given[name][0])} is {given[name][1]!r}", "keep one of the two")
     given[name] = (where, value)
-
-
-def check_strategies(trainer: Trainer, engine: str, notes: Notes) -> None:
-    """FSDP2 alone: FSDP is replaced, for it gives the same numbers; others are refused."""
-    written: list[tuple[FieldPath, Any]] = []
-    if engine == "verl":
-        written.append((("trainer", "trainer_strategy"), trainer.trainer_strategy))
-    for place, path, value in _leaves(trainer.trainer_config or {}):
-        if path in _STRATEGIES:
-            written.append(((*_CONFIG, *place), value))
-    for where, strategy in written:
-        if strategy == "fsdp" and engine == "verl":
-            notes.warn(f"{show(where)} fsdp: FSDP2 spreads the weights instead, to the same numbers")
-        elif strategy not in (None, "fsdp", "fsdp2"):
-            what = f"is {strategy!r}: verl's FSDP2 alone trains in this release, even where megatron-core is installed"
-            notes.wrong(where, what, "write fsdp2", Unsupported)
 
 
 def _acts(name: str, where: FieldPath, value: Any, host: Host, notes: Notes) -> bool:

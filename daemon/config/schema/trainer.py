@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
-    FieldEffect,
     InUnit,
     Natural,
     Section,
     Steps,
     Tokens,
     Upstream,
+    acts_later,
     checked,
     harmless,
     section,
     word,
 )
 
+_NO_STAGES: Final = "each rank has a part of every layer: more than 1 is refused with the strategy megatron"
+_NO_EXPERTS: Final = "no model with experts is trained so: more than 1 is refused with the strategy megatron"
+
 
 class Megatron(Section):
-    """`trainer.megatron`."""
+    """`trainer.megatron`: sizes that hold with `trainer_strategy: megatron`."""
 
-    tensor_model_parallel_size: Count = 1
-    pipeline_model_parallel_size: Count = 1
-    context_parallel_size: Count = 1
-    expert_model_parallel_size: Count = 1
-    virtual_pipeline_model_parallel_size: Count | None = None
-    expert_tensor_parallel_size: Count | None = None
-    sequence_parallel: bool = True
+    tensor_model_parallel_size: Count = acts_later(1, why="the trainer's ranks that share each tensor")
+    pipeline_model_parallel_size: Count = checked(1, why=_NO_STAGES)
+    context_parallel_size: Count = checked(
+        1, why="ranks share a text by sequence_parallel alone: more than 1 is refused with the strategy megatron"
+    )
+    expert_model_parallel_size: Count = checked(1, why=_NO_EXPERTS)
+    virtual_pipeline_model_parallel_size: Count | None = checked(None, why=_NO_STAGES)
+    expert_tensor_parallel_size: Count | None = checked(None, why=_NO_EXPERTS)
+    sequence_parallel: bool = acts_later(
+        True, why="ranks that share tensors share a text's places too, on GPUs with transformer-engine"
+    )
 
 
 class Trainer(Section):
@@ -43,7 +50,7 @@ class Trainer(Section):
     """The engine that trains: `verl`, `torch`, or a third party's. Not written: torch trains where verl cannot."""
     trainer_strategy: Annotated[
         Literal["fsdp2", "fsdp", "megatron"], word(), Upstream("The guide's release trains with `fsdp`.")
-    ] = checked("fsdp2", why="verl trains with FSDP2; fsdp gives the same numbers, and megatron is refused")
+    ] = acts_later("fsdp2", why="verl's; fsdp gives the same numbers as fsdp2, and megatron needs its packages")
     save_interval: Annotated[Natural, InUnit("steps")] = 0
     """0 = only at the end of a stage."""
     enable_preview: bool = harmless(True)
@@ -90,7 +97,7 @@ class Trainer(Section):
     """verl's: the ranks that write a checkpoint at once."""
     max_checkpoints_to_keep: Annotated[Natural, Upstream("The guide's `trainer_config` keeps 5.")] = 0
     """0 = all."""
-    megatron: Megatron = section(Megatron, mark=FieldEffect("harmless", "no engine of rftd trains with Megatron"))
+    megatron: Megatron = section(Megatron)
     trainer_config: Args | None = None
     """veRL's own tree: each key acts, is refused with the field that says it here, or is named in a warning."""
     trainer_config_path: str = ""

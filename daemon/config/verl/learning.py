@@ -211,7 +211,8 @@ def _put_trainer(draft: ExperimentDraft, interval: int) -> None:
         draft.drop(f"{_ACTOR}.shuffle", "so it is here")
     strategy = f"{_ACTOR}.strategy"
     if draft.given(strategy):
-        draft.put("trainer.trainer_strategy", _word(draft, strategy, {"fsdp": "fsdp", "fsdp2": "fsdp2"}), strategy)
+        known = {each: each for each in ("fsdp", "fsdp2", "megatron")}
+        draft.put("trainer.trainer_strategy", _word(draft, strategy, known), strategy)
     frequency = "trainer.save_freq"
     if draft.given(frequency):
         draft.put("trainer.save_interval", max(0, draft.number(frequency)), frequency)

@@ -23,7 +23,7 @@ _AS_POLICY: Final = "the critic's micro-batches are the policy's"
 _CHECKPOINTS: Final = "checkpoints hold all that a restart needs"
 _CONTENTS: Final = ["model", "optimizer", "extra"]
 _OF_CHECKPOINTS: Final = ("load_contents", "async_save", "strict", "mbridge_config")
-_MEGATRON: Final = "this release trains veRL's FSDP2 alone: choose its sizes anew"
+_MEGATRON: Final = "Megatron's sizes are those of trainer.megatron"
 
 
 def _wrapping(section: str) -> tuple[VerlKey, ...]:
@@ -177,6 +177,8 @@ ACTOR: Final = (
     tree(f"{_ACTOR}.fsdp_config.forward_prefetch", "bool", False, "", "forward_prefetch"),
     tree(f"{_ACTOR}.fsdp_config.reshard_after_forward", "bool", True, "", "reshard_after_forward"),
     person(f"{_ACTOR}.ppo_micro_batch_size", "deprecated in veRL: write trainer.max_token_len_per_gpu", "count"),
+    tree(f"{_ACTOR}.megatron.tensor_model_parallel_size", "count", 1, "", "tensor_model_parallel_size"),
+    tree(f"{_ACTOR}.megatron.sequence_parallel", "bool", True, "", "sequence_parallel"),
     person(f"{_ACTOR}.megatron.*", _MEGATRON),
     person(f"{_ACTOR}.freeze_vision_tower", "images are not read yet", "bool", False),
     person(f"{_ACTOR}.qat.*", "training for low precision is not here"),

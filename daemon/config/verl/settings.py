@@ -119,8 +119,11 @@ class VerlSettings:
     def group(self, name: str, choice: str, place: SourcePlace) -> None:
         """Takes one choice of Hydra's: veRL's own are known, another one's values are not."""
         if _MEGATRON.search(choice):
-            what = f"{choice} is veRL's configuration for another backend, and this release trains FSDP2 alone"
-            self.wrong(place, "", what, "take the FSDP script of the same model", Unsupported)
+            what = (
+                f"{choice} is veRL's configuration for another backend, and the values of FSDP's alone are known here"
+            )
+            fix = "take the FSDP script of the same model; trainer.trainer_strategy: megatron is written by hand"
+            self.wrong(place, "", what, fix, Unsupported)
         elif choice not in _GROUPS:
             near = difflib.get_close_matches(choice, _GROUPS, 1, 0.8)
             fix = f"did you mean {near[0]!r}?" if near else "give its file, and these keys after `--`"

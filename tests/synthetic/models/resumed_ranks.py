@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 import torch
@@ -37,11 +39,13 @@ class Apart:
 class ResumeBench:
     """Engines of one name with 1 and 2 ranks, each opened once, that train PPO with a critic and a reference."""
 
-    def __init__(self, engine: str, model: Path, folder: Path) -> None:
-        """`folder` is this bench's own."""
+    def __init__(
+        self, engine: str, model: Path, folder: Path, of_two: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """`folder` is this bench's own. `of_two`: further arguments of the engine with two ranks."""
         self._folder = folder
         self._saved = 0
-        self._stages = {ranks: _stage(engine, model, ranks) for ranks in (1, 2)}
+        self._stages = {ranks: _stage(engine, model, ranks, of_two if ranks > 1 else {}) for ranks in (1, 2)}
         self.engines: dict[int, TrainerEngine] = {}
         for ranks, stage in self._stages.items():
             made = make_engine(stage.trainer)
@@ -77,7 +81,7 @@ class ResumeBench:
         return folder
 
 
-def _stage(engine: str, model: Path, ranks: int) -> StageSpec:
+def _stage(engine: str, model: Path, ranks: int, further: Mapping[str, Any]) -> StageSpec:
     optimizer = OptimizerSpec(lr=1e-3, warmup_steps=2, grad_clip=1.0, scheduler="cosine")
     algorithm = msgspec.structs.replace(
         make_algorithm("ppo"), kl_loss="k2", kl_loss_args={"kl_coef": 0.01}, optimizer=optimizer
@@ -92,7 +96,9 @@ def _stage(engine: str, model: Path, ranks: int) -> StageSpec:
         model=ModelSpec(path=str(model), max_model_len=MODEL_TOKENS, max_prompt_tokens=32, max_response_tokens=32),
         # So small that every rank has several micro-batches.
         trainer=TrainerSpec(
-            engine=engine, max_tokens_per_micro_batch=24, engine_args={"device": "cpu", "ranks": ranks}
+            engine=engine,
+            max_tokens_per_micro_batch=24,
+            engine_args={"device": "cpu", "ranks": ranks, **further},
         ),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -53,6 +53,36 @@ _IN_LAYER: Final = {
 }
 _QKV: Final = ("self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias")
 _GATE_UP: Final = ("mlp.linear_fc1.weight", "mlp.linear_fc1.bias")
+
+
+Fusing: TypeAlias = Literal["one", "heads", "gate_up"]
+"""What is in a tensor of Megatron's: one of transformers', the projections of all heads, gate and up projection."""
+
+
+class DecoderNames(msgspec.Struct, frozen=True):
+    """The names that transformers has for what is in one tensor of Megatron's."""
+
+    kind: Fusing
+    names: tuple[str, ...]
+
+
+def decoder_names(name: str) -> DecoderNames | None:
+    """transformers' names for a tensor of a decoder whose layers are not stacked; None if it is not known."""
+    if name in _TOP:
+        return DecoderNames("one", (_TOP[name],))
+    match = _LAYER.fullmatch(name)
+    if match is None or match[1] is None:
+        return None
+    prefix = f"model.layers.{match[1]}."
+    inner = match[2]
+    kind = inner.rpartition(".")[2]
+    if inner in _IN_LAYER:
+        return DecoderNames("one", (prefix + _IN_LAYER[inner],))
+    if inner in _QKV:
+        return DecoderNames("heads", tuple(f"{prefix}self_attn.{each}_proj.{kind}" for each in "qkv"))
+    if inner in _GATE_UP:
+        return DecoderNames("gate_up", tuple(f"{prefix}mlp.{each}_proj.{kind}" for each in ("gate", "up")))
+    return None
 
 
 def is_megatron(tensors: Sequence[WholeTensor]) -> bool:

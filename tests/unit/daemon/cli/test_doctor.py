@@ -123,12 +123,12 @@ def test_kernels_and_strategies_that_engines_would_use() -> None:
         host = Host(devices=devices, packages={name.replace("_", "-"): each for name, each in packages.items()})
         return {each.check: each.what for each in (*check_engines(host), *check_ray(host))}
 
-    bare, full = said(gpu), said(gpu, flash_attn="2.8.3", megatron_core="0.14.0", ray="2.60.0")
+    bare, full = said(gpu), said(gpu, flash_attn="2.8.3", megatron_core="0.16.1", mbridge="0.15.1", ray="2.60.0")
     assert bare["kernels flash-attn"].startswith("not installed, and needed for verl's texts without padding")
     assert "no GPU for it" in said(flash_attn="2.8.3")["kernels flash-attn"]
     assert full["kernels flash-attn"].startswith("flash-attn 2.8.3 is there")
-    assert bare["strategy megatron"].startswith("not installed, and not used: this release trains with verl's FSDP2")
-    assert full["strategy megatron"].startswith("megatron-core 0.14.0 is installed, and not used")
+    assert bare["strategy megatron"].startswith("megatron-core and mbridge not installed")
+    assert full["strategy megatron"].startswith("megatron-core 0.16.1 and mbridge 0.15.1 are there; texts are padded")
     assert bare["launcher ray"].startswith("not installed")
     assert full["launcher ray"] == "ray 2.60.0 can place workers: rftd serve --workers ray"
 

@@ -108,7 +108,7 @@ ELSEWHERE: Final = (
     "trainer.total_steps",  # in `buffer`
     "trainer.ulysses_sequence_parallel_size",  # in `engine_args`
     *(f"trainer.{name}" for name in ("use_dynamic_bsz", "use_remove_padding", "save_strategy")),
-    *(f"trainer.{name}" for name in ("param_offload", "optimizer_offload")),
+    *(f"trainer.{name}" for name in ("param_offload", "optimizer_offload", "trainer_strategy", "megatron.")),
     "trainer.trainer_config_path",  # the client reads it
 )
 """Fields that the view need not have, for another one says what they say."""

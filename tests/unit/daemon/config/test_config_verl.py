@@ -142,7 +142,7 @@ def test_no_key_of_the_tree_is_taken_that_does_nothing(errors: Errors, engine: s
 @pytest.mark.parametrize(
     ("override", "why"),
     [
-        (f"{ACTOR}.megatron.tensor_model_parallel_size=2", "FSDP2 alone"),
+        (f"{ACTOR}.megatron.tensor_model_parallel_size=2", "it is Megatron's, and torch trains"),
         (f"{ACTOR}.profiler.enable=true", "rftd has no profiler"),
         ("trainer.trainer_config.actor_rollout_ref.rollout.gpu_memory_utilization=0.4", "write explorer.rollout_model"),
         ("trainer.trainer_config.trainer.max_critic_ckpt_to_keep=5", "the critic is in the same checkpoint"),

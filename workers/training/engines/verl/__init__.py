@@ -1,7 +1,8 @@
 """The verl trainer engine: the weights are spread over all ranks of a process group.
 
-verl (https://github.com/verl-project/verl) wraps models by FSDP2, moves them to the host and back, and computes them
-with and without padding; objective, schedule, optimizer, checkpoints and what is asked of a model are rftd's.
+verl (https://github.com/verl-project/verl) wraps models by FSDP2 or opens them with Megatron's layers, moves them to
+the host and back, and computes them with and without padding; objective, schedule, optimizer, checkpoints and what is
+asked of a model are rftd's.
 
 In reading order:
 
@@ -19,6 +20,7 @@ adapter.py    or a low-rank adapter alone
 optimizer.py  the optimizer of a stage, of which each rank steps a part
 learner.py    what lasts as long as a stage: optimizer, reference, critic, teacher
 critic.py     what return is to be expected, learned beside
+megatron/     models of which each tensor is cut over some of the ranks, by Megatron's layers
 saving.py     what lies in a checkpoint
 
 Import nothing of verl before `platform.choose_platform`.

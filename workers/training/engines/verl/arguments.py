@@ -14,7 +14,7 @@ from rftd.ops.errors import ConfigError
 from rftd.ops.plugin_arguments import parsed
 from rftd.streams.spec import StageSpec
 from rftd.workers.devices.compute_device import DeviceName
-from rftd.workers.devices.device_memory import Need
+from rftd.workers.devices.device_memory import Need, elements_of
 from rftd.workers.training.engines.critic_arguments import CriticArgs
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.memory_needs import training_needs
@@ -31,7 +31,12 @@ class VerlTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fiel
 
     device: DeviceName = "auto"
     """`auto`: cuda if there is one and the experiment is not deterministic."""
-    strategy: Literal["fsdp2"] = "fsdp2"
+    strategy: Literal["fsdp2", "megatron"] = "fsdp2"
+    """`megatron`: each tensor is cut over `tensor_model_parallel_size` ranks; it needs megatron-core and mbridge."""
+    tensor_model_parallel_size: Annotated[int, msgspec.Meta(ge=1, le=limits.RANKS)] = 1
+    """Megatron's: the ranks that share each tensor; it divides that of all ranks, and the model's heads."""
+    sequence_parallel: bool = False
+    """Megatron's: they share the places of a text outside attention, too. It needs transformer-engine."""
     ulysses_sequence_parallel_size: Annotated[int, msgspec.Meta(ge=1, le=limits.RANKS)] = 1
     """The number of ranks that share each sequence; it divides that of all ranks, and needs `use_remove_padding`."""
     fsdp_size: Annotated[int, msgspec.Meta(ge=-1, le=limits.RANKS)] = -1
@@ -75,6 +80,8 @@ OPENED_WITH: Final = (
     "nodes",
     "rank_timeout_s",
     "strategy",
+    "tensor_model_parallel_size",
+    "sequence_parallel",
     "ulysses_sequence_parallel_size",
     "fsdp_size",
     "reshard_after_forward",
@@ -98,8 +105,16 @@ def parse(arguments: Mapping[str, Any]) -> VerlTrainerArgs:
 
 
 def _needs(stage: StageSpec, base: Path, devices: int) -> list[Need]:
-    """Shards over `fsdp_size` devices or all; where anything waits on the host, the policy alone is counted."""
+    """Shards over `fsdp_size` devices or all; where anything waits on the host, the policy alone is counted.
+
+    Megatron's are shards over `tensor_model_parallel_size`, beside which its own parameters are counted.
+    """
     arguments = parse(stage.trainer.engine_args)
+    if arguments.strategy == "megatron":
+        parts = arguments.tensor_model_parallel_size
+        half = stage.trainer.dtype == "bfloat16"
+        own = Need("Megatron's parameters", (2 if half else 4) * elements_of(base) // parts)
+        return [*training_needs(stage, base, spread=parts), own]
     size = arguments.fsdp_size
     needs = training_needs(stage, base, spread=size if 0 < size < devices else devices)
     if arguments.param_offload or arguments.optimizer_offload or arguments.ref_param_offload:

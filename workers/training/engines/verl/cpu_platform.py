@@ -34,6 +34,8 @@ class CpuPlatform(PlatformCUDA):  # type: ignore[misc]
         return SimpleNamespace(
             current_device=lambda: torch.device("cpu"),
             empty_cache=lambda: None,
+            # None: who asks goes on to seed the generators of each.
+            device_count=lambda: 0,
             is_available=lambda: True,
             synchronize=lambda *_: None,
             memory_allocated=lambda *_: 0,
@@ -105,3 +107,14 @@ class CpuPlatform(PlatformCUDA):  # type: ignore[misc]
     def cudart(self) -> None:
         """None."""
         return None
+
+
+@contextmanager
+def torch_answers_cpu() -> Iterator[None]:
+    """Within it torch names the processors as the device of this process: Megatron asks torch, and not verl."""
+    asked = torch.cuda.current_device
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    try:
+        yield
+    finally:
+        torch.cuda.current_device = asked

@@ -1,4 +1,4 @@
-"""`VerlTrainerEngine`: the optimizer steps of a batch on all ranks of a process group, with verl's FSDP engine."""
+"""`VerlTrainerEngine`: the optimizer steps of a batch on all ranks of a process group, with verl's engines."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from rftd.workers.training.engines.torch.snapshot import TorchSnapshot, rounded_
 from rftd.workers.training.engines.verl import platform
 from rftd.workers.training.engines.verl.arguments import DEVICE, VerlTrainerArgs, parse
 from rftd.workers.training.engines.verl.group import Shares, join_group
+from rftd.workers.training.engines.verl.megatron.sizes import check_arguments, check_installed
 from rftd.workers.training.engines.verl.shards import digest, one_by_one
 from rftd.workers.training.losses.objective import Objective
 from rftd.workers.training.ranks.collectives import together
@@ -64,7 +65,12 @@ class VerlTrainerEngine:
     def environment(self) -> dict[str, str]:
         """The releases, ranks, threads, device and processor that the bits of the weights may depend on."""
         found = environment(self._device, threads=self._threads)
-        return found | {"verl": release_of("verl"), "ranks": str(dist.get_world_size())}
+        found |= {"verl": release_of("verl"), "ranks": str(dist.get_world_size())}
+        arguments = parse(self._trainer.engine_args)
+        if arguments.strategy == "megatron":
+            parts = str(arguments.tensor_model_parallel_size)
+            found |= {"megatron-core": release_of("megatron-core"), "tensor_model_parallel_size": parts}
+        return found
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
         """Loads the base model and spreads it over the ranks.
@@ -74,6 +80,9 @@ class VerlTrainerEngine:
         torch.set_num_threads(self._threads)
         spec = experiment.stages[0]
         arguments = parse(spec.trainer.engine_args)
+        if arguments.strategy == "megatron":
+            # It sums gradients beside the next layer, in the order that CUDA keeps with one queue alone.
+            os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
         self._device = compute_device(arguments.device, deterministic=experiment.deterministic, field=DEVICE)
         if self._device.type == "cuda":
             # Each rank of a node computes on the GPU of its number there.
@@ -83,6 +92,8 @@ class VerlTrainerEngine:
         platform.choose_platform(self._device, field=DEVICE)
         self._determinism.set(self.deterministic)
         join_group(self._device)
+        if arguments.strategy == "megatron":
+            check_arguments(arguments, ranks=dist.get_world_size(), on_cpu=self._device.type == "cpu")
         # After the platform: verl decides on its devices while it is imported.
         from rftd.workers.training.engines.verl.adapter import SpreadAdapter
         from rftd.workers.training.engines.verl.model import Wrapping
@@ -146,7 +157,7 @@ class VerlTrainerEngine:
     def snapshot(self) -> WeightsSnapshot:
         """A copy of the weights, in bfloat16 where explorers run the model in it; of several ranks see `spread`."""
         tensors = dict(one_by_one(self._opened.published()))
-        return TorchSnapshot.of(tensors, rounded=rounded_for(self._experiment, self._opened.model.module, tensors))
+        return TorchSnapshot.of(tensors, rounded=rounded_for(self._experiment, self._opened.model.outline, tensors))
 
     def spread(self) -> SpreadWeights:
         """The weights as the controller of several ranks takes them: each rank gives what it holds."""
@@ -222,3 +233,17 @@ def _check(arguments: VerlTrainerArgs, stage: StageSpec, device: torch.device) -
             field="trainer.dtype",
             fix="use float32 or bfloat16",
         )
+    if arguments.strategy == "megatron":
+        check_installed("trainer.trainer_strategy")
+        if stage.model.lora is not None:
+            raise ConfigError(
+                "a LoRA needs an adapter, and the strategy megatron trains whole models alone",
+                field="model.lora_configs",
+                fix="leave it out, or write trainer.trainer_strategy: fsdp2",
+            )
+        if arguments.use_remove_padding and stage.trainer.dtype == "float32":
+            raise ConfigError(
+                "is true, and transformer-engine attends over texts without padding in bfloat16 alone",
+                field="trainer.use_remove_padding",
+                fix="write false, or trainer.engine_args.dtype: bfloat16",
+            )

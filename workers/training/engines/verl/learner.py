@@ -180,7 +180,7 @@ class VerlLearner:
 
 
 def _vocabulary(model: Any) -> int:
-    found: int = model.module.get_input_embeddings().num_embeddings
+    found: int = model.vocabulary_tokens
     return found
 
 

@@ -32,7 +32,8 @@ from tensordict import TensorDict
 
 Found = Mapping[str, Tensor]
 """A model's values at each place of a micro-batch, by name  # [P] float32 each"""
-_SIGNALS: Final = "rftd_entropy_signals"
+SIGNALS: Final = "rftd_entropy_signals"
+"""The name by which a batch asks for the mean of p (H + log p)."""
 _ROWS: Final = 1024
 """Places whose logits are looked at at once."""
 LossOf = Callable[[Found], tuple[Tensor, Any]]
@@ -80,6 +81,17 @@ class _Wrapped:
         kept = self.module.state_dict().keys()
         self.kept_buffers = {name: value for name, value in self.module.named_buffers() if name in kept}
         self.rest()
+
+    @property
+    def outline(self) -> Any:
+        """The model as transformers knows it, by its configuration and class."""
+        return self.module
+
+    @property
+    def vocabulary_tokens(self) -> int:
+        """The tokens that the model knows."""
+        found: int = self.module.get_input_embeddings().num_embeddings
+        return found
 
     def optimizer_zero_grad(self) -> None:
         """Drops the gradients; verl asks for it when a pass fails."""
@@ -186,7 +198,7 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
         found: dict[str, Tensor] = super().prepare_model_outputs(
             output, output_args, micro_batch, logits_processor_func
         )
-        if tensordict_utils.get_non_tensor_data(data=micro_batch, key=_SIGNALS, default=False):
+        if tensordict_utils.get_non_tensor_data(data=micro_batch, key=SIGNALS, default=False):
             found["entropy_signals"] = self._signals(logits, output_args, micro_batch["input_ids"])
         return found
 
@@ -215,21 +227,8 @@ class CriticModel(_Wrapped, FSDPEngineWithValueHead):  # type: ignore[misc]
     """A decoder with one number at each place."""
 
     def read_module(self) -> Any:
-        """The folder's decoder below a head of zeros: at first every return is expected to be zero."""
-        from transformers import AutoModelForTokenClassification
-
-        folder = Path(self.model_config.path)
-        # Read as a language model first, whose errors say what a folder lacks; its decoder is the critic's.
-        model = load_model(folder, torch.device("cpu"), trust_remote_code=self.wrapping.trust_remote_code)
-        config = model.config
-        config.num_labels = 1
-        maker: Any = AutoModelForTokenClassification
-        with torch.device("meta"):
-            module = maker.from_config(config, dtype=torch.float32)
-        setattr(module, module.base_model_prefix, model.base_model)
-        module.score = torch.nn.Linear(config.hidden_size, 1, bias=False)
-        torch.nn.init.zeros_(module.score.weight)
-        return module.eval()
+        """The folder's decoder below a head of zeros."""
+        return read_critic(Path(self.model_config.path), trust_remote_code=self.wrapping.trust_remote_code)
 
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any
@@ -240,6 +239,23 @@ class CriticModel(_Wrapped, FSDPEngineWithValueHead):  # type: ignore[misc]
             output, output_args, micro_batch, logits_processor_func
         )
         return found
+
+
+def read_critic(folder: Path, *, trust_remote_code: bool) -> Any:
+    """The folder's decoder below a head of zeros: at first every return is expected to be zero."""
+    from transformers import AutoModelForTokenClassification
+
+    # Read as a language model first, whose errors say what a folder lacks; its decoder is the critic's.
+    model = load_model(folder, torch.device("cpu"), trust_remote_code=trust_remote_code)
+    config = model.config
+    config.num_labels = 1
+    maker: Any = AutoModelForTokenClassification
+    with torch.device("meta"):
+        module = maker.from_config(config, dtype=torch.float32)
+    setattr(module, module.base_model_prefix, model.base_model)
+    module.score = torch.nn.Linear(config.hidden_size, 1, bias=False)
+    torch.nn.init.zeros_(module.score.weight)
+    return module.eval()
 
 
 def open_model(
@@ -257,6 +273,10 @@ def open_model(
     Raises DataError if the folder holds none, ConfigError for what cannot be wrapped so.
     """
     arguments = wrapping.arguments
+    if arguments.strategy == "megatron":
+        from rftd.workers.training.engines.verl.megatron.model import open_megatron
+
+        return open_megatron(kind, folder, wrapping)
     half = "bf16" if wrapping.dtype == "bfloat16" else "fp32"
     model_config = HFModelConfig(
         path=str(folder),
@@ -312,7 +332,7 @@ def text_batch(
     if inverse is not None:
         columns["inverse_temperatures"] = nested(inverse)
     data = TensorDict(columns, batch_size=[len(lengths)])
-    flags = {"use_remove_padding": use_remove_padding, "calculate_entropy": entropy, _SIGNALS: signals}
+    flags = {"use_remove_padding": use_remove_padding, "calculate_entropy": entropy, SIGNALS: signals}
     tensordict_utils.assign_non_tensor(data, **flags)
     return data
 

@@ -73,7 +73,7 @@ class WholePolicy:
     def spread(self, experiment: ExperimentSpec | None) -> SpreadWeights:
         """Each rank gives what it holds."""
         tensors = self.published()
-        return SpreadTensors(tensors, rounded=rounded_for(experiment, self.model.module, tensors))
+        return SpreadTensors(tensors, rounded=rounded_for(experiment, self.model.outline, tensors))
 
     def freeze(self, *, offload: bool) -> Any:
         """A second model, spread like the first."""
@@ -87,7 +87,7 @@ class WholePolicy:
         if hf:
             saving.write_hf_folder(actor / "huggingface", self.published(), self._base)
         else:
-            saving.write_weights(actor, self.published(), strategy, self._base, module=self.model.module)
+            saving.write_weights(actor, self.published(), strategy, self._base, module=self.model.outline)
 
     def restore(self, actor: Path) -> None:
         """Takes the weights back, from whichever of the two is there."""

@@ -104,7 +104,7 @@ def test_variables_that_double_one_another_end_in_an_error(refused: Refused) -> 
         ("echo hello", "no command runs verl.trainer.main_ppo"),
         ("torchrun -m verl.trainer.fsdp_sft_trainer a.b=1", "verl.trainer.fsdp_sft_trainer is another program of veRL"),
         (f"{RUN}\n{RUN}", "a second command runs veRL here"),
-        (f"{RUN} --config-name=ppo_megatron_trainer", "this release trains FSDP2 alone"),
+        (f"{RUN} --config-name=ppo_megatron_trainer", "the values of FSDP's alone are known here"),
         (f"{RUN} --config-name my_trainer", "the default '--config-name my_trainer' is unknown"),
         (f"{RUN} loose", "'loose' is no override"),
     ],

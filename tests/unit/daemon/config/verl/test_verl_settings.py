@@ -58,7 +58,7 @@ def test_what_is_no_value_is_said(text: str) -> None:
         ("data.val_files=[" + "a," * 101 + "]", "names 101 files, and 100 are read at most"),
         ("actor_rollout_ref.actor.optim.lr=1e-6,1e-5", "is a sweep over several values"),
         ("actor@actor_rollout_ref.actor=my_actor", "the default 'actor@actor_rollout_ref.actor my_actor' is unknown"),
-        ("actor@actor_rollout_ref.actor=megatron_actor", "this release trains FSDP2 alone"),
+        ("actor@actor_rollout_ref.actor=megatron_actor", "the values of FSDP's alone are known here"),
         (
             "trainer.project_name='${trainer.experiment_name}' trainer.experiment_name='${trainer.project_name}'",
             "refers to itself",
