@@ -41,6 +41,7 @@ from rftd.workers.launcher.ray.messages import (
     Seek,
     Sweep,
     line,
+    whole_lines,
 )
 from rftd.workers.launcher.ray.placement import CPUS, bundles_of, lack_of, strategy_of
 
@@ -309,7 +310,7 @@ class Driver:
         return True
 
     def _read(self, requests: Iterator[bytes]) -> None:
-        for text in requests:
+        for text in whole_lines(requests):
             self._requests.put(json_decoder(cast(Any, Request)).decode(text))
         self._requests.put(None)
 

@@ -39,6 +39,7 @@ from rftd.workers.launcher.ray.messages import (
     Seek,
     Sweep,
     line,
+    whole_lines,
 )
 
 DRIVER: Final = (sys.executable, "-P", "-m", "rftd.workers.launcher.ray.driver")
@@ -260,7 +261,7 @@ class RayExecutor:
         """Takes in what the driver says until it ends; the reason if it did not say one."""
         assert child.stdout is not None
         told = False
-        for text in child.stdout:
+        for text in whole_lines(child.stdout):
             match report := json_decoder(cast(Any, Report)).decode(text):
                 case ClusterSeen():
                     self._cluster = report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 from uuid import UUID
 
@@ -124,3 +125,8 @@ Report: TypeAlias = ClusterSeen | ClusterAway | ActorSeen
 def line(message: Request | Report) -> bytes:
     """The message as a line."""
     return msgspec.json.encode(message) + b"\n"
+
+
+def whole_lines(stream: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a pipe. One that its writer was killed in the middle of is none."""
+    return (each for each in stream if each.endswith(b"\n"))

@@ -27,7 +27,7 @@ from rftd.workers.launcher.executor import UNFIT_PLACE, WorkerOrder
 from rftd.workers.launcher.ray.arrival import refusal_of
 from rftd.workers.launcher.ray.deaths import reason_of
 from rftd.workers.launcher.ray.launcher import RayExecutor, RayOptions, driver_environment
-from rftd.workers.launcher.ray.messages import ActorOrder, RayNode
+from rftd.workers.launcher.ray.messages import ActorOrder, RayNode, whole_lines
 from rftd.workers.launcher.ray.placement import bundles_of, lack_of, strategy_of
 
 DRIVER = """
@@ -41,9 +41,11 @@ def follow():
         with open(f"{folder}/says") as says:
             lines = [line for line in says.read().splitlines() if line]
         for line in lines[told:]:
-            if line == "die":
+            if line in ("die", "die halfway"):
                 open(f"{folder}/says", "w").close()
                 import os
+                if line == "die halfway":
+                    os.write(1, b'{"type":"cluster","nodes":[{"id":"a')
                 os._exit(9)
             print(line, flush=True)
         told = len(lines)
@@ -85,9 +87,10 @@ class Play:
         with (self.folder / "says").open("a") as says:
             says.write(json.dumps(report) + "\n")
 
-    def die(self) -> None:
+    def die(self, *, halfway: bool = False) -> None:
+        """The driver's end; `halfway`: through a line that it was writing."""
         with (self.folder / "says").open("a") as says:
-            says.write("die\n")
+            says.write("die halfway\n" if halfway else "die\n")
 
     def heard(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.folder / "heard").read_text().splitlines()]
@@ -157,7 +160,10 @@ def test_a_worker_goes_from_its_order_to_its_end_by_what_is_heard_of_it(play: Pl
     assert play.launcher.lives(msgspec.structs.replace(started, worker=UUID(int=1))) is None
 
 
-def test_a_driver_that_dies_is_followed_by_one_that_is_told_all_of_it(play: Play, tmp_path: Path) -> None:
+@pytest.mark.parametrize("halfway", [False, True])
+def test_a_driver_that_dies_is_followed_by_one_that_is_told_all_of_it(
+    play: Play, tmp_path: Path, halfway: bool
+) -> None:
     """Ray ends a process that has not reached its control store for a minute: the daemon must not be that process."""
     running, waiting, ended = (order_of(tmp_path, "explorer", slot) for slot in range(3))
     handles = [play.launcher.start(order) for order in (running, waiting, ended)]
@@ -166,13 +172,18 @@ def test_a_driver_that_dies_is_followed_by_one_that_is_told_all_of_it(play: Play
     play.say(type="actor", worker=str(running.worker), state="running", pid=31)
     play.say(type="actor", worker=str(ended.worker), state="ended", code=0)
     poll(lambda: handles[2].exit_code() == 0 and handles[0].pid == 31)
-    play.die()
+    play.die(halfway=halfway)
     poll(lambda: len(play.said_of(waiting)) == 2)
     assert [each["begin"] for each in play.said_of(running)] == [True, False], "it runs: it is only looked for"
     assert [each["begin"] for each in play.said_of(waiting)] == [True, True]
     assert len(play.said_of(ended)) == 1
     assert handles[0].pid == 31
     assert handles[0].exit_code() is None
+
+
+def test_a_line_that_its_writer_did_not_finish_is_none() -> None:
+    """A driver whose daemon was killed in the middle of a request must notice its end, and leave."""
+    assert list(whole_lines([b'{"type":"end"}\n', b'{"type":"or'])) == [b'{"type":"end"}\n']
 
 
 def test_who_opens_an_engine_is_sought_without_waiting_and_asked_of_the_next_driver_too(
