@@ -229,6 +229,7 @@ def _check_models(stage: StageSpec, host: Host | None, found: Findings) -> None:
             _model(stage.model.path, trusted=trusted)
             if host is not None:  # of a draft neither lengths nor engines are certain
                 check_rotation(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
+                trainer_engines.check_models(stage)
                 trainer_engines.check_room(stage, host.for_trainers)
         with found.of(stage):
             _adapter(stage.model)

@@ -119,6 +119,16 @@ def check_room(stage: StageSpec, host: Host) -> None:
     )
 
 
+def check_models(stage: StageSpec) -> None:
+    """Raises ConfigError for a model of the stage that its engine does not train with these arguments."""
+    trains = lookup(stage.trainer.engine).trains
+    if trains is None or stage.kind == "explore":
+        return
+    for folder in (stage.model.path, stage.trainer.critic_path, stage.trainer.teacher_path):
+        if folder:
+            trains(stage, Path(folder))
+
+
 def make_engine(spec: TrainerSpec) -> TrainerEngine:
     """The trainer engine that a stage names, not opened yet. Raises ConfigError."""
     engine = lookup(spec.engine)

@@ -123,6 +123,14 @@ def _needs(stage: StageSpec, base: Path, devices: int) -> list[Need]:
     return needs
 
 
+def _trains(stage: StageSpec, folder: Path) -> None:
+    arguments = parse(stage.trainer.engine_args)
+    if arguments.strategy == "megatron":
+        from rftd.workers.training.engines.verl.megatron.sizes import check_model  # it knows these arguments
+
+        check_model(folder, arguments)
+
+
 def make_rank(place: RankPlace) -> TrainerEngine:
     """The engine of one rank, in a process of its own; the group of all ranks is there already."""
     from rftd.workers.training.engines.verl.engine import VerlTrainerEngine
@@ -158,4 +166,6 @@ def _make(opening: TrainerOpening[VerlTrainerArgs]) -> TrainerEngine:
     return VerlTrainerEngine(threads=opening.threads)
 
 
-ENGINE: Final = TrainerEngineDefinition(arguments=VerlTrainerArgs, make=_make, opened_with=OPENED_WITH, needs=_needs)
+ENGINE: Final = TrainerEngineDefinition(
+    arguments=VerlTrainerArgs, make=_make, opened_with=OPENED_WITH, needs=_needs, trains=_trains
+)

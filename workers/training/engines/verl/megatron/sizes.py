@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from rftd.ops.errors import ConfigError
+from rftd.workers.devices.device_memory import settings_of
 from rftd.workers.training.engines.verl.arguments import VerlTrainerArgs
 
 MODEL_TYPES: Final = ("llama", "qwen2", "qwen3")
@@ -89,7 +89,9 @@ def check_arguments(arguments: VerlTrainerArgs, *, ranks: int, on_cpu: bool) -> 
 
 def check_model(folder: Path, arguments: VerlTrainerArgs) -> None:
     """Raises ConfigError for a model whose decoder is not known, or cannot be cut over the tensor-parallel ranks."""
-    config = json.loads((folder / "config.json").read_bytes())
+    config = settings_of(folder)
+    if not config:  # whoever loads it says what is wrong
+        return
     for what in _unknown(config):
         raise ConfigError(f"Megatron does not train this model here: {what}", field="model.model_path", fix=_ON_FSDP2)
     ranks = arguments.tensor_model_parallel_size
@@ -100,7 +102,7 @@ def check_model(folder: Path, arguments: VerlTrainerArgs) -> None:
         "rows of its projections (intermediate_size)": config.get("intermediate_size", 0),
         "tokens of its vocabulary": config.get("vocab_size", 0),
     }.items():
-        if size % ranks:
+        if isinstance(size, int) and size % ranks:
             raise ConfigError(
                 f"is {ranks}, which does not divide the model's {size} {what}",
                 field=f"{_ARGUMENTS}.tensor_model_parallel_size",
