@@ -135,6 +135,10 @@ class Tracer:
         """True if a trace of this id, which begins here, is sampled."""
         return trace_id & ((1 << _RANDOM_BITS) - 1) < self._bound
 
+    def wants(self, parent: TraceContext | None, cause: UUID) -> bool:
+        """True if `begin` would make a span of these: asked before the span's attributes are put together."""
+        return parent.sampled if parent is not None else self.samples(root_of(cause)[0])
+
     def export(self, span: TraceSpan) -> None:
         """Hands a span over that has ended."""
         self._sink.put(span)

@@ -1,9 +1,10 @@
-"""What tracing and metrics cost a run. Run: python -P tests/bench/traced_runs.py [--ratio 0.01] [--pairs 5]
+"""What tracing and metrics cost a run. Run: python -P tests/bench/traced_runs.py [--engine torch] [--what traces]
 
-The same run of fake engines, which neither think nor wait, by a real daemon and real workers: in turn with and without.
-With: `--traces` to a receiver that takes everything, the metrics' follower, and a scrape each second. Without: neither
-option, follower nor scrape. Told are rollouts per second, processor time of daemon and workers for each thousand of
-them, and the median of the ratios of the pairs. On a busy machine the processor time says more.
+The same run by a real daemon and real workers, in turn with and without: of fake engines, which neither think nor wait,
+or of the torch engines with a model of the demo's size. With: `--traces` to a receiver that takes everything, the
+metrics' follower, and a scrape each second; `--what traces` and `--what metrics` leave out the other. Told are rollouts
+per second, processor time of daemon and workers for each rollout, and the median of the ratios of the pairs. On a busy
+machine the processor time says more. What a process uses once, to begin to trace, is outside of the window.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -28,22 +29,30 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from figures import tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.daemon.torch_world import TORCH
 from synthetic.servers.otlp_receiver import OtlpReceiver, otlp_receiver
+from synthetic.until import poll
 
-STEPS = 90
-FIRST = 10
+from rftd.ops.tracing.trace_options import RATIO
+from rftd.workers.models.tiny_model import make_tiny_model
+
+FIRST = 100
 GROUPS, GROUP_SIZE = 16, 8
-FAST = (
+SHAPE = (
     "stages=[]",
-    f"buffer.total_steps={STEPS}",
     f"buffer.batch_size={GROUPS}",
     f"algorithm.repeat_times={GROUP_SIZE}",
-    "explorer.eval_interval=1000",
+    "explorer.eval_interval=1000000",
+    "trainer.save_interval=1000000",
+)
+FAKE = (
+    *SHAPE,
     "explorer.runner_per_model=64",
     "explorer.rollout_model.extra_engine_args.latency_s=0.0",
     "trainer.engine_args.step_s=0.0",
-    "trainer.save_interval=1000",
 )
+OF_TORCH = (*TORCH, *SHAPE, "explorer.rollout_model.engine_num=1", "explorer.runner_per_model=256")
+PROCESSES = (b"rftd-daemon", b"rftd-explorer", b"rftd-trainer")
 WITHOUT = """
 import sys
 if "serve" in sys.orig_argv:
@@ -60,7 +69,19 @@ class Figures(msgspec.Struct, kw_only=True):
     """One run, between two of its steps."""
 
     rollouts_per_s: float
-    cpu_ms_per_1000_rollouts: float
+    cpu_us_per_rollout: float
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """The run that is measured, and what it is measured with."""
+
+    overrides: tuple[str, ...]
+    first: int
+    """The step at which the window begins."""
+    last: int
+    traces: bool
+    metrics: bool
+    ratio: float
 
 
 def cpu_s(pid: int) -> float:
@@ -95,42 +116,54 @@ def scraping(scene: Scene) -> Iterator[None]:
         thread.join()
 
 
-def measured(scene: Scene) -> Figures:
-    """The figures of a run that the scene's daemon is given."""
-    name = scene.submit(EXPERIMENT, *FAST)
-    first = scene.until_step(name, FIRST).experiment.summary.step
+def measured(scene: Scene, kind: Kind, receiver: OtlpReceiver) -> Figures:
+    """The figures of a run that the scene's daemon is given; `receiver` is the one that spans go to."""
+    make_tiny_model(scene.folder / "model", seed=1)
+    name = scene.submit(EXPERIMENT, *kind.overrides, f"buffer.total_steps={kind.last + 20}")
+    scene.until_step(name, kind.first)
+    if kind.traces:
+        # Each process imports once what it sends by: an eighth of a second.
+        poll(lambda: all(any(each in body for body in receiver.bodies) for each in PROCESSES))
+    first = scene.until_step(name, kind.first).experiment.summary.step
     began_s, began_cpu_s = time.perf_counter(), cpu_s(scene.host.pid)
-    last = scene.until_step(name, STEPS - FIRST).experiment.summary.step
+    last = scene.until_step(name, kind.last).experiment.summary.step
     spent_s, spent_cpu_s = time.perf_counter() - began_s, cpu_s(scene.host.pid) - began_cpu_s
     rollouts = (last - first) * GROUPS * GROUP_SIZE
     return Figures(
-        rollouts_per_s=round(rollouts / spent_s, 1), cpu_ms_per_1000_rollouts=round(1e6 * spent_cpu_s / rollouts, 2)
+        rollouts_per_s=round(rollouts / spent_s, 1), cpu_us_per_rollout=round(1e6 * spent_cpu_s / rollouts, 2)
     )
 
 
-def run_with(receiver: OtlpReceiver, ratio: float) -> Figures:
-    """A traced run, with metrics that somebody asks for."""
-    with tempfile.TemporaryDirectory() as folder:
-        scene = Scene(Path(folder), "--traces", receiver.url, "--trace-ratio", str(ratio))
-        with scene.host, scraping(scene):
-            return measured(scene)
-
-
-def run_without() -> Figures:
-    """A run that nobody watches."""
+def run_with(receiver: OtlpReceiver, kind: Kind) -> Figures:
+    """A run that is traced, or has metrics that somebody asks for, as its kind says."""
+    receiver.bodies.clear()
+    traces = ("--traces", receiver.url, "--trace-ratio", str(kind.ratio)) if kind.traces else ()
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as site:
-        (Path(site) / "sitecustomize.py").write_text(WITHOUT)
-        scene = Scene(Path(folder), environ={"PYTHONPATH": site})
-        with scene.host:
-            return measured(scene)
+        if not kind.metrics:
+            (Path(site) / "sitecustomize.py").write_text(WITHOUT)
+        scene = Scene(Path(folder), *traces, environ={"PYTHONPATH": site})
+        with scene.host, scraping(scene) if kind.metrics else nullcontext():
+            return measured(scene, kind, receiver)
 
 
 def main() -> None:
     """Prints the figures as JSON."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--pairs", type=int, default=5)
-    options.add_argument("--ratio", type=float, default=0.01)
+    options.add_argument("--ratio", type=float, default=RATIO)
+    options.add_argument("--engine", choices=["fake", "torch"], default="fake")
+    options.add_argument("--what", choices=["both", "traces", "metrics"], default="both")
+    options.add_argument("--steps", type=int, default=600, help="steps in the window, or almost")
     given = options.parse_args()
+    watched = Kind(
+        overrides=FAKE if given.engine == "fake" else OF_TORCH,
+        first=FIRST,
+        last=FIRST + given.steps,
+        traces=given.what != "metrics",
+        metrics=given.what != "traces",
+        ratio=given.ratio,
+    )
+    plain = msgspec.structs.replace(watched, traces=False, metrics=False)
     on, off = list[Figures](), list[Figures]()
     with otlp_receiver() as receiver:
         # Taken without a look: the time that a receiver needs is no cost of ours.
@@ -138,21 +171,22 @@ def main() -> None:
         for number in range(given.pairs):
             # Each begins every other pair: what a machine does meanwhile falls on both.
             for traced in (True, False) if number % 2 else (False, True):
-                (on if traced else off).append(run_with(receiver, given.ratio) if traced else run_without())
-        batches = len(receiver.bodies)
+                (on if traced else off).append(run_with(receiver, watched if traced else plain))
+                print("with" if traced else "without", (on if traced else off)[-1], file=sys.stderr, flush=True)
     pairs = list(zip(on, off, strict=True))
     tell(
         {
+            "what": given.what,
+            "engine": given.engine,
             "with": on,
             "without": off,
             "trace_ratio": given.ratio,
-            "batches_of_spans": batches,
             "throughput_ratio": round(statistics.median(a.rollouts_per_s / b.rollouts_per_s for a, b in pairs), 4),
-            "cpu_ratio": round(
-                statistics.median(a.cpu_ms_per_1000_rollouts / b.cpu_ms_per_1000_rollouts for a, b in pairs), 4
-            ),
+            "cpu_ratio": round(statistics.median(a.cpu_us_per_rollout / b.cpu_us_per_rollout for a, b in pairs), 4),
+            "cpu_us_more": round(statistics.median(a.cpu_us_per_rollout - b.cpu_us_per_rollout for a, b in pairs), 2),
             "load_average": os.getloadavg()[0],
-        }
+        },
+        may_be_zero=("cpu_us_more",),
     )
 
 

@@ -42,22 +42,24 @@ class RolloutTraces:
                 await work()
 
     def _taken(self, lease: TaskLeased | EvalLeased) -> TraceSpan | None:
+        parent = self._context_of(lease.lease)
+        evaluates = isinstance(lease, EvalLeased)
+        if not (evaluates or self._tracer.wants(parent, lease.lease)):
+            return None
         about: dict[str, Attribute] = {
             **names.messaging("process", topics.TASKS, slot_partition(lease.slot).number),
             names.EXPERIMENT_ID: self._experiment,
             names.LEASE_ID: str(lease.lease),
         }
-        evaluates = isinstance(lease, EvalLeased)
-        name = f"process {topics.TASKS}"
         if isinstance(lease, EvalLeased):
             about |= {names.EVAL_ID: str(lease.eval), names.WEIGHT_VERSION: lease.version}
         else:
             about |= {names.GROUP_ID: str(lease.group), names.ITEMS: len(lease.rollouts)}
         # Of a daemon that does not trace: the trace begins here, with the same ids.
         return self._tracer.begin(
-            name,
+            f"process {topics.TASKS}",
             SpanKind.CONSUMER,
-            parent=self._context_of(lease.lease),
+            parent=parent,
             cause=lease.lease,
             always=evaluates,
             attributes=about,

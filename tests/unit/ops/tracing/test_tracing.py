@@ -86,6 +86,19 @@ def test_the_share_of_traces_is_the_ratio_and_the_same_everywhere() -> None:
     assert len({root_of(cause) for cause in causes}) == len(causes)
 
 
+def test_what_is_wanted_is_what_begins() -> None:
+    tracer = tracer_of(Kept(), ratio=0.3)
+    wanted = 0
+    for number in range(300):
+        cause = derive(UUID(int=1), "cause", number)
+        assert tracer.wants(None, cause) is (tracer.begin("a", cause=cause) is not None)
+        wanted += tracer.wants(None, cause)
+        for sampled in (True, False):
+            parent = TraceContext(1 + number, 1, sampled)
+            assert tracer.wants(parent, cause) is (tracer.begin("a", parent=parent, cause=cause) is not None)
+    assert 40 < wanted < 140
+
+
 def test_a_caller_decides_and_errors_are_always_traced() -> None:
     sink = Kept()
     everything, nothing = tracer_of(sink, 1.0), tracer_of(sink, 0.0)
