@@ -66,11 +66,11 @@ class Metrics:
 
     def expose(self, *, open_metrics: bool = False) -> bytes:
         """The text that Prometheus scrapes; as OpenMetrics it names traces beside buckets of histograms."""
-        undated = _Undated(self.registry)
+        shown = _Shown(self.registry, open_metrics=open_metrics)
         if open_metrics:
-            text: bytes = generate_open(undated)  # type: ignore[no-untyped-call]
+            text: bytes = generate_open(shown)  # type: ignore[no-untyped-call]
             return text
-        return generate_latest(undated)
+        return generate_latest(shown)
 
     def handled(self, consumer_group: str, seconds: float, repeated: Mapping[str, int]) -> None:
         """Counts some records that a consumer has handled, and those that it had before, by each of their streams."""
@@ -380,13 +380,22 @@ class Metrics:
         return metric
 
 
-class _Undated(Collector):
+class _Shown(Collector):
     """The metrics of a registry without the times at which series began, which nobody asks for."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, *, open_metrics: bool) -> None:
         self._registry = registry
+        self._open_metrics = open_metrics
 
     def collect(self) -> Iterator[Metric]:
         for metric in self._registry.collect():
-            metric.samples = [each for each in metric.samples if each.name != f"{metric.name}_created"]
+            left_out = {f"{metric.name}_created"}
+            if (
+                self._open_metrics
+                and metric.type == "histogram"
+                and not any(each.name == f"{metric.name}_sum" for each in metric.samples)
+            ):
+                # There a histogram with bounds below zero has no sum, and only one with a sum has a count.
+                left_out.add(f"{metric.name}_count")
+            metric.samples = [each for each in metric.samples if each.name not in left_out]
             yield metric

@@ -62,7 +62,8 @@ LEARNING: Final = Row(
             text="Mean reward of the rollouts that ended, trained or not.",
             queries={
                 "mean": f"({rate('rftd_rollout_reward_gained_total')} - {rate('rftd_rollout_reward_lost_total')})"
-                f" / {rate('rftd_rollout_reward_count')}"
+                # Not the count of the histogram: OpenMetrics has none beside bounds below zero.
+                f' / sum(rate(rftd_rollout_reward_bucket{{{OF},le="+Inf"}}[{EVERY}]))'
             },
         ),
         Panel(

@@ -17,7 +17,7 @@ RECORDED: Final = {
     "experiment:rftd_rollout_reward:mean5m": (
         "(sum by (experiment) (rate(rftd_rollout_reward_gained_total[5m]))"
         " - sum by (experiment) (rate(rftd_rollout_reward_lost_total[5m])))"
-        " / sum by (experiment) (rate(rftd_rollout_reward_count[5m]))"
+        ' / sum by (experiment) (rate(rftd_rollout_reward_bucket{le="+Inf"}[5m]))'
     ),
     "experiment:rftd_experience_staleness_versions:p95_5m": (
         "histogram_quantile(0.95, sum by (experiment, le) (rate(rftd_experience_staleness_versions_bucket[5m])))"

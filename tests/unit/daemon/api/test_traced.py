@@ -7,29 +7,18 @@ from random import Random
 import httpx
 import pytest
 from fastapi import FastAPI, Response
+from synthetic.servers.kept_spans import KeptSpans
 
 from rftd.daemon.api.traced import Traced
 from rftd.ops.clock import SystemClock
-from rftd.ops.tracing.span import SpanKind, TraceSpan, current_traceparent
+from rftd.ops.tracing.span import SpanKind, current_traceparent
 from rftd.ops.tracing.tracer import Tracer
 
 pytestmark = pytest.mark.anyio
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-class Kept:
-    """A sink that keeps what it is given."""
-
-    dropped_total = 0
-
-    def __init__(self) -> None:
-        self.spans: list[TraceSpan] = []
-
-    def put(self, span: TraceSpan) -> None:
-        self.spans.append(span)
-
-
-def client_of(sink: Kept, ratio: float) -> httpx.AsyncClient:
+def client_of(sink: KeptSpans, ratio: float) -> httpx.AsyncClient:
     app = FastAPI()
 
     @app.get("/metrics")
@@ -54,7 +43,7 @@ def client_of(sink: Kept, ratio: float) -> httpx.AsyncClient:
 
 
 async def test_a_caller_s_trace_goes_on_and_is_what_handlers_write() -> None:
-    sink = Kept()
+    sink = KeptSpans()
     async with client_of(sink, 0.0) as client:
         said = (await client.get("/things/secret-name", headers={"traceparent": CALLER})).json()
         assert (await client.get("/things/x", headers={"traceparent": CALLER[:-1] + "0"})).json() is None
@@ -67,7 +56,7 @@ async def test_a_caller_s_trace_goes_on_and_is_what_handlers_write() -> None:
 
 
 async def test_probes_begin_no_trace_and_strangers_words_are_no_names() -> None:
-    sink = Kept()
+    sink = KeptSpans()
     async with client_of(sink, 1.0) as client:
         await client.get("/metrics")
         assert sink.spans == []
@@ -88,7 +77,7 @@ async def test_commands_are_traced_whatever_is_sampled_unless_their_caller_decid
 
 
 async def test_a_failure_is_traced_whatever_is_sampled() -> None:
-    sink = Kept()
+    sink = KeptSpans()
     async with client_of(sink, 0.0) as client:
         await client.get("/things/fine")
         assert (await client.get("/things/broken")).status_code == 500

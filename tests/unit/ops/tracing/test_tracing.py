@@ -15,6 +15,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from synthetic.servers.kept_spans import KeptSpans
 from synthetic.servers.otlp_receiver import otlp_receiver
 
 from rftd.ops.clock import SystemClock
@@ -29,19 +30,7 @@ from rftd.ops.tracing.trace_options import TraceOptions, span_exporter, trace_op
 from rftd.ops.tracing.tracer import Tracer
 
 
-class Kept:
-    """A sink that keeps what it is given."""
-
-    dropped_total = 0
-
-    def __init__(self) -> None:
-        self.spans: list[TraceSpan] = []
-
-    def put(self, span: TraceSpan) -> None:
-        self.spans.append(span)
-
-
-def tracer_of(sink: Kept, ratio: float = 1.0) -> Tracer:
+def tracer_of(sink: KeptSpans, ratio: float = 1.0) -> Tracer:
     return Tracer(sink, clock=SystemClock(), random=Random(3), ratio=ratio)
 
 
@@ -77,17 +66,17 @@ def test_a_context_comes_back_from_its_header(trace_id: int, span_id: int, sampl
 
 def test_the_share_of_traces_is_the_ratio_and_the_same_everywhere() -> None:
     causes = [derive(UUID(int=7), "lease", number) for number in range(20_000)]
-    one, other = tracer_of(Kept(), 0.1), tracer_of(Kept(), 0.1)
+    one, other = tracer_of(KeptSpans(), 0.1), tracer_of(KeptSpans(), 0.1)
     sampled = [cause for cause in causes if one.root(cause).sampled]
     assert 0.09 < len(sampled) / len(causes) < 0.11
     assert [cause for cause in causes if other.root(cause).sampled] == sampled
-    assert not any(tracer_of(Kept(), 0.0).root(cause).sampled for cause in causes)
-    assert all(tracer_of(Kept(), 1.0).root(cause).sampled for cause in causes)
+    assert not any(tracer_of(KeptSpans(), 0.0).root(cause).sampled for cause in causes)
+    assert all(tracer_of(KeptSpans(), 1.0).root(cause).sampled for cause in causes)
     assert len({root_of(cause) for cause in causes}) == len(causes)
 
 
 def test_what_is_wanted_is_what_begins() -> None:
-    tracer = tracer_of(Kept(), ratio=0.3)
+    tracer = tracer_of(KeptSpans(), ratio=0.3)
     wanted = 0
     for number in range(300):
         cause = derive(UUID(int=1), "cause", number)
@@ -100,7 +89,7 @@ def test_what_is_wanted_is_what_begins() -> None:
 
 
 def test_a_caller_decides_and_errors_are_always_traced() -> None:
-    sink = Kept()
+    sink = KeptSpans()
     everything, nothing = tracer_of(sink, 1.0), tracer_of(sink, 0.0)
     caller = TraceContext(1, 2, True)
     span = nothing.begin("served", SpanKind.SERVER, parent=caller)
@@ -114,7 +103,7 @@ def test_a_caller_decides_and_errors_are_always_traced() -> None:
 
 
 def test_a_block_is_current_and_tells_its_error_by_type_alone() -> None:
-    sink = Kept()
+    sink = KeptSpans()
     assert (current(), current_traceparent()) == (None, None)
     with pytest.raises(RolloutError), tracer_of(sink).always("outer") as outer:
         assert current_traceparent() == outer.context.traceparent
@@ -133,7 +122,7 @@ def test_log_lines_name_the_open_span(capsys: pytest.CaptureFixture[str]) -> Non
     before = structlog.get_config()
     try:
         configure()
-        with tracer_of(Kept()).always("outer") as span:
+        with tracer_of(KeptSpans()).always("outer") as span:
             logger().info("inside")
             span.end()
             logger().info("after")  # as a task that outlives the rollout in which it began
@@ -146,7 +135,7 @@ def test_log_lines_name_the_open_span(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def spans_of(count: int) -> list[TraceSpan]:
-    tracer = tracer_of(Kept())
+    tracer = tracer_of(KeptSpans())
     return [tracer.always(f"span {number}") for number in range(count)]
 
 

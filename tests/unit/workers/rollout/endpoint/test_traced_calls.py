@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 from synthetic.models.scripted_engine import ScriptedEngine, asking, running_endpoint, user
+from synthetic.servers.kept_spans import KeptSpans
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.tracing.span import SpanKind, TraceSpan
@@ -17,20 +18,8 @@ CHAT = "/chat/completions"
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-class Kept:
-    """A sink that keeps what it is given."""
-
-    dropped_total = 0
-
-    def __init__(self) -> None:
-        self.spans: list[TraceSpan] = []
-
-    def put(self, span: TraceSpan) -> None:
-        self.spans.append(span)
-
-
 async def test_a_call_is_below_its_rollout_and_a_caller_s_trace_goes_on() -> None:
-    sink = Kept()
+    sink = KeptSpans()
     tracer = Tracer(sink, clock=SystemClock(), random=Random(1), ratio=0.0)
     async with running_endpoint(tracer) as endpoint:
         with tracer.always("rollout") as rollout:
@@ -58,7 +47,7 @@ async def test_a_call_is_below_its_rollout_and_a_caller_s_trace_goes_on() -> Non
 
 
 async def test_an_untraced_rollout_goes_on_in_a_caller_s_trace_alone() -> None:
-    sink = Kept()
+    sink = KeptSpans()
     tracer = Tracer(sink, clock=SystemClock(), random=Random(1), ratio=0.0)
     async with running_endpoint(tracer) as endpoint, asking(endpoint, ScriptedEngine(["one"])) as asker:
         assert (await asker.post(CHAT, {"messages": [user("a")]})).status_code == 200

@@ -22,11 +22,11 @@ import pytest
 from opentelemetry.propagate import inject
 from opentelemetry.trace import get_current_span
 from synthetic.models.scripted_engine import SPEC, ScriptedEngine, message_of, running_endpoint, user
+from synthetic.servers.kept_spans import KeptSpans
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConfigError, RolloutError
-from rftd.ops.tracing.span import TraceSpan
 from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.spec import FormatSpec, ModelSpec, SamplingSpec, TasksetSpec
 from rftd.workers.rollout.engine import RolloutEngine
@@ -49,18 +49,6 @@ from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.torch_bytes import bytes_of
 
 pytestmark = pytest.mark.anyio
-
-
-class KeptSpans:
-    """A sink that keeps what it is given."""
-
-    dropped_total = 0
-
-    def __init__(self) -> None:
-        self.spans: list[TraceSpan] = []
-
-    def put(self, span: TraceSpan) -> None:
-        self.spans.append(span)
 
 
 AGAIN = "Are you sure?"
