@@ -51,7 +51,7 @@ async def test_a_database_that_is_away_is_503_everywhere(client: httpx.AsyncClie
 
 async def test_metrics_tell_of_the_log_and_of_what_was_fed(client: httpx.AsyncClient, house: House) -> None:
     scraped = (await client.get("/metrics")).text
-    assert 'rftd_build_info{version="1.2.3"} 1.0' in scraped
+    assert 'rftd_build_info{commit="",version="1.2.3"} 1.0' in scraped
     assert 'rftd_stream_produced_records_total{stream="rftd.experiments"}' in scraped
     assert 'rftd_projection_lag_events{projection="all"} 0.0' in scraped
 
