@@ -1,9 +1,9 @@
 """kill -9 on a Ray cluster of two nodes: explorer, trainer and the raylet of the second node, so many times each.
 
 Each run must go on after every kill, `verify` must find nothing, and no actor, no placement group, no process and no
-shared memory of it may be left. Meanwhile somebody asks the daemon why the run waits, again and again: the slowest
-answer bounds how long its decisions paused, for both are made by the same loop. What the two of them waited for a
-processor that others had, as the kernel tells it, is taken off. With `room` the run waits for a minute for a node that
+shared memory of it may be left. Meanwhile another process asks the daemon for a sign of life, again and again: the
+slowest answer bounds how long its decisions paused, for both are made by the same loop. What the two of them waited for
+a processor that others had, as the kernel tells it, is taken off. With `room` the run waits for a minute for a node that
 is not there, and `why` must name it.
 
 Kills are made in runs of a few each, over as many calls as it takes: a run that ended is a line of the record.
@@ -18,9 +18,9 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -52,36 +52,39 @@ class Answer(NamedTuple):
 
 
 class Asker:
-    """Asks the daemon all the time, and notes how long each answer took."""
+    """Asks the daemon all the time, and notes how long each answer took.
 
-    def __init__(self, scene: Scene, name: str) -> None:
-        self._scene, self._name = scene, name
-        self._stop = threading.Event()
-        self._answers: list[Answer] = []
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._ask, daemon=True)
-        self._thread.start()
+    In a process of its own: here somebody starts nodes and kills them, and a thread beside would wait for the
+    interpreter while it does, which looks like a daemon that pauses.
+    """
 
-    def _ask(self) -> None:
-        try:
-            with httpx.Client(base_url=self._scene.host.url, timeout=30.0, trust_env=False) as client:
-                while not self._stop.wait(ASK_S):
-                    self._answers.append(self._answer(client))
-        except Exception as error:
-            self._failure = error
+    def __init__(self, scene: Scene, answers: Path) -> None:
+        answers.touch()
+        self._answers = answers
+        self._read = 0
+        """The answers that the last figures were of, and those before."""
+        # The loop alone answers this one: no table and no log is read, on threads whose waits nobody would take off.
+        ask = [sys.executable, "-P", __file__, "--ask", f"{scene.host.url}/livez", str(scene.host.pid)]
+        with answers.open("ab") as output:
+            self._process = subprocess.Popen(ask, stdout=output)
 
-    def _answer(self, client: httpx.Client) -> Answer:
-        own, daemon = threading.get_native_id(), self._scene.host.pid
-        before_ms = starved_ms(daemon) + starved_ms(os.getpid(), own)
-        began_s = time.perf_counter()
-        client.get(f"/v1/experiments/{self._name}/why").raise_for_status()
-        took_ms = (time.perf_counter() - began_s) * 1e3
-        after_ms = starved_ms(daemon) + starved_ms(os.getpid(), own)
-        return Answer(took_ms, min(took_ms, after_ms - before_ms))
+    def __enter__(self) -> Asker:
+        """Returns once it has been answered."""
+        while not self._answers.stat().st_size:
+            assert self._process.poll() is None, "the asker has ended"
+            time.sleep(0.1)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._process.terminate()
+        self._process.wait()
 
     def figures(self) -> dict[str, float]:
         """The answers since the last time: how long they took, and what is left without the waits for a processor."""
-        answers, self._answers = self._answers, []
+        assert self._process.poll() is None, "the asker has ended"
+        lines = self._answers.read_text().splitlines()
+        answers = [Answer(*json.loads(line)) for line in lines[self._read :]]
+        self._read = len(lines)
         took_ms = sorted(each.took_ms for each in answers)
         ran_ms = sorted(each.took_ms - each.starved_ms for each in answers)
         return {
@@ -93,17 +96,24 @@ class Asker:
             "slower_than_100_with_processor": sum(each > SLOWEST_MS for each in ran_ms),
         }
 
-    def end(self) -> None:
-        """Ends it; raises what a question failed with, after which no other was asked."""
-        self._stop.set()
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
+
+def ask(url: str, daemon: int) -> None:
+    """Writes a line for each answer, until the process is ended."""
+    own = os.getpid()
+    with httpx.Client(timeout=30.0, trust_env=False) as client:
+        while True:
+            time.sleep(ASK_S)
+            before_ms = starved_ms(daemon) + starved_ms(own)
+            began_s = time.perf_counter()
+            client.get(url).raise_for_status()
+            took_ms = (time.perf_counter() - began_s) * 1e3
+            after_ms = starved_ms(daemon) + starved_ms(own)
+            print(json.dumps(Answer(took_ms, min(took_ms, after_ms - before_ms))), flush=True)
 
 
-def starved_ms(process: int, thread: int | None = None) -> float:
-    """The time for which a thread, the main one unless given, was ready and another ran, as the kernel counts it."""
-    return int(Path(f"/proc/{process}/task/{thread or process}/schedstat").read_text().split()[1]) / 1e6
+def starved_ms(process: int) -> float:
+    """The time for which its main thread was ready and another ran, as the kernel counts it."""
+    return int(Path(f"/proc/{process}/task/{process}/schedstat").read_text().split()[1]) / 1e6
 
 
 def live(scene: Scene, name: str) -> dict[str, tuple[str, int]]:
@@ -137,16 +147,15 @@ def killed_run(what: str, kills: int, seed: str, nodes: RayNodes, folder: Path) 
     with scene.host:
         name = scene.submit(EXPERIMENT, "buffer.total_steps=1000000")
         scene.until_step(name, 10, GOES_ON_S)
-        asker = Asker(scene, name)
-        if what == "room":
-            figures: dict[str, Any] = {"without_room": _without_room(scene, name, nodes, asker)}
-        else:
-            for _ in range(kills):
-                time.sleep(chance.uniform(0.5, 3.0))
-                took_s.append(until_it_goes_on(scene, name, _kill(what, live(scene, name), nodes)))
-                print(what, len(took_s), f"{took_s[-1]:.1f} s", file=sys.stderr, flush=True)
-            figures = {"went_on_after_s": [round(each, 1) for each in took_s], "while_killed": asker.figures()}
-        asker.end()
+        with Asker(scene, folder / "answers.jsonl") as asker:
+            if what == "room":
+                figures: dict[str, Any] = {"without_room": _without_room(scene, name, nodes, asker)}
+            else:
+                for _ in range(kills):
+                    time.sleep(chance.uniform(0.5, 3.0))
+                    took_s.append(until_it_goes_on(scene, name, _kill(what, live(scene, name), nodes)))
+                    print(what, len(took_s), f"{took_s[-1]:.1f} s", file=sys.stderr, flush=True)
+                figures = {"went_on_after_s": [round(each, 1) for each in took_s], "while_killed": asker.figures()}
         steps = step_of(scene, name)
         scene.rftd("cancel", name)
         scene.until_ended(name)
@@ -197,9 +206,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--each-run", type=int, default=5)
-    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--record", type=Path)
     parser.add_argument("--what", nargs="+", default=["explorer", "trainer", "raylet", "room"])
+    parser.add_argument("--ask", nargs=2, metavar=("URL", "PID"), help="only that: ask the daemon, for another process")
     options = parser.parse_args()
+    if options.ask is not None:
+        ask(options.ask[0], int(options.ask[1]))
+    if options.record is None:
+        parser.error("--record is missing")
     runs = [json.loads(each) for each in options.record.read_text().splitlines()] if options.record.exists() else []
     for what in options.what:
         while missing := _missing(what, options.kills, runs):

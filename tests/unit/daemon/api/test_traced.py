@@ -67,7 +67,7 @@ async def test_probes_begin_no_trace_and_strangers_words_are_no_names() -> None:
 
 
 async def test_commands_are_traced_whatever_is_sampled_unless_their_caller_decides() -> None:
-    sink = Kept()
+    sink = KeptSpans()
     async with client_of(sink, 0.0) as client:
         said = (await client.post("/v1/experiments/x/pause")).json()
         await client.get("/v1/experiments/x/why")
