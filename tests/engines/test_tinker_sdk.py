@@ -180,6 +180,19 @@ def test_a_service_that_begins_nothing_now_has_forgotten_nothing(bench: TrainerB
     bench.opened(stage).load(folder, stage)
 
 
+def test_a_text_that_is_no_key_is_named_by_its_variable(
+    bench: TrainerBench, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.delenv("TINKER_API_KEY")
+    monkeypatch.setenv("TRINITY_API_KEY", "sk-of-another-service")
+    stage = bench.stage()
+    with pytest.raises(ConfigError, match=r"the text of TRINITY_API_KEY is no key .* 'tml-'") as error:
+        bench.opened(stage).begin_stage(stage)
+    assert "sk-of" not in str(error.value)
+    monkeypatch.setenv("TRINITY_API_KEY", KEY)
+    bench.opened(stage).begin_stage(stage)
+
+
 def test_a_wrong_key_and_an_unknown_model_are_named(bench: TrainerBench, server: Server, tmp_path: Path) -> None:
     stage = bench.stage()
     arguments = {"base_model": "org/other", "base_url": server.url}

@@ -70,6 +70,15 @@ class Access:
             )
         return WorkError(f"{self.place} did not {doing} ({status}): {text}", fix="nothing: it is tried again")
 
+    def no_key(self, said: str) -> ConfigError:
+        """The error for a key that the package does not even send."""
+        text = said.replace(self.key.reveal(), MASK)[:_SAID_CHARS]
+        return ConfigError(
+            f"the text of {self.variable} is no key of the Tinker service: {text}",
+            field=FIELD,
+            fix=f"export a valid {self.variable} where the workers run, then start the daemon (or the worker) anew",
+        )
+
     def unknown_model(self, base_model: str, said: str) -> ConfigError:
         """The error for a model that the service does not have."""
         text = said.replace(self.key.reveal(), MASK)[:_SAID_CHARS]

@@ -178,6 +178,9 @@ class SdkService:
         except RftdError:
             raise
         except Exception as error:
+            # Every error of the package is one of these; itself it is raised for the key alone.
+            if type(error).__name__ == "TinkerError" and "api_key" in str(error):
+                raise self._access.no_key(str(error)) from None
             status = _status(error)
             if status in by and unknown is not None and not there():
                 raise unknown(str(error)) from None
