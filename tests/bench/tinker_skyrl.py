@@ -171,7 +171,8 @@ def reach(scene: Scene, name: str, step: int | None) -> ExperimentPage:
         if page is not None:
             summary = page.experiment.summary
             if summary.step != last:
-                last, moved_s = summary.step, now_s
+                last = summary.step
+                moved_s = now_s
             if now_s - told_s >= TELL_S:
                 told_s = now_s
                 say(f"{summary.state}, step {summary.step} of {SFT_STEPS + GRPO_STEPS}")

@@ -47,7 +47,8 @@ class Recorder:
 
         async def given() -> Message:
             nonlocal whole
-            message, whole = whole, None
+            message = whole
+            whole = None
             return await receive() if message is None else message
 
         async def taken(message: Message) -> None:

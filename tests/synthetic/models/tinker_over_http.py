@@ -192,7 +192,8 @@ class Server(ThreadingHTTPServer):
         if run is None:  # later releases make the run by the same request
             self._named(made, asked)
             return {"type": "load_weights", "path": asked["path"]}
-        fresh, loaded = self.service.runs[run], self.service.runs.pop(made)
+        fresh = self.service.runs[run]
+        loaded = self.service.runs.pop(made)
         self.service.runs |= {name: loaded for name, each in self.service.runs.items() if each is fresh}
         return self._execute(run, asked["seq_id"], lambda _: {"type": "load_weights", "path": asked["path"]})
 
