@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -16,6 +16,9 @@ from rftd.daemon.supervisor.run import Run
 from rftd.ops.logs import logger
 from rftd.storage.service_state import ServiceState
 from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.streams.codec import decode
+from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.step import GenerationStarted
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import ExperimentSpec, ModelSpec, RolloutSpec, TrainerSpec
 from rftd.workers.models.tiny_model import make_tiny_model
@@ -23,6 +26,7 @@ from rftd.workers.tinker import sdk
 from rftd.workers.weights.service import SERVICE
 
 STEPS = 15
+E = TypeVar("E")
 
 
 def spec_of(folder: Path, fake_world: Any, base_model: str = "org/tiny") -> ExperimentSpec:
@@ -55,6 +59,17 @@ def steps_of(service: Rehearsal, run: Run) -> tuple[str, ...]:
     """The steps that the weights of the newest checkpoint are made of."""
     *_, last = run.state.checkpoints.values()
     return service.saved[ServiceState.read(Path(last.path)).path][0].made_of
+
+
+async def events(log: SqliteLog, kind: type[E]) -> list[E]:
+    """Every event of a kind in the log."""
+    found = []
+    for partition in await log.heads():
+        for record in await log.read(partition, 0, max_records=10_000):
+            event = decode(record).event
+            if isinstance(event, kind):
+                found.append(event)
+    return found
 
 
 @pytest.mark.slow
@@ -92,6 +107,10 @@ async def test_killed_and_left_alone_no_step_is_lost_or_doubled(
         kill_all()
         driven.cancel()
         await asyncio.wait({driven})
+        # The service forgets the newest state meanwhile.
+        newest = max(await events(log, CheckpointCommitted), key=lambda each: (each.step, each.generation))
+        gone = ServiceState.read(Path(newest.path)).path
+        del service.saved[gone]
         run = daemon()
         await run.drive()
     assert run.state.spine.status is Status.COMPLETED, run.state.spine.reason
@@ -101,7 +120,10 @@ async def test_killed_and_left_alone_no_step_is_lost_or_doubled(
     assert report.clean, report.findings
     assert report.experiments[0].generations >= 4
     held = {ServiceState.read(Path(each.path)).path for each in run.state.checkpoints.values()}
-    assert held <= service.saved.keys()
+    assert held - {gone} <= service.saved.keys()
+    (said,) = {each.reason for each in await events(log, GenerationStarted) if "has forgotten" in each.reason}
+    assert f"step {newest.step}: " in said
+    assert f"has forgotten {gone}" in said
     await log.close()
 
 
