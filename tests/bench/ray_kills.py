@@ -3,8 +3,8 @@
 Each run must go on after every kill, `verify` must find nothing, and no actor, no placement group, no process and no
 shared memory of it may be left. Meanwhile another process asks the daemon for a sign of life, again and again: the
 slowest answer bounds how long its decisions paused, for both are made by the same loop. What the two of them waited for
-a processor that others had, as the kernel tells it, is taken off. With `room` the run waits for a minute for a node that
-is not there, and `why` must name it.
+a processor that others had, as the kernel tells it, is taken off. With `room` the run waits for a minute for a node
+that is not there, and `why` must name it.
 
 Kills are made in runs of a few each, over as many calls as it takes: a run that ended is a line of the record.
 Run in an environment with ray: python -P tests/bench/ray_kills.py --record kills.jsonl [--kills 20] [--each-run 5]
