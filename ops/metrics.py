@@ -390,11 +390,8 @@ class _Shown(Collector):
     def collect(self) -> Iterator[Metric]:
         for metric in self._registry.collect():
             left_out = {f"{metric.name}_created"}
-            if (
-                self._open_metrics
-                and metric.type == "histogram"
-                and not any(each.name == f"{metric.name}_sum" for each in metric.samples)
-            ):
+            summed = any(each.name == f"{metric.name}_sum" for each in metric.samples)
+            if self._open_metrics and metric.type == "histogram" and not summed:
                 # There a histogram with bounds below zero has no sum, and only one with a sum has a count.
                 left_out.add(f"{metric.name}_count")
             metric.samples = [each for each in metric.samples if each.name not in left_out]
