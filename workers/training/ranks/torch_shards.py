@@ -25,18 +25,20 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-def save_shards(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, in_turn: bool = False) -> None:
+def save_shards(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, at_once: int = 0) -> None:
     """Writes the tensors into `folder`, each rank its parts; the manifest is there when all have returned.
 
-    `folder` is one that all ranks see. `in_turn`: one rank writes after the other. Raises OSError, WorkError.
+    `folder` is one that all ranks see. `at_once`: so many ranks that follow one another write at a time, then the
+    next ones; 0: all of them. Raises OSError, WorkError.
     """
     rank, ranks = this_rank()
+    many = at_once or ranks
     wrote = ShardManifest(ranks=ranks, files=(), tensors=())
-    for turn in range(ranks) if in_turn else (rank,):
-        if turn == rank:
+    for first in range(0, ranks, many):
+        if first <= rank < first + many:
             wrote = write_part(folder, kind, shards_of(tensors, rank, ranks), rank=rank, ranks=ranks)
-        if in_turn:
-            gathered(b"")  # all are here: the next one's turn
+        if many < ranks:
+            gathered(b"")  # all are here: the next ones' turn
     shares = gathered(msgspec.json.encode(wrote))
     if rank == 0:
         write_manifest(folder, kind, [json_decoder(ShardManifest).decode(each) for each in shares])

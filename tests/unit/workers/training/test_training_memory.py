@@ -27,7 +27,7 @@ from rftd.workers.devices.host import ANY_HOST, Device, Host
 from rftd.workers.launcher.ray.launcher import host_of as host_of_cluster
 from rftd.workers.launcher.ray.messages import ClusterSeen, RayNode
 from rftd.workers.training.engine import TrainBatch
-from rftd.workers.training.engines.registry import check_room
+from rftd.workers.training.engines.registry import check_models, check_room
 from rftd.workers.training.engines.torch.arguments import ENGINE
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.memory_needs import RANK_PROCESS, training_needs
@@ -217,3 +217,14 @@ def test_a_cluster_is_held_against_its_largest_node_once_all_have_said_their_mem
     bare = msgspec.structs.replace(cluster(1, needed - 1), devices=cluster(1, needed - 1).devices[::3])
     with pytest.raises(ConfigError, match=r"4 CPUs of 10\.0\.0\.1 has"):
         check_room(on_cpu, bare)
+
+
+def test_ranks_that_cannot_share_a_models_heads_are_refused_with_the_numbers(
+    tiny_model: Path, make_stage: MakeStage
+) -> None:
+    for ranks in (1, 2):
+        check_models(on_ranks(make_stage(), tiny_model, "verl", ranks, ulysses_sequence_parallel_size=ranks))
+    with pytest.raises(ConfigError) as refused:
+        check_models(on_ranks(make_stage(), tiny_model, "verl", 3, ulysses_sequence_parallel_size=3))
+    assert "3 ranks share each sequence, and cannot share 2 attention heads" in refused.value.what
+    assert (refused.value.field, refused.value.fix) == ("trainer.ulysses_sequence_parallel_size", "write 1 or 2")

@@ -14,7 +14,7 @@ from rftd.ops.errors import ConfigError
 from rftd.ops.plugin_arguments import parsed
 from rftd.streams.spec import StageSpec
 from rftd.workers.devices.compute_device import DeviceName
-from rftd.workers.devices.device_memory import Need, elements_of
+from rftd.workers.devices.device_memory import Need, elements_of, number_in, settings_of
 from rftd.workers.training.engines.critic_arguments import CriticArgs
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.memory_needs import training_needs
@@ -69,7 +69,7 @@ class VerlTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fiel
     rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = limits.RANK_CALL_TIMEOUT_S
     """The longest that one call of the ranks may take, a step or a checkpoint."""
     save_strategy: Literal["unrestricted", "single_thread", "single_process", "single_node"] = "unrestricted"
-    """The ranks write a checkpoint at once, or with `single_thread` and `single_process` one after the other."""
+    """The ranks write a checkpoint at once; with `single_node` those of one machine do, with the others one rank."""
     lora_publish: Literal["merged", "adapter"] = "merged"
     """`merged`: explorers get whole weights; `adapter`: the adapter alone, which they add to their base."""
 
@@ -129,6 +129,23 @@ def _trains(stage: StageSpec, folder: Path) -> None:
         from rftd.workers.training.engines.verl.megatron.sizes import check_model  # it knows these arguments
 
         check_model(folder, arguments)
+    else:
+        _check_heads(folder, arguments.ulysses_sequence_parallel_size)
+
+
+def _check_heads(folder: Path, size: int) -> None:
+    """Raises ConfigError if so many ranks, which share a sequence, cannot share the model's attention heads."""
+    settings = settings_of(folder)
+    heads = number_in(settings, "num_attention_heads", "n_head")
+    pairs = number_in(settings, "num_key_value_heads") or heads
+    # Where there are fewer keys and values than ranks, each of them is of several ranks.
+    if heads % size or (pairs % size and size % pairs):
+        raise ConfigError(
+            f"{size} ranks share each sequence, and cannot share {heads} attention heads "
+            f"with {pairs} of keys and values evenly",
+            field="trainer.ulysses_sequence_parallel_size",
+            fix="write " + " or ".join(str(each) for each in range(1, heads + 1) if heads % each == 0),
+        )
 
 
 def make_rank(place: RankPlace) -> TrainerEngine:

@@ -19,7 +19,7 @@ from rftd.workers.training.engine import StepResult, TrainBatch, WeightsSnapshot
 from rftd.workers.training.engines.torch.opening import Determinism, environment
 from rftd.workers.training.engines.torch.snapshot import TorchSnapshot, rounded_for
 from rftd.workers.training.engines.verl import platform
-from rftd.workers.training.engines.verl.arguments import DEVICE, VerlTrainerArgs, parse
+from rftd.workers.training.engines.verl.arguments import DEVICE, VerlTrainerArgs, check_heads, parse
 from rftd.workers.training.engines.verl.group import Shares, join_group
 from rftd.workers.training.engines.verl.megatron.sizes import check_arguments, check_installed
 from rftd.workers.training.engines.verl.shards import digest, one_by_one
@@ -89,6 +89,7 @@ class VerlTrainerEngine:
             self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
             torch.cuda.set_device(self._device)
         _check(arguments, spec, self._device)
+        check_heads(spec, Path(model_path))
         platform.choose_platform(self._device, field=DEVICE)
         self._determinism.set(self.deterministic)
         join_group(self._device)

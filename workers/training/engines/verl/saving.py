@@ -13,9 +13,10 @@ Nothing is pickled. What the engine `torch` wrote is read too: a run may go on w
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -31,14 +32,20 @@ from rftd.workers.training.ranks.shards import ShardedTensors
 from rftd.workers.training.ranks.torch_shards import load_shards, save_shards
 
 SaveStrategy: TypeAlias = Literal["unrestricted", "single_thread", "single_process", "single_node"]
-_IN_TURN: Final = ("single_thread", "single_process")
 
 
 def write(folder: Path, kind: str, tensors: Mapping[str, Tensor], strategy: SaveStrategy) -> None:
     """Writes each rank's parts of the tensors; all ranks call it. Raises OSError, WorkError."""
     folder.mkdir(parents=True, exist_ok=True)
-    # All ranks are of one node, and each of them writes on one thread.
-    save_shards(folder, kind, tensors, in_turn=strategy in _IN_TURN)
+    save_shards(folder, kind, tensors, at_once=_at_once(strategy))
+
+
+def _at_once(strategy: SaveStrategy) -> int:
+    """The ranks that write at a time; 0: all. Each of them writes on one thread."""
+    if strategy == "single_node":
+        # Set for each rank by whoever started it; without it all are of one node.
+        return int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+    return 0 if strategy == "unrestricted" else 1
 
 
 def write_weights(
