@@ -36,7 +36,7 @@ from synthetic.until import poll
 from rftd.ops.tracing.trace_options import RATIO
 from rftd.workers.models.tiny_model import make_tiny_model
 
-FIRST = 100
+FIRST = {"fake": 100, "torch": 20}
 GROUPS, GROUP_SIZE = 16, 8
 SHAPE = (
     "stages=[]",
@@ -157,8 +157,8 @@ def main() -> None:
     given = options.parse_args()
     watched = Kind(
         overrides=FAKE if given.engine == "fake" else OF_TORCH,
-        first=FIRST,
-        last=FIRST + given.steps,
+        first=FIRST[given.engine],
+        last=FIRST[given.engine] + given.steps,
         traces=given.what != "metrics",
         metrics=given.what != "traces",
         ratio=given.ratio,
