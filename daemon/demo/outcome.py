@@ -193,9 +193,9 @@ def text_of(
         f"              {outcome.last_rewards_mean:.3f} over the last {LAST_ROLLOUTS} training rollouts; "
         f"{folder / 'reward.png'}",
         f"held out      {outcome.after_sft:.3f} after SFT, {outcome.after_grpo:.3f} after GRPO ({rises:+.3f}), "
-        "none trained on",
+        "on unseen sums",
         f"staleness     mean {outcome.staleness_mean_versions:.2f}, at most {outcome.staleness_max_versions} weight "
-        "versions: nobody waited for the other",
+        "versions: neither side waited",
         f"speed         {outcome.trained_tokens_per_s:,.0f} trained tokens/s; {outcome.grpo_steps} GRPO steps in "
         f"{outcome.grpo_s:.1f} s; {wall_s:.1f} s in all",
         f"last weights  version {outcome.steps}, trained on {len(trained)} experiences, {right} of them right",
@@ -207,7 +207,7 @@ def text_of(
         )
     lines += [
         "",
-        f"The API at {url} is gone; the log stays. Look into it with",
+        f"The API at {url} has stopped; the log remains. Inspect it with",
         *_again(f"{program} --data {folder / 'data'}", experiment, outcome, clustered),
         "Your own model and data: copy examples/gsm8k.yaml, set model_path and the path",
         "of the taskset, and run",
@@ -219,7 +219,7 @@ def text_of(
 
 def _example(example: Example) -> str:
     """An answer in one line, beside the truth if it is wrong."""
-    wrong = "" if example.right else f"; right is {example.truth}" if example.truth else ""
+    wrong = "" if example.right else f"; correct is {example.truth}" if example.truth else ""
     label = "right answer" if example.right else "wrong answer"
     return f"{label:<14}{example.question}{example.answer}{wrong}   (by version {example.version})"
 
@@ -232,7 +232,7 @@ def _again(command: str, experiment: str, outcome: DemoOutcome, clustered: bool)
     else:
         yield f"  {command} verify"
         yield f"  {command} serve --port 7070"
-        yield "and while it serves, in another terminal"
+        yield "and, while it is running, in another terminal"
     yield f"  {command} get {experiment}"
     for example in outcome.examples[-1:]:
         yield f"  {command} experiences show {experiment} {short(example.experience)}"

@@ -78,6 +78,7 @@ def _shown(client: Client, feed: PageFeed, settings: Settings) -> Iterator[Exper
     from rftd.daemon.client.page_feed import Away
 
     away = False
+    shown = ""
     for news in feed.each(REDRAW_S):
         if isinstance(news, Away):
             if not away and settings.verbosity >= 0:
@@ -87,8 +88,10 @@ def _shown(client: Client, feed: PageFeed, settings: Settings) -> Iterator[Exper
             away = False
             if settings.machine_readable:
                 emit_line(news.plain())
-            else:
-                click.echo(brief(news.value))
+            elif (line := brief(news.value)) != shown:
+                # Most news of a run, such as each finished rollout, is on the page and not in the line.
+                click.echo(line)
+                shown = line
             yield news.value
 
 

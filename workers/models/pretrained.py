@@ -25,9 +25,12 @@ def read_model(folder: str | Path, **options: Any) -> Any:
     """
     check_model_type(Path(folder), trust_remote_code=bool(options.get("trust_remote_code")))
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
     reader: Any = AutoModelForCausalLM
     with _READING:
+        # Standard error is the worker's log. Within the lock: the switch is cleared before it is set.
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         model, found = reader.from_pretrained(
             folder, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
         )

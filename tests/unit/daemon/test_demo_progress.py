@@ -84,6 +84,6 @@ async def test_the_last_page_fits_and_shows_two_answers() -> None:
             clustered=clustered,
         )
         assert "right answer  1+2=3   (by version 9)" in text
-        assert "wrong answer  4+5=8; right is 9   (by version 8)" in text
+        assert "wrong answer  4+5=8; correct is 9   (by version 8)" in text
         assert "reward        ▁" in text
         assert max(map(cell_len, fitted(text, 80).split("\n"))) <= 80

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 
 class ModelScorer:
@@ -20,6 +21,8 @@ class ModelScorer:
 
     def __init__(self, path: str, device: str) -> None:
         """Raises ValueError, in words, if the folder holds another kind of model, or weights are missing from it."""
+        # Standard error is the log of the worker that started this process.
+        disable_progress_bar()  # type: ignore[no-untyped-call]
         self._tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
         self._model, loaded = AutoModelForSequenceClassification.from_pretrained(
             path, local_files_only=True, use_safetensors=True, output_loading_info=True

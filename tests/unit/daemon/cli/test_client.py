@@ -20,6 +20,7 @@ from rftd.daemon.client.client import Client, follow
 from rftd.daemon.client.errors import SeveralErrors, error_of, kind_of, known_errors
 from rftd.daemon.client.page_feed import Away, PageFeed
 from rftd.daemon.settings import Settings
+from rftd.daemon.verbs.watch import follow_to_end
 from rftd.daemon.views import experiments
 from rftd.ops.errors import (
     ConfigError,
@@ -300,6 +301,17 @@ def test_who_follows_is_told_that_no_daemon_answers(stranger: Stranger, page: by
     assert ["away" if isinstance(each, Away) else each.value.experiment.summary.state for each in news] == [
         *("running", "away", "away", "completed"),
     ]
+
+
+def test_a_watch_without_a_terminal_prints_only_lines_that_changed(
+    stranger: Stranger, page: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = event("page", running(page))
+    stranger.answers = [Said(200, same * 3 + event("page", page) + event("end", b'"completed"'), EVENTS)]
+    settings = Settings(server=stranger.url)
+    with Client(settings, {}) as client:
+        assert follow_to_end(client, "small", settings) == 0
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["running", "completed"]
 
 
 def test_a_watch_in_a_terminal_says_that_no_daemon_answers(stranger: Stranger, page: bytes, tmp_path: Path) -> None:

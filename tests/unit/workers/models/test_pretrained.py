@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers.utils.logging import enable_progress_bar
 
 from rftd.ops.errors import DataError
 from rftd.workers.models.pretrained import read_model
@@ -25,6 +26,13 @@ def test_threads_that_read_at_once_leave_each_other_alone(folder: Path) -> None:
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(tied, range(32)))
+
+
+def test_reading_draws_no_progress_bar(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Standard error is the worker's log."""
+    enable_progress_bar()  # type: ignore[no-untyped-call]
+    read_model(folder)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_folder_without_one_of_the_weights_is_refused(folder: Path, tmp_path: Path) -> None:

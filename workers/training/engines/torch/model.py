@@ -39,10 +39,6 @@ def load_model(folder: Path, device: torch.device, *, trust_remote_code: bool = 
             where=str(folder),
             fix="give a local folder in Hugging Face's layout, with model.safetensors",
         )
-    from transformers.utils import logging
-
-    # Standard error is the worker's log.
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         # float32 whatever the file holds: AdamW's small steps vanish in bfloat16 weights.
         model = read_model(folder, dtype=torch.float32, trust_remote_code=trust_remote_code)
