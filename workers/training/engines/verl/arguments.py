@@ -130,11 +130,12 @@ def _trains(stage: StageSpec, folder: Path) -> None:
 
         check_model(folder, arguments)
     else:
-        _check_heads(folder, arguments.ulysses_sequence_parallel_size)
+        check_heads(arguments, folder)
 
 
-def _check_heads(folder: Path, size: int) -> None:
-    """Raises ConfigError if so many ranks, which share a sequence, cannot share the model's attention heads."""
+def check_heads(arguments: VerlTrainerArgs, folder: Path) -> None:
+    """Raises ConfigError if the ranks that share a sequence cannot share the model's attention heads."""
+    size = arguments.ulysses_sequence_parallel_size
     settings = settings_of(folder)
     heads = number_in(settings, "num_attention_heads", "n_head")
     pairs = number_in(settings, "num_key_value_heads") or heads

@@ -89,7 +89,8 @@ class VerlTrainerEngine:
             self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
             torch.cuda.set_device(self._device)
         _check(arguments, spec, self._device)
-        check_heads(spec, Path(model_path))
+        if arguments.strategy != "megatron":
+            check_heads(arguments, Path(model_path))
         platform.choose_platform(self._device, field=DEVICE)
         self._determinism.set(self.deterministic)
         join_group(self._device)
