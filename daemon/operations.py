@@ -141,6 +141,10 @@ class Operations(Protocol):
         """Removes the files of one that has ended, for good unless `archive`; its name is free. Raises as `archive`."""
         ...
 
+    async def refusals(self) -> list[Position]:
+        """The newest refusals of requests by records, oldest first."""
+        ...
+
     async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
         """Every dead letter, newest first; `tasks` are all that closed with failed rollouts. Changes nothing."""
         ...

@@ -324,6 +324,10 @@ class Supervisor:
 
         return _done(await self._orders.carry_out(order, write))
 
+    async def refusals(self) -> list[Position]:
+        """See `Operations.refusals`."""
+        return (await self.known()).requests.newest_refusals()
+
     async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
         """See `Operations.dead_letters`."""
         await self._refresh()

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from rftd.daemon.output.data import emitted
-from rftd.daemon.output.terminal import say
+from rftd.daemon.output.terminal import plain, say
 from rftd.daemon.settings import Settings, shared_options
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from rftd.daemon.views.refusals import RefusedRequest
     from rftd.storage.queries.experiments import ExperimentSummary
 
 STATES = ("submitted", "queued", "running", "paused", "completed", "failed", "cancelled", "rejected")
+
+_INDENT: Final = 4
+_LINE_FEEDS: Final = str.maketrans({"\n": "\\n", "\r": "\\r"})
 
 
 @click.command("ls")
 @click.option("--state", "states", metavar="STATE[,STATE]", help=f"Only these states: {', '.join(STATES)}.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines.")
 @click.option("--all", "removed", is_flag=True, help="Include removed experiments.")
+@click.option("--refused", is_flag=True, help="List instead what other programs asked for by records and did not get.")
 @shared_options
 @click.pass_obj
-def command(settings: Settings, states: str | None, limit: int, removed: bool) -> None:
+def command(settings: Settings, states: str | None, limit: int, removed: bool, refused: bool) -> None:
     """List the experiments, newest first; a fork is shown below its parent."""
     from rftd.daemon.client.client import Client
     from rftd.daemon.views import experiments
 
+    if refused:
+        if states or removed:
+            raise click.UsageError("--refused lists requests, of which --state and --all say nothing")
+        _refused(settings, limit)
+        return
     chosen = [state.strip() for state in states.split(",")] if states else []
     if wrong := next((state for state in chosen if state not in STATES), None):
         raise click.BadParameter(f"no state {wrong!r}; use one of {', '.join(STATES)}", param_hint="--state")
@@ -80,6 +90,32 @@ def command(settings: Settings, states: str | None, limit: int, removed: bool) -
     console.print(made)
     if answer.value.next is not None:
         say(f"more than {limit}; give --limit", err=True)
+
+
+def _refused(settings: Settings, limit: int) -> None:
+    """Prints each refused request with its reason below it: that is what its author has to read."""
+    from rftd.daemon.client.client import Client
+    from rftd.daemon.views import refusals
+
+    with Client(settings) as client:
+        answer = client.ask(refusals.refused, limit=limit)
+    if emitted(answer.plain(), settings):
+        return
+    if not answer.value.items:
+        say("no request by a record was refused", err=True)
+    for line in refusal_lines(answer.value.items):
+        say(line, indent=_INDENT)
+
+
+def refusal_lines(refused: Sequence[RefusedRequest]) -> Iterator[str]:
+    """A line for each, and its reason below it. What a stranger wrote does not look like a line of ours."""
+    from rftd.ops.clock import iso
+
+    for each in refused:
+        asked = f"{each.type or '(no type)'}  source={each.source} id={each.id}  {each.place}"
+        yield plain(f"{iso(each.refused_ns)}  {asked.translate(_LINE_FEEDS)}")
+        # A reason has a line for each thing that is wrong.
+        yield from (f"    {plain(line)}" for line in f"{each.code}: {each.reason}".splitlines())
 
 
 def _turn(row: ExperimentSummary) -> str:

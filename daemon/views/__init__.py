@@ -9,6 +9,7 @@ history       steps, batches, evaluations; what a thing was made of, and what be
 experiences   by filter, one by one, their lengths; prioritize, give up
 events        of an experiment, from the log: event_pages finds them, event_json shows them
 logs          lines of the workers' log files, merged by time
+refusals      requests by records in the log that were refused
 dead_letters  what was set aside; retry, drop
 version       of the daemon
 

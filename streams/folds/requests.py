@@ -6,6 +6,7 @@ place. So no position has to be kept beside the log: what is open is what the lo
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -16,6 +17,9 @@ from rftd.streams.events.experiment import ExperimentAccepted, ExperimentRejecte
 from rftd.streams.folds.commands import Commands
 from rftd.streams.requests import CloudEvent
 
+REMEMBERED: Final = 1000
+"""The newest refusals that can be listed; all of them stay in the log."""
+
 
 class OpenRequest(msgspec.Struct, frozen=True, gc=False):
     """A request that waits for its answer."""
@@ -24,6 +28,13 @@ class OpenRequest(msgspec.Struct, frozen=True, gc=False):
     key: UUID | None
     """None: it has no identity, and will be refused."""
     digest: bytes
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """The answer to a request that was refused."""
+
+    position: Position
+    time_ns: int
 
 
 class Requests(msgspec.Struct):
@@ -37,6 +48,8 @@ class Requests(msgspec.Struct):
     """Places of refused requests that lie in a partition which was read less far than their refusal's."""
     submitted: dict[UUID, UUID] = {}
     """The key of each experiment that is submitted and not accepted yet."""
+    refused: list[Refusal] = []
+    """The newest refusals, in the order in which they were read: partitions have none among them."""
 
     def arrive(self, record: Record, event: CloudEvent, commands: Commands) -> None:
         """Takes in a request."""
@@ -56,8 +69,9 @@ class Requests(msgspec.Struct):
         event = decoded.event
         head = decoded.head
         if isinstance(event, ExperimentRejected):
-            if event.request is not None and self.open.pop(event.request.place, None) is None:
-                self.early.add(event.request.place)
+            if event.request is not None:
+                position = Position(decoded.partition, decoded.offset)
+                self._refused(event.request.place, Refusal(position, head.time_ns))
             return
         if isinstance(event, ExperimentAccepted) and head.experiment is not None:
             self.submitted.pop(head.experiment, None)
@@ -70,6 +84,18 @@ class Requests(msgspec.Struct):
     def cut_off(self) -> list[OpenRequest]:
         """Submissions that are in the log and not accepted: a kill came between, or their other half is missing."""
         return [self.answered[key] for key in self.submitted.values() if key in self.answered]
+
+    def _refused(self, place: str, refusal: Refusal) -> None:
+        if self.open.pop(place, None) is None:
+            self.early.add(place)
+        self.refused.append(refusal)
+        if len(self.refused) > 2 * REMEMBERED:
+            del self.refused[:-REMEMBERED]
+
+    def newest_refusals(self) -> list[Position]:
+        """The places of the newest refusals, oldest first."""
+        by_time = sorted(self.refused, key=lambda refusal: (refusal.time_ns, refusal.position))
+        return [refusal.position for refusal in by_time[-REMEMBERED:]]
 
     def _settle(self, key: UUID) -> None:
         first = next((each for each in self.open.values() if each.key == key), None)

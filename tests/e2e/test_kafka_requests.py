@@ -89,6 +89,8 @@ def test_a_producer_submits_pauses_resumes_and_cancels(kafka_scene: Scene) -> No
     answers = Counter(each.request.id for each in scene.events(life.ExperimentRejected) if each.request is not None)
     assert answers == Counter(["old", "unknown", "broken", "strange", "1", "4", "6"])
     assert all(each.reason and each.code.startswith("RFTD-") for each in scene.events(life.ExperimentRejected))
+    listed = json.loads(scene.rftd("ls", "--refused", "--json").out)["items"]
+    assert Counter(each["id"] for each in listed) == answers
     # The same is told by the daemon's own log, through the daemon and, without one, from its folder.
     told = [json.loads(line) for line in scene.rftd("logs", "--daemon", "-n", "10000", "-o", "jsonl").out.splitlines()]
     lives = [each["event"] for each in told if each["event"].startswith("experiment.")]

@@ -138,6 +138,12 @@ class LogOperations:
         event = experiment.ExperimentRemoved(reason=reason)
         return await self._change(event, experiment_id, request_id, (Status.COMPLETED, Status.CANCELLED))
 
+    async def refusals(self) -> list[Position]:
+        registry = Registry(self._log)
+        await registry.catch_up()
+        await registry.close()
+        return registry.requests.newest_refusals()
+
     async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
         registry = Registry(self._log)
         await registry.catch_up()

@@ -120,6 +120,7 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/experiments/{name}/logs": "/v1/experiments/small/logs",
         "/v1/experiments/{name}/why": "/v1/experiments/small/why",
         "/v1/dead-letters": "/v1/dead-letters?all=true",
+        "/v1/requests/refused": "/v1/requests/refused",
         "/v1/logs": "/v1/logs",
         "/v1/lineage": "/v1/lineage?id=small/weights/4",
         "/version": "/version",
