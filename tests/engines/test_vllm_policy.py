@@ -19,9 +19,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from synthetic.models.policy_bench import CLOSE, SLOTS, PolicyBench, opened_bench
+from synthetic.models.policy_bench import CLOSE, SLOTS, PolicyBench, append_figures, opened_bench
 from synthetic.models.scripted_engine import asking, message_of, running_endpoint, user
-from synthetic.models.vllm_engines import KINDS, MAX_MODEL_LEN, ask, prompts, stays, workers_of
+from synthetic.models.vllm_engines import (
+    KINDS,
+    MAX_MODEL_LEN,
+    ask,
+    exchanged_by,
+    prompts,
+    sockets_in,
+    stays,
+    workers_of,
+)
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RolloutError
@@ -29,6 +38,7 @@ from rftd.streams.events.experience import Span
 from rftd.streams.spec import ModelSpec, SamplingSpec
 from rftd.workers.rollout.engine import Generation, GenerationRequest
 from rftd.workers.rollout.engines.contract.checks import MODEL_CHECKS, Check
+from rftd.workers.rollout.engines.vllm.sockets import VARIABLE
 from rftd.workers.rollout.rewards.reward import RewardResult
 from rftd.workers.tasksets.hf_tokenizer import open_tokenizer
 from rftd.workers.tasksets.message import Message
@@ -51,11 +61,6 @@ async def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         yield made
         if "RFTD_ENGINE_FIGURES" in os.environ:
             append_figures(Path(os.environ["RFTD_ENGINE_FIGURES"]), {"model": request.param, **made.figures})
-
-
-def append_figures(path: Path, figures: dict[str, object]) -> None:
-    with path.open("a") as file:
-        file.write(json.dumps(figures) + "\n")
 
 
 def updates_of(bench: PolicyBench) -> int:
@@ -363,17 +368,13 @@ async def test_the_contract_of_rollout_engines(check: Check, bench: PolicyBench)
     await check(bench.contract())
 
 
-def exchanged_by(pids: Sequence[int]) -> list[str]:
-    """The lines of their maps that name a segment through which vLLM's workers exchange tensors."""
-    maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids)
-    return [line for line in maps.splitlines() if "-cpushm" in line]
-
-
 @pytest.mark.anyio
 async def test_an_engine_of_which_a_process_is_killed_or_stopped_says_so_and_leaves_none(bench: PolicyBench) -> None:
     """The last test: it does so to vLLM's first or last process, another for each kind of model."""
     engine = bench.engine
     assert len(engine.pids) >= 2
+    place = os.environ[VARIABLE]
+    assert sockets_in(place)
     session = os.getsid(0)
     assert {os.getsid(pid) for pid in engine.pids} == {session}
     stop, kill = signal.SIGSTOP, signal.SIGKILL
@@ -396,4 +397,5 @@ async def test_an_engine_of_which_a_process_is_killed_or_stopped_says_so_and_lea
         with pytest.raises(RolloutError, match=says):
             await again
     await engine.close()
+    assert not sockets_in(place)
     assert not [pid for pid in engine.pids if stays(pid)]

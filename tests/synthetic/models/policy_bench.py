@@ -80,3 +80,9 @@ async def opened_bench(folder: Path, kind: str) -> AsyncIterator[PolicyBench]:
         made = PolicyBench(engine, policies, kind, judge)
         made.note("seconds until the first response", time.monotonic() - began_s)
         yield made
+
+
+def append_figures(path: Path, figures: dict[str, object]) -> None:
+    """Adds what was measured to a file, as a line of JSON."""
+    with path.open("a") as file:
+        file.write(json.dumps(figures) + "\n")

@@ -254,3 +254,14 @@ def stays(pid: int) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE or process.ppid() == os.getpid()
     except psutil.NoSuchProcess:
         return False
+
+
+def exchanged_by(pids: Sequence[int]) -> list[str]:
+    """The lines of their maps that name a segment through which vLLM's workers exchange tensors."""
+    maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids)
+    return [line for line in maps.splitlines() if "-cpushm" in line]
+
+
+def sockets_in(folder: str) -> list[Path]:
+    """The sockets by which vLLM's processes meet."""
+    return [path for path in Path(folder).glob("*") if path.is_socket()]

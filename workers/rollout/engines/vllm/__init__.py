@@ -14,6 +14,7 @@ requests   our sampling as vLLM's, or the reason for which it has none; its outp
 flights    requests under way, the weights that drew each of their tokens, and answers of those made together
 counters   the numbers of running requests and drawn tokens, from vLLM's own statistics
 watchdog   tells when vLLM's processes ended or hang
+sockets    the folder in which they meet, of which vLLM removes nothing
 processes  vLLM's processes: their start with a time-out, their names when one died, their end
 worker     our part of vLLM's worker process: it opens, verifies and swaps weights
 packed_weights  new weights as its CPU build computes with them, made beside the running model

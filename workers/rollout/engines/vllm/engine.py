@@ -18,6 +18,7 @@ from rftd.ops.errors import DataError, RolloutError, WeightsElsewhereError
 from rftd.workers.rollout.engine import Answers, EngineStats, Generation, GenerationRequest
 from rftd.workers.rollout.engines.vllm.flights import GroupAnswers, RequestFlight, WeightSwap
 from rftd.workers.rollout.engines.vllm.processes import GRACE_S, EngineProcesses, set_environment
+from rftd.workers.rollout.engines.vllm.sockets import SocketFolder
 from rftd.workers.rollout.engines.vllm.start import start
 from rftd.workers.rollout.engines.vllm.watchdog import HANG_S, Vitals, Watchdog
 from rftd.workers.weights.channel import WeightsRef
@@ -82,7 +83,7 @@ class VllmRolloutEngine:
         if not (Path(folder) / "config.json").is_file():
             raise DataError("no model folder", where=folder, fix="model.model_path must name a Hugging Face folder")
         set_environment()
-        processes = EngineProcesses()
+        processes = EngineProcesses(await asyncio.to_thread(SocketFolder))
         engine: VllmRolloutEngine | None = None
         try:
             llm, counters, form = await processes.started(partial(start, dict(arguments), device), start_timeout_s)

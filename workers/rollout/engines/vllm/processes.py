@@ -20,6 +20,7 @@ import psutil
 
 from rftd.ops.errors import RftdError, RolloutError
 from rftd.storage.shared_memory import MEMORY
+from rftd.workers.rollout.engines.vllm.sockets import SocketFolder
 
 T = TypeVar("T")
 
@@ -55,7 +56,9 @@ def set_environment() -> None:
 class EngineProcesses:
     """The processes that vLLM started in this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, sockets: SocketFolder | None = None) -> None:
+        """`sockets` is where they meet, and goes when they are ended."""
+        self._sockets = sockets
         self._before = {child.pid for child in multiprocessing.active_children()}
         self._seen: dict[int, psutil.Process] = {}
         self._needed: set[int] = set()
@@ -134,6 +137,8 @@ class EngineProcesses:
         self._signal(psutil.Process.terminate)
         self.kill()
         _collect(self._seen)
+        if self._sockets is not None:
+            self._sockets.close()
 
     def kill(self) -> None:
         """Ends all that live, without asking them; returns when none does. It blocks."""
