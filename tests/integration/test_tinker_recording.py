@@ -38,6 +38,11 @@ def server() -> Iterator[Server]:
         yield made
 
 
+def failed(exchange: Mapping[str, Any]) -> bool:
+    """True for the result of a request that was begun and failed."""
+    return exchange["path"].endswith("/retrieve_future") and exchange["status"] == 400
+
+
 class Replay:
     """The recorded requests, asked of the fake by the names that it gives."""
 
@@ -48,6 +53,8 @@ class Replay:
         """The fake's names, by those of the recording."""
         self.kinds: dict[str, str] = {}
         """What a result was asked for, by its number in the recording."""
+        self.failed = {each["asked"]["json"]["request_id"] for each in exchanges() if failed(each)}
+        """The numbers of requests that the recorded server began, and that failed there."""
 
     def ask(self, exchange: Mapping[str, Any]) -> httpx.Response:
         """The fake's answer to the recorded request."""
@@ -63,6 +70,7 @@ class Replay:
             message.model_id = self.names[message.model_id]
             content = message.SerializeToString()
         self.server.late = exchange["status"] == 408
+        self.server.full = ((exchange["answered"] or {}).get("json") or {}).get("request_id") in self.failed
         return self.client.request(exchange["verb"], self._in(exchange["path"]), headers=headers, content=content)
 
     def learn(self, recorded: Any, found: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 import httpx
 import numpy as np
 
-from rftd.ops.errors import DataError, RftdError, RolloutError
+from rftd.ops.errors import DataError, RftdError, RolloutError, WorkError
 from rftd.workers.tinker.service import AdamStep, AdapterShape, ServiceSampling, TinkerService, TokenRow
 
 KEY: Final = "tml-open-server"
@@ -23,6 +23,8 @@ SHAPE: Final = AdapterShape(rank=32, seed=1, train_mlp=True, train_attn=True, tr
 ADAM: Final = AdamStep(rate=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, clip=1.0)
 DRAW: Final = ServiceSampling(max_tokens=3, temperature=1.0, top_p=1.0, top_k=-1, seed=7, stop=None)
 ROWS: Final = 2
+ROOM: Final = 8
+"""More runs than the server keeps at once (server.py)."""
 
 
 def converse(service: TinkerService, url: str, base_model: str, told: Callable[[str], None]) -> None:
@@ -52,6 +54,9 @@ def converse(service: TinkerService, url: str, base_model: str, told: Callable[[
     told("runs that go on from a state")
     service.run_from(state, base_model, optimizer=True).step(ADAM, rows("weights"))
     service.run_from(state, base_model, optimizer=False)
+    told("a run for which there is no room")
+    fill(service, base_model)
+    refused(WorkError, lambda: service.run_from(state, base_model, optimizer=True))
     told("what is not there")
     service.delete(state)
     service.delete(state)
@@ -63,6 +68,16 @@ def converse(service: TinkerService, url: str, base_model: str, told: Callable[[
         asyncio.run(drawn(service, "tinker://model_0/sampler_weights/none"))
         raise AssertionError("drawn from weights that are not there")
     service.close()
+
+
+def fill(service: TinkerService, base_model: str) -> None:
+    """Begins runs until the server has no room for another. Raises AssertionError if it always has."""
+    for _ in range(ROOM):
+        try:
+            service.new_run(base_model, SHAPE)
+        except WorkError:
+            return
+    raise AssertionError(f"there is room for {ROOM} runs")
 
 
 def misspeak(url: str, run: str, state: str) -> None:
