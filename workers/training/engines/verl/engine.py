@@ -95,7 +95,8 @@ class VerlTrainerEngine:
         self._determinism.set(self.deterministic)
         join_group(self._device)
         if arguments.strategy == "megatron":
-            check_arguments(arguments, ranks=dist.get_world_size(), on_cpu=self._device.type == "cpu")
+            on_cpu = self._device.type == "cpu"
+            check_arguments(arguments, spec.trainer.dtype, ranks=dist.get_world_size(), on_cpu=on_cpu)
         # After the platform: verl decides on its devices while it is imported.
         from rftd.workers.training.engines.verl.adapter import SpreadAdapter
         from rftd.workers.training.engines.verl.model import Wrapping
@@ -242,10 +243,4 @@ def _check(arguments: VerlTrainerArgs, stage: StageSpec, device: torch.device) -
                 "a LoRA needs an adapter, and the strategy megatron trains whole models alone",
                 field="model.lora_configs",
                 fix="leave it out, or write trainer.trainer_strategy: fsdp2",
-            )
-        if arguments.use_remove_padding and stage.trainer.dtype == "float32":
-            raise ConfigError(
-                "is true, and transformer-engine attends over texts without padding in bfloat16 alone",
-                field="trainer.use_remove_padding",
-                fix="write false, or trainer.engine_args.dtype: bfloat16",
             )

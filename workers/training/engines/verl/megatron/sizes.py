@@ -58,7 +58,7 @@ def cuts_sequences(arguments: VerlTrainerArgs) -> bool:
     return arguments.sequence_parallel and arguments.tensor_model_parallel_size > 1
 
 
-def check_arguments(arguments: VerlTrainerArgs, *, ranks: int, on_cpu: bool) -> None:
+def check_arguments(arguments: VerlTrainerArgs, dtype: str, *, ranks: int, on_cpu: bool) -> None:
     """Raises ConfigError for arguments that Megatron cannot train by on so many ranks."""
     plain = VerlTrainerArgs()
     for name, fix in ALONE.items():
@@ -79,6 +79,12 @@ def check_arguments(arguments: VerlTrainerArgs, *, ranks: int, on_cpu: bool) -> 
         name = "use_remove_padding" if arguments.use_remove_padding else "sequence_parallel"
         why = "transformer-engine computes on GPUs alone" if on_cpu else "transformer-engine is not installed"
         raise ConfigError(f"is true, and {why}", field=f"{_ARGUMENTS}.{name}", fix="write false")
+    if arguments.use_remove_padding and dtype == "float32":
+        raise ConfigError(
+            "is true, and transformer-engine attends over texts without padding in bfloat16 alone",
+            field=f"{_ARGUMENTS}.use_remove_padding",
+            fix="write false, or trainer.engine_args.dtype: bfloat16",
+        )
     if arguments.gradient_checkpointing and on_cpu:
         raise ConfigError(
             "is true, and Megatron keeps the random numbers of layers that it computes again on a GPU alone",
