@@ -24,6 +24,7 @@ from rftd.storage.queries.experiences import ExperienceFilter
 from rftd.storage.tables.base import table_of
 from rftd.storage.tables.batches import BatchItems
 from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.events.batch import BatchAbandoned
 from rftd.streams.events.task import Member
 from rftd.streams.events.weights import WeightsOverdue
 
@@ -264,8 +265,7 @@ async def buffer_of(counter: BufferCounter, engine: AsyncEngine) -> set[tuple[st
 async def test_a_buffer_that_is_counted_on_is_as_one_that_is_counted_anew(either: AsyncEngine) -> None:
     tape = Tape()
     runs = [
-        kind(tape, name=f"run-{number}", seed=number).write()
-        for number, kind in enumerate((BusyRun, BusyRun, UnsteadyClockRun, UnsteadyClockRun))
+        kind(tape, name=f"run-{number}", seed=number).write() for number, kind in enumerate((BusyRun, UnsteadyClockRun))
     ]
     counters = {run.id: BufferCounter(run.id) for run in runs}
     log = MemoryLog()
@@ -295,3 +295,25 @@ async def test_experiences_that_are_settled_are_not_read_again(either: AsyncEngi
         await connection.execute(delete(table_of(BatchItems)))
     assert await buffer_of(counter, either) == found, "what was trained is not looked at"
     assert await buffer_of(BufferCounter(run.id), either) != found
+
+
+async def test_what_was_planned_waits_again_once_its_batch_is_abandoned(engine: AsyncEngine) -> None:
+    run = SyntheticRun(Tape())
+    run.begin()
+    run.warm_up()
+    run.explore()
+    log = MemoryLog()
+    projector = Projector(log, engine, clock=ManualClock())
+    counter = BufferCounter(run.id)
+    before = len(run.waiting)
+    planned = run.plan(stage=1, take=before)
+    await log.append(run.tape.drafts)
+    told = len(run.tape.drafts)
+    await projector.catch_up()
+    assert ("waiting", 0, 0) in await buffer_of(counter, engine)
+    given_up = BatchAbandoned(batch=planned, step=run.version + 1, code="X", reason="no")
+    run.tape.write(given_up, run.id, role="planner")
+    await log.append(run.tape.drafts[told:])
+    await projector.catch_up()
+    assert ("waiting", 0, before) in await buffer_of(counter, engine)
+    await projector.close()
