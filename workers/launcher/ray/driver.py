@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import sys
 import threading
 import time
@@ -346,14 +347,26 @@ def why_away(error: BaseException, address: str) -> ClusterAway:
     return ClusterAway(reason=f"Ray at {address} does not answer: {said}", fix="start it: ray start --head")
 
 
+def _end_with_input(connected: threading.Event) -> None:
+    """Ends this process with its daemon while it connects, which may take for ever where no cluster is."""
+    poller = select.poll()
+    poller.register(0, select.POLLHUP)
+    poller.poll()
+    if not connected.is_set():
+        os._exit(0)
+
+
 def main() -> None:
     # Whatever Ray or its libraries print goes to the log; reports have the output for themselves.
     output = os.dup(1)
     os.dup2(2, 1)
     lines = iter(sys.stdin.buffer.readline, b"")
     options = json_decoder(DriverOptions).decode(next(lines))
+    connected = threading.Event()
+    threading.Thread(target=_end_with_input, args=(connected,), name="input", daemon=True).start()
     try:
         connect(options)
+        connected.set()
         Driver(options, lines, output).run()
     except Exception as error:
         os.write(output, line(why_away(error, options.address)))
