@@ -1,4 +1,4 @@
-"""Handles of workers, sweeps and searches on a cluster: the last that was heard of each. Nothing here asks Ray."""
+"""Handles of workers, sweeps and searches on a cluster: the last that the launcher heard of each. None asks Ray."""
 
 from __future__ import annotations
 
