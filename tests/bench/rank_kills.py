@@ -8,7 +8,7 @@ of each run no process of it and none of its weights in memory may be left, and 
 twice or skipped.
 
     python -P tests/bench/rank_kills.py [--engine torch] [--kills 20] [--parts rank controller daemon]
-        [--each-run 6] [--record kills.jsonl] [--seconds 7200]
+        [--each-run 6] [--steps-a-kill 24] [--record kills.jsonl] [--seconds 7200]
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ GONE_S = 5.0
 """The longest that a rank may stay after one of its trainer was killed; on a machine that does nothing else."""
 WAIT_S = 600.0
 STEPS_A_KILL = 24
+"""Unless asked for otherwise: steps are left when the ranks are up again."""
 RANK = "rftd.workers.training.ranks.rank_process"
 
 
@@ -164,15 +165,15 @@ def _step(scene: Scene, name: str) -> int | None:
     return page.experiment.summary.step if page.experiment.summary.state == "running" else None
 
 
-def killed_run(engine: str, parts: list[str], folder: Path, *, seed: int) -> Run:
-    """One experiment, during which these parts are killed one after another, or fewer if it ends before."""
+def killed_run(engine: str, parts: list[str], folder: Path, *, seed: int, steps: int) -> Run:
+    """One experiment of so many steps, during which these parts are killed in turn, or fewer if it ends before."""
     began_s = time.monotonic()
     folder.mkdir()
     torch_files(folder)
     with Watch(folder) as watch:
         scene = Scene(folder)
         with scene.host:
-            name = submitted(scene, engine, STEPS_A_KILL * len(parts))
+            name = submitted(scene, engine, steps)
             done = struck_in_turn(scene, name, parts, random.Random(seed))
             page = scene.until_ended(name, timeout_s=WAIT_S)
         left = watch.left(GONE_S)
@@ -185,7 +186,7 @@ def killed_run(engine: str, parts: list[str], folder: Path, *, seed: int) -> Run
         findings=tuple(map(str, report.findings)),
         steps=report.experiments[0].steps,
         executions=len(scene.events(StepCompleted)),
-        wanted_steps=STEPS_A_KILL * len(parts),
+        wanted_steps=steps,
         balance=page.experiment.books.balance,
         processes=len(watch.processes),
         segments=len(watch.segments),
@@ -228,12 +229,15 @@ def struck_in_turn(scene: Scene, name: str, parts: list[str], chance: random.Ran
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--engine", choices=["torch", "verl"], default="torch")
+    parser.add_argument("--steps-a-kill", type=int, default=STEPS_A_KILL)
     add_options(parser, PARTS)
     options = parser.parse_args()
     runs = collected(
         options,
         Run,
-        lambda parts, folder, seed: killed_run(options.engine, parts, folder, seed=seed),
+        lambda parts, folder, seed: killed_run(
+            options.engine, parts, folder, seed=seed, steps=options.steps_a_kill * len(parts)
+        ),
         ours=lambda run: run.engine == options.engine,
     )
     done = [kill for run in runs for kill in run.kills]
