@@ -265,7 +265,8 @@ async def buffer_of(counter: BufferCounter, engine: AsyncEngine) -> set[tuple[st
 async def test_a_buffer_that_is_counted_on_is_as_one_that_is_counted_anew(either: AsyncEngine) -> None:
     tape = Tape()
     runs = [
-        kind(tape, name=f"run-{number}", seed=number).write() for number, kind in enumerate((BusyRun, BusyRun, UnsteadyClockRun))
+        kind(tape, name=f"run-{number}", seed=number).write()
+        for number, kind in enumerate((BusyRun, BusyRun, UnsteadyClockRun))
     ]
     counters = {run.id: BufferCounter(run.id) for run in runs}
     log = MemoryLog()
