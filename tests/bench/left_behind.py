@@ -23,7 +23,8 @@ from rftd.workers.launcher.leftovers import MARK
 
 RUN: Final = "RFTD_BENCH_RUN"
 LOOK_S: Final = 0.5
-LOOKS: Final = 3
+LOOKS: Final = 60
+"""The looks at a process that is not the run's: Ray's workers begin as a script that sets their environment."""
 _MAPPED: Final = re.compile(rf"{SHARED}/\S+")
 
 
@@ -84,7 +85,7 @@ class Watch:
     def _is_ours(self, process: psutil.Process) -> bool:
         if process in self.processes:
             return True
-        # Others are looked at a few times: a process has its parent's command line until it begins its own.
+        # Others are looked at for a while: a process has its parent's command line until it begins its own.
         if self._looks[process] == LOOKS:
             return False
         self._looks[process] += 1
