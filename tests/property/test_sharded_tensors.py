@@ -200,3 +200,18 @@ def test_ranks_that_wrote_no_whole_tensor_are_refused(tmp_path: Path) -> None:
     part = write_part(tmp_path, "model", shards_of(tensors, 0, 2), rank=0, ranks=2)
     with pytest.raises(WorkError, match="12 of 24 numbers"):
         write_manifest(tmp_path, "model", [part])
+
+
+def test_a_part_that_went_to_another_folder_makes_no_checkpoint(tmp_path: Path) -> None:
+    """As if the second rank's node had a disk of its own at that path."""
+    tensors = {"weight": made((8, 3), torch.float32, 1)}
+    (tmp_path / "elsewhere").mkdir()
+    folders = (tmp_path, tmp_path / "elsewhere")
+    parts = [
+        write_part(folder, "model", shards_of(tensors, rank, 2), rank=rank, ranks=2)
+        for rank, folder in enumerate(folders)
+    ]
+    with pytest.raises(WorkError, match="rank 1 has written its part of the model, and it is not to be seen") as raised:
+        write_manifest(tmp_path, "model", parts)
+    assert raised.value.field == "checkpoint_root_dir"
+    assert not (tmp_path / "model.shards.json").exists()

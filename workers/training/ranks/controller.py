@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Final
 
 import msgspec
@@ -37,7 +39,7 @@ from rftd.workers.training.ranks.messages import (
     TrainCall,
 )
 from rftd.workers.training.ranks.nodes import nodes_of
-from rftd.workers.training.ranks.sight import check_alike
+from rftd.workers.training.ranks.sight import check_alike, check_job_folder
 from rftd.workers.training.ranks.spool import SpooledSnapshot, new_spool, write_part_of
 
 _WITHIN: Final = 0.75
@@ -98,8 +100,14 @@ class RankedEngine:
         self._crew = crew
         self._begun.set()
         places = [self._place(rank) for rank in range(plan.ranks)]
-        looks = [LookCall(place=place, experiment=experiment, model_path=model_path) for place in places]
-        self._alike([each.facts for each in crew.call(looks, "look")], "see different things")
+        with _file_in(self._job_dir) as left:
+            looks = [
+                LookCall(place=place, experiment=experiment, model_path=model_path, left_in_job=left)
+                for place in places
+            ]
+            facts = [each.facts for each in crew.call(looks, "look")]
+        self._check(lambda: check_job_folder(facts, self._job_dir))
+        self._check(lambda: check_alike(facts))
         with socket.create_server((nodes.own, 0)) as store:
             join = JoinCall(
                 backend=plan.backend,
@@ -109,7 +117,7 @@ class RankedEngine:
             )
             crew.call(join, "join", {0: [store.fileno()]})
         opened = crew.call(OpenCall(experiment=experiment, model_path=model_path), "open")
-        self._alike([each.facts for each in opened], "run in different environments")
+        self._check(lambda: check_alike([each.facts for each in opened], what="run in different environments"))
         self._opened = opened[0]
 
     def begin_stage(self, stage: StageSpec) -> None:
@@ -195,9 +203,9 @@ class RankedEngine:
         self._same(texts, "checksum", shown=True)
         return texts[0]
 
-    def _alike(self, facts: Sequence[dict[str, str]], what: str) -> None:
+    def _check(self, check: Callable[[], None]) -> None:
         try:
-            check_alike(facts, what=what)
+            check()
         except RankError as error:
             self._running.differ(error)
 
@@ -212,3 +220,13 @@ class RankedEngine:
                     fix="nothing: all of them begin anew from the newest checkpoint",
                 )
             )
+
+
+@contextmanager
+def _file_in(folder: str) -> Iterator[str]:
+    """The path of a file that nobody else has, there within it; empty if the folder is not there."""
+    if not Path(folder).is_dir():
+        yield ""
+        return
+    with NamedTemporaryFile(dir=folder, prefix=".ranks-") as file:
+        yield file.name

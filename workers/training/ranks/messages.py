@@ -89,6 +89,8 @@ class LookCall(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
     place: RankPlace
     experiment: ExperimentSpec
     model_path: str
+    left_in_job: str = ""
+    """A file that the trainer process has just made in the job's folder; empty: there is no such folder yet."""
 
 
 class JoinCall(msgspec.Struct, frozen=True, kw_only=True, tag="join"):

@@ -64,7 +64,7 @@ class RankProcess:
         """Carries out one call. Whatever the engine raises is raised."""
         if isinstance(call, LookCall):
             self._place = call.place
-            return RankDone(facts=seen(call.experiment, call.model_path))
+            return RankDone(facts=seen(call.experiment, call.model_path, call.left_in_job))
         if isinstance(call, JoinCall):
             self._join(call, descriptors)
             return RankDone()

@@ -110,7 +110,10 @@ def _file_bytes(shards: Sequence[Shard]) -> Iterator[bytes | memoryview]:
 
 
 def write_manifest(folder: Path, kind: str, parts: Sequence[ShardManifest]) -> None:
-    """Writes the manifest over the shares of all ranks. Raises WorkError if they are no whole tensors."""
+    """Writes the manifest over the shares of all ranks.
+
+    Raises WorkError if they are no whole tensors, or if the file of one is not there: it went to another folder.
+    """
     tensors: dict[str, ShardedTensor] = {}
     for part in parts:
         for each in part.tensors:
@@ -127,6 +130,15 @@ def write_manifest(folder: Path, kind: str, parts: Sequence[ShardManifest]) -> N
         if why := _not_whole(whole):
             raise WorkError(f"the ranks wrote no whole {kind} tensor {whole.name!r}: {why}", where=str(folder))
     files = tuple(file for part in parts for file in part.files)
+    for file in files:
+        there = folder / file.name
+        if not there.is_file() or there.stat().st_size != file.size_bytes:
+            raise WorkError(
+                f"rank {file.rank} has written its part of the {kind}, and it is not to be seen by rank 0",
+                where=str(there),
+                field="checkpoint_root_dir",
+                fix="name a folder that all nodes share",
+            )
     manifest = ShardManifest(ranks=len(parts), files=files, tensors=tuple(tensors.values()))
     _path(folder, kind).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 

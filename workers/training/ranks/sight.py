@@ -21,11 +21,21 @@ _ENDS_BYTES: Final = 1 << 20
 """The bytes that are read at either end of larger ones: a safetensors file has its names and shapes first."""
 
 
-def seen(experiment: ExperimentSpec, model_path: str) -> dict[str, str]:
-    """The things by name, as texts that are equal where the things are. Missing files are no error here."""
+JOB_FOLDER: Final = "the job's folder"
+"""The name of what is compared with the trainer process's own."""
+OWN_FOLDER: Final = "that of the trainer process"
+
+
+def seen(experiment: ExperimentSpec, model_path: str, left_in_job: str = "") -> dict[str, str]:
+    """The things by name, as texts that are equal where the things are. Missing files are no error here.
+
+    `left_in_job`: a file that is there if this is the job's folder of the trainer process too.
+    """
     found = {name: release_of(name) for name in _PACKAGES}
     found["python"] = platform.python_version()
     found |= extensions_of(experiment)
+    if left_in_job:
+        found[JOB_FOLDER] = OWN_FOLDER if Path(left_in_job).is_file() else "another one"
     folder = Path(model_path)
     files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     return found | {f"file {path.name} of the model": _digest(path) for path in files}
@@ -45,6 +55,19 @@ def check_alike(seen_by: Sequence[Mapping[str, str]], *, what: str = "see differ
         raise RankError(
             f"the ranks {what}: {'; '.join(differences[:8])}",
             fix="give all ranks the same installation and the same folders",
+        )
+
+
+def check_job_folder(seen_by: Sequence[Mapping[str, str]], job_dir: str) -> None:
+    """Raises RankError, naming them, if there are ranks that see another job's folder than the trainer process does."""
+    others = [str(rank) for rank, each in enumerate(seen_by) if each.get(JOB_FOLDER, OWN_FOLDER) != OWN_FOLDER]
+    if others:
+        raise RankError(
+            f"rank {', '.join(others)} of {len(seen_by)} sees another folder under the job's path than the trainer "
+            "process: its parts of checkpoints would not be found",
+            where=job_dir,
+            field="checkpoint_root_dir",
+            fix="name a folder that all nodes share",
         )
 
 
