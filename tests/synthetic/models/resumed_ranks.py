@@ -68,6 +68,17 @@ class ResumeBench:
                     found = _farthest(self._save(after), folders[step + 1])
                     yield Apart(step, before, after, found["model"], found["optimizer"])
 
+    def stage(self, ranks: int) -> StageSpec:
+        """The stage as that number of ranks trains it."""
+        return self._stages[ranks]
+
+    def saved_after_a_step(self, ranks: int) -> Path:
+        """A checkpoint of these ranks in the middle of their stage."""
+        engine = self.engines[ranks]
+        engine.begin_stage(self._stages[ranks])
+        engine.train(_batch(1))
+        return self._save(ranks)
+
     def close(self) -> None:
         """Ends the ranks."""
         for each in self.engines.values():

@@ -64,6 +64,12 @@ def read_weights(actor: Path, *, trust_remote_code: bool) -> dict[str, Tensor]:
     """The weights, from wherever this checkpoint holds them. Raises DataError."""
     if has_tensors(actor / "model.safetensors"):
         return read_tensors(actor / "model.safetensors")
+    if not (actor / "huggingface").is_dir():
+        raise DataError(
+            "the checkpoint has no weights: there is neither model.safetensors, model.shards.json nor huggingface/",
+            where=str(actor),
+            fix="resume from an earlier checkpoint",
+        )
     return tensors_of(load_model(actor / "huggingface", torch.device("cpu"), trust_remote_code=trust_remote_code))
 
 

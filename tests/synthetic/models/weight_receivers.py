@@ -1,0 +1,67 @@
+"""Receivers of weights: what each channel brings another process of what an engine holds."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from rftd.workers.training.ranks.controller import RankedEngine
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.registry import CHANNELS, Channels
+from rftd.workers.weights.tensor_bytes import Weights
+
+_RECEIVER = """
+import hashlib, sys
+from rftd.ops.decoding import json_decoder
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.registry import open_weights
+for line in sys.stdin.buffer:
+    with open_weights(json_decoder(WeightsRef).decode(line)) as found:
+        digest = hashlib.sha256()
+        for name in sorted(found):
+            digest.update(f"{name} {found[name].dtype} {found[name].shape}".encode())
+            digest.update(found[name].data)
+    print(digest.hexdigest(), flush=True)
+"""
+
+
+def assert_received_by_each_channel(engine: RankedEngine, folder: Path) -> None:
+    """One process opens the weights from each channel that carries bytes: it has those of the engine."""
+    channels = Channels(str(folder / "job"), str(folder / "memory"))
+    methods = [name for name in CHANNELS.names() if name != "service"]
+    assert len(methods) == 3
+    refs = []
+    for method in methods:
+        exported = channels.of(method).publish(engine.snapshot().weights(), version=1, generation=0)
+        assert exported.checksum == engine.digest_like(exported.checksum), method
+        refs.append(
+            WeightsRef(
+                version=1,
+                generation=0,
+                path=exported.path,
+                manifest=exported.manifest,
+                checksum=exported.checksum,
+                method=method,
+                host=exported.host,
+            )
+        )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _RECEIVER],
+        input=b"".join(msgspec.json.encode(each) + b"\n" for each in refs),
+        capture_output=True,
+        timeout=240,
+        check=True,
+    )
+    assert done.stdout.decode().split() == [_digest(engine.snapshot().weights())] * len(methods)
+
+
+def _digest(weights: Weights) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(f"{name} {weights[name].dtype} {weights[name].shape}".encode())
+        digest.update(weights[name].data)
+    return digest.hexdigest()
