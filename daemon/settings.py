@@ -80,6 +80,11 @@ def data_folder(settings: Settings, environ: Mapping[str, str] | None = None) ->
     return settings.data or environ.get("RFTD_DATA") or ".rftd"
 
 
+def names_folder(settings: Settings, environ: Mapping[str, str]) -> bool:
+    """True if `--data` or `RFTD_DATA` names the daemon's folder."""
+    return bool(settings.data or environ.get("RFTD_DATA"))
+
+
 def postgres_option(function: F) -> F:
     """Adds `--postgres` to a verb that works on the state database without a daemon."""
     text = "PostgreSQL database that holds the tables: postgresql://..."

@@ -1,8 +1,12 @@
-"""The daemon's address: the one that was given, else the one in its folder, else the usual port."""
+"""The daemon's address: the one that was given, else the one in its folder, else the usual port.
+
+The usual port is asked only where nobody named a folder.
+"""
 
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import ssl
 from collections.abc import Mapping
@@ -10,17 +14,34 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from rftd.daemon.settings import Settings, data_folder
-from rftd.ops.errors import UsageError
+from rftd.daemon.settings import Settings, data_folder, names_folder
+from rftd.ops.errors import UnreachableError, UsageError
 
 DEFAULT_URL: Final = "http://127.0.0.1:7070"
 ENDPOINT_FILE: Final = "endpoint.json"
 LISTENS_TIMEOUT_S: Final = 5.0
 
 
+class NoDaemonError(UnreachableError):
+    """No daemon serves from the folder that was named: none has written its address there."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"no daemon serves from {folder}: none has written its address there",
+            where=str(Path(folder) / ENDPOINT_FILE),
+            fix=f"start one with `rftd serve --data {shlex.quote(folder)}`, or name a daemon's address with --server",
+        )
+
+
 def find_daemon(settings: Settings, environ: Mapping[str, str]) -> str:
-    """The daemon's URL, without a slash at its end. Raises UsageError for one that is no URL."""
+    """The daemon's URL, without a slash at its end.
+
+    Raises UsageError for one that is no URL, and NoDaemonError for a named folder in which no daemon wrote its address.
+    """
     given = settings.server or environ.get("RFTD_SERVER") or _announced(Path(data_folder(settings, environ)))
+    if given is None and names_folder(settings, environ):
+        # At the usual port may be the daemon of another folder, which must not be given what is meant for this one.
+        raise NoDaemonError(data_folder(settings, environ))
     url = (given or DEFAULT_URL).rstrip("/")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")

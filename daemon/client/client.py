@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 import httpx
 import msgspec
 
-from rftd.daemon.client.address import find_daemon, no_address, trusted_by
+from rftd.daemon.client.address import NoDaemonError, find_daemon, no_address, trusted_by
 from rftd.daemon.client.errors import error_of, stranger
 from rftd.daemon.settings import Settings, data_folder
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
@@ -191,7 +191,7 @@ class Client:
 
 def nobody_listens(error: RftdError) -> bool:
     """True if the error says that there is no daemon at all: nothing was sent."""
-    return isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
+    return isinstance(error, NoDaemonError) or isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
 
 
 def follow(

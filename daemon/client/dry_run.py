@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rftd.daemon.client.address import find_daemon, somebody_listens
+from rftd.daemon.client.address import NoDaemonError, find_daemon, somebody_listens
 from rftd.daemon.config.issue import say_where
 from rftd.daemon.settings import Settings
 from rftd.ops.errors import RftdError
@@ -63,7 +63,10 @@ def judged(
     Raises what a submission would raise, each error with its line, and UnreachableError for an answer that is broken or
     cut off: somebody is there, and what they think is not known.
     """
-    url = find_daemon(settings, environ)
+    try:
+        url = find_daemon(settings, environ)
+    except NoDaemonError as error:
+        return _judged_here(load, DryRun("", None, error.what))
     if not somebody_listens(url, timeout_s=settings.timeout_s):
         return _judged_here(load, DryRun(url, None, f"no daemon answers at {url}"))
     # The daemon knows its own machine, which may be another one.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from rftd.daemon.client.address import ENDPOINT_FILE
+from rftd.daemon.client.address import ENDPOINT_FILE, NoDaemonError
 from rftd.daemon.client.client import Client, Readiness, nobody_listens
 from rftd.daemon.settings import Settings
 from rftd.daemon.views.version import version as read_version
@@ -36,6 +36,8 @@ def check_daemon(settings: Settings, environ: Mapping[str, str], clock: Clock) -
         if error.field != _VARIABLE:
             raise
         return [Diagnosis("token", "fail", f"{_VARIABLE}: {error.what}", error.fix or "")]
+    except NoDaemonError as error:
+        return [Diagnosis("daemon", "warn", error.what, error.fix or "")]
     with client:
         try:
             readiness = client.readiness()

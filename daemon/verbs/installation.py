@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from typing import Any
 
 import click
 
@@ -16,21 +17,9 @@ from rftd.daemon.settings import Settings, shared_options
 @click.pass_obj
 def version(settings: Settings) -> None:
     """Show the versions of this program and of the daemon, if one answers."""
-    from dataclasses import replace
-
-    from rftd.daemon.client.client import Client, nobody_listens
-    from rftd.daemon.views.version import version as read_version
-    from rftd.ops.errors import RftdError
     from rftd.ops.releases import release_of
 
-    daemon = None
-    reason = ""
-    with Client(replace(settings, timeout_s=min(settings.timeout_s, 2.0))) as client:
-        url = client.url
-        try:
-            daemon = client.ask(read_version).plain()
-        except RftdError as error:
-            reason = f"none answers at {url}" if nobody_listens(error) else f"{error.what}, at {url}"
+    daemon, url, reason = _asked(settings)
     mine = {"version": release_of("rftd"), "python": platform.python_version()}
     if emitted({"client": mine, "daemon": daemon, "server": url, "reason": reason}, settings):
         return
@@ -39,6 +28,27 @@ def version(settings: Settings) -> None:
         say(f"daemon: {reason}")
     else:
         say(f"daemon {daemon['version']} (python {daemon['python']}) at {url}")
+
+
+def _asked(settings: Settings) -> tuple[Any, str | None, str]:
+    """The daemon's versions, its address, and the reason why there are none."""
+    from dataclasses import replace
+
+    from rftd.daemon.client.address import NoDaemonError
+    from rftd.daemon.client.client import Client, nobody_listens
+    from rftd.daemon.views.version import version as read_version
+    from rftd.ops.errors import RftdError
+
+    try:
+        client = Client(replace(settings, timeout_s=min(settings.timeout_s, 2.0)))
+    except NoDaemonError as error:
+        return None, None, error.what
+    with client:
+        try:
+            return client.ask(read_version).plain(), client.url, ""
+        except RftdError as error:
+            reason = f"none answers at {client.url}" if nobody_listens(error) else f"{error.what}, at {client.url}"
+            return None, client.url, reason
 
 
 @click.command("completion")

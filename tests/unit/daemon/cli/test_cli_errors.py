@@ -234,7 +234,9 @@ def test_the_daemon_of_the_folder_is_found(
     assert rftd("get", "small").status == 0
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "endpoint.json").write_text("{")
-    assert json.loads(rftd("version", "--data", "other", "--json").out)["server"] == "http://127.0.0.1:7070"
+    told = json.loads(rftd("version", "--data", "other", "--json").out)
+    assert (told["server"], told["daemon"]) == (None, None)
+    assert "no daemon serves from other" in told["reason"]
 
 
 def _verb(error: BaseException) -> click.Command:

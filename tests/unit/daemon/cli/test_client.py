@@ -15,7 +15,7 @@ from synthetic.daemon.terminal import Terminal
 from synthetic.until import PATIENCE_S
 
 from rftd.daemon.client import client as client_module
-from rftd.daemon.client.address import DEFAULT_URL, find_daemon, trusted_by
+from rftd.daemon.client.address import find_daemon, trusted_by
 from rftd.daemon.client.client import Client, follow
 from rftd.daemon.client.errors import SeveralErrors, error_of, kind_of, known_errors
 from rftd.daemon.client.page_feed import Away, PageFeed
@@ -56,12 +56,6 @@ def test_an_answer_of_another_program_is_no_bug_of_ours(
         ("http://a:1", {"RFTD_SERVER": "http://b:2"}, '{"url": "http://c:3"}', "http://a:1"),
         (None, {"RFTD_SERVER": "http://b:2"}, '{"url": "http://c:3"}', "http://b:2"),
         (None, {}, '{"url": "http://c:3"}', "http://c:3"),
-        (None, {}, None, DEFAULT_URL),
-        (None, {"RFTD_SERVER": ""}, "", DEFAULT_URL),
-        (None, {}, "{", DEFAULT_URL),
-        (None, {}, "[]", DEFAULT_URL),
-        (None, {}, '{"port": 3}', DEFAULT_URL),
-        (None, {}, "null", DEFAULT_URL),
         ("http://a:1/", {}, None, "http://a:1"),
         ("a:1", {}, None, "http://a:1"),
         ("a", {}, None, "http://a"),
