@@ -37,8 +37,8 @@ def waits_of(scene: Scene) -> list[Wait]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a third party's policy, where the deciders are asked only now, may raise anything
-        what = f"nothing: the rest cannot be told, for what was asked raised {explain(error)}"
-        waits.append(Wait("daemon", ERROR, what, "you", "correct the part that raised it", Level.STUCK))
+        what = f"a correction: the other roles cannot be asked, because one of their parts raised {explain(error)}"
+        waits.append(Wait("daemon", ERROR, what, "you", "fix the part that raised it", Level.STUCK))
     return worst_first(waits)
 
 
@@ -49,8 +49,10 @@ def _waits(scene: Scene) -> Iterator[Wait]:
         ends = scene.failure.fix or "see the daemon's log"
         yield Wait("log", scene.failure.code, scene.failure.what, "you", ends, Level.STUCK)
     elif scene.append_s > _SLOW_APPEND_S:
-        what = f"the acknowledgement of an append, for {scene.append_s:.0f} s"
-        yield Wait("log", "append", what, "the log", "its disk or its brokers answer; see /readyz?verbose", Level.STUCK)
+        what = f"has not acknowledged an append for {scene.append_s:.0f} s"
+        yield Wait(
+            "log", "append", what, "the log", "its disk or its brokers respond; see /readyz?verbose", Level.STUCK
+        )
     spine = scene.state.spine
     if spine.status is None or spine.ended:
         return
@@ -127,8 +129,9 @@ def answer(entry: Entry, waits: list[Wait], *, live: bool, clock: Clock) -> Why:
 def blocked_log(log: EventLog) -> Iterator[Wait]:
     """A wait of the log although it takes appends: a reader keeps its write-ahead file from being emptied."""
     if isinstance(log, HasWal) and (blocked := log.blocked) is not None:
-        what = f"{blocked.who} to end a transaction: the write-ahead file has {blocked.size_bytes >> 20} MiB"
-        ends = "end that process, or its transaction; appends go on"
+        size_mib = blocked.size_bytes >> 20
+        what = f"cannot shorten its write-ahead file ({size_mib} MiB): {blocked.who} holds a transaction open"
+        ends = "end that process or its transaction; appends continue meanwhile"
         yield Wait("log", "wal_blocked", what, blocked.who, ends, Level.WORKS)
 
 
@@ -145,8 +148,8 @@ async def why_offline(log: EventLog, wanted: str, *, clock: Clock) -> Why:
     finally:
         await follower.close()
     watch = Watch(log, state, Liveness(), tuple, roles=ROLES, clock=clock)
-    what = "a daemon: none answers, so nothing goes on; the rest is what the log says"
-    daemon = Wait("daemon", "not_running", what, "you", "rftd serve, with the same --data", Level.STUCK)
+    what = "a daemon: none answers, so nothing runs; the other lines are what the log says"
+    daemon = Wait("daemon", "not_running", what, "you", "start one: rftd serve, with the same --data", Level.STUCK)
     # Heartbeats are not folded, so from the log alone every worker would look silent.
     known = [wait for wait in waits_of(watch.scene(Phase.LEADING)) if wait.role not in ("log", *ROLES)]
     return answer(entry, worst_first([daemon, *known]), live=False, clock=clock)

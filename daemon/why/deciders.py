@@ -63,7 +63,7 @@ def _next_of_life(events: Sequence[Event]) -> Hold | Words:
         return Paused()
     if any(isinstance(event, StageCompleted) for event in events):
         return Words("stage_ends", level=Level.WORKS)
-    return Words("stage_starts", "its own next event", "controller", "the log takes it")
+    return Words("stage_starts", "its own next event", "controller", "the log accepts it")
 
 
 def _plans(scene: Scene, events: Sequence[Event]) -> Hold | Words:
@@ -108,7 +108,7 @@ def _straggler(scene: Scene) -> Iterator[Wait]:
         what += f"; {mean_s:.1f} s is usual"
     others = sorted({str(each.slot) for each in group.leases.values() if each.reissue and each.id != lease.id})
     if others:
-        what += f"; explorer {', '.join(others)} works on it too"
+        what += f"; explorer {', '.join(others)} is working on it too"
     ends = "; ".join(_ends(stage, lease, second=bool(others)))
     words = Words("straggler", what, f"explorer {lease.slot}", ends)
     yield Wait("task", *words, slot=lease.slot, worker=str(lease.worker), since_ns=lease.leased_ns)
@@ -119,9 +119,9 @@ def _ends(stage: StageSpec, lease: Lease, *, second: bool) -> Iterator[str]:
     spec = stage.rollout
     if spec.over_ratio:
         enough = f"{needed_groups(stage)} of the {stage.batch_size} tasks of its step are done"
-        yield f"over_rollout gives it up {spec.over_wait_s:g} s after {enough}"
+        yield f"over_rollout abandons it {spec.over_wait_s:g} s after {enough}"
     if spec.reissue_ratio and not second and not lease.alone:
-        yield "an idle explorer gets it too"
+        yield "an idle explorer is given it as well"
     # A lease lasts longer than its attempts by the grace, which is for the explorer's own time-out to come first.
     bound_s = lease.deadline_s - LEASE_GRACE_S
-    yield f"an attempt ends after {bound_s:.3g} s, and there are {spec.max_retry_times + 1}"
+    yield f"each attempt ends after {bound_s:.3g} s, and {spec.max_retry_times + 1} are allowed"

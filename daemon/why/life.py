@@ -19,16 +19,19 @@ from rftd.workers.control.obstacle import ERROR, TRIED_AGAIN, wanted
 _SHOWN: Final = 5
 _PASSING: Final = {
     Phase.READING: Words(
-        "reading", "its events: this daemon folds what the log holds of it", "the log", "the log is read to its end"
+        "reading", "this daemon to read its events from the log", "the log", "the log is read to its end"
     ),
     Phase.FENCING: Words(
-        "fencing", "its roles: the fences are not read back yet", "the log", "the log acknowledges and delivers them"
+        "fencing",
+        "this daemon's right to decide: its fences have not been read back yet",
+        "the log",
+        "the log acknowledges and returns them",
     ),
     Phase.DRAINING: Words(
         "draining",
-        "its workers to finish what is under way and leave",
+        "its workers to finish their current work and leave",
         "trainer and explorers",
-        "about ten seconds, then they are ended",
+        "they leave, or are killed after about ten seconds",
     ),
 }
 """The phases that end by themselves."""
@@ -55,7 +58,7 @@ def ended(spine: Spine) -> Wait:
         learnt = (
             f"solved since step {lost.step}: {lost.reason}"
             if lost.cause == SOLVED
-            else f"from step {lost.step} on nothing was learnt: {lost.cause}: {lost.reason}; fix: {lost.fix}"
+            else f"nothing was learnt from step {lost.step} on: {lost.cause}: {lost.reason}; fix: {lost.fix}"
         )
         reason = f"{reason}; {learnt}" if reason else learnt
     ends = f"rftd explain {spine.code}" if spine.code else ""
@@ -72,11 +75,11 @@ def driven(scene: Scene) -> Wait:
     if spine.status is not Status.PAUSED:
         return _life(spine, "running", _progress(spine), "", "", Level.WORKS)
     if not spine.cause:
-        what = f"being resumed; it was paused by a command{f': {spine.reason}' if spine.reason else ''}"
+        what = f"a resume; it was paused by a command{f': {spine.reason}' if spine.reason else ''}"
         return _life(spine, "paused", what, "you", Paused().told(scene.state, 0).unblock, Level.STUCK)
     # The event has one field for both; `transitions.paused_for` and the controller write it in this form.
     reason, _, fix = spine.reason.partition("; fix: ")
-    again = "; tried again by itself, at once with rftd resume" if spine.cause in TRIED_AGAIN else ""
+    again = "; retried automatically, or at once with rftd resume" if spine.cause in TRIED_AGAIN else ""
     return _life(spine, spine.cause, f"{wanted(spine.cause)}: {reason}", "you", fix + again, Level.STUCK)
 
 
@@ -104,15 +107,17 @@ def entry_wait(entry: Entry, line: Line) -> Wait:
     if spine.ended:
         return ended(spine)
     if spine.status is Status.SUBMITTED and spine.spec and spine.spec.half == TRAIN and not has_tasks(spine.spec):
-        what = "an explorer: nobody has submitted the half with mode: explore, which names the tasks"
-        ends = "submit a file with mode: explore of the same project, group, name and checkpoint_root_dir"
+        what = "an explorer: the half with mode: explore, which names the tasks, has not been submitted"
+        ends = "submit a file with mode: explore and the same project, group, name and checkpoint_root_dir"
         return Wait("experiment", "half_missing", what, "you", ends, Level.STUCK, since_ns=entry.submitted_ns)
     if spine.status is Status.SUBMITTED:
         ends = f"submit it again with the same --request-id, or: rftd cancel {entry.id}"
-        what = "its acceptance: its submission did not end"
+        what = "its acceptance: its submission was interrupted"
         return Wait("experiment", "not_accepted", what, "you", ends, Level.STUCK, since_ns=entry.submitted_ns)
     if line.entries.index(entry) < line.slots:
-        return _life(spine, "taken_up", "this daemon to take it up", "supervisor", "nothing to do: within a second")
+        return _life(
+            spine, "taken_up", "this daemon to start it", "supervisor", "nothing to do: it starts within a second"
+        )
     return _queued(entry, line)
 
 
@@ -137,7 +142,7 @@ def _queued(entry: Entry, line: Line) -> Wait:
     elif paused:
         ends += f"; {paused[0]} is paused and keeps its slot: {resumes}"
     if before and queued:
-        ends += f"; to pass {before[0].name}: rftd prioritize {entry.name} {before[0].spine.priority + 1}"
+        ends += f"; to overtake {before[0].name}: rftd prioritize {entry.name} {before[0].spine.priority + 1}"
     on_whom = ", ".join(each.name for each in holders[:_SHOWN])
     return _life(entry.spine, "queued", turn, on_whom, ends, Level.STUCK if stuck else Level.WAITS)
 
@@ -150,18 +155,18 @@ def _place(other: Entry, entry: Entry) -> str:
 
 def decided_elsewhere(entry: Entry) -> Wait:
     """An experiment as a daemon sees it that does not decide and has no worker of it."""
-    what = "a daemon that trains and decides whose turn it is; this one only starts explorers"
-    ends = "rftd why of that daemon says more; without one: rftd serve --roles trainer, on the same log"
+    what = "the daemon that trains and schedules it; this one only starts explorers"
+    ends = "ask that daemon with rftd why; if there is none, run rftd serve --roles trainer on the same log"
     return _life(entry.spine, "decided_elsewhere", what, "the daemon with --roles trainer", ends)
 
 
 def broken_down(reason: str, since_ns: int) -> Wait:
     """An experiment whose run an error ended before it could be decided on; it is taken up anew after a while."""
-    what = f"being taken up anew after an error of its run: {reason}"
-    ends = "it is tried again by itself; see the daemon's log for where the error was raised"
+    what = f"a restart after an error in its run: {reason}"
+    ends = "it is retried automatically; the daemon's log has the traceback"
     return Wait("experiment", ERROR, what, "supervisor", ends, Level.STUCK, since_ns=since_ns)
 
 
 def lost_wait(error: LogLossError) -> Wait:
     """An experiment that is stopped since the log has lost what survivors remember."""
-    return _life(None, "log_loss", f"a decision: {error.code}: {error.what}", "you", error.fix or "", Level.STUCK)
+    return _life(None, "log_loss", f"your decision: {error.code}: {error.what}", "you", error.fix or "", Level.STUCK)

@@ -18,37 +18,37 @@ _QUIET_S: Final = 3 * limits.HEARTBEAT_INTERVAL_S
 """A worker without a heartbeat for this long is shown as quiet, well before it counts as lost."""
 _WORKS: Final[dict[str, str]] = {
     WorkerState.LOAD: "loads its model and its state",
-    WorkerState.OPEN_ENGINE: "opens its engine, and is given no work before",
-    WorkerState.TAKE_UP: "takes up the history: loads the newest good checkpoint",
+    WorkerState.OPEN_ENGINE: "opens its engine",
+    WorkerState.TAKE_UP: "resumes from the newest good checkpoint",
     WorkerState.ASSEMBLE: "reads the records of its next batch",
     WorkerState.BUSY: "works",
     WorkerState.PUBLISH: "publishes weights",
     WorkerState.CHECKPOINT: "writes a checkpoint",
     WorkerState.LOAD_WEIGHTS: "loads weights",
-    WorkerState.DRAIN: "finishes what is under way, and leaves",
+    WorkerState.DRAIN: "finishes its current work, then leaves",
 }
 """Heartbeats of a worker that works. One that a newer release sends is shown as it is."""
 _OPENING: Final = (WorkerState.LOAD, WorkerState.OPEN_ENGINE)
 """Those of one that has not joined yet."""
 _WAITS: Final[dict[str, tuple[str, str, str]]] = {
     WorkerState.WAIT_BATCH: ("the plan of its next step", "planner", "batch.planned"),
-    WorkerState.WAIT_TASKS: ("leases", "dispatcher", "a group is given to it"),
-    WorkerState.WAIT_WEIGHTS: ("first weights that it can load", "trainer", "weights.published"),
+    WorkerState.WAIT_TASKS: ("tasks", "dispatcher", "it is given a group"),
+    WorkerState.WAIT_WEIGHTS: ("the first weights that it can load", "trainer", "weights.published"),
     WorkerState.WAIT_VERSION: (
-        "the weight version on which its rollouts must begin",
+        "the weight version that its rollouts must start with",
         "trainer",
         "it is published and loaded",
     ),
-    WorkerState.WAIT_TURN: ("its turn on the device", "the other side", "the rollouts, or the step, end"),
+    WorkerState.WAIT_TURN: ("its turn on the device", "the other side", "its rollouts or its step end"),
     WorkerState.WAIT_SERVICE: (
-        "the model's service: it does not answer",
+        "the model's service, which does not answer",
         "the service",
-        "it answers; it is asked again",
+        "it answers; requests are retried",
     ),
     WorkerState.LOAD_FAILED: (
-        "weights that can be read: loading them failed, its log says why",
+        "readable weights: loading the last ones failed; its log says why",
         "trainer",
-        "it publishes others",
+        "it publishes new ones",
     ),
 }
 """Those of one that waits. `paused` is told as the deciders tell it."""
@@ -72,12 +72,12 @@ def worker_waits(scene: Scene) -> Iterator[Wait]:
         if role in joined or scene.starts(role):
             continue
         if half not in scene.state.spine.halves:
-            what = f"{'an' if role == 'explorer' else 'a'} {role}: nobody has submitted the half with mode: {half}"
+            what = f"{'an' if role == 'explorer' else 'a'} {role}: the half with mode: {half} has not been submitted"
             yield Wait(role, "half_missing", what, "you", scene.joins_by(role), Level.STUCK)
         # A dispatcher without explorers holds, and its hold says so; without a trainer only the planner waits, for
         # `generation.started`, and does not know why none comes.
         elif role == "trainer":
-            what = "a trainer: none has joined, and this daemon starts none"
+            what = "a trainer: none has joined, and this daemon does not start one"
             yield Wait(role, "not_joined", what, "you", scene.joins_by(role), Level.STUCK)
 
 
@@ -93,7 +93,7 @@ def opening_waits(scene: Scene) -> Iterator[Wait]:
         if beat.worker in roster.live or beat.worker in roster.gone or beat.state not in _OPENING or over:
             continue
         which = "" if process is None else f" (process {process.pid})"
-        quiet = f"; it was last heard of {quiet_s:.0f} s ago" if quiet_s > _QUIET_S else ""
+        quiet = f"; its last heartbeat came {quiet_s:.0f} s ago" if quiet_s > _QUIET_S else ""
         bound = "" if process is None else f", or is killed {process.start_timeout_s:g} s after its start"
         since_ns = scene.now_ns - int(scene.liveness.state_s(beat.worker, scene.now_s) * 1e9)
         yield Wait(
@@ -101,7 +101,7 @@ def opening_waits(scene: Scene) -> Iterator[Wait]:
             beat.state,
             f"{_WORKS[beat.state]}{which}{quiet}",
             "its process",
-            f"it joins{bound}; see rftd logs",
+            f"it joins and is given work{bound}; see rftd logs",
             Level.WORKS,
             slot=_slot(beat.slot),
             worker=str(beat.worker),
@@ -118,10 +118,10 @@ def _live(scene: Scene, started: WorkerStarted) -> Words:
     quiet_s = scene.liveness.quiet_s(started.worker, scene.now_s)
     if quiet_s is not None and quiet_s > _QUIET_S:
         what = f"a heartbeat; the last came {quiet_s:.0f} s ago"
-        ends = f"it is heard of again, or after {scene.liveness.lost_after_s:g} s ended and started anew"
+        ends = f"its next heartbeat; after {scene.liveness.lost_after_s:g} s without one it is restarted"
         return Words("no_heartbeat", what, "its process", ends, Level.STUCK)
     if beat is None:
-        return Words("first_heartbeat", "its first heartbeat", "its process", "it is heard of")
+        return Words("first_heartbeat", "its first heartbeat", "its process", "that heartbeat arrives")
     if beat.state == WorkerState.PAUSED:
         said = _paused(scene)
     elif beat.state in _WAITS:
@@ -142,19 +142,19 @@ def _absent(scene: Scene, process: Process) -> Words:
     """The words for a place that nobody has joined from."""
     if process.pid is None and scene.state.spine.cause:
         return _paused(scene)  # nothing is started while an obstacle is in the way: it would meet it at once
-    before = f"; the one before: {process.last_why}" if process.last_why else ""
+    before = f"; the previous one: {process.last_why}" if process.last_why else ""
     if process.pid is None and process.waits is not None:
         return process.waits._replace(waiting_for=f"{process.waits.waiting_for}{before}")
     if process.pid is None:
-        what = f"its process to be started, try {process.restarts + 1}{before}"
+        what = f"its process to start, attempt {process.restarts + 1}{before}"
         ends = (
             f"in {max(0.0, process.start_in_s):.1f} s; after {limits.RESTARTS_IN_A_ROW} restarts without progress the "
-            "experiment pauses for it, and tries it anew once a minute"
+            "experiment pauses, and one more is tried every minute"
         )
         return Words("restarting", what, "fleet", ends, Level.STUCK if process.restarts else Level.WAITS)
     if process.joined:
-        ends = f"it ends, or is killed after {limits.DRAIN_TIMEOUT_S:g} s"
-        return Words("leaving", f"process {process.pid}, which has left, to end", "its process", ends)
+        ends = f"it exits, or is killed after {limits.DRAIN_TIMEOUT_S:g} s"
+        return Words("leaving", f"process {process.pid} to exit after it left", "its process", ends)
     what = f"process {process.pid} to join: it loads its libraries and its model{before}"
     ends = f"it joins, or is killed after {process.start_timeout_s:g} s; see rftd logs"
     return Words("starting", what, "its process", ends)

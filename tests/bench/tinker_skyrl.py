@@ -192,7 +192,7 @@ def leave_alone(scene: Scene, server: psutil.Process, name: str) -> tuple[float,
     # Whoever begins anew asks for something: the newest state, and the newest weights.
     scene.kill("trainer", name)
     scene.kill("explorer", name)
-    says = "the model's service: it does not answer"
+    says = "the model's service, which does not answer"
     poll(
         lambda: scene.rftd("why", name).out.count(says) >= 2,
         AWAY_S * 5,

@@ -57,7 +57,7 @@ def test_killed_and_left_alone_no_step_is_lost_or_doubled(tmp_path: Path, server
         def both_wait() -> bool:
             said = scene.rftd("why", name).out
             waits["said"] = said
-            return said.count("the model's service: it does not answer") >= 2
+            return said.count("the model's service, which does not answer") >= 2
 
         poll(both_wait, told=lambda: waits)
         server.service.away = False

@@ -116,10 +116,10 @@ async def test_it_beats_is_told_of_and_is_leased_nothing_before_it_is_ready(
                 await asyncio.sleep(0.01)
                 beats = await beats_of(log, wait.worker)
         assert (wait.slot, wait.level) == (0, Level.WORKS)
-        assert wait.waiting_for.startswith("opens its engine, and is given no work before (process ")
+        assert wait.waiting_for.startswith("opens its engine (process ")
         assert (await opening())[0].since_ns == pytest.approx(wait.since_ns, abs=1_000_000), "it began once"
         line = await shown(supervisor, log, tmp_path, experiment)
-        said = r"explorer 0 opens its engine, and is given no work before \(process \d+\), since (\S+)"
+        said = r"explorer 0 opens its engine \(process \d+\), since (\S+)"
         since = re.fullmatch(said, line)
         assert since is not None, line
         assert time_ns_of(since[1]) == pytest.approx(wait.since_ns, abs=2_000_000)

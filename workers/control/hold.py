@@ -50,7 +50,7 @@ class Paused(Hold, frozen=True):
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
         """A command ends what a command asked for; any other pause, as the experiment is by now, ends by itself."""
         if state.spine.cause and state.spine.cause != SIGNAL_LOST:
-            return Words("paused", wanted(state.spine.cause), "you", "that is put right; it goes on by itself")
+            return Words("paused", wanted(state.spine.cause), "you", "that is fixed; it then continues by itself")
         name = state.spine.spec.name if state.spine.spec is not None else state.experiment
         return Words("paused", "the experiment to be resumed", "you", f"rftd resume {name}")
 

@@ -19,9 +19,9 @@ class GroupsLeft(Hold, frozen=True):
 
     words = Words(
         "groups",
-        "{to_give_out} of {groups} tasks to be given out, and those under way",
+        "{to_give_out} of {groups} tasks to be given out, and for those under way",
         "explorers",
-        "all of them are tried",
+        "all of them have been tried",
     )
     to_give_out: int
     groups: int
@@ -39,7 +39,7 @@ class StepsLeft(Hold, frozen=True):
 
     words = Words(
         "steps",
-        "the steps of stage {stage.name}: step {done} of {last} is done",
+        "the steps of stage {stage.name}: {done} of {last} are done",
         "trainer",
         "the last step is executed",
     )
@@ -104,7 +104,7 @@ class Collects(Hold, frozen=True):
 class NoTrainer(Hold, frozen=True):
     """No trainer has taken up the history."""
 
-    words = Words("trainer_takes_up", "a trainer to take up the history", "trainer", "generation.started")
+    words = Words("trainer_takes_up", "a trainer to load the newest checkpoint", "trainer", "generation.started")
 
 
 class StepsAgain(Hold, frozen=True):
@@ -120,7 +120,7 @@ class PlannedAhead(Hold, frozen=True):
 
     words = Words(
         "plan_ahead",
-        "steps {first} to {last} to be trained: they are planned already",
+        "steps {first} to {last}, which are already planned, to be trained",
         "trainer",
         "step {first} is executed",
     )
@@ -148,15 +148,15 @@ class TooFewExperiences(Hold, frozen=True):
         """The state says who is at work on what the batch lacks."""
         groups = state.groups.open
         rollouts = sum(len(group.missing) for group in groups.values())
-        what = f"experiences for step {self.step}: {self.have} of {self.need} are there"
+        what = f"experiences for step {self.step}: {self.have} of {self.need} are ready"
         if self.passed_over:
-            what += f", and {self.passed_over} that the policy does not choose yet"
+            what += f", and {self.passed_over} more that the policy does not choose yet"
         what += f"; {rollouts} rollouts are under way in {len(groups)} groups"
         if self.rested_ns is not None:
             rest_s = max(0.0, (self.rested_ns - now_ns) / 1e9)
             what += f"; {self.resting} used ones rest, the first for {rest_s:.1f} s more"
         left_s = max(0.0, (self.read_until_ns - now_ns) / 1e9)
-        ends = f"groups close, or what is there is planned in {left_s:.0f} s (max_read_timeout)"
+        ends = f"groups close, or the batch is planned as it is in {left_s:.0f} s (max_read_timeout)"
         return Words("experiences", what, "explorers" if groups else "dispatcher", ends)
 
 
@@ -165,7 +165,7 @@ class LastChance(Hold, frozen=True):
 
     words = Words(
         "last_chance",
-        "groups that began on weight version {oldest_version} or newer: step {step} is the last that may hold them",
+        "groups that began with weight version {oldest_version} or newer: step {step} is the last that may use them",
         "explorers",
         "they end (policy wait: true), or max_read_timeout",
     )
@@ -192,7 +192,7 @@ class ClosesGroups(GroupsOpen, frozen=True):
 class NoExplorers(Hold, frozen=True):
     """No explorer has joined, or none is heard of."""
 
-    words = Words("explorers", "an explorer: none has joined, or none is heard of", "fleet", "one joins")
+    words = Words("explorers", "an explorer: none has joined, or none sends heartbeats", "fleet", "one joins")
 
 
 class PolicyFull(Hold, frozen=True):
@@ -218,7 +218,7 @@ class AllGivenOut(Hold, frozen=True):
 
     words = Words(
         "given_out",
-        "{groups} groups under way: every task of stage {stage.name} is given out",
+        "{groups} groups under way: every task of stage {stage.name} has been given out",
         "explorers",
         "they are finished",
     )
@@ -230,9 +230,9 @@ class NoneOffered(Hold, frozen=True):
 
     words = Words(
         "feedback",
-        "more conversations: {rows} groups of them were committed, and all are given out",
+        "more conversations: {rows} groups of them were committed, and all have been given out",
         "clients",
-        "answers have feedback (POST /feedback), and that is committed (POST /commit)",
+        "clients give feedback (POST /feedback) and commit it (POST /commit)",
     )
     rows: int
 
@@ -245,7 +245,7 @@ class SyncPoint(Hold, frozen=True):
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
         """The first window has no sync point before it."""
-        what = f"{_before(state, self.window)}{self.groups} groups under way, before explorers take weights"
+        what = f"{_before(state, self.window)}{self.groups} groups under way, before explorers load weights"
         return Words("sync_point", what, "explorers", "they are finished")
 
 
@@ -269,7 +269,7 @@ class BeforeWindow(Hold, frozen=True, kw_only=True):
         what, ends = f"{_before(state, self.window)}{words.waiting_for}", words.unblock
         if self.too_old:
             bound = state.spine.stage_spec().policy.max_staleness_versions
-            what += f"; sync_timeout has passed, and nothing older may be trained (max_staleness {bound})"
+            what += f"; sync_timeout has passed, and nothing older may be trained on (max_staleness {bound})"
         if self.timeout_s is not None:
             ends += f", or sync_timeout ({self.timeout_s:g} s) passes"
         return words._replace(waiting_for=what, unblock=ends)
@@ -280,9 +280,9 @@ class AwaitsAnswer(BeforeWindow, frozen=True, kw_only=True):
 
     words = Words(
         "answer",
-        "the trainer's answer: it was asked for newer weights",
+        "the trainer's answer to a request for newer weights",
         "trainer",
-        "it answers after the step under way, or at once if it has none",
+        "it answers after its current step, or at once if it has none",
     )
 
 
@@ -291,7 +291,7 @@ class AwaitsWeights(BeforeWindow, frozen=True, kw_only=True):
 
     words = Words(
         "weights",
-        "weight version {version}, on which the next group must begin",
+        "weight version {version}, with which the next group must begin",
         "trainer",
         "it is trained and published",
     )
@@ -314,9 +314,9 @@ class NoCredits(Hold, frozen=True):
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
         """Explorers that could take nothing anyway are told apart."""
-        what = f"a free place: {self.explorers} explorers have {self.rollouts} rollouts leased"
+        what = f"a free place: {self.explorers} explorers hold {self.rollouts} rollouts"
         if self.suspects:
-            what += f"; {self.kept} of them are kept for {self.suspects} tasks with which workers died, one by one"
+            what += f"; {self.kept} of them are reserved for {self.suspects} tasks during which workers died"
         if self.outdated:
             what += f"; {self.outdated} of them have yet to load newer weights"
         return Words("credits", what, "explorers", "rollouts end")
@@ -332,7 +332,7 @@ class NoneAlone(NoCredits, frozen=True):
 class EvalAwaitsWeights(EvalHold, frozen=True):
     """The weights to be evaluated are not announced."""
 
-    words = Words("weights", "{subject}: it is not announced", "trainer", "it is published")
+    words = Words("weights", "{subject}: it has not been published", "trainer", "it is published")
 
 
 class EvalUnderWay(EvalHold, frozen=True):

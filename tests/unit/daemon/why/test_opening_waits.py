@@ -36,10 +36,10 @@ def test_a_worker_that_opens_its_engine() -> None:
     scene = Scene(state=desk.state, liveness=liveness, now_s=10.0, now_ns=now_ns, processes=[place])
     first, second = (wait for wait in waits_of(scene) if wait.role == "explorer")
     assert (first.state, first.slot, first.worker, first.level) == ("open_engine", 0, str(ours), Level.WORKS)
-    assert first.waiting_for == "opens its engine, and is given no work before (process 7)"
-    assert first.unblock == "it joins, or is killed 1800 s after its start; see rftd logs"
+    assert first.waiting_for == "opens its engine (process 7)"
+    assert first.unblock == "it joins and is given work, or is killed 1800 s after its start; see rftd logs"
     assert first.since_ns == second.since_ns == scene.now_ns - 2_000_000_000
-    assert (second.slot, second.unblock) == (1, "it joins; see rftd logs")
+    assert (second.slot, second.unblock) == (1, "it joins and is given work; see rftd logs")
     over = replace(scene, processes=[msgspec.structs.replace(place, pid=None)])
     states = {wait.slot: wait.state for wait in waits_of(over) if wait.slot == 0}
     assert states == {0: "restarting"}, "a process that ended opens nothing"
@@ -47,4 +47,4 @@ def test_a_worker_that_opens_its_engine() -> None:
         liveness.tick(float(second_s))
     told = [wait for wait in waits_of(replace(scene, now_s=19.0)) if wait.state == "open_engine"]
     assert [wait.worker for wait in told] == [str(ours)], "of a stranger that is silent nothing is known"
-    assert told[0].waiting_for.endswith("it was last heard of 11 s ago")
+    assert told[0].waiting_for.endswith("its last heartbeat came 11 s ago")

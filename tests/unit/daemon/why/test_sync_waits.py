@@ -42,7 +42,7 @@ def test_explorers_wait_at_a_sync_point() -> None:
     wait = dispatcher_of(desk)
     assert (wait.state, wait.on_whom) == ("answer", "trainer")
     assert "sync_timeout (60 s) passes" in wait.unblock
-    assert "step under way" in wait.unblock
+    assert "its current step" in wait.unblock
 
 
 def test_nothing_older_may_be_trained_after_sync_timeout() -> None:
@@ -59,4 +59,4 @@ def test_nothing_older_may_be_trained_after_sync_timeout() -> None:
     assert [type(event) for event in desk.obey(dispatcher.decide(3.0).decisions)] == [WeightsOverdue]
     wait = dispatcher_of(desk)
     assert (wait.state, wait.on_whom, wait.unblock) == ("weights", "trainer", "it is trained and published")
-    assert "nothing older may be trained (max_staleness 0)" in wait.waiting_for
+    assert "nothing older may be trained on (max_staleness 0)" in wait.waiting_for

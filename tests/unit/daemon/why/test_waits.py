@@ -91,8 +91,8 @@ def test_a_straggler_is_named() -> None:
         "task 1 of explore step 1 (row 1 of epoch 0): rollout 1, 3 of 4 with explorer 3, for 34 s"
     )
     assert wait.since_ns == desk.state.groups.leases[lease.lease].leased_ns
-    assert "9 s after 1 of the 2 tasks" in wait.unblock and "an idle explorer gets it too" in wait.unblock
-    assert "an attempt ends after 20 s, and there are 3" in wait.unblock
+    assert "9 s after 1 of the 2 tasks" in wait.unblock and "an idle explorer is given it as well" in wait.unblock
+    assert "each attempt ends after 20 s, and 3 are allowed" in wait.unblock
     desk.produce(lease, (1, 3))
     assert not [wait for wait in waits_of(scene_of(desk)) if wait.role == "task"]
 
@@ -237,7 +237,7 @@ def test_workers_that_are_not_there() -> None:
     assert "RFTD-X: no" in restarting.waiting_for and "in 4.5 s" in restarting.unblock
     placing = process(pid=None, last_why="its node is lost", waits=Words("placing", "1 GPU on one node; none is free"))
     waiting = wait_of(scene_of(desk, processes=[placing]), "trainer").waiting_for
-    assert waiting == "1 GPU on one node; none is free; the one before: its node is lost"
+    assert waiting == "1 GPU on one node; none is free; the previous one: its node is lost"
     assert wait_of(scene_of(desk, processes=[process(joined=True)]), "trainer").state == "leaving"
     absent = wait_of(scene_of(desk, roles=frozenset()), "trainer")
     assert (absent.state, absent.unblock) == ("not_joined", "rftd worker trainer")
@@ -283,7 +283,7 @@ def test_a_fork_counts_the_shared_steps_before_its_trainer_has_taken_them_up() -
     spine.generation, spine.version, spine.furthest = -1, -1, 4
     said = {wait.role: wait.waiting_for for wait in waits_of(scene_of(desk))}
     assert f"step 4 of {spine.last_version}" in said["experiment"]
-    assert f"step 4 of {spine.last_version}" in said["controller"]
+    assert f"4 of {spine.last_version} are done" in said["controller"]
 
 
 def test_halves_that_are_missing_or_elsewhere() -> None:
@@ -316,7 +316,7 @@ def test_a_queue() -> None:
     wait = entry_wait(two, line)
     assert (wait.state, wait.level, wait.on_whom) == ("queued", Level.WAITS, "e1")
     assert wait.waiting_for == "its turn, number 2 in the queue, behind e1 (running), e2 (queued)"
-    assert wait.unblock == "e1 ends; to pass e2: rftd prioritize e3 1"
+    assert wait.unblock == "e1 ends; to overtake e2: rftd prioritize e3 1"
     assert wait.since_ns == 103
     running.spine.status = Status.PAUSED
     wait = entry_wait(one, line)
@@ -340,7 +340,7 @@ def test_a_queue_of_several_slots() -> None:
     assert wait.unblock == "one of them ends; e1 is paused and keeps its slot: rftd resume e1, or cancel it"
     wait = entry_wait(other, line)
     assert wait.waiting_for.endswith("behind e1 (paused), e2 (running), e5 (queued, priority 3)")
-    assert wait.unblock.endswith("to pass e5: rftd prioritize e3 4")
+    assert wait.unblock.endswith("to overtake e5: rftd prioritize e3 4")
     running.spine.status = Status.PAUSED
     wait = entry_wait(urgent, line)
     assert (wait.level, wait.unblock) == (Level.STUCK, "rftd resume e1, or cancel it")

@@ -209,7 +209,7 @@ async def test_a_reward_that_always_raises_is_named_before_it_ends_the_run() -> 
     assert lost.cause == signal.ROLLOUTS_FAILED
     assert "RFTD-WRK-003: no" in lost.reason
     assert isinstance(failed, ExperimentFailed)
-    assert "nothing was learnt: rollouts_failed" in ended(lab.desk.state.spine).waiting_for
+    assert "nothing was learnt from step 1 on: rollouts_failed" in ended(lab.desk.state.spine).waiting_for
 
 
 @pytest.mark.anyio
