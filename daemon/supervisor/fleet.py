@@ -9,6 +9,7 @@ import msgspec
 from rftd.daemon.supervisor.berth import Berth
 from rftd.daemon.supervisor.worker_orders import worker_orders
 from rftd.daemon.why.scene import Process
+from rftd.daemon.why.workers import doing_of
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DataError, DiskFullError, LogLossError, UnreachableError
@@ -163,6 +164,8 @@ class Fleet:
         What an ended worker said must have been folded before.
         """
         now_s = self._clock.monotonic_s()
+        # Before anybody is judged: one whose joining or heartbeat was folded in this turn is not silent.
+        self._liveness.tick(now_s)
         self._follow()
         if not self._draining:
             self._take_over_found()
@@ -324,11 +327,19 @@ class Fleet:
                 continue
             self._log.warning("worker.silent", role=started.role, slot=started.slot, pid=started.pid)
             berth.last = started.worker
-            berth.last_why = (
-                f"no heartbeat for {self._liveness.lost_after_s:g} s, so it was killed; "
-                "a workflow that never yields blocks it"
-            )
+            silent = f"no heartbeat for {self._liveness.lost_after_s:g} s, so it was killed"
+            berth.last_why = f"{silent}; {self._hung(started)}"
             berth.handle.kill()
+
+    def _hung(self, started: WorkerStarted) -> str:
+        """What a silent worker was doing, as far as is known, and what may have kept its heartbeats back."""
+        evaluations = self._state.evals.open.values()
+        evaluates = any(leased.worker == started.worker for each in evaluations for leased in each.leases.values())
+        if evaluates or self._state.groups.load.get(started.worker):
+            return "it had tasks: a workflow or a reward that blocks its process and never yields keeps them back"
+        beat = self._liveness.latest.get(started.worker)
+        said = "it sent none after it joined" if beat is None else f"its last one said that it {doing_of(beat.state)}"
+        return f"{said}; see the end of its log, and whether its machine is overloaded"
 
     def _kill_stuck(self, now_s: float) -> None:
         """A process that does not join, or that left and does not end, hangs; it is ended and started anew."""
@@ -347,6 +358,9 @@ class Fleet:
                 self._log.warning("worker.stuck", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
                 berth.last = berth.order.worker
                 berth.last_why = f"its process {stuck} within {bound_s:g} s, so it was killed"
+                beat = self._liveness.latest.get(berth.order.worker)
+                if beat is not None and not berth.joined:
+                    berth.last_why += f"; its last heartbeat said that it {doing_of(beat.state)}"
                 berth.seen_s = now_s
                 berth.handle.kill()
 

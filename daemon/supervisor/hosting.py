@@ -67,7 +67,7 @@ class Hosting:
         self._leaving, self._gone = asyncio.Event(), asyncio.Event()
         self._phase = Phase.READING
         self.remembers: Witness | None = None
-        self.state = RunState(experiment, on_heartbeat=self._liveness.note)
+        self.state = RunState(experiment, on_sign_of_life=self._liveness.note)
         self._fleet = Fleet(
             self.state,
             executor,
@@ -159,7 +159,6 @@ class Hosting:
         here = this_process()
         while not (self._stopping or spine.ended):
             await follower.pump(TICK_S)
-            self._liveness.tick(self._clock.monotonic_s())
             if fleet.ended:
                 await follower.catch_up()
             lost = fleet.tend(start=spine.status is Status.RUNNING)

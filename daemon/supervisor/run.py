@@ -103,7 +103,7 @@ class Run:
         self._liveness = Liveness(lost_after_s)
         self._stopping = False
         self._leaving, self._gone = asyncio.Event(), asyncio.Event()
-        self.state = RunState(experiment, on_heartbeat=self._liveness.note)
+        self.state = RunState(experiment, on_sign_of_life=self._liveness.note)
         self._deciders = Deciders(self.state, self._liveness, starts=roles)
         self._fleet = Fleet(
             self.state,

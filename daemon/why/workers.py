@@ -54,6 +54,13 @@ _WAITS: Final[dict[str, tuple[str, str, str]]] = {
 """Those of one that waits. `paused` is told as the deciders tell it."""
 
 
+def doing_of(state: str) -> str:
+    """The words for the state of a heartbeat, after the worker's name or `it`."""
+    if state in _WAITS:
+        return f"waits for {_WAITS[state][0]}"
+    return _WORKS.get(state, "is paused" if state == WorkerState.PAUSED else state)
+
+
 def worker_waits(scene: Scene) -> Iterator[Wait]:
     """One for each live worker, and one for each place that has none."""
     live = list(scene.state.roster.live.values())

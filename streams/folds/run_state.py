@@ -11,7 +11,7 @@ from rftd.streams import topics
 from rftd.streams.codec import Decoded
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
 from rftd.streams.events.experience import EvalScored
-from rftd.streams.events.worker import Heartbeat
+from rftd.streams.events.worker import Heartbeat, WorkerStarted
 from rftd.streams.folds.evals import EvalFold
 from rftd.streams.folds.groups import GroupFold
 from rftd.streams.folds.replay_buffer import BufferEntry, ReplayBuffer
@@ -74,10 +74,13 @@ class RunState:
         self,
         experiment: UUID,
         *,
-        on_heartbeat: Callable[[Heartbeat], None] | None = None,
+        on_sign_of_life: Callable[[Heartbeat | WorkerStarted], None] | None = None,
         spine_only: bool = False,
     ) -> None:
-        """`spine_only`: for who follows spine, weights and checkpoints; books that could not balance are not kept."""
+        """`on_sign_of_life` is called with every heartbeat and every worker that joins.
+
+        `spine_only`: for who follows spine, weights and checkpoints; books that could not balance are not kept.
+        """
         self.experiment = experiment
         self.spine = Spine()
         self.groups = GroupFold()
@@ -90,7 +93,7 @@ class RunState:
         """Experiences that changed in the replay buffer, as they are now, for an index; None if no index follows."""
         self.evaluated_through: dict[int, int] = {}
         """The step of each stage up to which no evaluation is due any more, so that nobody looks twice."""
-        self._on_heartbeat = on_heartbeat
+        self._on_sign_of_life = on_sign_of_life
         self._spine_only = spine_only
 
     @property
@@ -147,9 +150,11 @@ class RunState:
                 # A follower also hands out records of no experiment: here, of workers that stand by.
                 if decoded.head.experiment == self.experiment:
                     self.roster.apply(decoded)
+                    if self._on_sign_of_life is not None and isinstance(decoded.event, WorkerStarted):
+                        self._on_sign_of_life(decoded.event)
             case topics.HEARTBEATS:
-                if self._on_heartbeat is not None and isinstance(decoded.event, Heartbeat):
-                    self._on_heartbeat(decoded.event)
+                if self._on_sign_of_life is not None and isinstance(decoded.event, Heartbeat):
+                    self._on_sign_of_life(decoded.event)
 
     def _keep_books(self, decoded: Decoded) -> None:
         changed = self.replay_buffer.apply(decoded)

@@ -66,7 +66,7 @@ def test_a_workflow_that_blocks_its_process(shared: Scene) -> None:
     assert shared.until_ended(name).experiment.summary.state == "completed"
     [letter] = json.loads(shared.rftd("dlq", "ls", "--experiment", name, "-o", "json").out)["items"]
     assert (letter["task"], letter["code"]) == ("loops/task/0.0", "RFTD-WRK-007")
-    assert "no heartbeat for 3 s, so it was killed; a workflow that never yields blocks it" in letter["reason"]
+    assert "no heartbeat for 3 s, so it was killed; it had tasks: a workflow or a reward" in letter["reason"]
     lost = [worker for worker in page_of(shared, "loops").workers if worker.state == "lost"]
     assert lost
     assert all("no heartbeat for 3 s" in (worker.reason or "") for worker in lost)

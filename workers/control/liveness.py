@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from rftd.ops import limits
-from rftd.streams.events.worker import Heartbeat
+from rftd.streams.events.worker import Heartbeat, WorkerStarted
 
 LONGEST_LOOK_S = 2 * limits.HEARTBEAT_INTERVAL_S
 """The most seconds between two ticks that count: who did not look has heard nothing."""
@@ -26,26 +26,31 @@ class Liveness:
         self._heard_s: dict[UUID, float] = {}
         self._renewed_s: dict[UUID, float] = {}
         self._began_s: dict[UUID, float] = {}
-        self._pending: list[Heartbeat] = []
+        self._pending: list[Heartbeat | WorkerStarted] = []
         self._looked_s = 0.0
         """The part of this process's life in which it looked."""
         self._ticked_s: float | None = None
 
-    def note(self, heartbeat: Heartbeat) -> None:
-        """Takes in a heartbeat; it counts from the next `tick` on."""
-        self._pending.append(heartbeat)
+    def note(self, sign: Heartbeat | WorkerStarted) -> None:
+        """Takes in a sign of life; it counts from the next `tick` on.
+
+        To join is one, too: a worker that was silent while it opened its engine has its whole deadline from then on.
+        """
+        self._pending.append(sign)
 
     def tick(self, now_s: float) -> None:
         """Dates what arrived since the last tick."""
         self._looked_s = self._looked(now_s)
         self._ticked_s = now_s
-        for heartbeat in self._pending:
-            before = self.latest.get(heartbeat.worker)
-            if before is None or before.state != heartbeat.state:
-                self._states_s[heartbeat.worker] = now_s
-            self.latest[heartbeat.worker] = heartbeat
-            self._heard_s[heartbeat.worker] = self._looked_s
-            for lease in heartbeat.leases:
+        for sign in self._pending:
+            self._heard_s[sign.worker] = self._looked_s
+            if isinstance(sign, WorkerStarted):
+                continue
+            before = self.latest.get(sign.worker)
+            if before is None or before.state != sign.state:
+                self._states_s[sign.worker] = now_s
+            self.latest[sign.worker] = sign
+            for lease in sign.leases:
                 if lease in self._renewed_s:  # one that nobody asked about is over, or counts from when it is asked for
                     self._renewed_s[lease] = self._looked_s
         self._pending.clear()

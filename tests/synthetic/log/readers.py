@@ -67,7 +67,7 @@ def fold_and_decide(records: list[Record], experiment: UUID, seed: int) -> None:
     """Folds what a run knows, and lets its roles decide on the way."""
     chance = random.Random(f"decide {seed}")
     liveness, clock = Liveness(), ManualClock()
-    state = RunState(experiment, on_heartbeat=liveness.note)
+    state = RunState(experiment, on_sign_of_life=liveness.note)
     state.touched = {}
     planner = Planner(state)
     positions: dict[Partition, int] = {}

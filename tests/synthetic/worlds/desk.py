@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -109,11 +109,16 @@ def scores_of(rewards: Sequence[Any], **changes: Any) -> experience.EvalScored:
 class Desk:
     """Events go in one by one; `state` is what the roles decide on."""
 
-    def __init__(self, stage: StageSpec | None = None, *later: StageSpec) -> None:
+    def __init__(
+        self,
+        stage: StageSpec | None = None,
+        *later: StageSpec,
+        on_sign_of_life: Callable[[worker.Heartbeat | worker.WorkerStarted], None] | None = None,
+    ) -> None:
         """The first stage has begun; those `later` begin as a test says (`next_stage`)."""
         self.tape = Tape()
         self.id = self.tape.ids.new()
-        self.state = RunState(self.id)
+        self.state = RunState(self.id, on_sign_of_life=on_sign_of_life)
         self.positions: dict[Partition, int] = {}
         self._fences = FenceView()
         spec = ExperimentSpec(project="p", name="n", job_dir="/jobs", stages=(stage or stage_of(), *later), config={})

@@ -85,11 +85,11 @@ class Harbour:
     """A fleet of one trainer and one explorer, on a clock of its own."""
 
     def __init__(self, processes: Processes | None = None) -> None:
-        self.desk = Desk()
+        self.liveness = Liveness(1e9)
+        self.desk = Desk(on_sign_of_life=self.liveness.note)
         self.clock, self.processes = ManualClock(), processes or Processes()
         spec = self.desk.state.spine.spec
         assert spec is not None
-        self.liveness = Liveness(1e9)
         self.fleet = Fleet(
             self.desk.state,
             self.processes,
@@ -113,5 +113,9 @@ class Harbour:
     async def after(self, delay_s: float) -> list[WorkerLost]:
         """A while later the fleet looks again."""
         self.clock.advance(delay_s)
-        self.liveness.tick(self.clock.monotonic_s())
         return self.fleet.tend()
+
+    def why_of(self, role: str) -> str:
+        """The reason for which the last process of that role ended, as `rftd why` is told."""
+        [place] = [each for each in self.fleet.processes() if each.role == role]
+        return place.last_why

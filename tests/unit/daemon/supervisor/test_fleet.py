@@ -17,6 +17,7 @@ from rftd.ops import limits
 from rftd.ops.words import Words
 from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.events.experiment import ExperimentFailed
+from rftd.streams.events.task import EvalLeased
 from rftd.streams.events.worker import Heartbeat, WorkerStopped
 from rftd.streams.spec import LoraSpec, TasksetSpec, TrainerSpec
 from rftd.workers.control.obstacle import REFUSED, WORKER_FAILS, Obstacle
@@ -170,6 +171,93 @@ async def test_a_worker_of_another_pid_namespace_or_boot_is_judged_by_its_heartb
     lost = [each for _ in range(20) for each in await harbour.after(1.0)]
     assert {each.worker for each in lost} == {joined.worker}
     assert "no heartbeat" in lost[0].reason
+
+
+async def test_the_silence_of_a_worker_that_opened_its_engine_does_not_count_once_it_joined() -> None:
+    """An import that held up its loop for 16 s had it killed at the moment at which it joined."""
+    harbour = Harbour()
+    harbour.liveness.lost_after_s = 15.0
+    await harbour.after(0.0)
+    [explorer] = harbour.processes.of("explorer")
+    harbour.liveness.note(_beat(explorer.order.worker, "open_engine"))
+    for _ in range(18):
+        await harbour.after(1.0)
+    assert not explorer.killed
+    harbour.join(explorer)
+    for _ in range(14):
+        await harbour.after(1.0)
+    assert not explorer.killed, "its deadline began when it joined"
+    for _ in range(3):
+        await harbour.after(1.0)
+    assert explorer.killed
+    assert harbour.why_of("explorer") == (
+        "no heartbeat for 15 s, so it was killed; its last one said that it opens its engine; "
+        "see the end of its log, and whether its machine is overloaded"
+    )
+
+
+async def test_a_heartbeat_that_was_folded_in_this_turn_counts_in_it() -> None:
+    harbour = Harbour()
+    harbour.liveness.lost_after_s = 15.0
+    await harbour.after(0.0)
+    [explorer] = harbour.processes.of("explorer")
+    harbour.join(explorer)
+    for _ in range(15):
+        await harbour.after(1.0)
+    harbour.liveness.note(_beat(explorer.order.worker, "load_weights"))
+    await harbour.after(1.5)
+    assert not explorer.killed
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+async def test_a_silent_worker_with_tasks_may_have_a_workflow_that_blocks_it(evaluates: bool) -> None:
+    """The reason blamed a workflow also where none had run."""
+    harbour = Harbour()
+    harbour.liveness.lost_after_s = 15.0
+    await harbour.after(0.0)
+    [explorer] = harbour.processes.of("explorer")
+    harbour.join(explorer)
+    if evaluates:
+        harbour.desk.put(
+            EvalLeased(
+                lease=UUID(int=1),
+                eval=UUID(int=2),
+                version=0,
+                generation=0,
+                stage=0,
+                taskset=0,
+                row_start=0,
+                row_end=4,
+                worker=explorer.order.worker,
+                slot=0,
+                attempt=0,
+                deadline_s=20.0,
+            )
+        )
+    else:
+        harbour.desk.lease(0, explorer.order.worker)
+    for _ in range(17):
+        await harbour.after(1.0)
+    assert harbour.why_of("explorer") == (
+        "no heartbeat for 15 s, so it was killed; it had tasks: a workflow or a reward that blocks its process and "
+        "never yields keeps them back"
+    )
+
+
+async def test_one_that_is_killed_before_it_joins_is_told_with_what_it_did() -> None:
+    harbour = Harbour()
+    await harbour.after(0.0)
+    [explorer] = harbour.processes.of("explorer")
+    harbour.liveness.note(_beat(explorer.order.worker, "open_engine"))
+    await harbour.after(START_S + 1.0)
+    assert harbour.why_of("explorer") == (
+        f"its process did not join within {START_S:g} s, so it was killed; its last heartbeat said that it opens its "
+        "engine"
+    )
+
+
+def _beat(worker: UUID, state: str) -> Heartbeat:
+    return Heartbeat(worker=worker, role="explorer", slot=0, state=state)
 
 
 async def test_a_worker_of_here_is_lost_when_its_process_ended() -> None:
