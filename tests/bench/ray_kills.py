@@ -108,7 +108,8 @@ def ask(url: str, daemon: int) -> None:
             client.get(url).raise_for_status()
             took_ms = (time.perf_counter() - began_s) * 1e3
             after_ms = starved_ms(daemon) + starved_ms(own)
-            print(json.dumps(Answer(took_ms, min(took_ms, after_ms - before_ms))), flush=True)
+            sys.stdout.write(json.dumps(Answer(took_ms, min(took_ms, after_ms - before_ms))) + "\n")
+            sys.stdout.flush()
 
 
 def starved_ms(process: int) -> float:

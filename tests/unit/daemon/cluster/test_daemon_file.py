@@ -128,7 +128,8 @@ def test_serve_takes_each_of_its_options_from_the_file(tmp_path: Path) -> None:
     file.write_text("".join(f"{key}: {value}\n" for key, value in values.items()))
     taken = serve.make_context("serve", ["--config", str(file)]).params
     assert {key: taken[key] for key in ("host", "port", "postgres", "workers", "roles", "slots", "payloads")} == {
-        **{key: values[key] for key in ("host", "postgres", "workers", "roles", "payloads")},
+        **{key: values[key] for key in ("host", "postgres", "roles", "payloads")},
+        "workers": {"explorer": "external", "trainer": "external"},
         "port": 7171,
         "slots": 3,
     }

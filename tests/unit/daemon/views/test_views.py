@@ -16,7 +16,7 @@ from synthetic.daemon.house import House
 
 from rftd.daemon.api.routes import declared_routes, router
 from rftd.daemon.api.services import Services
-from rftd.daemon.views import dead_letters, events, experiences, experiments, history, logs, version
+from rftd.daemon.views import dead_letters, events, experiences, experiments, history, logs, refusals, version
 from rftd.daemon.views.route import Daemon, Limit, Name, ReadRoute, read
 from rftd.daemon.views.wire import from_wire, to_wire
 from rftd.ops.clock import iso, time_ns_of
@@ -39,6 +39,7 @@ ASKED: dict[Any, dict[str, object]] = {
     history.lineage: {"id": "small/weights/4"},
     logs.logs: {"name": "small"},
     logs.daemon_logs: {},
+    refusals.refused: {},
     version.version: {},
     experiments.why: {"name": "small"},
 }

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 
 from rftd.workers.tinker.access import Access
-from rftd.workers.tinker.service import AdapterShape
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.losses.demands import Part
 
 if TYPE_CHECKING:
+    from rftd.workers.tinker.service import AdapterShape
     from rftd.workers.training.engine import TrainerEngine
 
 
@@ -34,6 +34,8 @@ class TinkerTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     @property
     def shape(self) -> AdapterShape:
         """The adapter."""
+        from rftd.workers.tinker.service import AdapterShape  # brings arrays, which a check of a file needs none of
+
         return AdapterShape(
             rank=self.rank,
             seed=self.seed,
