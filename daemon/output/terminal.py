@@ -14,7 +14,8 @@ _USUAL_COLUMNS: Final = 80
 """The width of a terminal that does not tell its own."""
 _INDENT: Final = 2
 """The blanks by which the rest of a line that was broken stands further in than its beginning."""
-_OBEYED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_OBEYED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Beside control characters those that begin a line or turn the direction of what follows."""
 _WORD: Final = re.compile(r"\s*\S+")
 _SEAM: Final = re.compile(r"[/,=](?![/,=])")
 
@@ -56,6 +57,13 @@ def fitted(text: str, width: int, *, indent: int | None = None) -> str:
 def plain(text: str) -> str:
     """The text without characters that a terminal obeys, but line feeds and tabs: each as Python writes it."""
     return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def one_line(text: str) -> str:
+    """The text in one line: what a third party's error may hold begins no line of its own, and orders no terminal."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text.strip().replace("\t", "  "))
 
 
 def cells(text: str) -> int:

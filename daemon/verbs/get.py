@@ -13,7 +13,7 @@ from rftd.daemon.client.moment import Moment, Pace
 from rftd.daemon.output.data import emit
 from rftd.daemon.output.quantity import age, lasting, number, short, size, sparkline
 from rftd.daemon.output.table import STATE_STYLES, Page, console_of, show, state, table
-from rftd.daemon.output.terminal import plain
+from rftd.daemon.output.terminal import one_line, plain
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments
@@ -109,7 +109,7 @@ def _lines(moment: Moment, clock: Clock) -> Iterator[Line]:
         place = f"number {summary.queue_position} in the queue, " if summary.queue_position is not None else ""
         yield "turn", f"{place}priority {summary.priority}"
     if summary.code or summary.reason:
-        yield "reason", Text(plain(reason_of(summary)), style=STATE_STYLES.get(summary.state, ""))
+        yield "reason", Text(one_line(reason_of(summary)), style=STATE_STYLES.get(summary.state, ""))
     yield from _why(moment)
     yield from _progress(moment, clock)
     yield from _rewards(given)
@@ -132,9 +132,9 @@ def _why(moment: Moment) -> Iterator[Line]:
     told = [wait for wait in told if wait.role not in known]
     worst = next(iter(told), None)
     if moment.page.waiting:
-        yield "waiting", Text(plain(moment.page.waiting), style="yellow")
+        yield "waiting", Text(one_line(moment.page.waiting), style="yellow")
     elif worst is not None and worst.level <= Level.WAITS:
-        yield "why", Text(plain(sentence_of(worst)), style="bold red" if worst.level is Level.STUCK else "yellow")
+        yield "why", Text(one_line(sentence_of(worst)), style="bold red" if worst.level is Level.STUCK else "yellow")
 
 
 def _progress(moment: Moment, clock: Clock) -> Iterator[Line]:
@@ -200,7 +200,7 @@ def _files(given: ExperimentPage, clock: Clock) -> Iterator[Line]:
         workers = "1 worker" if newest.holders == 1 else f"{newest.holders} workers"
         yield "weights", f"{published}, {size(newest.size_bytes)}, used by {workers}"
     if given.overdue:
-        yield "overdue", Text(plain(_overdue(given, clock)), style="yellow")
+        yield "overdue", Text(one_line(_overdue(given, clock)), style="yellow")
     for position, checkpoint in enumerate(reversed(given.checkpoints[-2:])):
         kind = summary.kept if summary.kept != "here" else "final" if checkpoint.final else "kept"
         place = checkpoint.path.removeprefix(f"{detail.job_dir}/")
@@ -211,7 +211,7 @@ def _files(given: ExperimentPage, clock: Clock) -> Iterator[Line]:
         where = f" in {summary.kept_path}" if summary.kept_path else ""
         yield "files", Text(plain(f"{summary.kept}{where}"), style="yellow")
     for warning in detail.warnings:
-        yield "warning", Text(plain(warning), style="yellow")
+        yield "warning", Text(one_line(warning), style="yellow")
 
 
 def reason_of(of: ExperimentSummary | WorkerRow) -> str:
@@ -290,7 +290,7 @@ def _signal(signal: SignalRow, clock: Clock) -> Iterator[Line]:
     label, _, told = signal_words(signal).partition(" ")
     if told:
         ago = f" ({age(signal.since_ns, clock)})" if signal.since_ns is not None else ""
-        yield label, Text(plain(f"{told}{ago}"), style="yellow" if label == "signal" else "green")
+        yield label, Text(one_line(f"{told}{ago}"), style="yellow" if label == "signal" else "green")
     shares = (
         (signal.equal_groups, "of groups with equal rewards"),
         (signal.prompts_cut, "of prompts cut"),
@@ -318,5 +318,5 @@ def signal_words(signal: SignalRow | None) -> str:
 def _worker(worker: WorkerRow, clock: Clock) -> tuple[str | Text, ...]:
     name = worker.role if worker.slot < 0 else f"{worker.role} {worker.slot}"
     version = "-" if worker.version is None else str(worker.version)
-    reason = reason_of(worker)
+    reason = one_line(reason_of(worker))
     return name, state(worker.state), version, str(worker.pid), worker.host, age(worker.started_ns, clock), reason

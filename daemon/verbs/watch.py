@@ -13,7 +13,7 @@ from rftd.daemon.client.moment import Moment, moment_of
 from rftd.daemon.output.data import emit_line
 from rftd.daemon.output.quantity import lasting, number, sparkline
 from rftd.daemon.output.table import console_of
-from rftd.daemon.output.terminal import say
+from rftd.daemon.output.terminal import one_line, say
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.verbs.get import reason_of, render, signal_words
@@ -64,7 +64,7 @@ def follow_to_end(
     assert last is not None
     summary = last.experiment.summary
     if not settings.machine_readable and summary.state != "completed":
-        reason = reason_of(summary)
+        reason = one_line(reason_of(summary))
         say(f"{summary.name} {summary.state}" + (f"  {reason}" if reason else ""), err=True)
     return 0 if summary.state == "completed" else 1
 

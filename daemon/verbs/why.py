@@ -11,7 +11,7 @@ from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emitted
 from rftd.daemon.output.quantity import age, short
 from rftd.daemon.output.table import console_of, table
-from rftd.daemon.output.terminal import fitted, say
+from rftd.daemon.output.terminal import fitted, one_line, say
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments as view
@@ -72,4 +72,4 @@ def _show(why: Why, settings: Settings) -> None:
 def _row(wait: Wait, clock: Clock) -> tuple[str | Text, ...]:
     role = wait.role if wait.slot is None else f"{wait.role} {wait.slot}"
     status = Text(wait.state, style=_STYLES.get(wait.level, ""))
-    return role, status, age(wait.since_ns, clock), what_of(wait), next_of(wait)
+    return role, status, age(wait.since_ns, clock), one_line(what_of(wait)), one_line(next_of(wait))

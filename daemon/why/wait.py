@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from rftd.ops.words import Level
+from rftd.streams.folds.spine import Status
+
+_OVER: Final = (Status.FAILED.value, Status.REJECTED.value)
+"""States of an experiment that ended badly: it waits for nothing, and the text is the reason."""
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -32,7 +37,8 @@ class Wait(msgspec.Struct, frozen=True):
 
 def what_of(wait: Wait) -> str:
     """The doing or the wait of the role, without the role."""
-    return f"waits for {wait.waiting_for}" if wait.level <= Level.WAITS and wait.role != "log" else wait.waiting_for
+    waits = wait.level <= Level.WAITS and wait.role != "log" and wait.state not in _OVER
+    return f"waits for {wait.waiting_for}" if waits else wait.waiting_for
 
 
 def next_of(wait: Wait) -> str:
