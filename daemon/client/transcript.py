@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rftd.daemon.client.client import Client
+from rftd.daemon.output.terminal import one_line
 from rftd.daemon.views.events import events
 from rftd.daemon.views.experiences import ExperienceView
 from rftd.ops.decoding import converted
@@ -73,11 +74,11 @@ def transcript_of(spec: ExperimentSpec | None, shown: ExperienceView) -> Transcr
         decoder = stage_decoder(stage)
         turns = tuple(_turn(decoder, *ids) for ids in _sequences(shown))
     except RftdError as error:
-        notes.append(f"no text, only ids (see --tokens): {error.what}")
+        notes.append(f"no text, only ids (see --tokens): {one_line(error.what)}")
     try:
         truth = _truth(stage, shown)
     except RftdError as error:
-        notes.append(f"no truth: {error.what}")
+        notes.append(f"no truth: {one_line(error.what)}")
     return Transcript(turns, truth, tuple(notes))
 
 

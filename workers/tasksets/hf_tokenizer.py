@@ -19,6 +19,8 @@ GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """The mark with which a chat template begins what the assistant says."""
 CACHED: Final = 1024
 """Texts of each kind that are remembered: a dataset of so many rows is encoded once."""
+_TOKENIZER_FILES: Final = ("*token*", "*vocab*", "*merges*", "*.model", "*.tiktoken", "*.py", "*bpe*", "tekken*")
+"""The names of files from which tokenizers are made, of any kind that transformers knows."""
 _ANY_TEXT: Final = "a 1"
 SHORT_TOKENS: Final = 16
 """Answers of up to so many tokens come again, and decoding one costs as much as drawing it."""
@@ -152,8 +154,10 @@ def open_tokenizer(
     try:
         inner = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
     except Exception as error:
+        # Of an empty folder transformers says at length which libraries to install, and none of them helps.
+        why = f"no tokenizer can be read from the model folder: {type(error).__name__}: {error}"
         raise DataError(
-            f"no tokenizer can be read from the model folder: {type(error).__name__}: {error}",
+            why if _has_tokenizer(folder) else f"model folder {path!r} holds no tokenizer",
             where=path,
             fix="the folder needs tokenizer.json and tokenizer_config.json",
         ) from error
@@ -171,6 +175,11 @@ def open_tokenizer(
         eos_ids=_eos_ids(inner, folder),
         template_args=template_args,
     )
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    """False if the folder has no file from which transformers or code of the folder's own makes a tokenizer."""
+    return any(file.exists() for pattern in _TOKENIZER_FILES for file in folder.glob(pattern))
 
 
 def _eos_ids(inner: Any, folder: Path) -> tuple[int, ...]:

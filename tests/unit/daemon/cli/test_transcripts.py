@@ -116,5 +116,27 @@ def test_a_tokenizer_file_is_read_and_a_damaged_one_named(spec: ExperimentSpec, 
     assert "tokenizer.json cannot be read" in transcript_of(real, shown()).notes[0]
 
 
+@pytest.mark.parametrize("left", [(), ("config.json",), ("generation_config.json", "model.safetensors")])
+def test_a_model_folder_whose_tokenizer_is_gone_is_told_in_one_line(
+    spec: ExperimentSpec, tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    """It was a page of transformers' about libraries to install."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in left:
+        (folder / name).write_text('{"model_type": "llama"}')
+    sft, rft = spec.stages
+    model = msgspec.structs.replace(rft.model, path=str(folder))
+    rft = msgspec.structs.replace(rft, model=model, trainer=TrainerSpec(engine="torch"))
+    told = transcript_of(msgspec.structs.replace(spec, stages=(sft, rft)), shown())
+    assert told.turns == ()
+    assert told.truth == "5"
+    assert told.notes == (f"no text, only ids (see --tokens): model folder {str(folder)!r} holds no tokenizer",)
+    (folder / "tokenizer.model").write_text("junk")
+    told = transcript_of(msgspec.structs.replace(spec, stages=(sft, rft)), shown())
+    assert told.notes[0].startswith("no text, only ids (see --tokens): no tokenizer can be read")
+    assert "\n" not in told.notes[0]
+
+
 def test_without_a_specification_there_is_a_note() -> None:
     assert "keeps no specification" in transcript_of(None, shown()).notes[0]
