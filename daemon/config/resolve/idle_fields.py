@@ -100,18 +100,18 @@ RULES: Final = (
     IdleRule(
         _of("", "explorer", "synchronizer", "policy", "cluster", "buffer.explorer_input"),
         _trains_rows,
-        "rows are trained without explorers",
+        "the stage trains on rows, without explorers",
     ),
     IdleRule(
         _of("model", "temperature", "top_p", "top_k", "repetition_penalty", "min_response_tokens", "external_model"),
         _trains_rows,
-        "rows are trained without explorers",
+        "the stage trains on rows, without explorers",
     ),
     IdleRule(_of(_BUFFER, *OF_EXPERIENCES), _trains_rows, NOT_OF_ROWS),
     IdleRule(
         _of("buffer.trainer_input", "auxiliary_buffers"),
         _trains_rows,
-        "the rows of experience_buffer alone are trained",
+        "only the rows of experience_buffer are trained on",
     ),
     # Experiences, which explorers make.
     IdleRule(_of(_BUFFER, "path"), _explores, "the log keeps every experience"),
@@ -139,7 +139,7 @@ RULES: Final = (
     IdleRule(
         _of("explorer", "bench_on_latest_checkpoint"),
         lambda given, _stage: given.mode != BENCH,
-        "checkpoints are measured with mode bench alone",
+        "only mode bench measures checkpoints",
     ),
     IdleRule(
         _of("explorer", "bench_on_latest_checkpoint", "eval_on_startup"),
@@ -176,7 +176,7 @@ RULES: Final = (
     IdleRule(
         _of("explorer", "proxy_port", "listen_address", "min_running_model_num"),
         lambda given, _stage: given.mode != SERVE,
-        "clients are answered with mode serve alone",
+        "only mode serve answers clients",
     ),
     # A switch that is off.
     IdleRule(
@@ -233,7 +233,7 @@ RULES: Final = (
     IdleRule(
         _of("explorer", "max_inflight_batches"),
         lambda given, stage: stage.sync.style == "fixed" or given.deterministic,
-        "explorers stand still until the weights of their schedule are there: it is for the other styles",
+        "explorers wait for the weights of their schedule; it is for the other styles",
     ),
     IdleRule(
         (
@@ -262,12 +262,12 @@ RULES: Final = (
     IdleRule(
         _of("cluster", "node_num"),
         lambda given, _stage: not given.cluster.gpu_per_node,
-        "it counts with cluster.gpu_per_node alone",
+        "it counts only together with cluster.gpu_per_node",
     ),
     IdleRule(
         _of("cluster", "gpu_per_node"),
         lambda given, _stage: not given.cluster.node_num,
-        "it counts with cluster.node_num alone",
+        "it counts only together with cluster.node_num",
     ),
     # The optimizer and the loss.
     IdleRule(
@@ -291,18 +291,18 @@ RULES: Final = (
             "grad_clip" in given.trainer.model_fields_set
             and given.algorithm.optimizer.clip_grad != given.trainer.grad_clip
         ),
-        "trainer.grad_clip is written",
+        "trainer.grad_clip is set",
         default_too=True,
     ),
     IdleRule(
         _of(_CORRECTION, "rollout_is_threshold", "rollout_is_batch_normalize"),
         lambda given, _stage: not (given.algorithm.rollout_correction or RolloutCorrection()).rollout_is,
-        "rollout_is is not written",
+        "rollout_is is not set",
     ),
     IdleRule(
         _of(_CORRECTION, "rollout_rs_threshold"),
         lambda given, _stage: not (given.algorithm.rollout_correction or RolloutCorrection()).rollout_rs,
-        "rollout_rs is not written",
+        "rollout_rs is not set",
     ),
     IdleRule(_of(_CORRECTION, "loss_type"), _needs_no_loss_type, "it is for bypass_mode: true"),
     IdleRule(_of("algorithm", "loss_scale_factor"), _needs_no_norm, f"it is the divisor of loss_agg_mode {_BY_NORM}"),

@@ -106,9 +106,9 @@ def _method(experiment: Experiment, host: Host, notes: Notes) -> str:
 def _no_nccl(experiment: Experiment, host: Host) -> str:
     """The reason why weights cannot go from GPU to GPU; empty if they can."""
     if host.trainers is not None:
-        return "explorers and trainer have launchers of their own, and nobody knows that their GPUs reach each other"
+        return "explorers and trainer have separate launchers, so whether their GPUs can reach each other is not known"
     if not host.gpus:
-        return f"there is {host.named()}" if host.seen else "nobody has looked for GPUs where workers run"
+        return f"there is {host.named()}" if host.seen else "the GPUs where workers run are not known"
     if len(host.gpus) < _NCCL_GPUS:
         return f"trainer and explorers have {host.named()}, and nccl goes from one GPU to another"
     if experiment.mode != "both":
@@ -118,7 +118,7 @@ def _no_nccl(experiment: Experiment, host: Host) -> str:
         return "trainer or explorers compute on the CPU"
     # The guide's default would choose it for everybody, and it was tested between CPUs alone.
     if "sync_method" not in experiment.synchronizer.model_fields_set:
-        return "it is not written, and nccl was tested between CPUs alone; to have it, write sync_method: nccl"
+        return "it is not set, and nccl has only been tested between CPUs; to use it, set sync_method: nccl"
     return ""
 
 

@@ -150,7 +150,7 @@ def _unwritten(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine
     else:
         return ChosenEngine("vllm", "cuda")
     where = where_torch_computes(experiment, experiment.explorer.rollout_model.extra_engine_args, host)
-    notes.warn(f"explorer.rollout_model.engine_type is not written: torch generates{where}: {why}")
+    notes.warn(f"explorer.rollout_model.engine_type is not set: torch generates{where}: {why}")
     return ChosenEngine("torch", "auto")
 
 

@@ -184,7 +184,7 @@ def _total_steps(experiment: Experiment, notes: Notes) -> int:
     buffer = experiment.buffer.total_steps
     trainer = experiment.trainer.total_steps
     if buffer is not None and trainer is not None and buffer != trainer:
-        notes.warn(f"trainer.total_steps {trainer} gives way to buffer.total_steps {buffer}")
+        notes.warn(f"trainer.total_steps {trainer} is overridden by buffer.total_steps {buffer}")
     return buffer or trainer or 0
 
 

@@ -57,7 +57,7 @@ def training_tasksets(
         path: FieldPath = (*_INPUT, "tasksets", index) if given.tasksets else (*_INPUT, "taskset")
         own = taskset.repeat_times
         if own is not None and own != repeat_times:
-            notes.warn(f"{show(path[2:])}.repeat_times {own} gives way to algorithm.repeat_times {repeat_times}")
+            notes.warn(f"{show(path[2:])}.repeat_times {own} is overridden by algorithm.repeat_times {repeat_times}")
         workflow = taskset.default_workflow_type or given.default_workflow_type
         if not experiment.explorer.collect_only:
             # What is only collected is not trained here, so any temperature will do.

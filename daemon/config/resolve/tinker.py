@@ -98,7 +98,7 @@ def _named(experiment: Experiment, notes: Notes) -> str:
     parts = PurePosixPath(experiment.model.model_path).parts[-2:]
     name = "/".join(part for part in parts if part != "/")
     if name:
-        notes.warn(f"model.tinker.base_model is not written: {name}, by the end of model.model_path")
+        notes.warn(f"model.tinker.base_model is not set: {name}, by the end of model.model_path")
     else:
         notes.wrong((*_AT, "base_model"), "names no model of the service", "write its name, such as Qwen/Qwen3-8B")
     return name

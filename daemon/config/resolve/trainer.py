@@ -51,7 +51,7 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
     engine: str = given.trainer_type
     # The guide's default: a file that says nothing of engines is trained wherever it is submitted.
     if engine == "verl" and (why := _without_verl(experiment, host)):
-        asked = "verl" if "trainer_type" in given.model_fields_set else "is not written"
+        asked = "verl" if "trainer_type" in given.model_fields_set else "is not set"
         where = where_torch_computes(experiment, given.engine_args, host)
         notes.warn(f"trainer.trainer_type {asked}: torch trains{where}: {why}")
         engine = "torch"
@@ -101,7 +101,7 @@ def _without_verl(experiment: Experiment, host: Host) -> str:
     """The reason why verl cannot train; empty if it can, or if it is written and nobody knows the workers' machine."""
     written = "trainer_type" in experiment.trainer.model_fields_set
     if not host.seen:
-        return "" if written else "nobody has looked for a GPU where workers run"
+        return "" if written else "whether there are GPUs where workers run is not known"
     if not (host.gpus or written):
         return f"there is {host.named()}"
     if "verl" not in host.packages:

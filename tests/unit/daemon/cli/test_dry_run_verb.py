@@ -123,8 +123,8 @@ def test_warnings_are_those_of_the_machine_that_judged(
     rftd: Rftd, stranger: Stranger, experiment_file: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    runs = "trainer.trainer_type is not written: torch trains, on the CPU: there is no GPU"
-    there = "trainer.trainer_type is not written: torch trains, on a GPU: verl is not installed where workers run"
+    runs = "trainer.trainer_type is not set: torch trains, on the CPU: there is no GPU"
+    there = "trainer.trainer_type is not set: torch trains, on a GPU: verl is not installed where workers run"
     alone = rftd(*verb, str(experiment_file), "--server", NOBODY)
     assert runs in alone.err
     stranger.answers = [Said(200, msgspec.json.encode(CheckReport(name="mine", job_dir="/c", warnings=[there])))]

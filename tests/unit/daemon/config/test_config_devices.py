@@ -68,8 +68,8 @@ def test_an_engine_that_is_not_written_is_chosen(load: Load, host: Host, engine:
 def test_beside_a_gpu_it_says_why_vllm_was_not_chosen(load: Load, host: Host, override: str, why: str) -> None:
     spec = load(overrides=[override], host=host).spec
     assert spec.stages[0].rollout.engine == "torch"
-    (said,) = (text for text in spec.warnings if "engine_type is not written" in text)
-    assert said.startswith("explorer.rollout_model.engine_type is not written: torch generates, on ")
+    (said,) = (text for text in spec.warnings if "engine_type is not set" in text)
+    assert said.startswith("explorer.rollout_model.engine_type is not set: torch generates, on ")
     assert why in said
 
 
@@ -256,7 +256,7 @@ def test_a_half_comes_out_alike_on_every_machine(load: Load) -> None:
 
 
 def test_verl_and_nccl_are_replaced_where_they_cannot_be_had(load: Load) -> None:
-    written = "it is not written, and nccl was tested between CPUs alone; to have it, write sync_method: nccl"
+    written = "it is not set, and nccl has only been tested between CPUs; to use it, set sync_method: nccl"
     for host, where, why in ((NO_GPU, "the CPU", f"there is {NO_GPU.named()}"), (served(2), "a GPU", written)):
         spec = load(overrides=["trainer.trainer_type=verl"], host=host).spec
         assert (spec.stages[0].trainer.engine, spec.stages[0].sync.method) == ("torch", "checkpoint")

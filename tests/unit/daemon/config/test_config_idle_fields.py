@@ -33,18 +33,18 @@ def _idle(submission: Submission) -> dict[str, str]:
         ("model.tinker.rank=8", "model.tinker.enable is false"),
         ("model.tinker.train_mlp=false", "model.tinker.enable is false"),
         ("model.external_model.model_name=m", "model.external_model.enable is false"),
-        ("explorer.proxy_port=81", "clients are answered with mode serve alone"),
-        ("explorer.listen_address=0.0.0.0", "clients are answered with mode serve alone"),
-        ("explorer.min_running_model_num=2", "clients are answered with mode serve alone"),
+        ("explorer.proxy_port=81", "only mode serve answers clients"),
+        ("explorer.listen_address=0.0.0.0", "only mode serve answers clients"),
+        ("explorer.min_running_model_num=2", "only mode serve answers clients"),
         ("explorer.dynamic_timeout.ratio=2.5", "explorer.dynamic_timeout.enable is false"),
         ("explorer.straggler_reissue.ratio=2.5", "explorer.straggler_reissue.enable is false"),
         ("explorer.over_rollout.wait_after_min=5", "explorer.over_rollout.ratio is 0"),
-        ("explorer.max_inflight_batches=5", "stand still until the weights of their schedule"),
+        ("explorer.max_inflight_batches=5", "wait for the weights of their schedule"),
         ("algorithm.loss_scale_factor=5", "it is the divisor of loss_agg_mode seq-mean-token-sum-norm"),
         ("synchronizer.memory_dir=/dev/shm", "no weights travel in memory"),
         (f"{OPTIMIZER}.min_lr_ratio=0.5", "lr_scheduler_type is constant"),
         ("explorer.eval_interval=5", "there are no eval_tasksets"),
-        ("cluster.node_num=2", "it counts with cluster.gpu_per_node alone"),
+        ("cluster.node_num=2", "it counts only together with cluster.gpu_per_node"),
         ("trainer.critic_warmup=2", "the algorithm has no critic"),
         ("trainer.use_dynamic_bsz=false", "it is verl's, and torch trains"),
         ("buffer.explorer_input.default_workflow_type=math_workflow", "each taskset names its own"),
@@ -133,7 +133,7 @@ stages:
 def test_a_stage_is_told_of_what_it_writes_and_the_file_of_what_no_stage_uses(load: Load, small: str) -> None:
     given = ["explorer.max_timeout=8", f"{BUFFER}.subset_name=main", f"{BUFFER}.path=/x", f"{BUFFER}.capacity=99"]
     assert _idle(load(small + STAGES, [*given, "model.tinker.rank=8"])) == {
-        "stages[0].explorer": "rows are trained without explorers",
+        "stages[0].explorer": "the stage trains on rows, without explorers",
         "stages[1].algorithm.optimizer.min_lr_ratio": "lr_scheduler_type is constant",
         # The first stage has a path of its own, and the other one none; the subset is the first one's.
         f"{BUFFER}.path": "the log keeps every experience",

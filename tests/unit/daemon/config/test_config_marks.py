@@ -71,10 +71,10 @@ def test_sections_of_explorers_where_rows_are_trained_are_spoken_of(load: Load, 
     sft = f"{{stage_name: a, {own}, buffer: {rows}}}"
     said = load(small, overrides=["cluster.node_num=2", "cluster.gpu_per_node=1", f"stages=[{sft}, {{stage_name: b}}]"])
     assert [text for text in said.spec.warnings if "without explorers" in text] == [
-        "stages[0].explorer has no effect: rows are trained without explorers"
+        "stages[0].explorer has no effect: the stage trains on rows, without explorers"
     ]
     alone = load(small, overrides=["cluster.node_num=2", f"stages=[{sft}]"]).spec.warnings
-    assert "cluster has no effect: rows are trained without explorers" in alone
+    assert "cluster has no effect: the stage trains on rows, without explorers" in alone
 
 
 def test_settings_of_experiences_are_spoken_of_where_no_stage_that_reads_them_has_any(load: Load, small: str) -> None:

@@ -50,7 +50,7 @@ def test_what_is_wrong_with_one_of_them_is_said_at_its_place(load: Load, errors:
     (greedy,) = errors(overrides=several("{path: /a.jsonl}", "{path: /b.jsonl, rollout_args: {temperature: 0}}"))
     assert "tasksets[1].rollout_args.temperature: is 0" in greedy
     tolerant = load(overrides=several("{path: /a.jsonl}", "{path: /b.jsonl, repeat_times: 9}"))
-    assert "tasksets[1].repeat_times 9 gives way to algorithm.repeat_times 4" in tolerant.warnings
+    assert "tasksets[1].repeat_times 9 is overridden by algorithm.repeat_times 4" in tolerant.warnings
 
 
 def test_an_epoch_is_every_row_of_all_of_them(load: Load, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_what_the_file_says_of_the_service(load: Load) -> None:
     assert (args["base_model"], args["rank"], args["seed"], args["train_mlp"]) == ("org/tiny", 8, 3, False)
     assert args["base_url"] == stage.rollout.engine_args["base_url"] == "http://here:1"
     assert stage.model.lora is None
-    for said in ("base_model is not written", "lora_configs", "save_hf_checkpoint", "sync_method memory", "device has"):
+    for said in ("base_model is not set", "lora_configs", "save_hf_checkpoint", "sync_method memory", "device has"):
         assert any(said in each for each in found.spec.warnings), said
 
 
