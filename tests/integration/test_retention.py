@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,3 +102,91 @@ def test_a_replacement_that_was_cut_off_is_undone(tmp_path: Path) -> None:
     commit_folder(folder, lambda each: (each / "file").write_text("new") and None)
     assert (folder / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["global_step_4"]
+
+
+REMOVED_BY_KILLED_TRAINERS = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from types import SimpleNamespace
+import torch
+from synthetic.log.synthetic_run import spec_of
+from rftd.ops.clock import SystemClock
+from rftd.ops.errors import NotFoundError
+from rftd.ops.ids import SystemIds
+from rftd.ops.logs import logger
+from rftd.storage.checkpoints import files_of, verify
+from rftd.streams.folds.run_state import RunState
+from rftd.workers.training.conversion.conversion import found_checkpoints
+from rftd.workers.training.ranks.shards import write_manifest, write_part
+from rftd.workers.training.ranks.torch_shards import shards_of
+from rftd.workers.training.tidying import discard, tidy
+
+class Lease:
+    def __init__(self, epoch):
+        self.writer = SimpleNamespace(epoch=epoch)
+    async def confirm(self):
+        pass
+
+def saved(folder):
+    actor = folder / "actor"
+    actor.mkdir(parents=True)
+    for kind in ("model", "optimizer"):
+        tensors = {"weight": torch.arange(24.0).reshape(8, 3)}
+        parts = [write_part(actor, kind, shards_of(tensors, rank, 2), rank=rank, ranks=2) for rank in (0, 1)]
+        write_manifest(actor, kind, parts)
+    (actor / "trainer_state.json").write_text("{}")
+    return files_of(folder)
+
+def killed_at(number, checkpoint):
+    child = os.fork()
+    if child == 0:
+        calls = 0
+        def count(event, _):
+            nonlocal calls
+            if event in ("os.rename", "os.remove", "os.rmdir"):
+                calls += 1
+                if calls == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        sys.addaudithook(count)
+        asyncio.run(discard(Lease(1), [checkpoint]))
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+kills = 0
+for number in range(1, 100):
+    job = Path(sys.argv[1]) / str(number)
+    spec = spec_of("one", 60, str(job))
+    checkpoint = job / "global_step_2"
+    files = saved(checkpoint)
+    ended = killed_at(number, checkpoint)
+    try:
+        for each in found_checkpoints(job, ()):
+            verify(each.folder, files)
+            assert len(files_of(each.folder)) == len(files)
+    except NotFoundError:
+        assert not checkpoint.exists()
+    # No event names it any more.
+    asyncio.run(tidy(Lease(2), RunState(SystemIds(SystemClock()).new()), spec, logger()))
+    if checkpoint.exists():
+        verify(checkpoint, files)
+        assert number <= 2, "only before the rename"
+    else:
+        assert not [path for path in job.rglob("*") if path.is_file()], number
+    if ended == 0:
+        break
+    assert ended == -signal.SIGKILL
+    kills += 1
+print(kills)
+"""
+
+
+@pytest.mark.slow
+def test_parts_of_ranks_go_together_whenever_their_trainer_is_killed(tmp_path: Path) -> None:
+    """Killed before each rename and removal: the checkpoint is whole under its name, or none; the next one tidies."""
+    command = [sys.executable, "-P", "-c", REMOVED_BY_KILLED_TRAINERS, str(tmp_path)]
+    paths = os.pathsep.join(each for each in sys.path if each)
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": paths}, stdout=subprocess.PIPE, timeout=240, check=True
+    )
+    # A rename, seven files, two folders, and the workplace.
+    assert int(done.stdout) >= 11
