@@ -1,7 +1,9 @@
-"""The host memory that ranks take beside the file while they give their weights to explorers.
+"""The host memory that ranks take beside the file while they give their weights away: to explorers, and into a folder.
 
 Each rank's peak above what it held before, as a multiple of the largest tensor in the file, of a model whose largest
-tensors follow one another; the bar is 1.2.
+tensors follow one another; the bar is 1.2. Beside that: the trainer process while each channel publishes them, beside
+what the channel `nccl` (over gloo) goes on holding, and the ranks while they write the folder for transformers.
+Memory that is mapped from a file is not counted where the system can take it back.
 
     python -P tests/bench/spread_memory.py [--engine verl] [--ranks 2]        verl in an environment that has it
 """
@@ -12,7 +14,10 @@ import argparse
 import os
 import sys
 import tempfile
+import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -25,8 +30,12 @@ from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutS
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engines.registry import make_engine
 from rftd.workers.training.ranks.controller import RankedEngine
+from rftd.workers.weights import safetensors
+from rftd.workers.weights.channel import Exported, WeightsRef
+from rftd.workers.weights.registry import Channels
 
 MOST = 1.2
+RATIOS = ("ratio", "checkpoint_ratio", "memory_ratio", "nccl_ratio", "hf_ratio")
 WIDTH = 256
 ROWS = 1 << 16
 """Rows of the largest matrices: 64 MiB each, in float32."""
@@ -65,10 +74,63 @@ def measured(engine: str, ranks: int, dtype: str, model: Path, folder: Path) -> 
             before[pid] = figure(pid, "VmRSS")
         weights = made.snapshot().weights()
         peaks.append([figure(pid, "VmHWM") - before[pid] for pid in made.pids()])
-    made.close()
     largest = max(each.data.nbytes for each in weights.values())
     farthest = sorted(max(each) for each in peaks)[1]
-    return {"largest_tensor_mib": largest >> 20, "peak_mib": round(farthest / 2**20, 1), "ratio": farthest / largest}
+    found = {"largest_tensor_mib": largest >> 20, "peak_mib": round(farthest / 2**20, 1), "ratio": farthest / largest}
+    channels = Channels(str(folder / f"job-{dtype}"), str(folder / f"memory-{dtype}"))
+    for method in ("checkpoint", "memory", "nccl"):
+        channel = channels.of(method)
+        with Watched([os.getpid()]) as watched:
+            exported = channel.publish(made.snapshot().weights(), version=1, generation=0)
+        held = exported.size_bytes if method == "nccl" else 0
+        found[f"{method}_ratio"] = (watched.peak - held) / largest
+        channel.retire(as_ref_of(exported, method))
+    with Watched(made.pids()) as watched:
+        made.save(folder / f"saved-{dtype}", hf=True)
+    kept = safetensors.read(folder / f"saved-{dtype}" / "actor" / "huggingface" / "model.safetensors")
+    if dtype == "float32" and any(kept[name].data != each.data for name, each in weights.items()):
+        sys.exit("the folder for transformers has other weights than the ranks")
+    # The folder is in float32 whatever explorers get.
+    found["hf_ratio"] = watched.peak / (WIDTH * ROWS * 4)
+    made.close()
+    return found
+
+
+class Watched:
+    """The most memory of its own that one of some processes takes within, above what it had before; looked at often."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self.peak = 0
+
+    def __enter__(self) -> Self:
+        self._before = {pid: figure(pid, "RssAnon") for pid in self._pids}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(0.001):
+            for pid, before in self._before.items():
+                self.peak = max(self.peak, figure(pid, "RssAnon") - before)
+
+
+def as_ref_of(exported: Exported, method: str) -> WeightsRef:
+    """The exported weights as their channel finds them."""
+    return WeightsRef(
+        version=1,
+        generation=0,
+        path=exported.path,
+        manifest=exported.manifest,
+        checksum=exported.checksum,
+        method=method,
+        host=exported.host,
+    )
 
 
 def main() -> None:
@@ -87,8 +149,8 @@ def main() -> None:
     # Numbers that need no rounding are written from where they lie; the others tell that something was measured.
     if not found["bfloat16"]["ratio"] > 0:
         sys.exit("this run measured nothing: no rank took memory to round its part")
-    tell({"engine": options.engine, "ranks": options.ranks, **found}, may_be_zero=("ratio",))
-    if any(each["ratio"] > MOST for each in found.values()):
+    tell({"engine": options.engine, "ranks": options.ranks, **found}, may_be_zero=RATIOS)
+    if any(each[name] > MOST for each in found.values() for name in RATIOS):
         sys.exit(f"more than {MOST} x the largest tensor")
 
 

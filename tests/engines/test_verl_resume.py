@@ -14,6 +14,7 @@ from synthetic.models.weight_receivers import assert_received_by_each_channel
 
 from rftd.ops.errors import DataError
 from rftd.workers.training.ranks.controller import RankedEngine
+from rftd.workers.weights import safetensors
 
 STEPS = 2
 """`tests/bench/rank_resume.py` stops at each of ten."""
@@ -42,6 +43,21 @@ def test_each_channel_brings_explorers_what_two_ranks_hold(bench: ResumeBench, t
     engine = bench.engines[2]
     assert isinstance(engine, RankedEngine)
     assert_received_by_each_channel(engine, tmp_path)
+
+
+def test_the_folder_for_transformers_has_what_two_ranks_hold(bench: ResumeBench, tmp_path: Path) -> None:
+    """Bit for bit, though no rank has more than pieces of the other one's parts."""
+    bench.saved_after_a_step(2)
+    engine = bench.engines[2]
+    engine.save(tmp_path, hf=True)
+    folder = tmp_path / "actor" / "huggingface"
+    assert not [each for each in folder.iterdir() if each.name.startswith((".", "tmp"))]
+    kept = safetensors.read(folder / "model.safetensors")
+    held = engine.snapshot().weights()
+    assert kept.keys() == held.keys()
+    for name, tensor in held.items():
+        assert (kept[name].dtype, kept[name].shape) == (tensor.dtype, tensor.shape)
+        assert kept[name].data == tensor.data, name
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rftd.ops.errors import DataError, WorkError
+from rftd.workers.training.engines.verl import shards as verl_shards
 from rftd.workers.training.ranks.messages import RankPart
 from rftd.workers.training.ranks.shards import Shard, ShardedTensors, ShardManifest, write_manifest, write_part
-from rftd.workers.training.ranks.spool import spread_parts, write_part_of, write_spread
+from rftd.workers.training.ranks.spool import spread_parts, write_part_of, write_shards, write_spread
 from rftd.workers.training.ranks.torch_shards import load_whole, shards_of
 from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.torch_bytes import dtype_name, memory
@@ -215,3 +216,19 @@ def test_a_part_that_went_to_another_folder_makes_no_checkpoint(tmp_path: Path) 
         write_manifest(tmp_path, "model", parts)
     assert raised.value.field == "checkpoint_root_dir"
     assert not (tmp_path / "model.shards.json").exists()
+
+
+@given(piece_bytes=st.integers(1, 200), shapes=st.lists(SHAPES, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_pieces_of_any_size_make_the_whole_file(piece_bytes: int, shapes: list[tuple[int, ...]]) -> None:
+    tensors = {f"{number}": made(shape, torch.float32, number) for number, shape in enumerate(shapes)}
+    layouts = {name: TensorLayout("float32", tuple(each.shape)) for name, each in tensors.items()}
+    whole = [
+        Shard(name, layouts[name], (0,) * each.ndim, tuple(each.shape), partial(memory, each))
+        for name, each in tensors.items()
+    ]
+    with TemporaryFile() as in_pieces, TemporaryFile() as at_once, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(verl_shards, "_PIECE_BYTES", piece_bytes)
+        write_shards(in_pieces.fileno(), layouts, verl_shards.to_first(tensors))
+        write_shards(at_once.fileno(), layouts, iter(whole))
+        assert in_pieces.read() == at_once.read()

@@ -38,6 +38,22 @@ def gathered(data: bytes) -> list[bytes]:
     return [bytes(part[:length].cpu().numpy()) for part, length in zip(parts, lengths, strict=True)]
 
 
+def at_first(like: torch.Tensor, source: int) -> torch.Tensor:
+    """The tensor that rank `source` has, on the first rank; of the others each gives back what it gave.
+
+    Rank `source` and the first call it, with tensors of one shape and dtype.
+    """
+    rank, _ = this_rank()
+    if source == 0:
+        return like
+    moved = like.contiguous().to(_device())
+    if rank == 0:
+        distributed.recv(moved, source)
+    else:
+        distributed.send(moved, 0)
+    return moved
+
+
 @contextmanager
 def together() -> Iterator[None]:
     """A piece of reading that has no collective within: a DataError of one rank is raised on all of them.

@@ -76,18 +76,23 @@ def new_spool(folder: str) -> IO[bytes]:
 
 def write_spread(descriptor: int, weights: SpreadWeights) -> None:
     """Writes this rank's parts. Raises OSError."""
-    header, begins, end = _places(weights)
+    write_shards(descriptor, weights.layouts(), weights.shards())
+
+
+def write_shards(descriptor: int, layouts: Mapping[str, TensorLayout], shards: Iterator[Shard]) -> None:
+    """Writes parts of tensors of these layouts, each when it is given. Raises OSError."""
+    header, begins, end = _places(layouts)
     # Every rank: whoever is first gives the file its size, and the others change nothing.
     os.ftruncate(descriptor, end)
     _write_at(descriptor, header, 0)
-    for shard in weights.shards():
+    for shard in shards:
         _write_shard(descriptor, shard, begins[shard.name])
         del shard  # its tensor goes before the next one is made
 
 
 def spread_parts(weights: SpreadWeights) -> Iterator[RankPart]:
     """This rank's parts, for a file that another machine has; one is on the host at a time."""
-    _, begins, end = _places(weights)
+    _, begins, end = _places(weights.layouts())
     for shard in weights.shards():
         data = shard.data()
         if data.nbytes:
@@ -112,9 +117,8 @@ def write_part_of(descriptor: int, part: RankPart) -> None:
     _write_shard(descriptor, Shard(part.name, whole, part.offset, part.size, lambda: memoryview(part.data)), part.begin)
 
 
-def _places(weights: SpreadWeights) -> tuple[bytes, dict[str, int], int]:
+def _places(layouts: Mapping[str, TensorLayout]) -> tuple[bytes, dict[str, int], int]:
     """The header of the file, where each tensor begins, and where the last one ends."""
-    layouts = weights.layouts()
     header = safetensors.header_of(layouts)
     begins: dict[str, int] = {}
     end = len(header)

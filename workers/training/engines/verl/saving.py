@@ -27,9 +27,12 @@ from rftd.workers.models.pretrained import outlined_model
 from rftd.workers.training.engines.torch import saving
 from rftd.workers.training.engines.torch.model import write_description, write_hf
 from rftd.workers.training.engines.verl.optimizer import ShardedOptimizer
-from rftd.workers.training.engines.verl.shards import local, one_by_one, part_of
+from rftd.workers.training.engines.verl.shards import local, one_by_one, part_of, to_first
 from rftd.workers.training.ranks.shards import ShardedTensors
+from rftd.workers.training.ranks.spool import SpooledSnapshot, new_spool, write_shards
 from rftd.workers.training.ranks.torch_shards import load_shards, save_shards
+from rftd.workers.weights.tensor_bytes import TensorLayout
+from rftd.workers.weights.torch_bytes import dtype_name, tensors_of
 
 SaveStrategy: TypeAlias = Literal["unrestricted", "single_thread", "single_process", "single_node"]
 
@@ -62,12 +65,21 @@ def write_weights(
 
 
 def write_hf_folder(folder: Path, tensors: Mapping[str, Tensor], base: Path) -> None:
-    """Writes a folder that transformers loads, in float32; all ranks call it, and the first one writes."""
-    kept: dict[str, Tensor] = {}
-    for name, tensor in one_by_one(tensors):
-        if dist.get_rank() == 0:
-            kept[name] = tensor.detach().cpu()
-    if dist.get_rank() == 0:
+    """Writes a folder that transformers loads, in float32; all ranks call it, and the first one writes.
+
+    The weights go through a file without a name beside it, for transformers wants to see all of them: no rank has more
+    than a piece of what others hold on its host.
+    """
+    pieces = to_first(tensors)
+    if dist.get_rank():
+        for _ in pieces:
+            pass
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    layouts = {name: TensorLayout(dtype_name(each), tuple(each.shape)) for name, each in tensors.items()}
+    with new_spool(str(folder)) as file:
+        write_shards(file.fileno(), layouts, pieces)
+        kept = tensors_of(SpooledSnapshot(file, exact=True, tied={}).weights())
         # The outline of the base: the model that trains has classes of FSDP's, whose names no config should have.
         write_hf(outlined_model(base, dtype=torch.float32), folder, base, weights=kept)
 
