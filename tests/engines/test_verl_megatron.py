@@ -11,9 +11,11 @@ import pytest
 from synthetic.models.decoders import make_decoder
 from synthetic.models.engine_parity import Case, ParityBench, all_cases, distance, make_models
 from synthetic.models.resumed_ranks import ResumeBench
+from synthetic.models.weight_receivers import assert_exported_as_held, assert_received_by_each_channel
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.training.engines.contract import MODEL_CHECKS, Check, TrainerBench, make_batch
+from rftd.workers.training.ranks.controller import RankedEngine
 
 MEGATRON: Final[Mapping[str, Any]] = {"strategy": "megatron", "device": "cpu"}
 CUT: Final[Mapping[str, Any]] = {**MEGATRON, "ranks": 2, "tensor_model_parallel_size": 2}
@@ -81,10 +83,15 @@ def test_other_decoders_are_cut_as_well(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_from_fsdp2_with_megatron_and_back(tmp_path: Path) -> None:
+    """What two ranks hold of tensors that are cut along columns too comes whole to explorers and to transformers."""
     steps = 2
     bench = ResumeBench("verl", make_models(tmp_path), tmp_path, {**CUT})
     try:
         found = list(bench.apart(steps))
+        cut = bench.engines[2]
+        assert isinstance(cut, RankedEngine)
+        assert_received_by_each_channel(cut, tmp_path / "sent")
+        assert_exported_as_held(cut, tmp_path / "exported")
     finally:
         bench.close()
     assert len(found) == 4 * steps

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from synthetic.models.engine_parity import make_models
 from synthetic.models.resumed_ranks import ResumeBench
-from synthetic.models.weight_receivers import assert_received_by_each_channel
+from synthetic.models.weight_receivers import assert_exported_as_held, assert_received_by_each_channel
 
 from rftd.ops.errors import DataError
 from rftd.workers.training.ranks.controller import RankedEngine
-from rftd.workers.weights import safetensors
+from rftd.workers.training.ranks.shards import write_manifest, write_part
+from rftd.workers.training.ranks.torch_shards import shards_of
 
 STEPS = 2
 """`tests/bench/rank_resume.py` stops at each of ten."""
@@ -49,15 +51,8 @@ def test_the_folder_for_transformers_has_what_two_ranks_hold(bench: ResumeBench,
     """Bit for bit, though no rank has more than pieces of the other one's parts."""
     bench.saved_after_a_step(2)
     engine = bench.engines[2]
-    engine.save(tmp_path, hf=True)
-    folder = tmp_path / "actor" / "huggingface"
-    assert not [each for each in folder.iterdir() if each.name.startswith((".", "tmp"))]
-    kept = safetensors.read(folder / "model.safetensors")
-    held = engine.snapshot().weights()
-    assert kept.keys() == held.keys()
-    for name, tensor in held.items():
-        assert (kept[name].dtype, kept[name].shape) == (tensor.dtype, tensor.shape)
-        assert kept[name].data == tensor.data, name
+    assert isinstance(engine, RankedEngine)
+    assert_exported_as_held(engine, tmp_path)
 
 
 @dataclass(frozen=True)
@@ -79,6 +74,20 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+def take_for_another_model(path: Path) -> None:
+    tensors = {"model.embed_tokens.weight": torch.zeros(6, 4)}
+    parts = [write_part(path.parent, "model", shards_of(tensors, rank, 2), rank=rank, ranks=2) for rank in (0, 1)]
+    write_manifest(path.parent, "model", parts)
+
+
+def swap_ranks(path: Path) -> None:
+    """The files of both ranks, each under the other's name."""
+    other = path.with_name(path.name.replace("rank_1", "rank_0"))
+    data = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(data)
+
+
 SECOND = "rank_1_of_2.safetensors"
 DAMAGES = [
     Damage(f"actor/model.{SECOND}", Path.unlink, "the model of rank 1 is missing"),
@@ -87,6 +96,8 @@ DAMAGES = [
     Damage(f"actor/optimizer.{SECOND}", Path.unlink, "the optimizer of rank 1 is missing"),
     Damage(f"critic/optimizer.{SECOND}", cut_off, r"the optimizer of rank 1 has \d+ bytes instead of \d+"),
     Damage(f"actor/reference.{SECOND}", flip, "the reference of rank 1 has other bytes than were written"),
+    Damage(f"critic/model.{SECOND}", swap_ranks, "the model of rank 0 has"),
+    Damage("actor/model.shards.json", take_for_another_model, "the model is of another model: '"),
     Damage("actor/model.shards.json", Path.unlink, r"the checkpoint has no weights"),
     Damage("critic/model.shards.json", Path.unlink, r"critic"),
     Damage("actor/optimizer.shards.json", Path.unlink, r"optimizer"),

@@ -1,4 +1,4 @@
-"""Receivers of weights: what each channel brings another process of what an engine holds."""
+"""Receivers of weights: what each channel brings another process, and a folder whoever reads it, of an engine's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from rftd.workers.training.ranks.controller import RankedEngine
+from rftd.workers.weights import safetensors
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import CHANNELS, Channels
 from rftd.workers.weights.tensor_bytes import Weights
@@ -17,6 +18,7 @@ from rftd.workers.weights.tensor_bytes import Weights
 _RECEIVER = """
 import hashlib, sys
 from rftd.ops.decoding import json_decoder
+from rftd.workers.weights import safetensors
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import open_weights
 for line in sys.stdin.buffer:
@@ -57,6 +59,19 @@ def assert_received_by_each_channel(engine: RankedEngine, folder: Path) -> None:
         check=True,
     )
     assert done.stdout.decode().split() == [_digest(engine.snapshot().weights())] * len(methods)
+
+
+def assert_exported_as_held(engine: RankedEngine, folder: Path) -> None:
+    """A checkpoint's folder for transformers has the engine's weights, bit for bit, and nothing that was used up."""
+    engine.save(folder, hf=True)
+    exported = folder / "actor" / "huggingface"
+    assert not [each for each in exported.iterdir() if each.name.startswith((".", "tmp"))]
+    kept = safetensors.read(exported / "model.safetensors")
+    held = engine.snapshot().weights()
+    assert kept.keys() == held.keys()
+    for name, tensor in held.items():
+        assert (kept[name].dtype, kept[name].shape) == (tensor.dtype, tensor.shape)
+        assert kept[name].data == tensor.data, name
 
 
 def _digest(weights: Weights) -> str:
