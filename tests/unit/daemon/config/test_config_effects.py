@@ -103,6 +103,7 @@ _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "advantage_fn_args": ({"epsilon": 0.5},),
     "algorithm_type": ("rloo",),
     "args": ({"a": 1},),
+    "base_url": ("http://b/v1",),
     "betas": ([0.5, 0.9],),
     "capacity": (64,),
     "corrections": ([{"kind": "tis"}],),
