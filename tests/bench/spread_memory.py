@@ -1,9 +1,10 @@
 """The host memory that ranks take beside the file while they give their weights away: to explorers, and into a folder.
 
 Each rank's peak above what it held before, as a multiple of the largest tensor in the file, of a model whose largest
-tensors follow one another; the bar is 1.2. Beside that: the trainer process while each channel publishes them, beside
-what the channel `nccl` (over gloo) goes on holding, and the ranks while they write the folder for transformers.
-Memory that is mapped from a file is not counted where the system can take it back.
+tensors follow one another; the bar is 1.2. Beside that: the trainer process while each channel publishes them, and a
+process that takes them, beside the copy that the channel `nccl` (over gloo) has on either side; and the ranks while
+they write the folder for transformers. Memory that is mapped from a file is not counted there: the system can take it
+back.
 
     python -P tests/bench/spread_memory.py [--engine verl] [--ranks 2]        verl in an environment that has it
 """
@@ -32,10 +33,11 @@ from rftd.workers.training.engines.registry import make_engine
 from rftd.workers.training.ranks.controller import RankedEngine
 from rftd.workers.weights import safetensors
 from rftd.workers.weights.channel import Exported, WeightsRef
-from rftd.workers.weights.registry import Channels
+from rftd.workers.weights.registry import Channels, open_weights
 
 MOST = 1.2
-RATIOS = ("ratio", "checkpoint_ratio", "memory_ratio", "nccl_ratio", "hf_ratio")
+METHODS = ("checkpoint", "memory", "nccl")
+RATIOS = ("ratio", "hf_ratio", *(f"{method}{end}_ratio" for method in METHODS for end in ("", "_taken")))
 WIDTH = 256
 ROWS = 1 << 16
 """Rows of the largest matrices: 64 MiB each, in float32."""
@@ -78,13 +80,18 @@ def measured(engine: str, ranks: int, dtype: str, model: Path, folder: Path) -> 
     farthest = sorted(max(each) for each in peaks)[1]
     found = {"largest_tensor_mib": largest >> 20, "peak_mib": round(farthest / 2**20, 1), "ratio": farthest / largest}
     channels = Channels(str(folder / f"job-{dtype}"), str(folder / f"memory-{dtype}"))
-    for method in ("checkpoint", "memory", "nccl"):
+    for method in METHODS:
         channel = channels.of(method)
         with Watched([os.getpid()]) as watched:
             exported = channel.publish(made.snapshot().weights(), version=1, generation=0)
         held = exported.size_bytes if method == "nccl" else 0
         found[f"{method}_ratio"] = (watched.peak - held) / largest
-        channel.retire(as_ref_of(exported, method))
+        ref = as_ref_of(exported, method)
+        with Watched([os.getpid()]) as watched, open_weights(ref):
+            pass
+        # Who takes a version from another process has a copy of it from then on.
+        found[f"{method}_taken_ratio"] = (watched.peak - held) / largest
+        channel.retire(ref)
     with Watched(made.pids()) as watched:
         made.save(folder / f"saved-{dtype}", hf=True)
     kept = safetensors.read(folder / f"saved-{dtype}" / "actor" / "huggingface" / "model.safetensors")

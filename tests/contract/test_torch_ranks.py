@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 from synthetic.models.algorithm_batches import make_algorithm, make_samples
+from synthetic.models.weight_receivers import assert_received_by_each_channel
 from torch import Tensor
 
 from rftd.ops.errors import DataError
@@ -18,6 +19,7 @@ from rftd.streams.spec import LoraSpec, OptimizerSpec, StageSpec
 from rftd.workers.training.engine import TrainBatch, TrainerEngine
 from rftd.workers.training.engines.contract import TrainerBench, make_batch, trained
 from rftd.workers.training.engines.torch.saving import read_tensors
+from rftd.workers.training.ranks.controller import RankedEngine
 from rftd.workers.training.ranks.host import RankHost
 from rftd.workers.training.ranks.nodes import RANK_NODES, RankHostPlace, RankNodes
 from rftd.workers.weights import checkpoint
@@ -100,6 +102,8 @@ def test_any_number_of_ranks_goes_on_at_any_step(benches: dict[int, TrainerBench
 
     exported = checkpoint.export(two.snapshot().weights(), benches[2].new_folder(), version=1, generation=0)
     assert exported.checksum == two.checksum()
+    assert isinstance(two, RankedEngine)
+    assert_received_by_each_channel(two, benches[2].new_folder())
 
     shard = folders[6] / "actor" / "optimizer.rank_1_of_2.safetensors"
     shard.write_bytes(shard.read_bytes()[:-3] + b"bad")
