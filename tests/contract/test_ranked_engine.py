@@ -21,6 +21,7 @@ from rftd.ops.errors import DataError, RankError
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.training.engine import TrainSample
 from rftd.workers.training.engines.contract import CHECKS, TrainerBench, make_batch, trained
+from rftd.workers.training.engines.registry import make_engine
 from rftd.workers.training.ranks.controller import RankedEngine, RankPlan
 from rftd.workers.training.ranks.host import RankHost
 from rftd.workers.training.ranks.messages import SampleBytes
@@ -254,21 +255,21 @@ def test_ranks_that_differ_are_named(benches: Any, tmp_path: Path, monkeypatch: 
 @pytest.mark.slow
 def test_ranks_that_see_another_folder_under_the_jobs_path_are_named(benches: Any, tmp_path: Path) -> None:
     """Nothing is opened: what they save would be lost with their node."""
-    stage = benches().stage()
-    engine = benches(ranks=2).opened(stage)
+    stage = benches(ranks=2).stage()
+    engine = make_engine(stage.trainer)
+    assert isinstance(engine, RankedEngine)
     (tmp_path / "job").mkdir()
     # A path that leads each process elsewhere, as that of a local disk does on each node.
     folder = os.open(tmp_path / "job", os.O_RDONLY)
     own = f"/proc/self/fd/{folder}"
     try:
-        again = RankedEngine(engine._plan)
         with pytest.raises(RankError, match=r"rank 0, 1 of 2 sees another folder under the job's path") as raised:
-            again.open(ExperimentSpec(project="p", name="n", job_dir=own, stages=(stage,), config={}), "")
+            engine.open(ExperimentSpec(project="p", name="n", job_dir=own, stages=(stage,), config={}), "")
     finally:
         os.close(folder)
     assert raised.value.field == "checkpoint_root_dir"
     assert not list((tmp_path / "job").iterdir())
-    assert not any(psutil.pid_exists(pid) for pid in again.pids())
+    assert not any(psutil.pid_exists(pid) for pid in engine.pids())
 
 
 def test_what_ranks_see_is_compared(tmp_path: Path, benches: Any) -> None:
