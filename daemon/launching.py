@@ -18,12 +18,12 @@ from rftd.workers.launcher.ray.launcher import RayExecutor, RayOptions
 
 
 class Launching(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the workers of a daemon run."""
+    """The places at which the workers of a daemon run."""
 
     roles: frozenset[str] = ROLES
     """The roles whose workers are started here; none: every worker is started by somebody else, on any machine."""
     on_ray: frozenset[str] = frozenset()
-    """Those of them whose workers are actors of a Ray cluster; the others are processes of this machine."""
+    """The roles whose workers are actors of a Ray cluster; workers of the others are processes of this machine."""
     ray: RayOptions = RayOptions()
     """The cluster."""
 

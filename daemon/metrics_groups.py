@@ -43,7 +43,7 @@ class Cancelled(NamedTuple):
 
 
 class OpenGroups:
-    """Those that were leased since it began, and are neither closed nor settled."""
+    """The groups that were leased since it began, and are neither closed nor settled."""
 
     def __init__(self) -> None:
         # By the id as a number: a UUID's hash is computed in Python, an int's in C.
@@ -85,7 +85,7 @@ class OpenGroups:
         return bool(self._ending)
 
     def settle(self, produced: Container[int]) -> Iterator[Cancelled]:
-        """What was cancelled since the last time, once everything that arrived in this round was shown.
+        """The rollouts that were cancelled since the last time, once everything that arrived in this round was shown.
 
         `produced` has the ids of experiences, as numbers, that no batch has taken: members that a group lost may be
         among them, and did end.

@@ -332,7 +332,7 @@ class Fleet:
             berth.handle.kill()
 
     def _hung(self, started: WorkerStarted) -> str:
-        """What a silent worker was doing, as far as is known, and what may have kept its heartbeats back."""
+        """The work of a silent worker, as far as it is known, and what may have kept its heartbeats back."""
         evaluations = self._state.evals.open.values()
         evaluates = any(leased.worker == started.worker for each in evaluations for leased in each.leases.values())
         if evaluates or self._state.groups.load.get(started.worker):

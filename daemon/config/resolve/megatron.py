@@ -94,7 +94,7 @@ def _missing(host: Host) -> list[str]:
 
 
 def sizes(trainer: Trainer, leaves: list[Written]) -> Iterator[tuple[str, FieldPath, Any]]:
-    """What the file says of Megatron's own settings: each name, where it is written, and the value."""
+    """Megatron's own settings in the file: the name of each, its place in the file, and its value."""
     section = trainer.megatron
     for name in sorted(section.model_fields_set):
         yield name, (*_SECTION, name), getattr(section, name)

@@ -98,7 +98,7 @@ def with_trainer_devices(experiment: Experiment, trainer: TrainerSpec, host: Hos
 def _apart(
     experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec, host: Host, notes: Notes
 ) -> tuple[RolloutSpec, TrainerSpec]:
-    """The same where trainers have a host of their own: neither side takes a GPU from the other."""
+    """Rollouts and trainer where each has a host of its own: neither side takes a GPU from the other."""
     if experiment.mode == "colocate":
         what = f"{_IN_TURN}, and here explorers and trainers have launchers of their own"
         notes.wrong(_MODE, what, _NOT_IN_TURN, Unsupported)
