@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from rftd.ops.words import Level
-from rftd.streams.folds.spine import Status
 
-_OVER: Final = (Status.FAILED.value, Status.REJECTED.value)
-"""States of an experiment that ended badly: it waits for nothing, and the text is the reason."""
+_OVER: Final = ("failed", "rejected")
+"""States of an experiment that ended badly: it waits for nothing, and the text is the reason. As words, for the command
+line imports this, and no fold."""
 
 
 class Wait(msgspec.Struct, frozen=True):
