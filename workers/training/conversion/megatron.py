@@ -56,7 +56,7 @@ _GATE_UP: Final = ("mlp.linear_fc1.weight", "mlp.linear_fc1.bias")
 
 
 Fusing: TypeAlias = Literal["one", "heads", "gate_up"]
-"""What is in a tensor of Megatron's: one of transformers', the projections of all heads, gate and up projection."""
+"""The content of a tensor of Megatron's: one of transformers', the projections of all heads, gate and up projection."""
 
 
 class DecoderNames(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ _LOCK: Final = "lock"
 _PATH_BYTES: Final = 107
 """The longest path that a socket may have."""
 _NAMES_BYTES: Final = len("/") + len(PREFIX) + 8 + len("/") + 36
-"""What the folder's name and a socket's add to a path."""
+"""The characters that the folder's name and a socket's add to a path."""
 
 
 class SocketFolder:

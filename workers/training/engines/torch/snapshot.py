@@ -53,7 +53,7 @@ class SpreadTensors:
     """Implements `SpreadWeights`: a rank gives its part of a spread tensor, and a share of the rows of others."""
 
     def __init__(self, tensors: Mapping[str, Tensor], *, rounded: Collection[str]) -> None:
-        """Those that are named in `rounded` are given in bfloat16."""
+        """Tensors that are named in `rounded` are given in bfloat16."""
         self.exact = not rounded
         self._tensors = tensors
         self._dtypes = dict.fromkeys(rounded, torch.bfloat16)

@@ -107,7 +107,7 @@ class SpreadAdapter:
 
 @dataclass(frozen=True, slots=True)
 class AdapterChange:
-    """What an adapter adds to a weight: scale * B A."""
+    """The tensor that an adapter adds to a weight: scale * B A."""
 
     low: Tensor
     """A  # [r, in]"""
@@ -181,7 +181,7 @@ class MergedShards:
     """Implements `SpreadWeights`: no rank has more than one merged part at a time."""
 
     def __init__(self, weights: MergedWeights, rounded: frozenset[str]) -> None:
-        """Those that are named in `rounded` are given in bfloat16."""
+        """Tensors that are named in `rounded` are given in bfloat16."""
         self.exact = not rounded
         self._weights = weights
         self._beneath = SpreadTensors(weights.beneath, rounded=rounded)

@@ -35,7 +35,7 @@ class SpreadPolicy(Protocol):
         ...
 
     def spread(self, experiment: ExperimentSpec | None) -> SpreadWeights:
-        """The same as the controller of several ranks takes them, rounded as explorers round them."""
+        """The published tensors as the controller of several ranks takes them, rounded as explorers round them."""
         ...
 
     def freeze(self, *, offload: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Which models and sizes Megatron trains here, and what is not installed: a pure look at figures, without torch."""
+"""The models and sizes that Megatron trains here, and what is not installed: a pure look at figures, without torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALONE: Final[Mapping[str, str]] = {
     "activation_offload": "write trainer.engine_args.gradient_checkpointing",
     "entropy_checkpointing": "leave it out",
 }
-"""What FSDP2 has and Megatron has not, and what to do about it."""
+"""The arguments that FSDP2 has and Megatron has not, each with what to do about it."""
 
 
 def check_installed(field: str) -> None:
@@ -117,7 +117,7 @@ def check_model(folder: Path, arguments: VerlTrainerArgs) -> None:
 
 
 def _unknown(config: Mapping[str, Any]) -> Iterator[str]:
-    """What the decoder has that Megatron's does not have as it is opened here."""
+    """The traits of the decoder that Megatron's does not have as it is opened here."""
     kind = config.get("model_type")
     if kind not in MODEL_TYPES:
         yield f"its type is {kind!r}, and {', '.join(MODEL_TYPES)} are known"
