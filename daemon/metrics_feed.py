@@ -183,6 +183,7 @@ class MetricsFeed:
         traceparent: str | None = None,
     ) -> None:
         """Takes in an experience of experiment `id`; `settle` adds it to the metrics."""
+        length = len(event.tokens)
         place = (id, event.stage)
         rollouts = self._rollouts.get(place)
         if rollouts is None:
@@ -192,16 +193,16 @@ class MetricsFeed:
         elif event.finish == "prompt_truncated":
             rollouts.prompts_cut += 1
         rollouts.prompt_tokens += event.prompt_tokens
-        rollouts.tokens += len(event.tokens)
+        rollouts.tokens += length
         rollouts.durations_s.append(event.duration_s)
-        rollouts.lengths.append(len(event.tokens) - event.prompt_tokens)
+        rollouts.lengths.append(length - event.prompt_tokens)
         if event.turns:
             rollouts.turns.append(event.turns)
         rollouts.rewards.append(event.reward)
         self._born[event.experience.int] = time_ns
         if traceparent is not None and (context := parsed(traceparent)) is not None and context.sampled:
-            length = len(event.tokens) - event.prompt_tokens
-            rollouts.exemplar = Exemplified(context, time_ns, event.duration_s, event.reward, length)
+            response_tokens = length - event.prompt_tokens
+            rollouts.exemplar = Exemplified(context, time_ns, event.duration_s, event.reward, response_tokens)
 
     def observe(self, decoded: Decoded) -> None:
         """Takes in one effective record, new in the log; an experience before what happened to it."""
@@ -212,8 +213,10 @@ class MetricsFeed:
         if id is not None and isinstance(event, experience.ExperienceProduced):
             self.produced(id.bytes, decoded.head.time_ns, event, decoded.head.traceparent)
             return
-        self.recall(decoded)
-        if id is not None and (handler := self._handlers.get(type(event))) is not None:
+        handler = self._handlers.get(type(event))
+        if handler is None:
+            self.recall(decoded)
+        elif id is not None:
             handler(self._label(id), decoded, event)
 
     def settle(self) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from functools import partial
 from types import MappingProxyType
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from sqlalchemy.exc import DBAPIError
@@ -31,15 +30,24 @@ from rftd.streams.topics import TRUTH, Partition
 
 T = TypeVar("T")
 
-REST: Final = 50
-"""A reading is shown again for this many times as long as it took: at most 2 % of one core reads for scrapes."""
+REST: Final = 200
+"""A reading is shown again for this many times as long as it took: at most 0.5 % of one core reads for scrapes."""
 TIMEOUT_S: Final = 4.0
-"""The longest wait for the log, and for each look at the tables; Prometheus waits ten seconds."""
+"""The longest wait for the log, and for a look at the tables; Prometheus waits ten seconds."""
+COUNTING_S: Final = 2.0
+"""The longest that buffers are counted for one reading. Those that are left are counted at the next."""
 _AWAY: Final = (RftdError, DBAPIError, OSError, TimeoutError)
 
 
-_Tables: TypeAlias = tuple[list[Figures], list[Held], float | None]
-"""The figures of experiments, the resources that their workers hold, and the time in which the tables were filled."""
+class _Tables(NamedTuple):
+    """Everything that a reading of the tables found."""
+
+    figures: list[Figures]
+    held: list[Held]
+    """The resources that workers hold."""
+    filled_s: float | None
+    """The time in which the tables were filled."""
+    buffers: dict[UUID, list[PlaceCount]]
 
 
 class Projected(Protocol):
@@ -87,9 +95,12 @@ class PacedReading(Generic[T]):
 class _CountedBuffer:
     """The buffer of one experiment."""
 
-    def __init__(self, experiment: UUID, clock: Clock) -> None:
+    def __init__(self, experiment: UUID) -> None:
         self.counter = BufferCounter(experiment)
-        self.reading = PacedReading[list[PlaceCount]](clock)
+        self.counts: list[PlaceCount] | None = None
+        """What it found last; None before the first time, and after a time that was cut off."""
+        self.applied = -1
+        """The records of the experiment that the tables had then."""
 
 
 class Scrape:
@@ -116,10 +127,12 @@ class Scrape:
         self._applied = applied
         self._clock = clock
         self._prices = prices
-        self._figures = PacedReading[_Tables](clock)
+        self._tables = PacedReading[_Tables](clock)
         self._known: dict[str, tuple[int, Figures]] = {}
         """Figures of experiments as read before, and the number of their records that the tables had then."""
         self._buffers: dict[UUID, _CountedBuffer] = {}
+        self._cut_off = 0
+        """Readings that ended before all buffers were counted."""
         self._turn = asyncio.Lock()
 
     @property
@@ -170,27 +183,23 @@ class Scrape:
 
     async def _show_tables(self) -> None:
         metrics = self._feed.metrics
-        read = await self._figures.of(frozenset(self._applied.positions.items()), self._read_figures)
+        # A reading that was cut off goes on although nothing moves.
+        at = (frozenset(self._applied.positions.items()), self._cut_off)
+        read = await self._tables.of(at, self._read)
         metrics.state_readable.set(read is not None)
-        figures, held, filled_s = read or ([], [], None)
-        if filled_s is not None:
-            metrics.rebuild_duration.labels("all").set(filled_s)
-        ids = [UUID(each.standing.id) for each in figures]
-        self._buffers = {id: self._buffers.get(id) or _CountedBuffer(id, self._clock) for id in ids}
-        counted = {
-            id: await buffer.reading.of(self._applied.applied_of(id), partial(self._count, buffer.counter))
-            for id, buffer in self._buffers.items()
-        }
+        tables = read or _Tables([], [], None, {})
+        if tables.filled_s is not None:
+            metrics.rebuild_duration.labels("all").set(tables.filled_s)
         found = AtScrape(
-            figures=figures,
-            buffers={id: counts for id, counts in counted.items() if counts is not None},
-            held=held,
+            figures=tables.figures,
+            buffers=tables.buffers,
+            held=tables.held,
             declared=self._feed.declared,
             now_ns=self._clock.now_ns(),
         )
         show_state(metrics, found, self._prices)
 
-    async def _read_figures(self) -> _Tables:
+    async def _read(self) -> _Tables:
         since_ns = self._clock.now_ns() - KEPT_AFTER_END_NS
         # Before the reading: what is added meanwhile may be in it or not, and is read again.
         applied = {id: self._applied.applied_of(UUID(id)) for id in self._known}
@@ -200,8 +209,23 @@ class Scrape:
             held = await list_held(connection, since_ns=since_ns)
             filled_s = await read_filled(connection)
         self._known = {each.standing.id: (applied.get(each.standing.id, -1), each) for each in figures}
-        return figures, held, filled_s
+        ids = [UUID(each.standing.id) for each in figures]
+        self._buffers = {id: self._buffers.get(id) or _CountedBuffer(id) for id in ids}
+        # A long history may not be counted in time; all else is told meanwhile.
+        try:
+            async with asyncio.timeout(COUNTING_S):
+                await self._count_buffers()
+        except TimeoutError:
+            self._cut_off += 1
+        counted = {id: buffer.counts for id, buffer in self._buffers.items() if buffer.counts is not None}
+        return _Tables(figures, held, filled_s, counted)
 
-    async def _count(self, counter: BufferCounter) -> list[PlaceCount]:
-        async with self._engine.connect() as connection, connection.begin():
-            return await counter.count(connection)
+    async def _count_buffers(self) -> None:
+        """Counts those of experiments about which something was added to the tables."""
+        for id, buffer in self._buffers.items():
+            applied = self._applied.applied_of(id)
+            if applied != buffer.applied:
+                buffer.counts = None
+                async with self._engine.connect() as connection, connection.begin():
+                    buffer.counts = await buffer.counter.count(connection)
+                buffer.applied = applied

@@ -16,6 +16,7 @@ from synthetic.daemon.metrics_table import PROMISED
 from synthetic.log.synthetic_run import SyntheticRun, spec_of
 from synthetic.log.tape import Tape
 
+from rftd.daemon import metrics_scrape
 from rftd.daemon.metrics_declared import declared_by
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import show
@@ -361,6 +362,22 @@ async def test_nothing_is_read_again_of_an_experiment_that_has_not_changed(tmp_p
         assert shown(after)["rftd_train_step{experiment=moving}"] == moving.version
         assert standing(await desk.scrape(), "still") != before, "whoever has not read it before reads it"
     assert still.version
+
+
+async def test_a_buffer_that_cannot_be_counted_in_time_leaves_the_rest_to_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = SyntheticRun(Tape()).write()
+    async with desk_in(tmp_path, run.tape.clock) as desk:
+        await desk.put(run.tape.drafts)
+        scrape = desk.scrape_of(MetricsFeed(Metrics(version="1")), {})
+        monkeypatch.setattr(metrics_scrape, "COUNTING_S", 0.0)
+        first = (await scrape.text()).decode()
+        assert "rftd_buffer_experiences{" not in first
+        assert shown(first)["rftd_train_step{experiment=small}"] == run.version
+        monkeypatch.undo()
+        run.tape.clock.advance(3600.0 / 2)
+        assert "rftd_buffer_experiences{" in (await scrape.text()).decode(), "although the tables did not move"
 
 
 async def test_who_asks_every_second_reads_the_tables_no_more_often_than_is_cheap() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -268,7 +270,7 @@ async def test_a_buffer_that_is_counted_on_is_as_one_that_is_counted_anew(either
         kind(tape, name=f"run-{number}", seed=number).write()
         for number, kind in enumerate((BusyRun, BusyRun, UnsteadyClockRun))
     ]
-    counters = {run.id: BufferCounter(run.id) for run in runs}
+    counters = {run.id: BufferCounter(run.id, portion=portion) for run, portion in zip(runs, (1000, 5, 3), strict=True)}
     log = MemoryLog()
     projector = Projector(log, either, clock=ManualClock())
     seen = set[str]()
@@ -296,6 +298,43 @@ async def test_experiences_that_are_settled_are_not_read_again(either: AsyncEngi
         await connection.execute(delete(table_of(BatchItems)))
     assert await buffer_of(counter, either) == found, "what was trained is not looked at"
     assert await buffer_of(BufferCounter(run.id), either) != found
+
+
+class HeldCounter(BufferCounter):
+    """A counter that is held up at one of its looks, as by a disk that does not answer."""
+
+    def __init__(self, experiment: UUID, *, held_at: int) -> None:
+        super().__init__(experiment, portion=4)
+        self.looks = 0
+        self.is_held = asyncio.Event()
+        self._held_at = held_at
+
+    async def _look(self, connection: AsyncConnection, until_ns: int) -> Any:
+        self.looks += 1
+        if self.looks == self._held_at:
+            self.is_held.set()
+            await asyncio.Event().wait()
+        return await super()._look(connection, until_ns)
+
+
+async def test_a_count_that_was_cut_off_goes_on_where_it_was(engine: AsyncEngine) -> None:
+    run = SyntheticRun(Tape()).write()
+    log = MemoryLog()
+    await log.append(run.tape.drafts)
+    projector = Projector(log, engine, clock=ManualClock())
+    await projector.catch_up()
+    await projector.close()
+    whole = HeldCounter(run.id, held_at=0)
+    found = await buffer_of(whole, engine)
+    assert whole.looks > 3, "several portions"
+    cut_off = HeldCounter(run.id, held_at=whole.looks - 1)
+    async with asyncio.timeout(60.0), asyncio.TaskGroup() as group:
+        counting = group.create_task(buffer_of(cut_off, engine))
+        await cut_off.is_held.wait()
+        counting.cancel()
+    cut_off.looks = whole.looks
+    assert await buffer_of(cut_off, engine) == found
+    assert cut_off.looks == whole.looks + 2, "what was looked at before is not again"
 
 
 async def test_what_was_planned_waits_again_once_its_batch_is_abandoned(engine: AsyncEngine) -> None:
