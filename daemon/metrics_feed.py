@@ -201,8 +201,7 @@ class MetricsFeed:
         rollouts.rewards.append(event.reward)
         self._born[event.experience.int] = time_ns
         if traceparent is not None and (context := parsed(traceparent)) is not None and context.sampled:
-            response_tokens = length - event.prompt_tokens
-            rollouts.exemplar = Exemplified(context, time_ns, event.duration_s, event.reward, response_tokens)
+            rollouts.exemplar = Exemplified(context, time_ns, event.duration_s, event.reward, rollouts.lengths[-1])
 
     def observe(self, decoded: Decoded) -> None:
         """Takes in one effective record, new in the log; an experience before what happened to it."""

@@ -39,7 +39,7 @@ COUNTING_S: Final = 2.0
 _AWAY: Final = (RftdError, DBAPIError, OSError, TimeoutError)
 
 
-class _Tables(NamedTuple):
+class _Reading(NamedTuple):
     """Everything that a reading of the tables found."""
 
     figures: list[Figures]
@@ -127,7 +127,7 @@ class Scrape:
         self._applied = applied
         self._clock = clock
         self._prices = prices
-        self._tables = PacedReading[_Tables](clock)
+        self._tables = PacedReading[_Reading](clock)
         self._known: dict[str, tuple[int, Figures]] = {}
         """Figures of experiments as read before, and the number of their records that the tables had then."""
         self._buffers: dict[UUID, _CountedBuffer] = {}
@@ -187,7 +187,7 @@ class Scrape:
         at = (frozenset(self._applied.positions.items()), self._cut_off)
         read = await self._tables.of(at, self._read)
         metrics.state_readable.set(read is not None)
-        tables = read or _Tables([], [], None, {})
+        tables = read or _Reading([], [], None, {})
         if tables.filled_s is not None:
             metrics.rebuild_duration.labels("all").set(tables.filled_s)
         found = AtScrape(
@@ -199,7 +199,7 @@ class Scrape:
         )
         show_state(metrics, found, self._prices)
 
-    async def _read(self) -> _Tables:
+    async def _read(self) -> _Reading:
         since_ns = self._clock.now_ns() - KEPT_AFTER_END_NS
         # Before the reading: what is added meanwhile may be in it or not, and is read again.
         applied = {id: self._applied.applied_of(UUID(id)) for id in self._known}
@@ -218,7 +218,7 @@ class Scrape:
         except TimeoutError:
             self._cut_off += 1
         counted = {id: buffer.counts for id, buffer in self._buffers.items() if buffer.counts is not None}
-        return _Tables(figures, held, filled_s, counted)
+        return _Reading(figures, held, filled_s, counted)
 
     async def _count_buffers(self) -> None:
         """Counts those of experiments about which something was added to the tables."""

@@ -20,7 +20,7 @@ from rftd.daemon import metrics_scrape
 from rftd.daemon.metrics_declared import declared_by
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import show
-from rftd.daemon.metrics_scrape import REST, PacedReading, Scrape
+from rftd.daemon.metrics_scrape import Scrape
 from rftd.daemon.views.experiments import page_of
 from rftd.ops.clock import ManualClock
 from rftd.ops.metrics import Metrics
@@ -378,25 +378,3 @@ async def test_a_buffer_that_cannot_be_counted_in_time_leaves_the_rest_to_be_tol
         monkeypatch.undo()
         run.tape.clock.advance(3600.0 / 2)
         assert "rftd_buffer_experiences{" in (await scrape.text()).decode(), "although the tables did not move"
-
-
-async def test_who_asks_every_second_reads_the_tables_no_more_often_than_is_cheap() -> None:
-    clock = ManualClock()
-    reading = PacedReading[int](clock)
-    reads = 0
-
-    async def read() -> int:
-        nonlocal reads
-        reads += 1
-        clock.advance(0.5)
-        return reads
-
-    assert await reading.of(1, read) == 1
-    for second in range(8 * REST // 2):
-        clock.advance(1.0)
-        await reading.of(second + 2, read)
-    assert reads == 1 + 8, "a reading of half a second is good for half as many seconds as it rests"
-    clock.advance(REST)
-    assert await reading.of(1000, read) == 10
-    clock.advance(REST)
-    assert await reading.of(1000, read) == 10, "the tables did not move"
