@@ -3,10 +3,14 @@
 For each model, in bfloat16, prompts of 512 tokens and answers of 1,024 to 2,048: tokens/s of the torch and the vLLM
 rollout engine; trained tokens/s, and the share of a measured matmul's FLOP/s that they use (6 FLOP for each weight and
 token, and attention's; of float32 weights under autocast); mismatch of log-probabilities between engine and trainer;
-publication to a mapped file and into the running engine, with the longest pause of its decoding; the checksum of a
-step; peak memory against the engine's forecast.
+publication to a mapped file (the first, and those into a buffer that waits, in the machine's memory) and into the
+running engine, with the longest pause of its decoding; the checksum of a step; peak memory against the engine's
+forecast. Training is measured with and without `gradient_checkpointing`; where the latter needs too much memory it
+says so. Figures go to the standard error too, as soon as they are there.
 
     python -P tests/bench/gpu_figures.py [--models 0.5B,1.5B] [--engines torch,vllm] [--requests 32]
+        [--answers 1024,2048] [--rounds 5] [--micro-batch 16384] [--checkpointing on,off]
+        [--group 1] [--sharing auto,never]      requests with one prompt, and whether training computes it once
     python -P tests/bench/gpu_figures.py --tiny      every code path on a CPU, with a tiny model; no figures of anything
 
 vLLM is measured where it is installed, its CPU build with `--tiny`.
@@ -18,8 +22,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import importlib.util
+import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -28,29 +35,21 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import numpy as np
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
+from gpu_experiment import MODES, TINY, Mode, Scale, experiment_of, make_model
 
 from rftd.ops.clock import SystemClock
-from rftd.streams.engine_needs import EngineNeeds
-from rftd.streams.spec import (
-    AlgorithmSpec,
-    ExperimentSpec,
-    ModelSpec,
-    OptimizerSpec,
-    RolloutSpec,
-    StageSpec,
-    TrainerSpec,
-)
-from rftd.workers.models.tiny_model import make_tiny_model, make_tokenizer
+from rftd.ops.errors import DeviceMemoryError
+from rftd.storage.shared_memory import shared_folder
+from rftd.streams.spec import ExperimentSpec
 from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine, Sampling
 from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.training.engine import TrainBatch, TrainSample
@@ -58,76 +57,6 @@ from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.memory_needs import training_needs
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import Channels
-
-SHAPES: dict[str, dict[str, int]] = {
-    "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
-    "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
-}
-"""Those of Qwen2.5, with two groups of keys and values and a vocabulary of 151,936."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """What is run."""
-
-    device: str
-    prompt: int
-    answers: tuple[int, int]
-    requests: int
-    rounds: int
-    matmul: int
-
-
-TINY: Final = Scale("cpu", 16, (8, 24), 4, 2, 64)
-
-
-def make_model(folder: Path, name: str) -> Path:
-    """A folder with random weights in bfloat16 and the tiny model's tokenizer."""
-    if name == "tiny":
-        return make_tiny_model(folder, seed=1, hidden_size=64, heads=2)  # heads of 32: vLLM has no smaller ones
-    config = Qwen2Config(
-        vocab_size=151_936,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        **SHAPES[name],
-    )
-    torch.manual_seed(0)
-    model = Qwen2ForCausalLM(config).to(torch.bfloat16)  # type: ignore[no-untyped-call]
-    model.save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return folder
-
-
-def experiment_of(model: Path, job: Path, engine: str, scale: Scale) -> ExperimentSpec:
-    """One GRPO stage on the model."""
-    longest = scale.prompt + scale.answers[1]
-    arguments: dict[str, Any] = {"device": scale.device} if engine == "torch" else {}
-    stage = StageSpec(
-        name="rft",
-        kind="both",
-        total_steps=1000,
-        batch_size=4,
-        train_batch_size=scale.requests,
-        algorithm=AlgorithmSpec(kind="grpo", advantage="grpo", policy_loss="ppo", optimizer=OptimizerSpec(lr=1e-6)),
-        model=ModelSpec(
-            path=str(model), max_model_len=longest, max_prompt_tokens=scale.prompt, max_response_tokens=scale.answers[1]
-        ),
-        rollout=RolloutSpec(
-            engine=engine,
-            dtype="bfloat16",
-            engine_args=arguments,
-            # The trainer is on the same GPU.
-            needs=EngineNeeds(gpu_memory_utilization=0.4),
-        ),
-        trainer=TrainerSpec(
-            engine="torch",
-            dtype="bfloat16",
-            max_tokens_per_micro_batch=max(longest, 16_384),
-            engine_args={"device": scale.device, "gradient_checkpointing": scale.device == "cuda"},
-        ),
-    )
-    return ExperimentSpec(project="bench", name="gpu", job_dir=str(job), stages=(stage,), config={})
 
 
 @dataclass
@@ -144,11 +73,15 @@ class Tokens:
 def requests_of(scale: Scale, vocabulary: int, seed: int, watched: Tokens | None = None) -> list[GenerationRequest]:
     """Random prompts; answers of lengths between the two of the scale, which no end of sequence cuts short."""
     rng = np.random.default_rng(seed)
+    prompts = [
+        tuple(rng.integers(7, min(vocabulary, 128), scale.prompt).tolist())
+        for _ in range(-(-scale.requests // scale.group))
+    ]
     lengths = np.linspace(*scale.answers, scale.requests).round().astype(int).tolist()
     return [
         GenerationRequest(
             id=UUID(int=seed << 32 | number),
-            prompt=tuple(rng.integers(7, min(vocabulary, 128), scale.prompt).tolist()),
+            prompt=prompts[number % len(prompts)],
             sampling=Sampling(max_tokens=length, min_tokens=length, ignore_eos=True, seed=number),
             watch=watched.watch if watched is not None and number == scale.requests - 1 else None,
         )
@@ -161,18 +94,25 @@ class Publications:
 
     def __init__(self, trainer: TorchTrainerEngine, folder: Path) -> None:
         self._trainer = trainer
-        self._channel = Channels(str(folder), str(folder / "memory")).of("memory")
+        # In the machine's memory, as in a run.
+        self._folder = shared_folder(str(folder / "job"))
+        self._channel = Channels(str(folder / "job")).of("memory")
         self._version = -1
+        self._last: WeightsRef | None = None
         self.times_s: list[float] = []
 
     def next(self) -> WeightsRef:
-        """Publishes the present weights: from the device to a mapped file."""
+        """Publishes the present weights: from the device to a mapped file. The version before is retired."""
+        # As the trainer does between two publications.
+        if self._last is not None:
+            self._channel.retire(self._last)
+        self._channel.prepare()
         self._version += 1
         began_s = time.perf_counter()
         weights = self._trainer.snapshot().weights()
         exported = self._channel.publish(weights, version=self._version, generation=0)
         self.times_s.append(time.perf_counter() - began_s)
-        return WeightsRef(
+        self._last = WeightsRef(
             version=self._version,
             generation=0,
             path=exported.path,
@@ -181,6 +121,11 @@ class Publications:
             method="memory",
             host=exported.host,
         )
+        return self._last
+
+    def close(self) -> None:
+        """Removes the files."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @asynccontextmanager
@@ -209,29 +154,34 @@ async def rollouts(
         began_s = time.perf_counter()
         drawn = await asyncio.gather(*map(engine.generate, asked))
         took_s = time.perf_counter() - began_s
+        # Published before anything is drawn, for that is measured elsewhere and may take longer than the answers do.
+        ref = await asyncio.to_thread(publications.next)
         watched = Tokens()
         running = asyncio.gather(*map(engine.generate, requests_of(scale, vocabulary, 2, watched)))
-        ref = await asyncio.to_thread(publications.next)
-        began_s = time.perf_counter()
+        while not watched.times_s:  # noqa: ASYNC110 (an engine has counters, no events)
+            await asyncio.sleep(0.001)
+        load_s = time.perf_counter()
         await engine.load_weights(ref)
-        loaded_s = time.perf_counter() - began_s
         ended_s = time.perf_counter()
+        loaded_s = ended_s - load_s
+        still_running = not running.done()
         await running
     gaps = np.diff(watched.times_s)
-    # The pause that a swap makes is the longest gap that has the end of the update within it or close by.
-    near = [gap for gap, at in zip(gaps, watched.times_s[1:], strict=True) if abs(at - ended_s) < max(1.0, loaded_s)]
+    # The pause that an update makes is the longest gap from its beginning to shortly after its end.
+    near = [gap for gap, at in zip(gaps, watched.times_s[1:], strict=True) if load_s <= at < ended_s + 0.5]
     tokens = sum(len(each.tokens) for each in drawn)
     figures: dict[str, Any] = {
         "open_s": round(opened_s, 2),
         "tokens_per_s": round(tokens / took_s, 1),
         "into_running_engine_s": round(loaded_s, 4),
+        "running_when_loaded": still_running,
         "gap_between_tokens_ms": round(1e3 * float(np.median(gaps)), 3) if len(gaps) else None,
         "longest_gap_near_update_ms": round(1e3 * float(max(near)), 2) if near else None,
     }
     return figures, list(zip(asked, drawn, strict=True))
 
 
-def batch_of(drawn: list[tuple[GenerationRequest, Generation]], step: int) -> TrainBatch:
+def batch_of(drawn: list[tuple[GenerationRequest, Generation]], step: int, size: int) -> TrainBatch:
     """The rollouts with random advantages."""
     rng = np.random.default_rng(step)
     samples = [
@@ -241,11 +191,16 @@ def batch_of(drawn: list[tuple[GenerationRequest, Generation]], step: int) -> Tr
             loss_mask=np.ones(len(answer.tokens), np.uint8),
             logprobs=np.array(answer.logprobs, np.float32),
             advantages=np.full(len(answer.tokens), rng.normal(), np.float32),
-            group=number // 4,
+            group=number % -(-len(drawn) // size),
         )
         for number, (request, answer) in enumerate(drawn)
     ]
     return TrainBatch(step=step, stage_step=step, samples=samples)
+
+
+def note(what: str, figures: dict[str, Any]) -> None:
+    """Shows figures at once: a run that is cut short has told what it had found."""
+    print(what, json.dumps(figures), file=sys.stderr, flush=True)
 
 
 def wait(device: str) -> None:
@@ -278,7 +233,7 @@ def training(
     weights = sum(each.numel() for each in trainer.tensors().values())
     times_s, sums_s, mismatch = [], [], {}
     for step in range(1, scale.rounds + 2):
-        batch = batch_of(drawn, step)
+        batch = batch_of(drawn, step, scale.group)
         wait(scale.device)
         began_s = time.perf_counter()
         result = trainer.train(batch)
@@ -306,10 +261,15 @@ def training(
 
 
 async def measured(
-    name: str, engines: Sequence[str], scale: Scale, folder: Path, opened: Opened = opened
+    name: str,
+    engines: Sequence[str],
+    scale: Scale,
+    folder: Path,
+    opened: Opened = opened,
+    modes: Sequence[Mode] = MODES,
 ) -> dict[str, Any]:
     """All figures of one model."""
-    model = make_model(folder / "model", name)
+    model = make_model(folder / "model", name, scale.device)
     trainer = TorchTrainerEngine(threads=1)
     spec = experiment_of(model, folder / "job", "torch", scale)
     trainer.open(spec, str(model))
@@ -317,11 +277,28 @@ async def measured(
     vocabulary = trainer._model.config.vocab_size
     found: dict[str, Any] = {"model": name}
     drawn: list[tuple[GenerationRequest, Generation]] = []
+    for _ in range(scale.rounds):
+        publications.next()
     for engine in engines:
         each = experiment_of(model, folder / "job", engine, scale)
         found[engine], drawn = await rollouts(each, scale, publications, vocabulary, opened)
-        found[engine] |= training(trainer, spec, scale, drawn)
-    found["device_to_mapped_file_s"] = round(statistics.median(publications.times_s), 4)
+        note(f"{name} {engine}", found[engine])
+        for mode in modes:
+            spec = experiment_of(
+                model, folder / "job", "torch", scale, checkpointing=mode.checkpointing, sharing=mode.sharing
+            )
+            name_of_mode = f"{'recomputed' if mode.checkpointing else 'kept'}, sharing {mode.sharing}"
+            trainer.close()
+            gc.collect()
+            try:
+                trainer.open(spec, str(model))
+                found[engine][name_of_mode] = training(trainer, spec, scale, drawn)
+            except (torch.OutOfMemoryError, DeviceMemoryError) as error:
+                found[engine][name_of_mode] = {"out_of_memory": str(error).split(". ")[0]}
+            note(f"{name} {engine} {name_of_mode}", found[engine][name_of_mode])
+    found["device_to_mapped_file_s"] = round(statistics.median(publications.times_s[1:]), 4)
+    found["first_to_mapped_file_s"] = round(publications.times_s[0], 4)
+    publications.close()
     trainer.close()
     return found
 
@@ -332,6 +309,12 @@ def main() -> None:
     parser.add_argument("--models", default="0.5B,1.5B")
     parser.add_argument("--engines", default="torch,vllm")
     parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--answers", default="1024,2048")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--micro-batch", type=int, default=16_384)
+    parser.add_argument("--checkpointing", default="on,off")
+    parser.add_argument("--sharing", default="auto")
+    parser.add_argument("--group", type=int, default=1)
     parser.add_argument("--tiny", action="store_true")
     asked = parser.parse_args()
     if not asked.tiny and not torch.cuda.is_available():
@@ -345,13 +328,19 @@ def main() -> None:
         scale = TINY
         models = ["tiny"]
     else:
-        scale = Scale("cuda", 512, (1024, 2048), asked.requests, 5, 8192)
+        shortest, longest = map(int, asked.answers.split(","))
+        scale = Scale(
+            "cuda", 512, (shortest, longest), asked.requests, asked.rounds, 8192, asked.micro_batch, asked.group
+        )
         models = asked.models.split(",")
     engines = [each for each in engines if each not in left_out]
+    modes = [
+        Mode(kind == "on", sharing) for sharing in asked.sharing.split(",") for kind in asked.checkpointing.split(",")
+    ]
     found = []
     for name in models:
         with tempfile.TemporaryDirectory() as folder:
-            found.append(asyncio.run(measured(name, engines, scale, Path(folder))))
+            found.append(asyncio.run(measured(name, engines, scale, Path(folder), modes=modes)))
     device = torch.cuda.get_device_name() if scale.device == "cuda" else "cpu"
     tell({"device": device, "not_installed": left_out, "models": found})
 

@@ -40,9 +40,12 @@ async def test_its_figures_of_vllm_are_all_measured(gpu_figures: Any, tmp_path: 
 
     told = await gpu_figures.measured("tiny", ["vllm"], gpu_figures.TINY, tmp_path, closed_at_work)
     vllm = told["vllm"]
-    for name in ("open_s", "tokens_per_s", "into_running_engine_s", "trained_tokens_per_s", "of_matmul"):
+    for name in ("open_s", "tokens_per_s", "into_running_engine_s"):
         assert vllm[name] > 0, name
     assert vllm["longest_gap_near_update_ms"] > 0
     assert told["device_to_mapped_file_s"] > 0
+    training = vllm["kept, sharing auto"]
+    assert training["trained_tokens_per_s"] > 0
+    assert training["of_matmul"] > 0
     # bfloat16 on both sides.
-    assert vllm["mismatch"]["mismatch/k3/max"] < 1e-2
+    assert training["mismatch"]["mismatch/k3/max"] < 1e-2
