@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,12 @@ from rftd.streams.socket.server import LogServer
 
 # Checks that are no tests of their own show their values too; before anything imports them.
 pytest.register_assert_rewrite("rftd.workers.rollout.engines.contract.checks", "rftd.workers.training.engines.contract")
+
+
+@pytest.fixture(scope="session")
+def torch_device() -> str:
+    """The device of the torch engines under contract: RFTD_TEST_DEVICE=cuda puts them on a GPU."""
+    return os.environ.get("RFTD_TEST_DEVICE", "cpu")
 
 
 class Harness:

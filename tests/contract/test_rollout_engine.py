@@ -18,8 +18,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def torch_bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EngineBench]:
-    async with opened("torch", tmp_path_factory.mktemp("torch")) as bench:
+async def torch_bench(tmp_path_factory: pytest.TempPathFactory, torch_device: str) -> AsyncIterator[EngineBench]:
+    async with opened("torch", tmp_path_factory.mktemp("torch"), arguments={"device": torch_device}) as bench:
         yield bench
 
 

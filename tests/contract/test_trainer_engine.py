@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rftd.streams.spec import LoraSpec
 from rftd.workers.training.engines.contract import CHECKS, MODEL_CHECKS, Check, TrainerBench, trained
 
+ON_A_CPU = pytest.mark.skipif("cuda" in os.environ.get("RFTD_TEST_DEVICE", ""), reason="sums of a GPU have no order")
+
 
 @pytest.fixture
 def fake_bench(tmp_path: Path) -> Iterator[TrainerBench]:
@@ -25,8 +28,8 @@ def fake_bench(tmp_path: Path) -> Iterator[TrainerBench]:
 
 
 @pytest.fixture
-def torch_bench(tmp_path: Path) -> Iterator[TrainerBench]:
-    bench = TrainerBench("torch", tmp_path)
+def torch_bench(tmp_path: Path, torch_device: str) -> Iterator[TrainerBench]:
+    bench = TrainerBench("torch", tmp_path, arguments={"device": torch_device})
     yield bench
     bench.close()
 
@@ -41,6 +44,7 @@ def test_torch(check: Check, torch_bench: TrainerBench) -> None:
     check(torch_bench)
 
 
+@ON_A_CPU
 def test_torch_is_deterministic_on_a_cpu(torch_bench: TrainerBench) -> None:
     engine = torch_bench.opened(torch_bench.stage())
     assert engine.deterministic
@@ -50,6 +54,7 @@ def test_torch_is_deterministic_on_a_cpu(torch_bench: TrainerBench) -> None:
     assert found["deterministic_algorithms"] == "true"
 
 
+@ON_A_CPU
 @pytest.mark.slow
 def test_two_processes_make_equal_weights(torch_bench: TrainerBench, tmp_path: Path) -> None:
     script = (
