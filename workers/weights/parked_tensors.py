@@ -65,6 +65,11 @@ class Rest:
         self._tensors = tensors
         self._parked: ParkedTensors | None = None
 
+    @property
+    def begun(self) -> bool:
+        """True while the tensors lie on the host."""
+        return self._parked is not None
+
     def begin(self) -> None:
         """Parks the tensors, if there is anything to be gained. Idempotent."""
         if self.possible and self._parked is None:

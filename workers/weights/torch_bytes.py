@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final, TypeAlias
 
 import torch
 
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 
+_Key: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], str]
+"""A tensor's address, shape, stride and dtype."""
+_ALIGNMENT_BYTES: Final = 64
+
 
 def bytes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorBytes]:
     """The tensors' bytes, without a copy of those that lie in C order on the CPU. Tied tensors stay tied."""
-    seen: dict[tuple[int, tuple[int, ...], tuple[int, ...], str], TensorBytes] = {}
+    seen: dict[_Key, TensorBytes] = {}
     found = {}
-    for name, tensor in tensors.items():
-        # Shape and stride too: a view of a part of another tensor begins at the same address.
-        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype_name(tensor))
+    for name, tensor in _on_host(tensors).items():
+        key = _key(tensor)
         # Empty tensors all have the address 0, and are not tied for that.
         if tensor.numel() == 0 or key not in seen:
             seen[key] = TensorBytes(dtype_name(tensor), tuple(tensor.shape), memory(tensor))
@@ -39,6 +43,28 @@ def memory(tensor: torch.Tensor) -> memoryview:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     # By bytes, for numpy has no bfloat16.
     return flat.view(torch.uint8).numpy().data
+
+
+def _key(tensor: torch.Tensor) -> _Key:
+    # Shape and stride too: a view of a part of another tensor begins at the same address.
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype_name(tensor)
+
+
+def _on_host(tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """The tensors, with copies in place of those of a GPU; the copies share one block, and tied ones stay tied."""
+    there = {_key(each): each.detach().contiguous() for each in tensors.values() if each.is_cuda and each.numel()}
+    if not there:
+        return tensors
+    sizes = [each.nbytes + -each.nbytes % _ALIGNMENT_BYTES for each in there.values()]
+    # Pinned: any other memory is copied at a fraction of the bus's speed. One block, for torch rounds the size of each
+    # up to a power of two. It keeps them for the next time.
+    block = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
+    made: dict[_Key, torch.Tensor] = {}
+    for part, (key, each) in zip(torch.split(block, sizes), there.items(), strict=True):
+        made[key] = part[: each.nbytes].view(each.dtype).view(each.shape).copy_(each, non_blocking=True)
+    for device in {each.device for each in there.values()}:
+        torch.cuda.current_stream(device).synchronize()
+    return {name: made.get(_key(each), each) if each.is_cuda else each for name, each in tensors.items()}
 
 
 def _tensor(each: TensorBytes) -> torch.Tensor:

@@ -18,7 +18,7 @@ cache       keys and values of the running requests, right-aligned at one shared
 attention   the attention of new tokens to the cache
 adjust      biases and penalties of logits
 draw        the next token of each row, and its log-probability
-transfer    drawn tokens on their way to the host
+transfer    drawn tokens on their way to the host, and new weights on theirs to a GPU
 noise       the random numbers: a function of (seed, position)
 running     one request on its way
 waiters     the callers that wait for responses, for one or for several

@@ -252,7 +252,8 @@ class TorchRolloutEngine:
                 raise
             except WorkError as error:
                 raise RolloutError(error.what, where=error.where) from error
-            verified = self._network.verified(found)
+            # At rest nothing decodes that could stand still, and the memory is left to others.
+            verified = self._network.verified(found, ahead=not self._loop.rest.begun)
             return verified, stack.pop_all().close
 
     def _checked(self, request: GenerationRequest) -> Running:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from rftd.workers.models.pretrained import read_model
 from rftd.workers.rollout.engines.torch import attention
 from rftd.workers.rollout.engines.torch.cache import Prefilled
 from rftd.workers.rollout.engines.torch.fused import fuse
+from rftd.workers.rollout.engines.torch.transfer import Incoming, has_room
 from rftd.workers.weights.adapter import adapted, changes, is_adapter
 from rftd.workers.weights.finite import is_finite
 
@@ -87,6 +89,7 @@ class Network:
         accepted = inspect.signature(model.forward).parameters
         self.fused = fuse(model, max_len=max_len)
         self._adapted = AdaptedWeights()
+        self._incoming: Incoming | None = None
         self.max_len = max_len
         self._keeps_some = "logits_to_keep" in accepted
 
@@ -178,8 +181,11 @@ class Network:
         logits: torch.Tensor = output.logits[:, -1]
         return logits
 
-    def verified(self, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    def verified(self, tensors: Mapping[str, torch.Tensor], *, ahead: bool = False) -> Mapping[str, torch.Tensor]:
         """The tensors that `assign` takes; those of an adapter on a CPU are added to the base weights.
+
+        `ahead`: they are copied to a GPU already, if it has room for them beside those in use, so that decoding stands
+        still for a copy within the GPU's memory, not for one from the host.
 
         Nothing of the network changes, and another thread may decode meanwhile; only one may verify at a time. Raises
         RolloutError if they are not this model's, or not finite.
@@ -202,6 +208,11 @@ class Network:
         ):
             if names:
                 raise _refused(names, what)
+        if ahead and not adapts and self.device.type == "cuda" and has_room(tensors, self.device):
+            self._incoming = self._incoming or Incoming(self.device)
+            # What was free may be somebody else's by now; then decoding waits a little longer.
+            with suppress(torch.OutOfMemoryError):
+                return self._incoming.brought(tensors, _refuse_broken)
         _refuse_broken(tensors)
         return tensors
 

@@ -12,6 +12,8 @@ from torch import Tensor
 
 CHUNK_LOGITS = 1 << 24
 """Logits computed at once: 64 MiB in float32. Blocks up to 32 MiB the C library keeps for itself, and piles them up."""
+CHUNK_LOGITS_GPU = 1 << 26
+"""The same on a GPU, 256 MiB: for each chunk the gradient of the whole output layer is read and written."""
 
 
 class LogitForm(NamedTuple):
@@ -55,9 +57,11 @@ class TokenLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.form = form
         ctx.save_for_backward(hidden, head, bias, targets, inverse_temperature)
+        chunks = _chunks(hidden, len(head))
+        head = head.to(hidden.dtype)  # once: the layer is larger than the states of a chunk
         parts = [
             _logprobs(_logits(hidden[chunk], head, bias, inverse_temperature[chunk], form), targets[chunk])
-            for chunk in _chunks(len(targets), len(head))
+            for chunk in chunks
         ]
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
@@ -72,8 +76,9 @@ class TokenLogprobs(torch.autograd.Function):
         of_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
         # One wait for the device, which saves the work of the entropies where no bonus asks for them.
         has_entropy = bool(for_entropies.any())
-        for chunk in _chunks(len(targets), len(head)):
-            logits = _logits(hidden[chunk], head, bias, inverse_temperature[chunk], form)
+        multiplied = head.to(hidden.dtype)
+        for chunk in _chunks(hidden, len(head)):
+            logits = _logits(hidden[chunk], multiplied, bias, inverse_temperature[chunk], form)
             slope = _slope(logits, inverse_temperature[chunk], form)
             logprobs = torch.log_softmax(logits, dim=-1)
             probabilities = logprobs.exp()  # [n, V]
@@ -90,7 +95,7 @@ class TokenLogprobs(torch.autograd.Function):
             # well.
             of_logits = of_logits.to(hidden.dtype)
             if of_hidden is not None:
-                of_hidden[chunk] = of_logits @ head.to(hidden.dtype)
+                of_hidden[chunk] = of_logits @ multiplied
             if of_head is None:
                 continue
             if head.dtype == hidden.dtype:  # in place: a product as large as the head for each chunk costs its pages
@@ -127,7 +132,8 @@ def entropy_signals(
 ) -> Tensor:
     """The sum over the vocabulary of p * p (H + log p): the mean change of the entropy by what is drawn  # [N]"""
     found = []
-    for chunk in _chunks(len(hidden), len(head)):
+    head = head.to(hidden.dtype)
+    for chunk in _chunks(hidden, len(head)):
         logits = _logits(hidden[chunk], head, bias, inverse_temperature[chunk], form)
         logprobs = torch.log_softmax(logits, dim=-1)  # [n, V]
         probabilities = logprobs.exp()
@@ -136,15 +142,16 @@ def entropy_signals(
     return torch.cat(found)
 
 
-def _chunks(tokens: int, vocabulary: int) -> list[slice]:
+def _chunks(hidden: Tensor, vocabulary: int) -> list[slice]:
     # At least one token, for a vocabulary may be larger than a chunk.
-    size = max(1, CHUNK_LOGITS // vocabulary)
+    size = max(1, (CHUNK_LOGITS if hidden.device.type == "cpu" else CHUNK_LOGITS_GPU) // vocabulary)
+    tokens = len(hidden)
     return [slice(start, min(tokens, start + size)) for start in range(0, tokens, size)]
 
 
 def _logits(hidden: Tensor, head: Tensor, bias: Tensor | None, inverse_temperature: Tensor, form: LogitForm) -> Tensor:
-    # The product in the states' dtype, all that follows in float32.
-    logits = (hidden @ head.to(hidden.dtype).T).float()
+    # The product in the states' dtype, which is the layer's by now; all that follows in float32.
+    logits = (hidden @ head.T).float()
     if bias is not None:
         logits += bias
     if form.scale != 1.0:
