@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 import torch
 from synthetic.models.engine_parity import ParityBench, all_cases, distance, make_models
+from torch.nn import functional
 
 from rftd.ops.clock import SystemClock
 from rftd.streams.spec import ExperimentSpec, LoraSpec, StageSpec
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.rollout.engines.contract.bench import EngineBench, ask, opened, until
 from rftd.workers.rollout.engines.registry import open_engine
+from rftd.workers.rollout.engines.torch import attention
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.contract import TrainerBench, make_batch, trained
@@ -149,6 +151,23 @@ def test_every_algorithm_trains_as_on_the_host(tmp_path: Path, layers: str) -> N
         if found.loss > 1e-4 or found.norm > 1e-3 or found.weights > 1e-3:
             apart[f"{case.algorithm}-{case.budget_tokens}-{case.updates.epochs}"] = found
     assert not apart
+
+
+def test_prompts_are_attended_to_without_all_scores_at_once() -> None:
+    """Of 12 heads and 8192 tokens they would take 1.5 GiB in bfloat16; keys that heads share are no reason."""
+    heads, groups, tokens, size = 12, 2, 8192, 128
+    query = torch.randn(1, heads, tokens, size, dtype=torch.bfloat16, device=GPU)
+    key, value = torch.randn(2, 1, groups, tokens, size, dtype=torch.bfloat16, device=GPU)
+    hidden = torch.ones(tokens, tokens, dtype=torch.bool, device=GPU).triu(1)
+    mask = (hidden * attention.masked(torch.bfloat16)).to(torch.bfloat16)[None, None]
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before_bytes = torch.cuda.memory_allocated()
+    found, _ = attention.attend(torch.nn.Module(), query, key, value, mask)
+    assert torch.cuda.max_memory_allocated() - before_bytes < 1 << 29
+    repeated = [each.repeat_interleave(heads // groups, 1)[:, :3].float() for each in (key, value)]
+    right = functional.scaled_dot_product_attention(query[:, :3].float(), *repeated, is_causal=True)
+    torch.testing.assert_close(found[:, :, :3].float(), right.transpose(1, 2), atol=2e-2, rtol=2e-2)
 
 
 @pytest.mark.anyio

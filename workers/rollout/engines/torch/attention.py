@@ -53,6 +53,11 @@ def attend(
     groups = key.shape[1]
     plain = softcap is None and s_aux is None
     if plain and queries > 1:
+        if query.is_cuda and groups != heads:
+            # There only the flash kernel shares keys, and it takes no mask: what is left would hold all scores at once.
+            key = key.repeat_interleave(heads // groups, 1)
+            value = value.repeat_interleave(heads // groups, 1)
+            groups = heads
         mixed = functional.scaled_dot_product_attention(
             query, key, value, attn_mask=attention_mask, scale=scale, enable_gqa=groups != heads
         )
