@@ -48,7 +48,7 @@ from gpu_experiment import MODES, TINY, Mode, Scale, experiment_of, make_model
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import DeviceMemoryError
-from rftd.storage.shared_memory import shared_folder
+from rftd.storage.shared_memory import MEMORY, shared_folder
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine, Sampling
 from rftd.workers.rollout.engines.registry import open_engine
@@ -94,9 +94,12 @@ class Publications:
 
     def __init__(self, trainer: TorchTrainerEngine, folder: Path) -> None:
         self._trainer = trainer
-        # In the machine's memory, as in a run.
-        self._folder = shared_folder(str(folder / "job"))
-        self._channel = Channels(str(folder / "job")).of("memory")
+        # In the machine's memory, as in a run, if that has room for two versions.
+        needed_bytes = 3 * sum(each.nbytes for each in trainer.tensors().values())
+        has_room = Path(MEMORY).is_dir() and shutil.disk_usage(MEMORY).free > needed_bytes
+        self.place = MEMORY if has_room else str(folder)
+        self._folder = shared_folder(str(folder / "job"), self.place)
+        self._channel = Channels(str(folder / "job"), self.place).of("memory")
         self._version = -1
         self._last: WeightsRef | None = None
         self.times_s: list[float] = []
@@ -290,6 +293,8 @@ async def measured(
             name_of_mode = f"{'recomputed' if mode.checkpointing else 'kept'}, sharing {mode.sharing}"
             trainer.close()
             gc.collect()
+            if scale.device == "cuda":
+                torch.cuda.empty_cache()
             try:
                 trainer.open(spec, str(model))
                 found[engine][name_of_mode] = training(trainer, spec, scale, drawn)
@@ -297,6 +302,7 @@ async def measured(
                 found[engine][name_of_mode] = {"out_of_memory": str(error).split(". ")[0]}
             note(f"{name} {engine} {name_of_mode}", found[engine][name_of_mode])
     found["device_to_mapped_file_s"] = round(statistics.median(publications.times_s[1:]), 4)
+    found["mapped_in"] = publications.place
     found["first_to_mapped_file_s"] = round(publications.times_s[0], 4)
     publications.close()
     trainer.close()
