@@ -17,7 +17,7 @@ What follows of it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -30,8 +30,8 @@ from rftd.workers.weights.torch_bytes import dtype_name
 
 LANES: Final = 2
 ROW_WORDS: Final = 1 << 16
-_ROWS_AT_ONCE: Final = 64
-"""Rows that a device multiplies at once: the products take 64 MB there, whatever the tensor's size."""
+_ROWS_AT_ONCE: Final = 128
+"""Rows that a device multiplies at once: the products take 128 MB there, whatever the tensor's size."""
 _WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 """How numbers are read, by their bytes; larger ones are two words."""
 
@@ -48,14 +48,11 @@ class BitSums:
 
     def digests(self, tensors: Mapping[str, Tensor]) -> list[TensorDigest]:
         """A digest of 16 bytes for each tensor; they are waited for once, together. Tied ones are summed once."""
-        sums: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Tensor] = {}
-        found = []
-        for name, tensor in tensors.items():
-            key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
-            # Empty tensors all have the address 0; their sums are zero.
-            if key not in sums:
-                sums[key] = self.lanes(tensor)
-            found.append((name, tensor, sums[key]))
+        keys = {name: (each.data_ptr(), tuple(each.shape), each.stride()) for name, each in tensors.items()}
+        # Empty tensors all have the address 0; their sums are zero.
+        distinct = {keys[name]: each for name, each in tensors.items()}
+        sums = dict(zip(distinct, self._sums(list(distinct.values())), strict=True))
+        found = [(name, tensor, sums[keys[name]]) for name, tensor in tensors.items()]
         if not found:
             return []
         values: NDArray[np.int64] = torch.stack([each for _, _, each in found]).cpu().numpy()  # [tensors, L]
@@ -64,10 +61,28 @@ class BitSums:
             for (name, tensor, _), value in zip(found, values, strict=True)
         ]
 
+    def _sums(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The sums of whole tensors; short ones of one length together: a model has hundreds of norms and biases."""
+        found: dict[int, Tensor] = {}
+        short: dict[tuple[int, torch.dtype], list[tuple[int, Tensor]]] = {}
+        for place, tensor in enumerate(tensors):
+            words = _words(tensor)
+            if 0 < len(words) < ROW_WORDS:
+                short.setdefault((len(words), words.dtype), []).append((place, words))
+            else:
+                found[place] = self.lanes(tensor)
+        for (length, _), each in short.items():
+            most = max(1, self._rows_at_once * ROW_WORDS // length)
+            for begin in range(0, len(each), most):
+                some = each[begin : begin + most]
+                rows = torch.stack([words for _, words in some])  # [T, W]
+                sums = (rows * self._columns[:, None, :length]).sum(-1) * self._keys_of_rows(0, 1)  # [L, T]
+                found |= zip((place for place, _ in some), sums.T, strict=True)
+        return [found[place] for place in range(len(tensors))]
+
     def lanes(self, tensor: Tensor, *, first: int = 0) -> Tensor:
         """The sums of the tensor's words, of which the first is word `first` of the whole  # [L], int64"""
-        flat = tensor.detach().contiguous().reshape(-1)
-        words = flat.view(_WORDS[flat.element_size()])  # [N]
+        words = _words(tensor)
         total = torch.zeros(LANES, dtype=torch.int64, device=self._device)
         begin = 0
         while begin < len(words):
@@ -88,6 +103,12 @@ class BitSums:
             # Twice as many as are needed: few tensors are larger than those before them by so much.
             self._rows = _keys(LANES, 2 * (first + count), self._device)
         return self._rows[:, first : first + count]
+
+
+def _words(tensor: Tensor) -> Tensor:
+    """The tensor in C order, read as words  # [N]"""
+    flat = tensor.detach().contiguous().reshape(-1)
+    return flat.view(_WORDS[flat.element_size()])
 
 
 def _keys(stream: int, count: int, device: torch.device) -> Tensor:

@@ -57,6 +57,16 @@ def test_sums_of_parts_add_up_to_that_of_the_whole(cuts: tuple[int, ...]) -> Non
     assert torch.equal(torch.stack(parts[::-1]).sum(0), sums.lanes(whole))
 
 
+def test_short_tensors_that_are_summed_together_have_the_sums_of_each() -> None:
+    sizes = (1, 7, ROW_WORDS - 1, ROW_WORDS, ROW_WORDS + 1, 7, 30_000, 30_000, 30_000, 7)
+    tensors = {f"{place}": drawn(size).roll(place) for place, size in enumerate(sizes)}
+    tensors |= {"half": drawn(7, torch.bfloat16), "transposed": drawn(20).reshape(4, 5).t(), "no": torch.zeros(0)}
+    sums = BitSums(CPU)
+    for digest in sums.digests(tensors):
+        alone = sums.lanes(tensors[digest.name]).numpy().astype("<i8").tobytes()
+        assert digest.digest == alone, digest.name
+
+
 def test_every_change_is_seen() -> None:
     base = drawn(3 * ROW_WORDS)
     sums = BitSums(CPU)

@@ -9,6 +9,9 @@ import torch
 
 _SPARE: Final = 1.1
 """Incoming weights are copied ahead where so many times their size is free: decoding needs some of it meanwhile."""
+_PIECE_BYTES: Final = 1 << 24
+"""Weights come in such pieces: while a copy from pageable memory is under way, decoding cannot begin a kernel."""
+_ALIGNMENT_BYTES: Final = 64
 
 
 class Drawn:
@@ -38,27 +41,54 @@ class Drawn:
         return tokens, logprobs, self._parts[2].tolist() if len(self._parts) > 2 else logprobs
 
 
+class _Stage:
+    """Pinned memory, by which a piece travels, and the event after which it may be written again."""
+
+    def __init__(self) -> None:
+        self.memory = torch.empty(_PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
+        self.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+
 class Incoming:
     """New weights on their way to a GPU, on a stream of their own: what is decoded meanwhile does not wait for them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stages = [_Stage(), _Stage()]
+        """In turns: one is written while the other is copied."""
 
     def brought(
         self, tensors: Mapping[str, torch.Tensor], check: Callable[[Mapping[str, torch.Tensor]], None]
     ) -> dict[str, torch.Tensor]:
         """Copies on the device, which `check` accepted there; tied tensors stay tied."""
-        # Allocated for the stream that decodes, which reads them last: their memory is used again behind that.
-        made = {id(each): torch.empty_like(each, device=self._device) for each in tensors.values()}
+        distinct = {id(each): each for each in tensors.values()}
+        sizes = [each.nbytes + -each.nbytes % _ALIGNMENT_BYTES for each in distinct.values()]
+        # One block: asking the driver for memory hundreds of times holds up who decodes. Allocated for the stream that
+        # decodes, which reads it last: it is used again behind that.
+        block = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
         self._beside.wait_stream(torch.cuda.default_stream(self._device))
+        made: dict[int, torch.Tensor] = {}
         with torch.inference_mode(), torch.cuda.stream(self._beside):
-            for each in {id(each): each for each in tensors.values()}.values():
-                made[id(each)].copy_(each)
+            for part, (key, each) in zip(torch.split(block, sizes), distinct.items(), strict=True):
+                there = part[: each.nbytes]
+                self._copy(there, each.contiguous().reshape(-1).view(torch.uint8))
+                made[key] = there.view(each.dtype).view(each.shape)
             found = {name: made[id(each)] for name, each in tensors.items()}
             check(found)
         self._beside.synchronize()
         return found
+
+    def _copy(self, there: torch.Tensor, here: torch.Tensor) -> None:
+        """Copies bytes to the device by way of pinned memory."""
+        for target, source in zip(torch.split(there, _PIECE_BYTES), torch.split(here, _PIECE_BYTES), strict=True):
+            stage = self._stages[0]
+            self._stages.reverse()
+            stage.copied.synchronize()
+            pinned = stage.memory[: len(source)]
+            pinned.copy_(source)
+            target.copy_(pinned, non_blocking=True)
+            stage.copied.record()
 
 
 def has_room(tensors: Mapping[str, torch.Tensor], device: torch.device) -> bool:

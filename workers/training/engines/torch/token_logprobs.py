@@ -12,8 +12,8 @@ from torch import Tensor
 
 CHUNK_LOGITS = 1 << 24
 """Logits computed at once: 64 MiB in float32. Blocks up to 32 MiB the C library keeps for itself, and piles them up."""
-CHUNK_LOGITS_GPU = 1 << 26
-"""The same on a GPU, 256 MiB: for each chunk the gradient of the whole output layer is read and written."""
+CHUNK_LOGITS_GPU = 1 << 27
+"""The same on a GPU, 512 MiB: for each chunk the gradient of the whole output layer is read and written."""
 
 
 class LogitForm(NamedTuple):
@@ -101,7 +101,7 @@ class TokenLogprobs(torch.autograd.Function):
             if head.dtype == hidden.dtype:  # in place: a product as large as the head for each chunk costs its pages
                 of_head.addmm_(of_logits.T, hidden[chunk])
             else:
-                of_head += (of_logits.T @ hidden[chunk]).to(head.dtype)
+                of_head += _product(of_logits.T, hidden[chunk]).to(head.dtype)
         return of_hidden, of_head, of_bias, None, None, None
 
 
@@ -116,10 +116,22 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """The log-probability of each target, and the entropy of what it was drawn from, in nats  # [N], [N] float32"""
     # The dtype of the states decides, not autocast: the backward pass runs outside of it, and computes the same logits.
+    states = _as_multiplied(hidden)
     with torch.autocast(hidden.device.type, enabled=False):
-        given = (hidden, head, bias, targets, inverse_temperature, form)
+        given = (states, head, bias, targets, inverse_temperature, form)
         made: tuple[Tensor, Tensor] = TokenLogprobs.apply(*given)  # type: ignore[no-untyped-call]
         return made
+
+
+def _as_multiplied(hidden: Tensor) -> Tensor:
+    """The states in the dtype in which they meet the output layer.
+
+    That of autocast on a GPU: there the last norm leaves float32, whose products are not done by its matrix units, take
+    ten times as long, and are further from those of the explorers, which hold rounded weights. On a CPU it is theirs.
+    """
+    if hidden.is_cuda and torch.is_autocast_enabled("cuda"):
+        return hidden.to(torch.get_autocast_dtype("cuda"))
+    return hidden
 
 
 def entropy_signals(
@@ -132,6 +144,7 @@ def entropy_signals(
 ) -> Tensor:
     """The sum over the vocabulary of p * p (H + log p): the mean change of the entropy by what is drawn  # [N]"""
     found = []
+    hidden = _as_multiplied(hidden)
     head = head.to(hidden.dtype)
     for chunk in _chunks(hidden, len(head)):
         logits = _logits(hidden[chunk], head, bias, inverse_temperature[chunk], form)
@@ -149,9 +162,17 @@ def _chunks(hidden: Tensor, vocabulary: int) -> list[slice]:
     return [slice(start, min(tokens, start + size)) for start in range(0, tokens, size)]
 
 
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """The product of two matrices of one dtype, in float32."""
+    if left.is_cuda and left.dtype != torch.float32:
+        # Summed in float32 there anyway: rounded to bfloat16, a logit of 20 would be off by as much as 0.06.
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return (left @ right).float()
+
+
 def _logits(hidden: Tensor, head: Tensor, bias: Tensor | None, inverse_temperature: Tensor, form: LogitForm) -> Tensor:
     # The product in the states' dtype, which is the layer's by now; all that follows in float32.
-    logits = (hidden @ head.T).float()
+    logits = _product(hidden, head.T)
     if bias is not None:
         logits += bias
     if form.scale != 1.0:
