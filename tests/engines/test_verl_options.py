@@ -55,6 +55,8 @@ def test_each_option_acts_on_every_rank(seen: list[Report]) -> None:
         moves = ("load_fsdp_model_to_gpu", "load_fsdp_optimizer")  # the way back is the same on a CPU
         assert not any(name in plain.calls for name in moves)
         assert all(found["on the host"].calls[name] > len(plain.places) for name in moves)
+        # On a GPU they would lie apart, or be read before the copies to the host have come to their end.
+        assert not found["on the host"].calls.get("away")
         assert "checkpoint" not in plain.calls
         assert found["entropies again"].calls["checkpoint"] > 0
         assert (plain.layer_dtype, plain.gradient_dtype) == ("torch.float32", "torch.float32")

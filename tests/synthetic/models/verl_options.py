@@ -24,6 +24,7 @@ from synthetic.models.algorithm_batches import make_algorithm, make_samples
 from synthetic.models.engine_parity import MODEL_TOKENS
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 
 from rftd.streams.spec import ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
@@ -65,7 +66,8 @@ class Seen(msgspec.Struct, kw_only=True):
     whole_layers: int
     """The times that its weights were still whole when the second layer began."""
     calls: dict[str, int]
-    """The sums of gradients, and the moves between host and device, by name."""
+    """The sums of gradients, and the moves between host and device, by name; and `away`: the steps of an optimizer that
+    were taken while weights or moments waited on the host."""
     places: list[int]
     """The numbers of places of each pass, on this rank, padding included."""
 
@@ -187,10 +189,31 @@ def _calls_counted(calls: Counter[str]) -> Iterator[None]:
     from rftd.workers.training.engines.verl import platform
 
     platform.choose_platform(torch.device("cpu"), field="")
+    from verl.workers.engine import base
     from verl.workers.engine.fsdp import transformer_impl
 
+    from rftd.workers.training.engines.verl import model as verl_model
+
     names = ("load_fsdp_model_to_gpu", "offload_fsdp_model_to_cpu", "load_fsdp_optimizer", "offload_fsdp_optimizer")
+    asleep = list[Any]()
+    leave, wake = base.BaseEngineCtx.__exit__, verl_model.PolicyModel.wake
+
+    def left(self: Any, *given: Any) -> Any:
+        asleep.append(self.engine)
+        return leave(self, *given)
+
+    def woken(self: Any) -> None:
+        asleep[:] = [each for each in asleep if each is not self]
+        wake(self)
+
+    def stepped(optimizer: Any, *_: Any) -> None:
+        calls["away"] += any(each.optimizer is optimizer for each in asleep)
+
     with ExitStack() as patches:
+        patches.callback(register_optimizer_step_pre_hook(stepped).remove)
+        patches.enter_context(mock.patch.object(base.BaseEngineCtx, "__exit__", left))
+        for kind in (verl_model.PolicyModel, verl_model.CriticModel):
+            patches.enter_context(mock.patch.object(kind, "wake", woken))
         for place, name in (
             (dist, "reduce_scatter_single"),
             (checkpoint, "checkpoint"),

@@ -26,8 +26,7 @@ class VerlCritic:
         model = open_model(CriticModel, Path(spec.trainer.critic_path or spec.model.path), wrapping)
         self.passes = Passes(model, shares)
         self._schedule = arguments.optimizer(spec.total_steps, decay_all=spec.algorithm.optimizer.decay_all)
-        self._optimizer = ShardedOptimizer(self._schedule, model.parameters)
-        model.optimizer = self._optimizer.inner
+        self._optimizer = ShardedOptimizer(self._schedule, model.parameters, model)
 
     @property
     def schedule(self) -> OptimizerSpec:

@@ -62,9 +62,7 @@ class VerlLearner:
             reference = policy.freeze(offload=arguments.ref_param_offload)
         if "teacher_logprobs" in needs:
             teacher = _teacher(spec, policy.model, wrapping, arguments)
-        optimizer = ShardedOptimizer(spec.algorithm.optimizer, policy.learned())
-        # verl moves the state of the optimizer that it knows, where that is offloaded.
-        policy.model.optimizer = optimizer.inner
+        optimizer = ShardedOptimizer(spec.algorithm.optimizer, policy.learned(), policy.model)
         return cls(
             spec=spec,
             arguments=arguments,

@@ -103,11 +103,28 @@ class _Wrapped:
         weights = {name: value.detach() for name, value in self.parameters.items()}
         return weights | {name: value.detach() for name, value in self.kept_buffers.items()}
 
+    def wake(self) -> None:
+        """Has weights, gradient and the optimizer's state on the device again, where offloading was asked for."""
+        self._move(self.wrapping.device.type)
+
     def rest(self) -> None:
         """Leaves the device's memory where offloading was asked for."""
-        if self._is_offload_param or self._is_offload_optimizer:
+        self._move("cpu")
+
+    def _move(self, device: str) -> None:
+        if self._offloads:
             weights = self._is_offload_param
-            self.to("cpu", model=weights, optimizer=self._is_offload_optimizer, grad=weights)
+            self.to(device, model=weights, optimizer=self._is_offload_optimizer, grad=weights)
+            self._settle()
+
+    @property
+    def _offloads(self) -> bool:
+        return self._is_offload_param or self._is_offload_optimizer
+
+    def _settle(self) -> None:
+        # verl copies to pinned memory and does not wait: whoever reads it on the host would find some of it missing.
+        if self.wrapping.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
 
     @contextmanager
     def running(self, *, gradient: bool) -> Iterator[None]:
@@ -119,6 +136,8 @@ class _Wrapped:
                 yield
         # The root's weights stay whole after a pass without gradient, and would not follow when shards change.
         self.module.reshard()
+        if self._offloads:
+            self._settle()
 
     def found(self, data: TensorDict, loss: LossOf | None = None) -> tuple[Tensor, Found, Any]:
         """One forward pass: the loss if there is one, what the model says of each place, what the loss gave beside."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,15 +14,34 @@ from rftd.streams.spec import OptimizerSpec
 from rftd.workers.training.engines.torch.optimizer import Parameters, make_optimizer, state_of
 
 
-class ShardedOptimizer:
-    """Each rank steps its own part of each parameter."""
+class Offloaded(Protocol):
+    """A model of which something may wait on the host while it is not used."""
 
-    def __init__(self, spec: OptimizerSpec, parameters: Parameters) -> None:
+    optimizer: Any
+    """verl moves the state of the optimizer that it knows."""
+
+    def wake(self) -> None:
+        """Has weights, gradient and the optimizer's state on the device."""
+        ...
+
+    def rest(self) -> None:
+        """Leaves the device's memory where offloading was asked for."""
+        ...
+
+
+class ShardedOptimizer:
+    """Each rank steps its own part of each parameter, on its device."""
+
+    def __init__(self, spec: OptimizerSpec, parameters: Parameters, model: Offloaded) -> None:
         self._parameters = parameters
+        self._model = model
         self.inner = make_optimizer(spec, parameters)
+        model.optimizer = self.inner
 
     def clip(self, limit: float) -> float:
         """Scales the gradient of all ranks down to the norm `limit`, if that is above 0; returns the norm before."""
+        # Here and not only in `step`: sums over ranks are of what lies on their devices.
+        self._model.wake()
         held = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm([value.grad for value in held if value.grad is not None])
         if isinstance(norm, DTensor):
@@ -34,11 +54,15 @@ class ShardedOptimizer:
         """Takes one step."""
         for group in self.inner.param_groups:
             group["lr"] = rate
+        # Where only moments are offloaded, weights and moments would lie apart.
+        self._model.wake()
         self.inner.step()
+        self._model.rest()
 
     def forget(self) -> None:
         """Drops the gradient."""
         self.inner.zero_grad(set_to_none=True)
+        self._model.rest()
 
     def state(self) -> dict[str, Tensor]:
         """Its tensors, by `<kind>.<parameter>`, of which moments are spread as the parameter is."""

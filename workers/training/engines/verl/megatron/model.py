@@ -124,6 +124,9 @@ class _Opened:
         """The weights by transformers' names, DTensors where there are several ranks."""
         return {name: value.detach() for name, value in self.parameters.items()}
 
+    def wake(self) -> None:
+        """Everything is on its device."""
+
     def rest(self) -> None:
         """Everything stays where it is."""
 
