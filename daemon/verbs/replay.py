@@ -89,7 +89,7 @@ class _Report:
         for each in beginning.drift:
             self._note(f"{each} (generation {each.generation})")
         if not beginning.deterministic:
-            self._note("the trainer engine promises equal digests on a CPU only")
+            self._note("the trainer engine promises no equal digests here")
         if beginning.reason:
             self._note(f"checkpoints passed over: {beginning.reason}")
         if not self._settings.machine_readable and self._settings.verbosity >= 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,8 +15,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rftd.streams.spec import LoraSpec
 from rftd.workers.training.engines.contract import CHECKS, MODEL_CHECKS, Check, TrainerBench, trained
-
-ON_A_CPU = pytest.mark.skipif("cuda" in os.environ.get("RFTD_TEST_DEVICE", ""), reason="sums of a GPU have no order")
 
 
 @pytest.fixture
@@ -44,29 +41,28 @@ def test_torch(check: Check, torch_bench: TrainerBench) -> None:
     check(torch_bench)
 
 
-@ON_A_CPU
-def test_torch_is_deterministic_on_a_cpu(torch_bench: TrainerBench) -> None:
+def test_torch_is_deterministic(torch_bench: TrainerBench, torch_device: str) -> None:
     engine = torch_bench.opened(torch_bench.stage())
     assert engine.deterministic
     found = engine.environment()
     assert {"torch", "transformers", "threads", "device", "cpu_capability"} <= found.keys()
-    assert found["device"] == "cpu"
+    assert found["device"] == torch_device
     assert found["deterministic_algorithms"] == "true"
 
 
-@ON_A_CPU
 @pytest.mark.slow
-def test_two_processes_make_equal_weights(torch_bench: TrainerBench, tmp_path: Path) -> None:
+def test_two_processes_make_equal_weights(torch_bench: TrainerBench, torch_device: str, tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from pathlib import Path\n"
         "from rftd.workers.training.engines.contract import TrainerBench, trained\n"
-        "bench = TrainerBench('torch', Path(sys.argv[1]), model=Path(sys.argv[2]))\n"
+        "arguments = {'device': sys.argv[3]}\n"
+        "bench = TrainerBench('torch', Path(sys.argv[1]), model=Path(sys.argv[2]), arguments=arguments)\n"
         "stage = bench.stage()\n"
         "print(trained(bench.opened(stage), stage, range(1, 5))[-1])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-c", script, str(tmp_path / "other"), str(torch_bench.model)],
+        [sys.executable, "-P", "-c", script, str(tmp_path / "other"), str(torch_bench.model), torch_device],
         check=True,
         capture_output=True,
         text=True,

@@ -36,6 +36,7 @@ class Case:
     algorithm: str
     budget_tokens: int = 8192
     updates: UpdatesSpec = field(default_factory=UpdatesSpec)
+    dtype: str = "float32"
 
     def stage(self, model: Path, engine: str, arguments: Mapping[str, Any], lora: LoraSpec | None = None) -> StageSpec:
         """The stage of this case; the teacher lies beside the model."""
@@ -58,6 +59,7 @@ class Case:
             ),
             trainer=TrainerSpec(
                 engine=engine,
+                dtype=self.dtype,
                 max_tokens_per_micro_batch=self.budget_tokens,
                 teacher_path=str(model.parent / "teacher"),
                 engine_args={**arguments, **(_OF_CRITIC if self.algorithm == "ppo" else {})},

@@ -263,3 +263,37 @@ def test_layers_computed_again_give_equal_weights(
             engine.train(make_batch(step))
     assert again.checksum() == plain.checksum()
     assert calls["again"] == 2 * calls["plain"]
+
+
+class Unordered(torch.autograd.Function):
+    """An operation like some of a GPU: without a deterministic form on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor) -> torch.Tensor:
+        return states.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        if torch.are_deterministic_algorithms_enabled():
+            raise RuntimeError("unordered_backward_cuda does not have a deterministic implementation, but you set ...")
+        return gradient
+
+
+def test_where_torch_has_no_deterministic_form_a_gpu_trains_without(
+    open_engine: Open, make_stage: Make, make_batch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = open_engine(make_stage())
+    plain.train(make_batch())
+    engine = open_engine(make_stage())
+    norm = engine._opened.model.model.norm
+    monkeypatch.setattr(norm, "forward", lambda states, real=norm.forward: Unordered.apply(real(states)))
+    with pytest.raises(RuntimeError, match="does not have a deterministic"):
+        engine.train(make_batch())
+    assert engine.deterministic
+    # The rest of this test is of a GPU, which this one is in all that matters here.
+    monkeypatch.setattr(engine, "_device", torch.device("cuda"))
+    assert engine.deterministic
+    engine.train(make_batch())
+    assert not engine.deterministic
+    assert engine.tensors().keys() == plain.tensors().keys()
+    assert_equal(engine.tensors(), plain.tensors())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,20 @@ class TorchTrainerEngine:
         self._digester = TensorDigests(threads=threads)
         self._digests: dict[Form, str] = {}
         """The digests of the weights as they are, by form."""
+        self._changes = 0
+        """Changes of the weights since the last batch began."""
         self._determinism = Determinism()
+        self._shared = False
+        """True if this is one of several ranks."""
         self._rest = Rest(self._device, self._kept)
 
     @property
     def deterministic(self) -> bool:
-        """True on a CPU."""
-        return self._device.type == "cpu"
+        """True on a CPU, and on one GPU unless torch lacks a deterministic form of a kernel that was needed.
+
+        Equal bits are of one release of torch and one model of GPU or processor; `environment` names them.
+        """
+        return self._device.type == "cpu" or not (self._shared or self._determinism.lacks)
 
     def environment(self) -> dict[str, str]:
         """The releases, threads, device and processor that the bits of the weights may depend on."""
@@ -74,7 +81,9 @@ class TorchTrainerEngine:
         # Several ranks compute on devices of their own only if that is written.
         wanted: DeviceName = "cpu" if arguments.device == "auto" and this_rank()[1] > 1 else arguments.device
         self._device = compute_device(wanted, deterministic=experiment.deterministic, field=DEVICE)
-        self._determinism.set(self.deterministic)
+        self._shared = this_rank()[1] > 1
+        if self.deterministic:
+            self._determinism.begin(self._device)
         self._rest = Rest(self._device, self._kept)
         self._experiment = experiment
         self._base = Path(model_path)
@@ -84,7 +93,8 @@ class TorchTrainerEngine:
         # Once for each layout that a stage uses, with the longest text of all: stages differ in prefix sharing at most.
         for share in sorted({shares_prefixes(model, stage) for stage in experiment.stages}):
             longest = max(stage.model.max_model_len for stage in experiment.stages)
-            try_forward(model, self._device, where=self._base, max_tokens=longest, share=share)
+            with nullcontext() if self._device.type == "cpu" else self._determinism.paused():
+                try_forward(model, self._device, where=self._base, max_tokens=longest, share=share)
         lora = experiment.stages[0].model.lora
         if lora is None:
             self._policy = WholeModel(model, self._base, trust_remote_code=self._trusted)
@@ -118,7 +128,14 @@ class TorchTrainerEngine:
     def train(self, batch: TrainBatch) -> StepResult:
         """Takes the batch's optimizer steps; or none, weights and optimizer untouched, if none would be finite."""
         assert self._training is not None, "train before begin_stage"
-        return self._training.train(batch)
+        self._changes = 0
+        try:
+            return self._training.train(batch)
+        except RuntimeError as error:
+            # Before a step was taken the batch has left no trace, and can be begun anew.
+            if self._device.type == "cpu" or self._changes or not self._determinism.given_up(error):
+                raise
+            return self._training.train(batch)
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that explorers get, by name; not always copies, so read them before the next step."""
@@ -247,3 +264,4 @@ class TorchTrainerEngine:
 
     def _weights_changed(self) -> None:
         self._digests.clear()
+        self._changes += 1
