@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from synthetic.models.policy_bench import CLOSE, SLOTS, PolicyBench, append_figures, opened_bench
+from synthetic.models.policy_bench import CLOSE, ON_GPU, SLOTS, PolicyBench, append_figures, opened_bench
 from synthetic.models.scripted_engine import asking, message_of, running_endpoint, user
 from synthetic.models.vllm_engines import (
     KINDS,
@@ -351,7 +351,7 @@ async def test_what_vllm_would_draw_otherwise_is_refused(bench: PolicyBench, sam
 @pytest.mark.anyio
 async def test_each_worker_process_has_its_share_of_the_heads_and_opens_weights_itself(bench: PolicyBench) -> None:
     engine, workers = bench.engine, workers_of(bench.kind)
-    assert len(engine.pids) == 1 + workers
+    assert len(engine.pids) == (1 if ON_GPU else 1 + workers), "on a GPU the process that schedules computes"
     heads, before = zip(*await engine._call("rollout_share", all_workers=True), strict=True)
     assert heads == (2 // workers,) * workers
     await bench.load(bench.policies.publish(engine.version[0] + 1, "checkpoint"), "checkpoint, idle")
@@ -372,7 +372,7 @@ async def test_the_contract_of_rollout_engines(check: Check, bench: PolicyBench)
 async def test_an_engine_of_which_a_process_is_killed_or_stopped_says_so_and_leaves_none(bench: PolicyBench) -> None:
     """The last test: it does so to vLLM's first or last process, another for each kind of model."""
     engine = bench.engine
-    assert len(engine.pids) >= 2
+    assert len(engine.pids) >= (1 if ON_GPU else 2)
     place = os.environ[VARIABLE]
     assert sockets_in(place)
     assert {os.getsid(pid) for pid in engine.pids} == {os.getsid(0)}

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from engines.conftest import PACKAGES
 from synthetic.models.vllm_arguments import installed_arguments
 
@@ -65,3 +66,25 @@ def test_a_model_runner_with_another_sampler_is_refused() -> None:
     with pytest.raises(RolloutError, match="SimpleNamespace for this model"):
         worker.prepare_rollouts("m")
     assert worker.model_runner.sampler == "its own"
+
+
+def test_weights_that_are_prepared_for_a_gpu_are_copied_to_where_its_graphs_read_them() -> None:
+    from rftd.workers.rollout.engines.vllm.prepared_weights import PreparedWeights
+
+    embeddings, head, twin, tied = (torch.nn.Linear(3, 3, bias=each < 1) for each in range(4))
+    head.weight = embeddings.weight
+    tied.weight = twin.weight
+    twin.bias = torch.nn.Parameter(torch.ones(3))
+    for layer, persistent in ((embeddings, 1.0), (twin, 2.0)):
+        layer.register_buffer("scale", torch.full((2,), persistent))
+        layer.register_buffer("rotations", torch.full((2,), persistent), persistent=False)
+    addresses = [each.data_ptr() for each in (*embeddings.parameters(), embeddings.scale)]
+    prepared = PreparedWeights({embeddings: twin, head: tied}, in_place=True)
+    prepared.swap()
+    prepared.free()
+    assert [each.data_ptr() for each in (*embeddings.parameters(), embeddings.scale)] == addresses
+    assert head.weight is embeddings.weight
+    assert torch.equal(embeddings.weight, twin.weight)
+    assert embeddings.bias.tolist() == [1.0] * 3
+    assert embeddings.scale.tolist() == [2.0] * 2
+    assert embeddings.rotations.tolist() == [1.0] * 2, "computed, and no part of the weights"

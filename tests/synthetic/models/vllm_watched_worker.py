@@ -17,12 +17,14 @@ class WatchedWorker(RolloutWorker):
 
     rollout_steps: list[tuple[float, float]]
     rollout_copied: int
+    rollout_unprepared: int
     rollout_opened: int
 
     def prepare_rollouts(self, folder: str) -> int:
         """Begins to note, besides."""
         runner = self.model_runner
         self.rollout_copied = 0
+        self.rollout_unprepared = 0
         steps = self.rollout_steps = []
         began_s = 0.0
 
@@ -58,15 +60,16 @@ class WatchedWorker(RolloutWorker):
         return pid
 
     def swap_rollout_weights(self) -> dict[str, Any]:
-        """Counts the numbers that are copied, besides."""
+        """Counts the numbers that are copied, and the weights that were not prepared, besides."""
+        self.rollout_unprepared += self.rollout_weights.prepared is None
         with CopyCounter() as counter:
             marks = super().swap_rollout_weights()
         self.rollout_copied += counter.copied_numel
         return marks
 
-    def rollout_numbers_copied(self) -> int:
-        """How many numbers all swaps copied while nothing was drawn."""
-        return self.rollout_copied
+    def rollout_copies(self) -> tuple[int, int]:
+        """How many numbers all swaps copied while nothing was drawn, and how many of them found nothing prepared."""
+        return self.rollout_copied, self.rollout_unprepared
 
     def rollout_share(self) -> tuple[int, int]:
         """The number of attention heads that this process computes, and how often it opened weights."""

@@ -53,6 +53,13 @@ def test_every_need_that_has_vllms_name_reaches_it() -> None:
     assert {name: made[name] for name in needs} == needs
 
 
+def test_a_cache_of_a_given_size_asks_for_no_share_of_the_gpu_to_be_free() -> None:
+    given = replace(opening(gpu_memory_utilization=0.9), arguments=VllmArgs(kv_cache_memory_bytes=1000))
+    made = engine_arguments(given)
+    assert made["kv_cache_memory_bytes"] == 1000
+    assert made["gpu_memory_utilization"] < 0.05, "a trainer on the same GPU may hold the rest"
+
+
 @pytest.mark.parametrize("name", [*REFUSED, "dtype", "max_num_seqs", "max_num_seq"])
 def test_an_argument_that_would_break_a_promise_is_refused(name: str) -> None:
     with pytest.raises(ConfigError) as raised:

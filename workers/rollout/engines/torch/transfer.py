@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -78,6 +79,26 @@ class Incoming:
             check(found)
         self._beside.synchronize()
         return found
+
+    @contextmanager
+    def beside(self, size_bytes: int) -> Iterator[None]:
+        """Computes on the stream of its own until the context ends, and returns once all of that is done.
+
+        It begins behind what decodes: the last weights were read by then, whose memory is used again. So much memory is
+        asked for at once, of which torch gives the context its pieces: asking the driver hundreds of times holds up who
+        decodes. Raises OutOfMemoryError.
+        """
+        self._beside.wait_stream(torch.cuda.default_stream(self._device))
+        with torch.cuda.stream(self._beside):
+            torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
+            yield
+        self._beside.synchronize()
+
+    def one(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of one tensor on the device, for what is computed `beside`."""
+        there = torch.empty(tensor.nbytes, dtype=torch.uint8, device=self._device)
+        self._copy(there, tensor.contiguous().reshape(-1).view(torch.uint8))
+        return there.view(tensor.dtype).view(tensor.shape)
 
     def _copy(self, there: torch.Tensor, here: torch.Tensor) -> None:
         """Copies bytes to the device by way of pinned memory."""

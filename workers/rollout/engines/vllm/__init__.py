@@ -17,7 +17,7 @@ watchdog   tells when vLLM's processes ended or hang
 sockets    the folder in which they meet, of which vLLM removes nothing
 processes  vLLM's processes: their start with a time-out, their names when one died, their end
 worker     our part of vLLM's worker process: it opens, verifies and swaps weights
-packed_weights  new weights as its CPU build computes with them, made beside the running model
+prepared_weights  new weights as it computes with them, made beside the running model
 shapes     the tensors that a model folder's weights consist of, to check others against
 sampler    our part of its sampler: log-probabilities as the contract has them
 

@@ -22,13 +22,16 @@ WORKER: Final = "rftd.workers.rollout.engines.vllm.worker.RolloutWorker"
 
 START_S: Final = 1800.0
 """The longest start of vLLM, where the specification says nothing: it compiles, and profiles its memory."""
+_NO_SHARE: Final = 0.01
+"""The share of a GPU for a cache of a given size: vLLM uses none, but refuses to start unless the share is free."""
 
 
 class VllmArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The arguments below `explorer.rollout_model.extra_engine_args`, beside `threads`."""
 
     kv_cache_memory_bytes: int = 0
-    """The size of the cache of keys and values; 0: what `gpu_memory_utilization` leaves, and on a CPU 1 GiB."""
+    """The size of the cache of keys and values, whatever `gpu_memory_utilization` says; 0: what that leaves, and on a
+    CPU 1 GiB."""
     hang_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = HANG_S
     """The time without any progress, of an engine that has requests, after which it is ended; 0: never."""
     vllm: dict[str, Any] = {}
@@ -47,6 +50,7 @@ def engine_arguments(opening: EngineOpening[VllmArgs]) -> dict[str, Any]:
     made: dict[str, Any] = {name: getattr(needs, name) for name in NEEDS if getattr(needs, name)}
     if opening.arguments.kv_cache_memory_bytes:
         made["kv_cache_memory_bytes"] = opening.arguments.kv_cache_memory_bytes
+        made["gpu_memory_utilization"] = _NO_SHARE
     return {
         # First, so that nothing of what follows is replaced by it.
         **opening.arguments.vllm,

@@ -10,6 +10,7 @@ from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 from vllm.v1.sample.sampler import Sampler
 
+from rftd.workers.devices.pinned_transfer import to_device
 from rftd.workers.rollout.engines.torch.noise import uniforms
 
 PROCESSED: Final = 1
@@ -101,7 +102,8 @@ class PolicySampler(Sampler):  # type: ignore[misc]
         keys = [(request.sampling_params.extra_args or {}).get(KEY, 0) for request in requests]
         positions = [len(request.output_token_ids) for request in requests]
         numbers = uniforms(np.array(keys, np.uint64), np.array(positions, np.uint64))
-        return torch.from_numpy(numbers).to(logits.device, non_blocking=True).unsqueeze(1)
+        # Through pinned memory: vLLM begins a step while the one before computes, and would wait for that here.
+        return to_device(numbers, logits.device).unsqueeze(1)
 
 
 def _at_temperature(logits: torch.Tensor, metadata: Any) -> torch.Tensor:

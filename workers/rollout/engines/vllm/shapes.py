@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import torch
@@ -15,6 +16,9 @@ from rftd.workers.models.pretrained import outlined_model
 from rftd.workers.weights import safetensors
 from rftd.workers.weights.finite import is_finite
 from rftd.workers.weights.torch_bytes import tensors_of
+
+BROKEN: Final = "have NaN or infinity in"
+"""What is said of weights that are not all numbers."""
 
 
 @dataclass(frozen=True)
@@ -32,28 +36,30 @@ class Expected:
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         return cls(shapes, frozenset(model.all_tied_weights_keys))
 
-    def check(self, tensors: Mapping[str, torch.Tensor], *, read_before: Collection[str] = ()) -> None:
-        """Returns if these can be the weights of the model; `read_before` are not read again to see if they are finite.
+    def check(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Returns if these have the names and shapes of the model's weights; no number of them is read.
 
-        Raises RolloutError, which names a tensor that cannot.
+        Raises RolloutError, which names a tensor that has not.
         """
         shapes = self.shapes
-        missing = [name for name in shapes if name not in tensors and name not in self.tied]
-        unknown = [name for name in tensors if name not in shapes]
+        refuse([name for name in shapes if name not in tensors and name not in self.tied], "lack")
+        refuse([name for name in tensors if name not in shapes], "hold, unknown to this model,")
         wrong = [name for name, tensor in tensors.items() if name in shapes and tuple(tensor.shape) != shapes[name]]
-        new = [name for name in tensors if name not in read_before]
-        broken = [name for name in new if not is_finite(tensors[name])]
-        for names, what in (
-            (missing, "lack"),
-            (unknown, "hold, unknown to this model,"),
-            (wrong, "have another shape of"),
-            (broken, "have NaN or infinity in"),
-        ):
-            if names:
-                raise RolloutError(
-                    f"the new weights {what} {names[0]!r} and {len(names) - 1} more tensors",
-                    fix="publish finite weights of the model that the explorers run",
-                )
+        refuse(wrong, "have another shape of")
+
+
+def check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Returns if all their numbers are finite. Raises RolloutError, which names a tensor with others."""
+    refuse([name for name, tensor in tensors.items() if not is_finite(tensor)], BROKEN)
+
+
+def refuse(names: Sequence[str], what: str) -> None:
+    """Raises RolloutError if there are such names: those of which `what` is said of the new weights."""
+    if names:
+        raise RolloutError(
+            f"the new weights {what} {names[0]!r} and {len(names) - 1} more tensors",
+            fix="publish finite weights of the model that the explorers run",
+        )
 
 
 def base_weights(folder: Path) -> dict[str, torch.Tensor]:

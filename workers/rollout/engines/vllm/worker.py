@@ -1,7 +1,7 @@
 """`RolloutWorker`: our part of each of vLLM's worker processes, called by `collective_rpc`.
 
-Arguments and answers are plain lists and numbers, so nothing is pickled. New weights are opened and verified on a
-thread, while the worker goes on generating, and on a CPU packed there too; only the swap itself is between two steps.
+Arguments and answers are plain lists and numbers, so nothing is pickled. New weights are opened, verified and prepared
+on a thread, while the worker goes on generating; only the swap itself is between two steps.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,11 +20,13 @@ from vllm.v1.worker import gpu_model_runner
 
 from rftd.ops.decoding import converted
 from rftd.ops.errors import RftdError, RolloutError
-from rftd.workers.rollout.engines.vllm.packed_weights import PackedWeights
+from rftd.workers.rollout.engines.torch.transfer import Incoming
+from rftd.workers.rollout.engines.vllm.prepared_weights import PreparedWeights
 from rftd.workers.rollout.engines.vllm.sampler import PolicySampler
-from rftd.workers.rollout.engines.vllm.shapes import Expected, base_weights
+from rftd.workers.rollout.engines.vllm.shapes import BROKEN, Expected, base_weights, check_finite, refuse
 from rftd.workers.weights.adapter import adapted, changes, is_adapter
 from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.finite import is_finite
 from rftd.workers.weights.opened_tensors import opened_tensors
 from rftd.workers.weights.registry import Channels
 
@@ -82,9 +84,8 @@ class RolloutWorker:
         runner.sampler = PolicySampler(runner)
         _keep_unmasked(runner.sampler)
         model = runner.get_model()
-        # Nothing else holds the addresses of a CPU's tensors; on other devices graphs do, and layers are not packed.
-        packs = runner.device.type == "cpu" and runner.lora_config is None and PackedWeights.possible(model)
-        self.rollout_weights = OpenedWeights(Path(folder), runner.device, model if packs else None)
+        prepares = runner.lora_config is None and PreparedWeights.possible(model)
+        self.rollout_weights = OpenedWeights(Path(folder), runner.device, model if prepares else None)
         return os.getpid()
 
     def open_rollout_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
@@ -106,8 +107,8 @@ class RolloutWorker:
         opened = self.rollout_weights
         runner = self.model_runner
         try:
-            if opened.packed is not None:
-                opened.packed.swap()
+            if opened.prepared is not None:
+                opened.prepared.swap()
                 runner.reset_encoder_cache()
                 runner.reset_mm_cache()
             else:
@@ -135,15 +136,16 @@ def _keep_unmasked(sampler: PolicySampler) -> None:
 
 
 class OpenedWeights:
-    """Weights on their way into use: opened where the channel holds them, verified, and packed, on a thread."""
+    """Weights on their way into use: opened where the channel holds them, verified, and prepared, on a thread."""
 
-    def __init__(self, folder: Path, device: torch.device, packs: torch.nn.Module | None = None) -> None:
-        """`folder`: of the model that they are to be of, which runs on the device; `packs` is that if it is packed."""
+    def __init__(self, folder: Path, device: torch.device, model: torch.nn.Module | None = None) -> None:
+        """`folder`: of the model that they are to be of, which runs on the device; `model`, if they are prepared."""
         self._device = device
-        self._packs = packs
+        self._model = model
+        self._incoming: Incoming | None = None
         self.tensors: Mapping[str, torch.Tensor] | None = None
-        """The verified weights, unless they were packed."""
-        self.packed: PackedWeights | None = None
+        """The verified weights, unless they were prepared."""
+        self.prepared: PreparedWeights | None = None
         self._folder = folder
         self._expected: Expected | None = None
         self._base: Mapping[str, torch.Tensor] | None = None
@@ -179,10 +181,10 @@ class OpenedWeights:
             self._thread = None
         self.tensors = None
         self._held.close()
-        if self.packed is not None:
+        if self.prepared is not None:
             # To free as much memory takes long enough to be seen by those who wait for tokens.
-            threading.Thread(target=self.packed.free, name="free-weights", daemon=True).start()
-            self.packed = None
+            threading.Thread(target=self.prepared.free, name="free-weights", daemon=True).start()
+            self.prepared = None
 
     def _open(self, weights: WeightsRef) -> None:
         try:
@@ -192,8 +194,8 @@ class OpenedWeights:
                 channel = self._channels.of(weights.method)
                 found = stack.enter_context(opened_tensors(channel, weights, self._device))
                 whole = self._whole(found, self._expected)
-                if self._packs is not None:
-                    self.packed = PackedWeights.of(self._packs, whole.items())
+                self.prepared = self._prepared(whole)
+                if self.prepared is not None:
                     return
                 self.tensors = whole
                 self._held = stack.pop_all()
@@ -201,6 +203,41 @@ class OpenedWeights:
             self._refusal = _refusal(error)
         except Exception as error:  # a folder may be damaged in its own way
             self._refusal = _refusal(RolloutError(f"{type(error).__name__}: {error}", where=weights.path))
+
+    def _prepared(self, whole: Mapping[str, torch.Tensor]) -> PreparedWeights | None:
+        """The weights, finite, ready to be swapped in; None if they are finite, and are to be loaded by the swap.
+
+        Raises RolloutError for others.
+        """
+        if self._model is not None and self._device.type == "cuda":
+            # What was free may be somebody else's by now; then decoding waits until they are loaded.
+            with suppress(torch.OutOfMemoryError):
+                return self._prepared_on_gpu(self._model, whole)
+        base = self._base or {}
+        check_finite({name: each for name, each in whole.items() if each is not base.get(name)})
+        if self._model is not None and self._device.type == "cpu":
+            return PreparedWeights.of(self._model, whole.items())
+        return None
+
+    def _prepared_on_gpu(self, model: torch.nn.Module, whole: Mapping[str, torch.Tensor]) -> PreparedWeights:
+        self._incoming = self._incoming or Incoming(self._device)
+        broken: list[str] = []
+
+        def brought() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, tensor in whole.items():
+                there = tensor if tensor.is_cuda else incoming.one(tensor)
+                # Here and not where they came from: the GPU reads them a hundred times as fast.
+                if not is_finite(there):
+                    broken.append(name)
+                yield name, there
+
+        incoming = self._incoming
+        sizes = [each.nbytes for each in whole.values()]
+        # Of one layer there are two copies for a moment: as it came, and as it is computed with.
+        with self._device, incoming.beside(sum(sizes) + 2 * max(sizes)):
+            made = PreparedWeights.of(model, brought(), in_place=True)
+            refuse(broken, BROKEN)
+        return made
 
     def _whole(self, found: Mapping[str, torch.Tensor], expected: Expected) -> Mapping[str, torch.Tensor]:
         """The model's weights, those of an adapter added to the base. Raises RolloutError for another model's."""
@@ -216,7 +253,7 @@ class OpenedWeights:
         made = adapted(found, {name: self._base[name] for name in changes(found) if name in self._base})
         # Whole, though most of it is as it was: layers that are packed together are loaded together.
         whole = {**self._base, **made}
-        expected.check(whole, read_before=self._base.keys() - made.keys())
+        expected.check(whole)
         return whole
 
 

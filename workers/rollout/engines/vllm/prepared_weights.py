@@ -1,9 +1,10 @@
-"""`PackedWeights`: new weights as vLLM's CPU build computes with them, made beside the running model.
+"""`PreparedWeights`: new weights as vLLM computes with them, made beside the running model.
 
-Its layers compute with packed copies of their weights. vLLM's own way to take new ones makes those copies layer by
-layer in the model itself, which draws nothing meanwhile: many times as long as the bytes would take to be copied. Here
-the layers of a second model are loaded and packed on another thread, and then change places with the running ones. For
-that long there are two packed copies in memory.
+vLLM's own way to take new ones goes through the model itself layer by layer, and draws nothing meanwhile: on a CPU,
+whose layers compute with packed copies of their weights, many times as long as the bytes would take to be copied; on a
+GPU, all tensors come over the bus meanwhile. Here the layers of a second model are loaded on another thread. On a CPU
+they then change places with the running ones. On a GPU they are copied over them, for recorded graphs hold the
+addresses of those. For that long there are two copies in memory.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ _PACKING: Final = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
 """The ways of packing that leave all they make at the layer."""
 
 
-class PackedWeights:
+class PreparedWeights:
     """The layers of the running model with new weights, which take the places of those with the old."""
 
-    def __init__(self, layers: Mapping[nn.Module, nn.Module]) -> None:
-        """`layers`: by those of the running model. Use `of`."""
+    def __init__(self, layers: Mapping[nn.Module, nn.Module], *, in_place: bool = False) -> None:
+        """`layers`: by those of the running model, whose tensors stay where they are if `in_place`. Use `of`."""
         self._layers = layers
+        self._in_place = in_place
         self._replaced: list[dict[str, Any]] = []
 
     @staticmethod
     def possible(model: nn.Module) -> bool:
-        """True for a model whose layers are packed one by one, and know nothing of each other's memory."""
+        """True for a model whose layers are prepared one by one, and know nothing of each other's memory."""
         for layer in model.modules():
             if is_deferred_attention_layer(layer) and type(layer) is not Attention:
                 return False  # it computes weights of its own from those of other layers
@@ -58,10 +60,11 @@ class PackedWeights:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, model: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> Self:
+    def of(cls, model: Any, tensors: Iterable[tuple[str, torch.Tensor]], *, in_place: bool = False) -> Self:
         """Those of the running model, loaded with these tensors by its own rules; nothing of it changes.
 
-        Raises RolloutError if a layer is left without weights.
+        They are made on torch's default device, which must be the model's. Raises RolloutError if a layer is left
+        without weights.
         """
         layers: dict[nn.Module, nn.Module] = {}
         _beside(model, layers).load_weights(tensors)  # type: ignore[operator]
@@ -78,7 +81,7 @@ class PackedWeights:
             if not untouched:
                 loaded |= {id(each): twin._parameters[name] for name, each in layer._parameters.items()}
         for layer, twin in unloaded:
-            # An output layer that is tied to the embeddings computes with a packed copy of its own.
+            # An output layer that is tied to the embeddings may compute with a packed copy of its own.
             twin._parameters = {name: loaded.get(id(each), each) for name, each in layer._parameters.items()}
             method = getattr(twin, "quant_method", None)
             tied = any(id(each) in loaded for each in layer._parameters.values() if each is not None)
@@ -89,10 +92,13 @@ class PackedWeights:
                 if parameter is not None and parameter.is_meta:
                     what = f"vLLM loaded nothing into {name!r} of a {type(twin).__name__}"
                     raise RolloutError(what, fix="publish all weights of the model that the explorers run")
-        return cls(layers)
+        return cls(layers, in_place=in_place)
 
     def swap(self) -> None:
         """Puts the layers into their places: the next step computes with them."""
+        if self._in_place:
+            self._copy()
+            return
         for layer, twin in self._layers.items():
             new = {
                 name: each
@@ -102,6 +108,20 @@ class PackedWeights:
             # Kept, for to free them takes as long as to copy a part of them.
             self._replaced.append({name: layer.__dict__.get(name) for name in new})
             layer.__dict__.update(new)
+
+    @torch.no_grad()
+    def _copy(self) -> None:
+        """Copies the numbers into the running layers; what two of these share is copied once."""
+        copied: set[int] = set()
+        for layer, twin in self._layers.items():
+            computed = layer._non_persistent_buffers_set
+            made = {**twin._parameters, **{name: each for name, each in twin._buffers.items() if name not in computed}}
+            for name, new in made.items():
+                old = layer._parameters[name] if name in layer._parameters else layer._buffers[name]
+                if old is None or new is None or old is new or id(old) in copied:
+                    continue
+                copied.add(id(old))
+                old.data.copy_(new.data, non_blocking=True)
 
     def free(self) -> None:
         """Lets go of what was replaced."""
