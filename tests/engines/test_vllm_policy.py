@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from synthetic.models.policy_bench import CLOSE, ON_GPU, SLOTS, PolicyBench, append_figures, opened_bench
+from synthetic.models.policy_bench import APART, CLOSE, ON_GPU, SLOTS, PolicyBench, append_figures, opened_bench
 from synthetic.models.scripted_engine import asking, message_of, running_endpoint, user
 from synthetic.models.vllm_engines import (
     KINDS,
@@ -46,6 +46,8 @@ from rftd.workers.weights.adapter import A, B
 
 if TYPE_CHECKING:
     from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
+
+pytestmark = pytest.mark.anyio
 
 UPDATES = 20
 """Of one worker process. Two wait for each other at every layer, which on a busy machine takes many times as long."""
@@ -78,7 +80,6 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.001)
 
 
-@pytest.mark.anyio
 async def test_an_auxiliary_model_answers_from_the_weights_of_its_folder(bench: PolicyBench) -> None:
     """The first test: those after it load other weights."""
     question = Message("user", "2+3=")
@@ -96,7 +97,6 @@ async def test_an_auxiliary_model_answers_from_the_weights_of_its_folder(bench: 
     assert reply.json()["choices"][0]["message"]["content"] == answer.text
 
 
-@pytest.mark.anyio
 async def test_log_probabilities_are_the_policys_whatever_the_sampling(bench: PolicyBench) -> None:
     chance = random.Random(7)
     requests = [
@@ -117,7 +117,6 @@ async def test_log_probabilities_are_the_policys_whatever_the_sampling(bench: Po
         bench.check_close("64 requests of mixed sampling", request, generation)
 
 
-@pytest.mark.anyio
 async def test_a_response_held_to_a_schema_obeys_it_and_has_the_policys_own_log_probabilities(
     bench: PolicyBench,
 ) -> None:
@@ -162,7 +161,6 @@ async def test_a_response_held_to_a_schema_obeys_it_and_has_the_policys_own_log_
     bench.check_close("after a schema was refused", request, await bench.engine.generate(request))
 
 
-@pytest.mark.anyio
 async def test_processed_log_probabilities_are_of_what_was_drawn_from(bench: PolicyBench) -> None:
     """The token is certain if it is the only candidate or greedy; without any filter both log-probabilities are one."""
     engine = bench.engine
@@ -182,14 +180,13 @@ async def test_processed_log_probabilities_are_of_what_was_drawn_from(bench: Pol
     assert max(two.processed_logprobs) < 0
 
 
-@pytest.mark.anyio
 async def test_ends_are_banned_before_min_tokens_also_where_they_end_nothing(bench: PolicyBench) -> None:
     found = await bench.engine.generate(ask(1, logit_bias=((2, 100.0),), min_tokens=5, ignore_eos=True))
     assert 2 not in found.tokens[:5]
     assert found.tokens[5:] == (2,) * 19
 
 
-@pytest.mark.anyio
+@pytest.mark.skipif(ON_GPU, reason="TF32 decides between tokens that are equally likely")
 async def test_greedy_text_is_the_torch_engines(bench: PolicyBench) -> None:
     from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 
@@ -205,7 +202,6 @@ async def test_greedy_text_is_the_torch_engines(bench: PolicyBench) -> None:
     assert [each.tokens for each in ours] == [each.tokens for each in theirs]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("method", ["memory", "checkpoint", "adapter"])
 async def test_updates_while_idle_are_the_new_weights(bench: PolicyBench, method: str) -> None:
     engine, policies = bench.engine, bench.policies
@@ -219,7 +215,6 @@ async def test_updates_while_idle_are_the_new_weights(bench: PolicyBench, method
             bench.check_close(f"{updates_of(bench)} updates, {method}, idle", request, generation)
 
 
-@pytest.mark.anyio
 async def test_a_cached_prompt_is_computed_anew_with_new_weights(bench: PolicyBench) -> None:
     engine, policies = bench.engine, bench.policies
     requests = [ask(number, prompt=prompt) for number, prompt in enumerate(prompts(4, [160], seed=9))]
@@ -231,7 +226,6 @@ async def test_a_cached_prompt_is_computed_anew_with_new_weights(bench: PolicyBe
                 bench.check_close("prompts of 160 tokens before and after updates", request, generation)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("method", ["memory", "checkpoint", "adapter"])
 async def test_the_mark_of_an_update_in_flight_is_the_first_token_of_the_new_weights(
     bench: PolicyBench, method: str
@@ -264,7 +258,7 @@ async def test_the_mark_of_an_update_in_flight_is_the_first_token_of_the_new_wei
             marks += len(generation.spans) - 1
             # One token later it would be seen.
             moved = later(generation.spans, 1 + number % (len(generation.spans) - 1))
-            assert policies.error(request, generation, moved) > 10 * CLOSE
+            assert policies.error(request, generation, moved) > APART
     assert marks >= 5 * count
     bench.note(f"marks between versions in {len(requests)} requests, {method}", marks)
 
@@ -276,7 +270,6 @@ def later(spans: Sequence[Span], at: int) -> list[Span]:
     return [span for span in (*spans[: at - 1], *moved, *spans[at + 1 :]) if span.end > span.start]
 
 
-@pytest.mark.anyio
 async def test_weights_that_are_none_of_this_model_are_refused_in_flight(bench: PolicyBench) -> None:
     engine, policies = bench.engine, bench.policies
     tensors = load_file(policies.base / "model.safetensors")
@@ -320,7 +313,6 @@ class Watched:
         return generation
 
 
-@pytest.mark.anyio
 async def test_an_agent_program_with_an_update_between_two_turns_trains_what_was_drawn(bench: PolicyBench) -> None:
     watched: Any = Watched(bench.engine)
     version, _ = watched.version
@@ -341,14 +333,12 @@ async def test_an_agent_program_with_an_update_between_two_turns_trains_what_was
         bench.check_close("an agent program over the endpoint, an update between its turns", request, generation)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("sampling", [{"temperature": 0.005}, {"temperature": 2.5}, {"presence_penalty": 3.0}])
 async def test_what_vllm_would_draw_otherwise_is_refused(bench: PolicyBench, sampling: dict[str, float]) -> None:
     with pytest.raises(RolloutError, match=next(iter(sampling))):
         await bench.engine.generate(ask(1, **sampling))
 
 
-@pytest.mark.anyio
 async def test_each_worker_process_has_its_share_of_the_heads_and_opens_weights_itself(bench: PolicyBench) -> None:
     engine, workers = bench.engine, workers_of(bench.kind)
     assert len(engine.pids) == (1 if ON_GPU else 1 + workers), "on a GPU the process that schedules computes"
@@ -359,7 +349,6 @@ async def test_each_worker_process_has_its_share_of_the_heads_and_opens_weights_
     assert after == tuple(count + 1 for count in before)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "check", [each for each in MODEL_CHECKS if each.__name__ != ENDS], ids=lambda each: each.__name__
 )
@@ -368,7 +357,6 @@ async def test_the_contract_of_rollout_engines(check: Check, bench: PolicyBench)
     await check(bench.contract())
 
 
-@pytest.mark.anyio
 async def test_an_engine_of_which_a_process_is_killed_or_stopped_says_so_and_leaves_none(bench: PolicyBench) -> None:
     """The last test: it does so to vLLM's first or last process, another for each kind of model."""
     engine = bench.engine

@@ -289,11 +289,12 @@ def test_where_torch_has_no_deterministic_form_a_gpu_trains_without(
     monkeypatch.setattr(norm, "forward", lambda states, real=norm.forward: Unordered.apply(real(states)))
     with pytest.raises(RuntimeError, match="does not have a deterministic"):
         engine.train(make_batch())
-    assert engine.deterministic
-    # The rest of this test is of a GPU, which this one is in all that matters here.
-    monkeypatch.setattr(engine, "_device", torch.device("cuda"))
-    assert engine.deterministic
+    # Its device is a CPU still; the switch is that of a GPU.
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    torch.use_deterministic_algorithms(False)
+    engine._determinism.begin(torch.device("cuda"))
+    assert engine.environment()["deterministic_algorithms"] == "true"
     engine.train(make_batch())
-    assert not engine.deterministic
+    assert engine.environment()["deterministic_algorithms"] == "false"
     assert engine.tensors().keys() == plain.tensors().keys()
     assert_equal(engine.tensors(), plain.tensors())

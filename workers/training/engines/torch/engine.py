@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,21 +54,16 @@ class TorchTrainerEngine:
         self._changes = 0
         """Changes of the weights since the last batch began."""
         self._determinism = Determinism()
-        self._shared = False
-        """True if this is one of several ranks."""
         self._rest = Rest(self._device, self._kept)
 
     @property
     def deterministic(self) -> bool:
-        """True on a CPU, and on one GPU unless torch lacks a deterministic form of a kernel that was needed.
-
-        Equal bits are of one release of torch and one model of GPU or processor; `environment` names them.
-        """
-        return self._device.type == "cpu" or not (self._shared or self._determinism.lacks)
+        """True on a CPU. On one GPU kernels are deterministic where torch has such, which is no promise."""
+        return self._device.type == "cpu"
 
     def environment(self) -> dict[str, str]:
         """The releases, threads, device and processor that the bits of the weights may depend on."""
-        return environment(self._device, threads=self._threads)
+        return environment(self._device, threads=self._threads, deterministic=self._determinism.on)
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
         """Loads the base model, and pins threads and algorithms of this process until `close`.
@@ -81,8 +76,7 @@ class TorchTrainerEngine:
         # Several ranks compute on devices of their own only if that is written.
         wanted: DeviceName = "cpu" if arguments.device == "auto" and this_rank()[1] > 1 else arguments.device
         self._device = compute_device(wanted, deterministic=experiment.deterministic, field=DEVICE)
-        self._shared = this_rank()[1] > 1
-        if self.deterministic:
+        if self._device.type == "cpu" or this_rank()[1] == 1:
             self._determinism.begin(self._device)
         self._rest = Rest(self._device, self._kept)
         self._experiment = experiment
@@ -93,8 +87,7 @@ class TorchTrainerEngine:
         # Once for each layout that a stage uses, with the longest text of all: stages differ in prefix sharing at most.
         for share in sorted({shares_prefixes(model, stage) for stage in experiment.stages}):
             longest = max(stage.model.max_model_len for stage in experiment.stages)
-            with nullcontext() if self._device.type == "cpu" else self._determinism.paused():
-                try_forward(model, self._device, where=self._base, max_tokens=longest, share=share)
+            try_forward(model, self._device, where=self._base, max_tokens=longest, share=share)
         lora = experiment.stages[0].model.lora
         if lora is None:
             self._policy = WholeModel(model, self._base, trust_remote_code=self._trusted)
@@ -130,10 +123,11 @@ class TorchTrainerEngine:
         assert self._training is not None, "train before begin_stage"
         self._changes = 0
         try:
-            return self._training.train(batch)
+            with self._determinism.step():
+                return self._training.train(batch)
         except RuntimeError as error:
             # Before a step was taken the batch has left no trace, and can be begun anew.
-            if self._device.type == "cpu" or self._changes or not self._determinism.given_up(error):
+            if self._changes or not self._determinism.given_up(error):
                 raise
             return self._training.train(batch)
 

@@ -26,51 +26,57 @@ _LACKING: Final = "does not have a deterministic implementation"
 
 
 class Determinism:
-    """torch's switch of deterministic algorithms, which holds for the whole process, and is put back at the end."""
+    """torch's switch of deterministic algorithms: on a CPU for the whole process until it is put back, on a GPU for the
+    steps alone, since the drawing of tokens in the same process needs what has no such form."""
 
     def __init__(self) -> None:
         self._before: bool | None = None
+        self._in_steps = False
         self._lacking = ""
 
     def begin(self, device: torch.device) -> None:
-        """Sets it, for one rank on this device."""
-        if device.type == "cuda":
-            # Read by cuBLAS when it is first used; without it, it may take another kernel each time.
-            os.environ.setdefault(_CUBLAS, ":4096:8")
-        # Filling takes a GPU a write of all the memory that a step uses.
-        self.set(not self._lacking, fill=device.type == "cpu")
+        """Sets it for one rank on this device."""
+        if device.type != "cuda":
+            self.set(True)
+            return
+        self._in_steps = not self._lacking
+        # Read by cuBLAS when it is first used; without it, it may take another kernel each time.
+        os.environ.setdefault(_CUBLAS, ":4096:8")
 
-    def set(self, deterministic: bool, *, fill: bool = True) -> None:
-        """Sets it; what it was before the first call is remembered.
-
-        `fill`: memory that nobody wrote is NaN instead of anything: it ends in a refused step, not in other weights.
-        """
+    def set(self, deterministic: bool) -> None:
+        """Sets it for the process; what it was before the first call is remembered."""
         if self._before is None:
             self._before = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(deterministic)
-        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+        # Memory that nobody wrote is then NaN instead of anything: it ends in a refused step, not in other weights.
+        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+
+    @property
+    def on(self) -> bool:
+        """True if steps are taken by such algorithms."""
+        return self._in_steps or torch.are_deterministic_algorithms_enabled()
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Has it off within, for what leaves no trace in the weights."""
+    def step(self) -> Iterator[None]:
+        """Has it on within, if it is for the steps alone."""
+        if not self._in_steps:
+            yield
+            return
         before = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(False)
+        torch.use_deterministic_algorithms(True)
+        # It would be a write of all the memory that a step uses.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         try:
             yield
         finally:
             torch.use_deterministic_algorithms(before)
 
-    @property
-    def lacks(self) -> bool:
-        """True if it turned out that this model or algorithm needs a kernel without a deterministic form."""
-        return bool(self._lacking)
-
     def given_up(self, error: RuntimeError) -> bool:
-        """True if the error says that such a kernel is needed; then it is off from now on, and a log line says so."""
-        if self._lacking or _LACKING not in str(error):
+        """True if a GPU's step needs a kernel without such a form: then it is off from now on, as a log line says."""
+        if not self._in_steps or _LACKING not in str(error):
             return False
+        self._in_steps = False
         self._lacking = str(error).partition(_LACKING)[0].strip()
-        self.set(False)
         log.warning("training.not_deterministic", because=f"torch has no such form of {self._lacking}")
         return True
 
@@ -81,7 +87,7 @@ class Determinism:
             self._before = None
 
 
-def environment(device: torch.device, *, threads: int) -> dict[str, str]:
+def environment(device: torch.device, *, threads: int, deterministic: bool) -> dict[str, str]:
     """The releases, threads, device and processor: its model decides which kernels the libraries choose."""
     found = {
         "torch": str(torch.__version__),
@@ -90,7 +96,7 @@ def environment(device: torch.device, *, threads: int) -> dict[str, str]:
         # The number of threads decides how a sum is cut, and so its last bits.
         "threads": str(threads),
         "device": device.type,
-        "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()).lower(),
+        "deterministic_algorithms": str(deterministic).lower(),
         "machine": platform.machine(),
         "processor": _processor(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),

@@ -64,7 +64,7 @@ class VerlTrainerEngine:
 
     def environment(self) -> dict[str, str]:
         """The releases, ranks, threads, device and processor that the bits of the weights may depend on."""
-        found = environment(self._device, threads=self._threads)
+        found = environment(self._device, threads=self._threads, deterministic=self._determinism.on)
         found |= {"verl": release_of("verl"), "ranks": str(dist.get_world_size())}
         arguments = parse(self._trainer.engine_args)
         if arguments.strategy == "megatron":
