@@ -20,7 +20,7 @@ from synthetic.until import PATIENCE_S
 
 from rftd.daemon.output.quantity import lasting, short, shorts
 from rftd.daemon.output.table import table
-from rftd.daemon.output.terminal import fitted, plain
+from rftd.daemon.output.terminal import fitted, pasteable, plain
 
 
 @settings(deadline=None)
@@ -37,6 +37,20 @@ def test_lines_break_between_words_and_long_words_behind_a_slash() -> None:
     assert fitted("/folder/other/file", 10) == "/folder/\n  other/\n  file"
     assert fitted("code  the meaning of it", 14, indent=6) == "code  the\n      meaning\n      of it"
     assert fitted("x" * 9, 4) == "xxxx\n  xx\n  xx\n  x"
+
+
+def test_a_command_to_be_pasted_is_broken_between_its_options_only() -> None:
+    command = "SECRET=/a/very/long/path/of/a/file rftd serve --data d --kafka 127.0.0.1:1"
+    assert pasteable("next: ", command, 80) == f"next: {command}"
+    shown = pasteable("next: ", command, 40)
+    assert shown.split("\n") == [
+        "next:",
+        "  SECRET=/a/very/long/path/of/a/file \\",
+        "    rftd serve \\",
+        "    --data d \\",
+        "    --kafka 127.0.0.1:1",
+    ]
+    assert shown.replace("\\\n", "").split()[1:] == command.split()
 
 
 def test_what_a_terminal_obeys_is_shown_as_python_writes_it() -> None:
