@@ -144,9 +144,10 @@ def _text(report: VerifyReport) -> str:
     lines = []
     for each in report.experiments:
         retired = sum(each.retired.values())
+        generations = "1 generation" if each.generations == 1 else f"{each.generations} generations"
         lines += [
             f"{each.name} ({each.experiment}): {each.state}",
-            f"  steps {each.steps}, executed {each.executions} times in {each.generations} generations",
+            f"  steps {each.steps}, executed {each.executions} times in {generations}",
             f"  experiences {each.produced} = {each.planned} planned + {retired} retired + {each.waiting} waiting",
             f"  groups {each.groups}, late experiences {each.late}, fenced records {each.void}",
         ]

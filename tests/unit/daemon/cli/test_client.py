@@ -317,7 +317,7 @@ def test_a_watch_in_a_terminal_says_that_no_daemon_answers(stranger: Stranger, p
     [drawn] = Terminal(80, 24).run([line], cwd=tmp_path, environ=dict(os.environ))
     assert drawn.status == 4
     assert f"no daemon answers at {stranger.url}" in drawn.text
-    assert "this page is as old" in " ".join(drawn.text.split())
+    assert "this page is 0 s old. Waiting up to 0 s for one" in " ".join(drawn.text.split())
     assert "error[RFTD-NET-001] the log is away" in drawn.text
     assert drawn.wider_than(80) == []
 

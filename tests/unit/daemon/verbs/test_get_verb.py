@@ -135,6 +135,25 @@ def test_a_lost_signal_is_shown_with_the_shares_of_the_newest_step() -> None:
     assert "lost" not in shown(msgspec.structs.replace(given, signal=well))
 
 
+def test_the_reason_of_a_lost_signal_is_told_once() -> None:
+    reason = str(SIGNAL.reason)
+    lost = Wait("signal", "lost", f"something to learn from, since step 4: {reason}", "you", "", Level.STUCK)
+    other = Wait("planner", "paused", "a resume", "you", "", Level.WAITS)
+    given = msgspec.structs.replace(page(windows=0), signal=SIGNAL)
+    why = Why(experiment="1", name="mine", status="running", live=True, asked_ns=NOW_NS, waits=[lost, other])
+    running = shown(Moment(given, why))
+    assert running.count(reason) == 1
+    assert "signal        lost at step 4: prompts_cut (0s)" in running
+    summary = msgspec.structs.replace(
+        given.experiment.summary, state="paused", code="signal_lost", reason=f"5 batches taught nothing: {reason}"
+    )
+    detail = msgspec.structs.replace(given.experiment, summary=summary)
+    paused = shown(Moment(msgspec.structs.replace(given, experiment=detail), why))
+    assert paused.count(reason) == 1
+    assert "reason        signal_lost: 5 batches taught nothing" in paused
+    assert "why           planner waits for a resume" in paused
+
+
 def test_a_solved_task_is_no_lost_signal() -> None:
     reason = "every group is answered right: all rewards are 1; fix: end the run, or give it harder tasks"
     signal = msgspec.structs.replace(SIGNAL, cause="solved", reason=reason, since_step=4, equal_groups=1.0)
@@ -160,7 +179,7 @@ def test_an_evaluation_says_beside_its_score_which_rows_were_no_question_of_the_
         completed_ns=NOW_NS,
     )
     given = msgspec.structs.replace(page(windows=0), evals=[row])
-    assert "0.000 -> 0.000  12 of 12 prompts were cut" in shown(given)
+    assert "  0.000  12 of 12 prompts were cut" in shown(given)
     assert "no answer" not in shown(given)
 
 
