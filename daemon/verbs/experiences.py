@@ -111,7 +111,7 @@ def ls(
 @command.command("show")
 @experiment_argument
 @click.argument("id")
-@click.option("--tokens", is_flag=True, help="Include token ids, loss mask and log-probabilities.")
+@click.option("--tokens", is_flag=True, help="Print each token of the answer with its id, text and log-probability.")
 @shared_options
 @click.pass_obj
 def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
