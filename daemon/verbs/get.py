@@ -17,7 +17,7 @@ from rftd.daemon.output.terminal import one_line, plain
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments
-from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.views.experiments import ENDED, ExperimentPage
 from rftd.daemon.views.wire import to_wire
 from rftd.daemon.why.wait import Wait, sentence_of
 from rftd.ops.clock import Clock, SystemClock, iso
@@ -215,7 +215,8 @@ def _files(given: ExperimentPage, clock: Clock) -> Iterator[Line]:
         newest = announced[-1]
         published = f"version {newest.version} published {age(newest.published_ns, clock)} ago"
         workers = "1 worker" if newest.holders == 1 else f"{newest.holders} workers"
-        yield "weights", f"{published}, {size(newest.size_bytes)}, used by {workers}"
+        used = f", used by {workers}" if summary.state not in ENDED else ""
+        yield "weights", f"{published}, {size(newest.size_bytes)}{used}"
     if given.overdue:
         yield "overdue", Text(one_line(_overdue(given, clock)), style="yellow")
     for position, checkpoint in enumerate(reversed(given.checkpoints[-2:])):

@@ -19,7 +19,7 @@ from rftd.storage.queries.books import Books
 from rftd.storage.queries.experiments import ExperimentDetail, ExperimentSummary, StageRow
 from rftd.storage.queries.signal import SignalRow
 from rftd.storage.queries.steps import EvalRow, StepRow
-from rftd.storage.queries.weights import OverdueRow
+from rftd.storage.queries.weights import OverdueRow, WeightRow
 
 CLOCK = ManualClock()
 NOW_NS = CLOCK.now_ns()
@@ -152,6 +152,29 @@ def test_the_reason_of_a_lost_signal_is_told_once() -> None:
     assert paused.count(reason) == 1
     assert "reason        signal_lost: 5 batches taught nothing" in paused
     assert "why           planner waits for a resume" in paused
+
+
+def test_weights_of_an_experiment_that_has_ended_are_used_by_nobody() -> None:
+    weights = WeightRow(
+        version=3,
+        generation=0,
+        stage=0,
+        method="checkpoint",
+        path="/w",
+        manifest="m",
+        checksum="c",
+        size_bytes=1024,
+        published_ns=NOW_NS,
+        counts=True,
+        retired_reason=None,
+        holders=1,
+    )
+    running = msgspec.structs.replace(page(windows=0), weights=[weights])
+    assert "version 3 published 0s ago, 1.0 KiB, used by 1 worker" in shown(running)
+    summary = msgspec.structs.replace(running.experiment.summary, state="completed")
+    detail = msgspec.structs.replace(running.experiment, summary=summary)
+    ended = shown(msgspec.structs.replace(running, experiment=detail))
+    assert "version 3 published 0s ago, 1.0 KiB\n" in ended
 
 
 def test_a_solved_task_is_no_lost_signal() -> None:
