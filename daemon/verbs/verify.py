@@ -64,7 +64,7 @@ def command(
         look = files_of if files else None
         state_url = checked_postgres_url(postgres) if postgres else None
         # Before the log is read: what survivors remember says how long it should be.
-        losses = await losses_heard(log, folder, state_url, unheard=_unheard)
+        losses = await losses_heard(log, folder, state_url, embedded=log_at is None, unheard=_unheard)
         chained = log_at is None or backend_of(log_at).chained
         return await verify(log, losses=losses, chained=chained, scratch=where, look=look)
 
