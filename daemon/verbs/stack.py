@@ -111,6 +111,10 @@ def _show(settings: Settings, kafka: Part, postgres: Part) -> None:
     rows = [
         (part.name, state(part.state), part.url or "-", str(part.pid or "-"), part.folder) for part in (kafka, postgres)
     ]
-    console_of(settings).print(table(("SERVER", "STATE", "URL", "PID", "FOLDER"), rows, right=frozenset({"PID"})))
+    headers = ("SERVER", "STATE", "URL", "PID", "FOLDER")
+    console = console_of(settings)
+    # An address is there to be copied; the folder is that of --data.
+    whole = ("URL", "FOLDER")
+    console.print(table(headers, rows, right=("PID",), whole=whole, width=console.width, first_to_go=("FOLDER",)))
     if line is not None:
         say_command("next: ", line)
