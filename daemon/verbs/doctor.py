@@ -108,7 +108,7 @@ def _of_file(text: str, origin: str, overrides: tuple[str, ...], host: Host, clo
 
 
 def _advice(finding: Diagnosis) -> str:
-    """What to do; nothing has to be done about what is in order."""
+    """The fix of a finding, on a line of its own; it is a hint where nothing is wrong."""
     label = "hint" if finding.status == "ok" else "fix"
     return f"\n{label}: {finding.fix}" if finding.fix else ""
 
