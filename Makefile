@@ -7,7 +7,7 @@ READY := .venv/.ready
 
 STACK ?= embedded
 
-demo: $(READY)                      ## train a tiny model through the log, about a minute and a half; STACK=kafka: on real servers
+demo: $(READY)                      ## train a tiny model through the log, about a minute; STACK=kafka: on real servers
 	$(BIN)/rftd demo --stack $(STACK)
 
 # Files with the most work first (tests/conftest.py). Three at a time even on two cores: tests with real processes wait

@@ -24,7 +24,7 @@ class Verb(NamedTuple):
 _HERE: Final = "rftd.daemon.verbs"
 VERBS: Final = {
     "serve": Verb(f"{_HERE}.serve:command", "Run the daemon: event log, tables, HTTP API and workers in one command."),
-    "demo": Verb(f"{_HERE}.demo:command", "Train a tiny model on this machine, in about a minute and a half."),
+    "demo": Verb(f"{_HERE}.demo:command", "Train a tiny model on this machine, in about a minute."),
     "stack": Verb(f"{_HERE}.stack:stack", "Run a real Kafka and Postgres on this machine, for development."),
     "submit": Verb(f"{_HERE}.submit:command", "Submit the experiment in a YAML file."),
     "run": Verb(f"{_HERE}.submit:run", "Say which commands run an experiment here."),

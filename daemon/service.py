@@ -301,7 +301,9 @@ class _Parts:
         return await self._opened("log", enter, wait=self._options.log_at is not None)
 
     def _remember(self) -> list[Witness]:
-        return [*of_log_folder(self._folder.log), *of_registry(self._folder.known)]
+        # The file beside the embedded log is of that log alone, which the folder may have been used with before.
+        own = of_log_folder(self._folder.log) if self._options.log_at is None else []
+        return [*own, *of_registry(self._folder.known)]
 
     async def hearing(self, owned: OwnedLog) -> Hearing:
         """The hearing of the log's survivors, the log's own file first."""

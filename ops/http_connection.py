@@ -74,6 +74,11 @@ class HttpConnection(H11Protocol):
         self._forget_read()
         super().connection_lost(exc)
 
+    def cut(self) -> None:
+        """Breaks off an answer that has begun and has not ended; leaves a connection without one as it is."""
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.abort()
+
     def pause_writing(self) -> None:
         """Waits for the client to read."""
         super().pause_writing()

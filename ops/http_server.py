@@ -32,6 +32,15 @@ class _Server(uvicorn.Server):
         """Ends the server: `serve` returns once open requests have had their time."""
         self.should_exit = True
         self._leaving.set()
+        asyncio.get_running_loop().call_later(GRACE_S, self._cut)
+
+    def _cut(self) -> None:
+        """Ends what is still being answered: an event stream that somebody watches ends by nothing else."""
+        # As if the client had gone, which every handler of a stream looks out for. uvicorn would cancel it, and print
+        # the cancellation as an error with its traceback.
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, HttpConnection):
+                connection.cut()
 
     async def main_loop(self) -> None:
         """Ticks once a second. uvicorn's own wakes ten times for that, to look whether it should leave."""
@@ -105,7 +114,8 @@ async def serving_http(
             log_level="warning",
             access_log=False,
             lifespan="off",
-            timeout_graceful_shutdown=GRACE_S,
+            # One second more for handlers that have not begun to answer.
+            timeout_graceful_shutdown=GRACE_S + 1,
             timeout_keep_alive=keep_alive_s,
         )
     )
@@ -117,4 +127,4 @@ async def serving_http(
         finally:
             server.leave()
             # Before the group ends: if the block failed, that would cut off the requests under way.
-            await asyncio.wait([serving], timeout=GRACE_S + 1)
+            await asyncio.wait([serving], timeout=GRACE_S + 2)

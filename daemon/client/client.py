@@ -208,13 +208,15 @@ def follow(
     UnreachableError once it was away for `patience_s`.
     """
     failures = 0
-    seen_s = time.monotonic()
+    shown = False
+    away_s: float | None = None
     wanted = name
     while True:
         try:
             for page in client.pages(wanted, after=after):
                 failures = 0
-                seen_s = time.monotonic()
+                shown = True
+                away_s = None
                 # From here on by its id: another experiment may take the name.
                 wanted = page.value.experiment.summary.id
                 after = None
@@ -224,7 +226,11 @@ def follow(
         except UnreachableError as error:
             # Before the first page an error is the caller's mistake, a wrong address or no daemon; after it, a
             # restart.
-            if wanted == name or time.monotonic() - seen_s > patience_s:
+            if not shown:
+                raise
+            # Not since the last page: an experiment that waits has none for a long time.
+            away_s = time.monotonic() if away_s is None else away_s
+            if time.monotonic() - away_s > patience_s:
                 raise
             if on_away is not None:
                 on_away(error)

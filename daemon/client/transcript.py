@@ -45,6 +45,8 @@ class Transcript:
     """One; of a rollout in several steps one for each. Empty without a tokenizer."""
     truth: str | None = None
     """The right answer in the row of its task; None if there is none, or it cannot be read."""
+    pieces: tuple[str, ...] = ()
+    """The text of each id behind the first prompt, by itself; empty unless it was asked for."""
     notes: tuple[str, ...] = ()
     """The reasons for all that is missing."""
 
@@ -61,25 +63,32 @@ def specification(client: Client, id: str) -> ExperimentSpec | None:
     return spec
 
 
-def transcript_of(spec: ExperimentSpec | None, shown: ExperienceView) -> Transcript:
-    """The text of an experience that was asked for with its tokens. Blocks while files are read."""
+def transcript_of(spec: ExperimentSpec | None, shown: ExperienceView, *, pieces: bool = False) -> Transcript:
+    """The text of an experience that was asked for with its tokens; `pieces`: also that of each token by itself.
+
+    Blocks while files are read.
+    """
     number = shown.experience.stage
     if spec is None or number >= len(spec.stages):
         return Transcript(notes=("the log keeps no specification of its experiment: ids only, and no truth",))
     stage = spec.stages[number]
     notes = []
     turns: tuple[TextTurn, ...] = ()
+    alone: tuple[str, ...] = ()
     truth = None
     try:
         decoder = stage_decoder(stage)
         turns = tuple(_turn(decoder, *ids) for ids in _sequences(shown))
+        if pieces:
+            response = (shown.tokens or [])[shown.experience.prompt_tokens :]
+            alone = tuple(decoder.decode([token], special=True) for token in response)
     except RftdError as error:
         notes.append(f"no text, only ids (see --tokens): {one_line(error.what)}")
     try:
         truth = _truth(stage, shown)
     except RftdError as error:
         notes.append(f"no truth: {one_line(error.what)}")
-    return Transcript(turns, truth, tuple(notes))
+    return Transcript(turns, truth, alone, tuple(notes))
 
 
 def _sequences(shown: ExperienceView) -> Iterator[tuple[Sequence[int], Sequence[int]]]:

@@ -79,7 +79,7 @@ class Contradiction(FieldError):
 
 
 class Unsupported(FieldError):
-    """The file asks for a feature of the guide that rftd cannot run yet and must not ignore."""
+    """The file asks for something that rftd cannot do yet and must not ignore."""
 
     code = "RFTD-CFG-009"
     remedy = "Use what the message suggests, or remove the field."

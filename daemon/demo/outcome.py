@@ -209,10 +209,10 @@ def text_of(
         "",
         f"The API at {url} has stopped; the log remains. Inspect it with",
         *_again(f"{program} --data {folder / 'data'}", experiment, outcome, clustered),
-        "Your own model and data: copy examples/gsm8k.yaml, set model_path and the path",
-        "of the taskset, and run",
+        "Your own model and data: copy examples/mine.yaml, set model_path and the paths",
+        "of the tasksets, and run",
         f"  {program} serve",
-        f"  {program} submit yours.yaml --wait",
+        f"  {program} submit mine.yaml --wait",
     ]
     return "\n".join(lines)
 

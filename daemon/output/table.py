@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from rftd.daemon.output.terminal import cells, plain
+from rftd.daemon.output.terminal import cells, fitted, plain
 from rftd.daemon.settings import Settings
 
 STATE_STYLES: Final = {
@@ -94,10 +94,17 @@ class Page:
         width = max(LEAST, options.max_width - LABEL) if console.is_terminal else _ENDLESS
         for label, text in self._lines:
             shown = label
-            for line in text.wrap(console, width, overflow="fold"):
+            for line in _wrapped(text, console, width):
                 line.rstrip()
                 yield Text.assemble((f"{shown:<{LABEL}}", "dim"), line, no_wrap=True, overflow="ignore")
                 shown = ""
+
+
+def _wrapped(text: Text, console: Console, width: int) -> Iterable[Text]:
+    """The text in lines; a path is broken behind a slash where the text has one style."""
+    if text.spans:
+        return text.wrap(console, width, overflow="fold")
+    return [Text(line, style=text.style) for line in fitted(text.plain, width, indent=0).split("\n")]
 
 
 def show(console: Console, shown: RenderableType) -> None:

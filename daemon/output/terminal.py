@@ -17,6 +17,8 @@ _INDENT: Final = 2
 _OBEYED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Beside control characters those that begin a line or turn the direction of what follows."""
 _WORD: Final = re.compile(r"\s*\S+")
+_PART: Final = re.compile(r" (?=--)|(?<=\S) (?=rftd )")
+"""A blank of a command at which its next part begins."""
 _SEAM: Final = re.compile(r"[/,=](?![/,=])")
 
 
@@ -24,6 +26,21 @@ def say(text: object = "", *, err: bool = False, indent: int | None = None) -> N
     """Prints text, on a terminal fitted to it. `indent` is where the rest of a line that is too wide begins."""
     width = width_of(sys.stderr if err else sys.stdout)
     click.echo(str(text) if width is None else fitted(str(text), width, indent=indent), err=err)
+
+
+def say_command(before: str, command: str) -> None:
+    """Prints a command that is to be pasted, on a terminal fitted to it."""
+    width = width_of(sys.stdout)
+    click.echo(before + plain(command) if width is None else pasteable(before, command, width))
+
+
+def pasteable(before: str, command: str, width: int) -> str:
+    """The command behind a label; where it is too wide, its parts are on lines that a shell joins again."""
+    command = plain(command)
+    if cells(before + command) <= width:
+        return before + command
+    # Before each option, and behind a variable: never within a word, for the shell would take it for two.
+    return f"{before.rstrip()}\n  " + _PART.sub(" \\\n    ", command)
 
 
 def fitting_errors(text: str) -> str:

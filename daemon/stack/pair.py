@@ -86,10 +86,12 @@ class Stack:
         )
 
 
-def serve_line(kafka: Part, postgres: Part) -> str:
-    """The `rftd serve` that uses them, to be pasted into a shell."""
+def serve_line(kafka: Part, postgres: Part, data: str | None = None) -> str:
+    """The `rftd serve` that uses them, to be pasted into a shell; `data` is the daemon's folder if it was named."""
     password = f"PGPASSFILE={shlex.quote(postgres.pass_file)} " if postgres.pass_file else ""
-    return f"{password}rftd serve --kafka {kafka.url} --postgres {postgres.url}"
+    # The folder remembers the ends of the log that it was used with: another one would take this log for a damaged one.
+    folder = f" --data {shlex.quote(data)}" if data else ""
+    return f"{password}rftd serve{folder} --kafka {kafka.url} --postgres {postgres.url}"
 
 
 def _exists(folder: Path) -> bool:

@@ -247,14 +247,21 @@ def _lives(entries: Iterable[Entry]) -> list[Life]:
 
 
 async def losses_heard(
-    log: EventLog, folder: DataFolder, state_url: str | None, *, unheard: Callable[[UnreachableError], None]
+    log: EventLog,
+    folder: DataFolder,
+    state_url: str | None,
+    *,
+    embedded: bool,
+    unheard: Callable[[UnreachableError], None],
 ) -> list[Loss]:
     """The losses that survivors testify to, asked beside a daemon or without one; nothing is written.
 
-    `state_url` is that of a Postgres with the tables; `unheard` is told if it does not answer.
+    `state_url` is that of a Postgres with the tables; `unheard` is told if it does not answer. Only the `embedded` log
+    has a file of its own that remembers it.
     """
     hearing = Hearing(log, LossesFile(folder.losses), logger=None)
-    witnesses = await asyncio.to_thread(lambda: [*of_log_folder(folder.log), *of_registry(folder.known)])
+    own = await asyncio.to_thread(of_log_folder, folder.log) if embedded else []
+    witnesses = [*own, *await asyncio.to_thread(of_registry, folder.known)]
     if state_url is not None or folder.state.exists():
         engine = open_database(state_url or folder.state_url)
         try:

@@ -294,10 +294,14 @@ def _with_warmup(algorithm: AlgorithmSpec, total_steps: int) -> AlgorithmSpec:
 def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None:
     folder = Path(path)
     if not folder.is_dir() or not (folder / "config.json").is_file():
+        converted = folder / "huggingface"
+        fix = "give the path of a local Hugging Face folder (config.json, tokenizer, model.safetensors)"
+        if (converted / "config.json").is_file():  # the last checkpoint's, or one that `rftd convert` made
+            fix = f"give {str(converted)!r}, which has one"
         raise DataError(
             f"no model in {path!r}" if folder.is_dir() else f"no such model folder: {path!r}",
             field=field,
-            fix="give the path of a local Hugging Face folder (config.json, tokenizer, model.safetensors)",
+            fix=fix,
         )
     check_model_type(folder, trust_remote_code=trusted, field=field)
 

@@ -11,6 +11,8 @@ from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rftd.workers.training.conversion.conversion import Conversion, Form, FoundCheckpoint
 
 _EVERY_BYTES = 1 << 30
@@ -90,12 +92,18 @@ class _Outcomes:
             say(f"{done.checkpoint.folder}  FAILED\n{as_text(done.error)}", err=True)
         elif self._settings.verbosity >= 0:
             state = f"converted, {done.tensors} tensors" if done.form else "converted already"
-            say(f"  {state}: {done.target}" if done.form else f"{done.checkpoint.folder}  {state}: {done.target}")
+            target = f"{state}: {_below(done.target, done.checkpoint.folder)}"
+            say(f"  {target}" if done.form else f"{done.checkpoint.folder}  {target}")
 
     def end(self) -> None:
         """The whole answer, for programs."""
         if self._settings.machine_readable and self._settings.output != "jsonl":
             emit({"failed": self.failed, "items": self._items}, self._settings)
+
+
+def _below(path: Path, folder: Path) -> str:
+    """The path, short where it is within the folder."""
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def _item(done: Conversion) -> dict[str, Any]:

@@ -107,6 +107,12 @@ def _of_file(text: str, origin: str, overrides: tuple[str, ...], host: Host, clo
     return check_file(submission, host, clock)
 
 
+def _advice(finding: Diagnosis) -> str:
+    """The fix of a finding, on a line of its own; it is a hint where nothing is wrong."""
+    label = "hint" if finding.status == "ok" else "fix"
+    return f"\n{label}: {finding.fix}" if finding.fix else ""
+
+
 def _show(findings: list[Diagnosis], settings: Settings) -> None:
     if settings.machine_readable:
         from dataclasses import asdict
@@ -116,10 +122,7 @@ def _show(findings: list[Diagnosis], settings: Settings) -> None:
         return
     from rftd.daemon.output.table import console_of, state, table
 
-    rows = [
-        (state(finding.status), finding.check, finding.what + (f"\nfix: {finding.fix}" if finding.fix else ""))
-        for finding in findings
-    ]
+    rows = [(state(finding.status), finding.check, finding.what + _advice(finding)) for finding in findings]
     console = console_of(settings)
     console.print(table(("", "CHECK", "FOUND"), rows))
     failed = sum(finding.status == "fail" for finding in findings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _BIASED_BELOW: Final = 0.05
 """The p below which drops count as biased, the usual 5 %."""
+_WIDEST_PIECE: Final = 24
+"""The columns for the text of a token; what is longer moves its line's figures."""
 _TOKEN_LISTS: Final = ("tokens", "loss_mask", "logprobs", "processed_logprobs")
 STATES = ("open", "waiting", "cooling", "planned", "retired", "late")
 ORDERS = ("newest", "oldest", "reward", "-reward", "staleness", "-staleness")
@@ -109,7 +111,7 @@ def ls(
 @command.command("show")
 @experiment_argument
 @click.argument("id")
-@click.option("--tokens", is_flag=True, help="Include token ids, loss mask and log-probabilities.")
+@click.option("--tokens", is_flag=True, help="Print each token of the answer with its id, text and log-probability.")
 @shared_options
 @click.pass_obj
 def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
@@ -124,12 +126,12 @@ def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
 
     with Client(settings) as client:
         answer = client.ask(experiences.experience, name=name, experience=id, tokens=True)
-        transcript = transcript_of(specification(client, name), answer.value)
+        transcript = transcript_of(specification(client, name), answer.value, pieces=tokens)
     hidden = {} if tokens else dict.fromkeys(_TOKEN_LISTS)
     if emitted({**answer.plain(), **hidden, "text": asdict(transcript)}, settings):
         return
     page = msgspec.structs.replace(answer.value, **hidden)
-    say("\n".join([*_page(page), *_texts(transcript), *_tokens(page)]), indent=LABEL)
+    say("\n".join([*_page(page), *_texts(transcript), *token_lines(page, transcript.pieces)]), indent=LABEL)
 
 
 @command.command("prioritize", context_settings={"ignore_unknown_options": True})
@@ -259,7 +261,8 @@ def _labelled(label: str, text: str) -> str:
     return "\n".join([f"{label:<{LABEL}}{first}", *(" " * LABEL + line for line in others)])
 
 
-def _tokens(page: ExperienceView) -> Iterator[str]:
+def token_lines(page: ExperienceView, pieces: Sequence[str]) -> Iterator[str]:
+    """The prompt's ids, and a line for each id of the response with its text, as Python writes it."""
     if page.tokens is None or page.logprobs is None:
         return
     row = page.experience
@@ -267,9 +270,13 @@ def _tokens(page: ExperienceView) -> Iterator[str]:
     mask = page.loss_mask or [1] * len(response)
     yield _labelled("prompt ids", " ".join(map(str, page.tokens[: row.prompt_tokens])))
     processed = [f"  processed {value:>9.4f}" for value in page.processed_logprobs or ()] or [""] * len(response)
-    columns = zip(response, page.logprobs, processed, mask, strict=False)
-    for index, (token, logprob, after, trained) in enumerate(columns):
-        yield f"  {index:>5}  {token:>7}  {logprob:>9.4f}{after}  {'' if trained else 'not trained'}".rstrip()
+    texts = [repr(piece) for piece in pieces] or [""] * len(response)
+    width = min(max(map(len, texts), default=0), _WIDEST_PIECE)
+    yield f"  {'PLACE':>5}  {'TOKEN':>7}  {'TEXT' if pieces else '':<{width}}  {'LOGPROB':>9}"
+    columns = zip(response, texts, page.logprobs, processed, mask, strict=False)
+    for index, (token, text, logprob, after, trained) in enumerate(columns):
+        told = f"{logprob:>9.4f}{after}  {'' if trained else 'not trained'}"
+        yield f"  {index:>5}  {token:>7}  {text:<{width}}  {told}".rstrip()
 
 
 def _lengths(lengths: Lengths) -> RenderableType:

@@ -17,9 +17,9 @@ from rftd.daemon.output.terminal import one_line, plain
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments
-from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.views.experiments import ENDED, ExperimentPage
 from rftd.daemon.views.wire import to_wire
-from rftd.daemon.why.wait import sentence_of
+from rftd.daemon.why.wait import Wait, sentence_of
 from rftd.ops.clock import Clock, SystemClock, iso
 from rftd.ops.words import Level
 from rftd.storage.queries.books import Books
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _SILENT_S: Final = 60.0
 _SILENT_STEPS: Final = 5.0
 """Without a step for a minute, and for as long as five of them take, nobody knows when it will end."""
+
+_LOST: Final = "signal_lost"  # as `workers.control.obstacle` calls it, which imports folds
+"""The code of an experiment that paused because its batches taught nothing."""
 
 
 @click.command("get")
@@ -114,27 +117,41 @@ def _lines(moment: Moment, clock: Clock) -> Iterator[Line]:
     yield from _progress(moment, clock)
     yield from _rewards(given)
     if given.signal is not None:
-        yield from _signal(given.signal, clock)
+        yield from _signal(given.signal, clock, told=_lost_is_told(moment))
     yield from _evals(moment)
     if summary.staleness_p95 is not None:
-        yield "staleness", f"p95 {summary.staleness_p95} versions in the last batch"
+        versions = "version" if summary.staleness_p95 == 1 else "versions"
+        yield "staleness", f"p95 {summary.staleness_p95} {versions} in the last batch"
     yield "experiences", _books(given.experiment.books)
     yield from _files(given, clock)
 
 
 def _why(moment: Moment) -> Iterator[Line]:
     """The worst of the waits that `rftd why` lists, as a sentence."""
-    waits = moment.why.waits if moment.why is not None else []
-    # That the stage has steps left is what the controller waits for all the time, and no news; nor is the reason for
-    # which the experiment is paused, which stands above.
-    known = {"experiment"} if moment.page.experiment.summary.reason else set()
-    told = [wait for wait in waits if wait.level is Level.STUCK or wait.role != "controller"]
-    told = [wait for wait in told if wait.role not in known]
-    worst = next(iter(told), None)
+    worst = _worst(moment)
     if moment.page.waiting:
         yield "waiting", Text(one_line(moment.page.waiting), style="yellow")
     elif worst is not None and worst.level <= Level.WAITS:
         yield "why", Text(one_line(sentence_of(worst)), style="bold red" if worst.level is Level.STUCK else "yellow")
+
+
+def _worst(moment: Moment) -> Wait | None:
+    """The worst wait that is news to whoever reads the page."""
+    waits = moment.why.waits if moment.why is not None else []
+    # That the stage has steps left is what the controller waits for all the time, and no news; nor is the reason for
+    # which the experiment is paused, which stands above.
+    summary = moment.page.experiment.summary
+    known = {"experiment"} if summary.reason else set()
+    known |= {"signal"} if summary.code == _LOST else set()
+    told = [wait for wait in waits if wait.level is Level.STUCK or wait.role != "controller"]
+    return next((wait for wait in told if wait.role not in known), None)
+
+
+def _lost_is_told(moment: Moment) -> bool:
+    """True if a line above says already why nothing is learnt, and what to do."""
+    worst = _worst(moment)
+    shown = worst is not None and worst.role == "signal" and not moment.page.waiting
+    return shown or moment.page.experiment.summary.code == _LOST
 
 
 def _progress(moment: Moment, clock: Clock) -> Iterator[Line]:
@@ -198,7 +215,8 @@ def _files(given: ExperimentPage, clock: Clock) -> Iterator[Line]:
         newest = announced[-1]
         published = f"version {newest.version} published {age(newest.published_ns, clock)} ago"
         workers = "1 worker" if newest.holders == 1 else f"{newest.holders} workers"
-        yield "weights", f"{published}, {size(newest.size_bytes)}, used by {workers}"
+        used = f", used by {workers}" if summary.state not in ENDED else ""
+        yield "weights", f"{published}, {size(newest.size_bytes)}{used}"
     if given.overdue:
         yield "overdue", Text(one_line(_overdue(given, clock)), style="yellow")
     for position, checkpoint in enumerate(reversed(given.checkpoints[-2:])):
@@ -227,7 +245,8 @@ def _stage(stage: StageRow, step: int) -> str:
 
 
 def _generation(generation: int | None) -> str:
-    return f"   resumed {generation} times" if generation else ""
+    times = "once" if generation == 1 else f"{generation} times"
+    return f"   resumed {times}" if generation else ""
 
 
 def _books(books: Books) -> str:
@@ -270,7 +289,8 @@ def _evals(moment: Moment) -> Iterator[Line]:
     label = "evals"
     for name, rows in sets.items():
         scores = [row.score for row in rows if row.score is not None]
-        text = f"{name}  {sparkline(scores, width=24)}  {scores[0]:.3f} -> {scores[-1]:.3f}"
+        change = f"{scores[0]:.3f} -> {scores[-1]:.3f}" if len(scores) > 1 else f"{scores[0]:.3f}"
+        text = f"{name}  {sparkline(scores, width=24)}  {change}"
         yield label, Text.assemble(plain(text), (_worthless(rows[-1]), "yellow"))
         label = ""
     for wait in moment.why.waits if moment.why is not None else ():
@@ -285,12 +305,14 @@ def _worthless(row: EvalRow) -> str:
     return f"  {', '.join(parts)}" if parts else ""
 
 
-def _signal(signal: SignalRow, clock: Clock) -> Iterator[Line]:
-    """Whether it is lost, or the task solved, and the figures of the newest step."""
-    label, _, told = signal_words(signal).partition(" ")
-    if told:
+def _signal(signal: SignalRow, clock: Clock, *, told: bool) -> Iterator[Line]:
+    """Whether it is lost, or the task solved, and the figures of the newest step; the reason unless it was `told`."""
+    label, _, words = signal_words(signal).partition(" ")
+    if words:
+        if label == "signal" and told:
+            words = f"lost at step {signal.since_step}: {signal.cause}"
         ago = f" ({age(signal.since_ns, clock)})" if signal.since_ns is not None else ""
-        yield label, Text(one_line(f"{told}{ago}"), style="yellow" if label == "signal" else "green")
+        yield label, Text(one_line(f"{words}{ago}"), style="yellow" if label == "signal" else "green")
     shares = (
         (signal.equal_groups, "of groups with equal rewards"),
         (signal.prompts_cut, "of prompts cut"),

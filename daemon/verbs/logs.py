@@ -77,7 +77,8 @@ def command(
     from rftd.daemon.client.client import Client
 
     if daemon == (name is not None):
-        raise UsageError("whose lines?", field="NAME", fix="name an experiment, or give --daemon, and not both")
+        what = "no experiment is named" if name is None else f"{name!r} is named, and --daemon is given too"
+        raise UsageError(what, field="NAME", fix="name an experiment, or give --daemon")
     oldest = None if since is None else iso(SystemClock().now_ns() - int(since * 1e9))
     wanted = {"role": role, "level": level, "grep": grep, "since": oldest, "trace": trace}
     ask: _Ask

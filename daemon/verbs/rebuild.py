@@ -44,8 +44,14 @@ def command(ctx: click.Context, verify: bool, log_at: LogUrl | None, postgres: s
             say(f"differs: {name}")
         if report.lacking:
             say(f"not compared, for the tables are of an earlier release: {', '.join(report.lacking)}")
-        verdict = "nothing to compare with" if report.live is None else f"{len(report.different)} differ"
-        say(f"{len(report.rebuilt.tables)} tables, sha256 {report.rebuilt.total[:16]}; {verdict}")
+        count, digest = len(report.rebuilt.tables), report.rebuilt.total[:16]
+        if not verify:
+            verdict = f"{count} tables rebuilt, sha256 {digest}; they have replaced the old ones"
+        elif report.live is None:
+            verdict = f"{count} tables rebuilt, sha256 {digest}; there are none in use to compare them with"
+        else:
+            verdict = f"{count} tables compared, sha256 {digest}; {len(report.different)} differ"
+        say(verdict)
     ctx.exit(1 if verify and report.different else 0)
 
 

@@ -17,7 +17,7 @@ from rftd.daemon.trace_option import trace_option
 
 if TYPE_CHECKING:
     from rftd.daemon.launching import Launching
-    from rftd.daemon.service import ServiceOptions
+    from rftd.daemon.service import Service, ServiceOptions
     from rftd.ops.log_file import LogFile
     from rftd.ops.tracing.trace_options import TraceOptions
     from rftd.ops.tracing.tracer import Tracer
@@ -250,8 +250,18 @@ def _last_words(error: Exception) -> str:
     return json.dumps(line | {name: mask_text(text) for name, text in (said | trace).items() if text})
 
 
+def _tell_where(options: ServiceOptions, service: Service) -> None:
+    """Says where the log, the API, the metrics and the traces are."""
+    say(f"rftd: {options.where(service.folder)}")
+    say(f"  api      {service.url}/openapi.json")
+    say(f"  metrics  {service.url}/metrics")
+    if options.traces is not None:
+        say(f"  traces   {options.traces.url}     ratio  {options.traces.ratio:g}")
+
+
 async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
     import asyncio
+    import os
     import signal
 
     import httpx
@@ -298,13 +308,10 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
             if not answer.is_success:  # what it waits for has a name, and may come
                 say(f"not ready yet: {answer.text.strip()}", err=True)
             up.set()
-            say(f"rftd: {options.where(service.folder)}")
-            say(f"  api      {service.url}/openapi.json     metrics  {service.url}/metrics")
-            if options.traces is not None:
-                say(f"  traces   {options.traces.url}     ratio  {options.traces.ratio:g}")
+            _tell_where(options, service)
             spent_s = clock.monotonic_s() - began_s
             log.info("daemon.ready", url=service.url, version=release_of("rftd"))
-            say(f"ready in {spent_s:.1f} s at {service.url}   next: rftd submit exp.yaml")
+            say(f"ready in {spent_s:.1f} s at {service.url}, process {os.getpid()}   next: rftd submit FILE")
             await stop.wait()
             log.info("daemon.drains")
             say("draining: workers finish what is under way; again to stop now", err=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rftd.daemon.output.data import emit
-from rftd.daemon.output.terminal import say
+from rftd.daemon.output.terminal import say, say_command
 from rftd.daemon.settings import Settings, data_folder, shared_options
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _show(settings: Settings, kafka: Part, postgres: Part) -> None:
     from rftd.daemon.stack.pair import serve_line
 
     both = kafka.state == postgres.state == "running"
-    line = serve_line(kafka, postgres) if both else None
+    line = serve_line(kafka, postgres, settings.data) if both else None
     if settings.machine_readable:
         import msgspec
 
@@ -111,6 +111,10 @@ def _show(settings: Settings, kafka: Part, postgres: Part) -> None:
     rows = [
         (part.name, state(part.state), part.url or "-", str(part.pid or "-"), part.folder) for part in (kafka, postgres)
     ]
-    console_of(settings).print(table(("SERVER", "STATE", "URL", "PID", "FOLDER"), rows, right=frozenset({"PID"})))
+    headers = ("SERVER", "STATE", "URL", "PID", "FOLDER")
+    console = console_of(settings)
+    # An address is there to be copied; the folder is that of --data.
+    whole = ("URL", "FOLDER")
+    console.print(table(headers, rows, right=("PID",), whole=whole, width=console.width, first_to_go=("FOLDER",)))
     if line is not None:
-        say(f"next: {line}")
+        say_command("next: ", line)

@@ -64,7 +64,7 @@ def command(
         look = files_of if files else None
         state_url = checked_postgres_url(postgres) if postgres else None
         # Before the log is read: what survivors remember says how long it should be.
-        losses = await losses_heard(log, folder, state_url, unheard=_unheard)
+        losses = await losses_heard(log, folder, state_url, embedded=log_at is None, unheard=_unheard)
         chained = log_at is None or backend_of(log_at).chained
         return await verify(log, losses=losses, chained=chained, scratch=where, look=look)
 
@@ -144,9 +144,10 @@ def _text(report: VerifyReport) -> str:
     lines = []
     for each in report.experiments:
         retired = sum(each.retired.values())
+        generations = "1 generation" if each.generations == 1 else f"{each.generations} generations"
         lines += [
             f"{each.name} ({each.experiment}): {each.state}",
-            f"  steps {each.steps}, executed {each.executions} times in {each.generations} generations",
+            f"  steps {each.steps}, executed {each.executions} times in {generations}",
             f"  experiences {each.produced} = {each.planned} planned + {retired} retired + {each.waiting} waiting",
             f"  groups {each.groups}, late experiences {each.late}, fenced records {each.void}",
         ]

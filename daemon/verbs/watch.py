@@ -142,8 +142,9 @@ def _asked(client: Client, moment: Moment) -> Moment | None:
 def _notes(client: Client, away_s: float | None, settings: Settings) -> tuple[str, ...]:
     if away_s is None:
         return ()
-    gone = f"{_gone(client)} (for {lasting(time.monotonic() - away_s)}): this page is as old"
-    return (f"{gone}. It is waited for up to {lasting(settings.timeout_s)}; start it with `rftd serve`",)
+    old = lasting(time.monotonic() - away_s)
+    patience = lasting(settings.timeout_s)
+    return (f"{_gone(client)}: this page is {old} old. Waiting up to {patience} for one; start it with `rftd serve`",)
 
 
 def _gone(client: Client) -> str:

@@ -16,6 +16,8 @@ from rftd.workers.control.hold import Paused
 
 _QUIET_S: Final = 3 * limits.HEARTBEAT_INTERVAL_S
 """A worker without a heartbeat for this long is shown as quiet, well before it counts as lost."""
+_AT_ONCE_S: Final = 0.05
+"""A shorter delay before a process is started is nothing to wait for."""
 _WORKS: Final[dict[str, str]] = {
     WorkerState.LOAD: "loads its model and its state",
     WorkerState.OPEN_ENGINE: "opens its engine",
@@ -153,6 +155,8 @@ def _absent(scene: Scene, process: Process) -> Words:
     if process.pid is None and process.waits is not None:
         return process.waits._replace(waiting_for=f"{process.waits.waiting_for}{before}")
     if process.pid is None:
+        if not process.restarts and process.start_in_s < _AT_ONCE_S:
+            return Words("restarting", f"its process to start{before}", "fleet", "it is started at once")
         what = f"its process to start, attempt {process.restarts + 1}{before}"
         ends = (
             f"in {max(0.0, process.start_in_s):.1f} s; after {limits.RESTARTS_IN_A_ROW} restarts without progress the "

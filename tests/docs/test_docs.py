@@ -99,7 +99,11 @@ def test_experiment_files_load(block: Block, tmp_path: Path) -> None:
     assert not [warning for warning in submission.warnings if "no effect" in warning]
 
 
-@pytest.mark.parametrize("name", ["demo", "gsm8k", "sft", "dpo", "kto", "cpt"])
+def test_the_file_of_the_readme_is_among_the_examples() -> None:
+    assert (ROOT / "examples" / "mine.yaml").read_text() == block_named("mine.yaml").text
+
+
+@pytest.mark.parametrize("name", ["demo", "mine", "gsm8k", "sft", "dpo", "kto", "cpt"])
 def test_the_examples_load(name: str, tmp_path: Path) -> None:
     overrides = () if name != "gsm8k" else ("project=p", "name=n")
     text = (ROOT / "examples" / f"{name}.yaml").read_text()

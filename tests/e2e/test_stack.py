@@ -116,7 +116,8 @@ def test_no_command_prints_the_password_and_the_printed_line_works(own_servers: 
     assignment, *words = shlex.split(line.removeprefix("next: "))
     options = dict(zip(words[2::2], words[3::2], strict=True))
     assert words[:2] == ["rftd", "serve"]
-    assert set(options) == {"--kafka", "--postgres"}
+    assert set(options) == {"--data", "--kafka", "--postgres"}
+    assert options["--data"] == str(own_servers)
     rows = asyncio.run(sql(options["--postgres"], "SELECT current_user", assignment.partition("=")[2]))
     assert [tuple(row) for row in rows] == [("rftd",)]
     with pytest.raises(asyncpg.InvalidPasswordError):

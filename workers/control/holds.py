@@ -104,7 +104,7 @@ class Collects(Hold, frozen=True):
 class NoTrainer(Hold, frozen=True):
     """No trainer has taken up the history."""
 
-    words = Words("trainer_takes_up", "a trainer to load the newest checkpoint", "trainer", "generation.started")
+    words = Words("trainer_takes_up", "a trainer to load the model or the newest checkpoint", "trainer", "it is loaded")
 
 
 class StepsAgain(Hold, frozen=True):
@@ -314,7 +314,8 @@ class NoCredits(Hold, frozen=True):
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
         """Explorers that could take nothing anyway are told apart."""
-        what = f"a free place: {self.explorers} explorers hold {self.rollouts} rollouts"
+        holders = "1 explorer holds" if self.explorers == 1 else f"{self.explorers} explorers hold"
+        what = f"a free place: {holders} {self.rollouts} rollouts"
         if self.suspects:
             what += f"; {self.kept} of them are reserved for {self.suspects} tasks during which workers died"
         if self.outdated:

@@ -72,11 +72,13 @@ def _refuse(spec: TasksetSpec, what: str, where: Path) -> NoReturn:
     foreign = folder.is_dir() and any(file.name.endswith(OTHER_FORMATS) for file in folder.rglob("*"))
     if foreign or not where.exists():
         subset = f", {spec.subset!r}" if spec.subset else ""
+        file = where.name if where.suffix == ".jsonl" else f"{spec.split}.jsonl"
         fix = (
             "rftd reads local jsonl files; export a dataset of the Hugging Face hub with "
-            f"`datasets.load_dataset('<owner>/<name>'{subset})[{spec.split!r}].to_json('{spec.split}.jsonl')` "
-            "and set path to the folder"
+            f"`datasets.load_dataset('<owner>/<name>'{subset})[{spec.split!r}].to_json('{file}')` "
+            "and set path to that file or its folder"
         )
     else:
         fix = f"name the file {spec.split}.jsonl, correct split or subset_name, or set path to one .jsonl file"
-    raise DataError(f"taskset {spec.name!r}: {what} (looked for {sought})", where=str(where), fix=fix)
+    looked = f" (looked for {sought})" if where.is_dir() else ""
+    raise DataError(f"taskset {spec.name!r}: {what}{looked}", where=str(where), fix=fix)

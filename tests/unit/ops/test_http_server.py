@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 
 from rftd.ops import http_server
 from rftd.ops.http_server import bind, serving_http, url_of
@@ -23,6 +24,30 @@ async def test_it_answers_with_a_date_and_leaves_when_told(monkeypatch: pytest.M
             answer = await client.get(url_of(bound))
             assert answer.text == "here"
             assert answer.headers["date"].endswith("GMT")
+
+
+async def test_a_watched_stream_ends_with_the_server_and_without_an_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(http_server, "GRACE_S", 0)
+    bound = bind("127.0.0.1", 0)
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"first"
+        await asyncio.Event().wait()
+
+    async def watch(seen: asyncio.Event) -> None:
+        async with httpx.AsyncClient(trust_env=False) as client, client.stream("GET", url_of(bound)) as answer:
+            with pytest.raises(httpx.RemoteProtocolError):
+                async for _ in answer.aiter_bytes():
+                    seen.set()
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        seen = asyncio.Event()
+        async with serving_http(StreamingResponse(endless()), bound):
+            tasks.create_task(watch(seen))
+            await seen.wait()
+    assert capfd.readouterr().err == ""
 
 
 async def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_head() -> None:

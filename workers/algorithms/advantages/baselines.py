@@ -12,7 +12,7 @@ from rftd.workers.algorithms.advantages.advantage import OneGroup
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
 
 if TYPE_CHECKING:
-    # At run time where arrays are made: whoever checks an experiment asks for the arguments alone.
+    # Imported where arrays are made: a check of an experiment needs the arguments alone.
     import numpy as np
     from numpy.typing import NDArray
 
@@ -26,9 +26,9 @@ class ReinforceAdvantage(OneGroup):
 
 
 class RlooAdvantage(OneGroup):
-    """The advantage is the reward less the mean of the others: n / (n - 1) (reward - mean). A group of one has its
-    reward.
+    """The advantage is the reward minus the mean of the others, n / (n - 1) (reward - mean).
 
+    The single member of a group of one has its reward as advantage.
     Source: Ahmadian et al. 2024, Back to Basics (RLOO), arXiv 2402.14740.
     """
 
@@ -40,15 +40,15 @@ class RlooAdvantage(OneGroup):
 
 
 def leave_one_out(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rewards, each less the mean of the others  # [G] -> [G]"""
+    """The rewards, each minus the mean of the others  # [G] -> [G]"""
     count = len(rewards)
     return (rewards - rewards.mean()) * (count / (count - 1)) if count > 1 else rewards
 
 
 class RemaxAdvantage(OneGroup):
-    """The advantage is the reward less that of the group's greedy rollout, which has no advantage itself.
+    """The advantage is the reward minus that of the group's greedy rollout, which is not trained itself.
 
-    If there is none, because it failed, the others' mean is the baseline, as in `rloo`.
+    If the greedy rollout failed, the mean of the others is the baseline, as in `rloo`.
     Source: Li et al. 2023, ReMax, arXiv 2310.10505.
     """
 
@@ -68,9 +68,8 @@ class RemaxAdvantage(OneGroup):
 class OpoAdvantage(OneGroup):
     """The advantage is reward - sum(length * reward) / sum(length).
 
-    That baseline has the least variance if the gradient of a response grows with its length.
-
-    The length counts trained tokens. A group of one has its reward as advantage.
+    This baseline minimises the variance of the gradient if the gradient of a response grows with its length, which
+    counts trained tokens. The single member of a group of one has its reward as advantage.
     Source: Hao et al. 2025, On-Policy RL with Optimal Reward Baseline, arXiv 2505.23585; as in verl.
     """
 
@@ -93,15 +92,16 @@ class OpoAdvantage(OneGroup):
 
 
 class GpgAdvantage(OneGroup):
-    """The advantage is alpha (reward - mean), where alpha = B / (B - M): of the batch's B experiences M are in groups
+    """The advantage is alpha (reward - mean), where alpha = B / (B - M), with M of the batch's B experiences in groups
     of equal rewards.
 
-    Those M have no gradient, and a mean over all B would be too small by just that. A group of one has its reward.
+    Those M have no gradient, so a mean over all B would be too small by that factor. The single member of a group of
+    one has its reward as advantage.
     Source: Chu et al. 2025, GPG, arXiv 2504.02546, with F_norm = 1.
     """
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The reward less the mean  # [G]"""
+        """The reward minus the mean  # [G]"""
         import numpy as np
 
         return self._centred(group).astype(np.float32)
@@ -129,9 +129,9 @@ class GpgAdvantage(OneGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class AsymreAdvantage(OneGroup):
-    """The advantage is reward - (mean + baseline_shift): with a shift below 0 good answers count more than bad ones.
+    """The advantage is reward - (mean + baseline_shift); with a shift below 0, good answers count more than bad ones.
 
-    A group of one has its reward as advantage.
+    The single member of a group of one has its reward as advantage.
     Source: Arnal et al. 2025, Asymmetric REINFORCE, arXiv 2506.20520.
     """
 
@@ -147,10 +147,11 @@ class AsymreAdvantage(OneGroup):
 
 
 class BestAdvantage(OneGroup):
-    """The advantage is 1 for the experiences with the group's highest reward, else 0; it is 0 for all if all rewards
-    are equal.
+    """The advantage is 1 for the experiences with the group's highest reward, else 0; if all rewards are equal, it is
+    0 for all.
 
-    A group of one has 1: there is nothing that it could be worse than. For losses that are weighted by it: `raft`.
+    The single member of a group of one has 1, because nothing could be better. It is for losses that are weighted by
+    the advantage, such as that of `raft`.
     """
 
     def of_group(self, group: ClosedGroup) -> Floats:
@@ -170,9 +171,9 @@ BASELINES = ("mean", "logavgexp")
 
 @dataclass(frozen=True, kw_only=True)
 class OpmdAdvantage(OneGroup):
-    """The advantage is reward - baseline, which is the mean, or tau log mean exp(reward / tau). A group of one has its
-    reward.
+    """The advantage is reward - baseline, where the baseline is the mean, or tau log mean exp(reward / tau).
 
+    The single member of a group of one has its reward as advantage.
     Source: Pan et al. 2025, Trinity-RFT, arXiv 2505.17826, online policy mirror descent.
     """
 
@@ -206,9 +207,9 @@ class OpmdAdvantage(OneGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class RecAdvantage(OneGroup):
-    """The advantage is reward - mean over the members that are kept, and 0 for the others; a single one that is kept
-    has its reward.
+    """The advantage is reward - mean of the members that are kept, and 0 for the others.
 
+    If only one is kept, it has its reward as advantage.
     Source: Yao et al. 2025, arXiv 2509.24203.
     """
 
@@ -216,7 +217,7 @@ class RecAdvantage(OneGroup):
     std_normalize: bool = False
     """True: the advantage is divided by the std of the population, plus epsilon."""
     drop: str | None = None
-    """`balance`: of the members below the mean, so many have no advantage that they are not more than the others."""
+    """`balance`: members below the mean are dropped by chance until they no longer outnumber the others."""
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:
@@ -238,7 +239,7 @@ class RecAdvantage(OneGroup):
         return np.where(kept, centred, 0.0).astype(np.float32)
 
     def _kept(self, group: ClosedGroup) -> Any:
-        """True for the members that keep their advantage: drawn, but the same at every call for a group  # [G] bool"""
+        """True for the members that keep their advantage: a random choice, always the same for a group  # [G] bool"""
         import numpy as np
 
         rewards = group.exact_rewards()
@@ -260,8 +261,9 @@ class PassAtKAdvantage(OneGroup):
     w of the n members are wrong, R = 1 - C(w, k) / C(n, k) is the chance that one of k is right, and
     s = sqrt(R (1 - R)) + epsilon.
 
-    That is the mean of grpo's advantage over all sets of k that hold the member, where a set's reward is 1 if one
-    of it is right; no set is drawn. k = 1 is grpo with the population's std. A group of fewer than k is one set.
+    That is the mean of grpo's advantage over all sets of k that contain the member, where the reward of a set is 1 if
+    any of its members is right; no set is sampled. k = 1 is grpo with the population's std. A group of fewer than k
+    is a single set.
     Source: Chen et al. 2025, Pass@k Training, arXiv 2508.10751, its analytical derivation, and the authors' code.
     """
 

@@ -24,9 +24,9 @@ advantage.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClosedGroup:
-    """The G experiences that a group closed with, in the order of its members; what nobody needs is None.
+    """The G experiences that a group closed with, in the order of its members; fields that nobody needs are None.
 
-    Each is a rollout; of rollouts that consist of several steps each is a step, if the function asks for `steps`.
+    Each is a rollout or, if the function asks for `steps`, a step of a rollout that has several.
     """
 
     rewards: Floats  # [G]
@@ -75,7 +75,7 @@ class ClosedGroup:
         return np.asarray(self.rewards, np.float64)
 
     def draws(self) -> NDArray[np.float64]:
-        """A number in [0, 1) for each experience, drawn by its run and step  # [G]"""
+        """A number in [0, 1) for each experience, derived from its run and step  # [G]"""
         import numpy as np
 
         # Seeded for each member by itself: members close in any order, and a replay must draw the same for each of them

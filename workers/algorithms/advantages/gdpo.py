@@ -12,7 +12,7 @@ from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats,
 from rftd.workers.algorithms.advantages.moments import moments, std_of_all
 
 if TYPE_CHECKING:
-    # At run time where arrays are made: whoever checks an experiment asks for the arguments alone.
+    # Imported where arrays are made: a check of an experiment needs the arguments alone.
     import numpy as np
     from numpy.typing import NDArray
 
@@ -22,8 +22,8 @@ class GdpoAdvantage:
     """The advantage is (S - mean of S) / (std of S + epsilon) over the batch, where S = sum over parts of
     weight * (part - mean) / (std + epsilon), by the mean and unbiased std of the group.
 
-    So a part with a small spread, or one that is seldom earned, is not lost beside the others, as in a sum of rewards
-    that is normalised once. A part that a member lacks counts nothing for it; rewards without parts are one part.
+    A part with a small spread, or one that is seldom earned, is therefore not drowned out by the others, as it would
+    be in a sum that is normalised once. A part that a member lacks counts 0; a reward without parts is a single part.
     Source: Liu et al. 2026, GDPO, arXiv 2601.05242; as TRL's multi_objective_aggregation: normalize_then_sum.
     """
 
@@ -50,7 +50,7 @@ class GdpoAdvantage:
         return frozenset({"parts"})
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """The advantages, in float64 and rounded once  # each [G]. Raises TrainError for a weight of no part."""
+        """The advantages, in float64 and rounded once  # each [G]. Raises TrainError if a weight names no part."""
         import numpy as np
 
         # Names are checked over the batch, not over a group: a part that one group happens to lack is no mistake.

@@ -10,7 +10,7 @@ from rftd.workers.algorithms.advantages.advantage import OneGroup
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
 
 if TYPE_CHECKING:
-    # At run time where arrays are made: whoever checks an experiment asks for the arguments alone.
+    # Imported where arrays are made: a check of an experiment needs the arguments alone.
     import numpy as np
     from numpy.typing import NDArray
 
@@ -24,10 +24,10 @@ STATES = ("state", "env_state_hash")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GigpoAdvantage(OneGroup):
     """The advantage is A_E + omega A_S: A_E is the sum of a run's step rewards relative to its group, A_S the
-    discounted return of a step relative to all steps of its group that began in the same state; 0 for a step that is
-    alone there.
+    discounted return of a step relative to all steps of its group that began in the same state, 0 for a step without
+    another one.
 
-    Equal states of different tasks are not compared: there the same words may be far from the goal, or next to it.
+    Equal states of different tasks are not compared: the same state may be far from one goal and close to another.
     Source: Feng et al. 2025, Group-in-Group Policy Optimization, arXiv 2505.10978.
     """
 

@@ -11,7 +11,7 @@ from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats,
 from rftd.workers.algorithms.advantages.moments import moments, spread_out, std_of_all
 
 if TYPE_CHECKING:
-    # At run time where arrays are made: whoever checks an experiment asks for the arguments alone.
+    # Imported where arrays are made: a check of an experiment needs the arguments alone.
     import numpy as np
     from numpy.typing import NDArray
 
@@ -140,7 +140,7 @@ class GrpoAdvantage:
 
 
 def check_overlong(most: int | None, buffer: int | None, penalty: float) -> None:
-    """Raises ConfigError for a buffer that lies in no limit, and for a penalty that would be a reward."""
+    """Raises ConfigError if the buffer does not fit into the limit, or if the penalty would be a reward."""
     if (most is None) != (buffer is None):
         missing = "max_response_tokens" if most is None else "overlong_buffer"
         raise ConfigError(
@@ -161,7 +161,7 @@ def check_overlong(most: int | None, buffer: int | None, penalty: float) -> None
 
 
 def check_common(epsilon: float, std_threshold: float | None, level: str, levels: Sequence[str]) -> None:
-    """Raises ConfigError for what no group-relative advantage takes."""
+    """Raises ConfigError for arguments that no group-relative advantage accepts."""
     if not epsilon > 0:
         raise ConfigError(f"epsilon is {epsilon}", field="advantage_fn_args.epsilon", fix="use one above 0")
     if std_threshold is not None and not std_threshold >= 0:

@@ -11,7 +11,7 @@ from rftd.workers.algorithms.advantages.grpo import STD_LEVELS, check_common
 from rftd.workers.algorithms.advantages.moments import moments, spread_out, std_of_all
 
 if TYPE_CHECKING:
-    # At run time where arrays are made: whoever checks an experiment asks for the arguments alone.
+    # Imported where arrays are made: a check of an experiment needs the arguments alone.
     import numpy as np
     from numpy.typing import NDArray
 

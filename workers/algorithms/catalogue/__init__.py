@@ -1,6 +1,6 @@
 """The algorithms: the parts that each takes by default, what it needs, where it comes from.
 
-policy_gradients  of rollouts that the current weights drew
-off_policy        of rollouts that older weights drew
-supervised        of dataset rows and of teachers
+policy_gradients  for rollouts that the current weights sampled
+off_policy        for rollouts that older weights sampled
+supervised        for dataset rows and for teachers
 """

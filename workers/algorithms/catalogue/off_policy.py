@@ -1,4 +1,4 @@
-"""Algorithms of rollouts that older weights drew."""
+"""Algorithms for rollouts that older weights sampled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rftd.workers.algorithms.definition import AlgorithmDefinition, Needs
 # No old log-probabilities among the needs: that is what makes this loss fit for data of unknown origin.
 OPMD: Final = AlgorithmDefinition(
     name="opmd",
-    summary="Advantage = reward less the group's mean; the policy gradient, damped by 1 + tau, for any tokens.",
+    summary="Advantage = reward minus the group's mean; the policy gradient, divided by 1 + tau, for any tokens.",
     source="Pan et al. 2025, Trinity-RFT, arXiv 2505.17826",
     when="Off-policy data whose old log-probabilities are unknown or not to be trusted.",
     repeat_times=2,
@@ -26,9 +26,9 @@ OPMD: Final = AlgorithmDefinition(
 
 ASYMRE: Final = AlgorithmDefinition(
     name="asymre",
-    summary="Advantage = reward less (the group's mean - 0.1): good answers count more than bad ones; no ratio, no KL.",
+    summary="Reward minus (the group's mean - 0.1): good answers count more than bad ones; no ratio, no KL.",
     source="Arnal et al. 2025, Asymmetric REINFORCE, arXiv 2506.20520",
-    when="Very old data: with a baseline above the mean off-policy REINFORCE collapses, below it does not.",
+    when="Very old data: with a baseline above the mean, off-policy REINFORCE collapses; below it, it does not.",
     repeat_times=2,
     advantage="asymre",
     advantage_args={"baseline_shift": -0.1},
@@ -54,9 +54,9 @@ TOPR: Final = AlgorithmDefinition(
 
 SPPO: Final = AlgorithmDefinition(
     name="sppo",
-    summary="Advantage = reward less the group's mean; -A log r of the tokens whose ratio is near 1.",
+    summary="Advantage = reward minus the group's mean; -A log r of the tokens whose ratio is near 1.",
     source="Vaswani et al. 2021, arXiv 2108.05828, by token",
-    when="As grpo, where a clip that also stops tokens on their way back is wanted.",
+    when="Like grpo, with a clip that also stops tokens that move back towards a ratio of 1.",
     repeat_times=2,
     advantage="opmd",
     policy_loss="sppo",
@@ -66,9 +66,9 @@ SPPO: Final = AlgorithmDefinition(
 
 REC: Final = AlgorithmDefinition(
     name="rec",
-    summary="Advantage = reward less the group's mean; REINFORCE with any clip, weight and regularizer.",
+    summary="Advantage = reward minus the group's mean; REINFORCE with any clip, weight and regularizer.",
     source="Yao et al. 2025, arXiv 2509.24203",
-    when="To find out what of a loss helps: clip_mode, weight and regularizer are switched one by one.",
+    when="To find out which part of a loss helps: clip_mode, weight and regularizer can be switched one by one.",
     repeat_times=2,
     advantage="rec",
     advantage_args={"std_normalize": False},
@@ -83,9 +83,9 @@ REC: Final = AlgorithmDefinition(
 
 RAFT: Final = AlgorithmDefinition(
     name="raft",
-    summary="Raises the log-likelihood of a group's best answers; others, and groups of equal rewards, count nothing.",
+    summary="Raises the log-likelihood of a group's best answers; groups with equal rewards have no effect.",
     source="Dong et al. 2023, RAFT, arXiv 2304.06767",
-    when="A simple and stable beginning; it learns from successes alone.",
+    when="A simple and stable start; it learns from successes alone.",
     repeat_times=2,
     advantage="best",
     policy_loss="sft",

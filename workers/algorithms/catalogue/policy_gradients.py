@@ -1,4 +1,4 @@
-"""Algorithms of rollouts that the current weights drew: how good each was, and how far one step may go."""
+"""Algorithms for rollouts that the current weights sampled: how good each was, and how far one step may go."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ GRPO_VERL: Final[AlgorithmDefinition] = msgspec.structs.replace(
     GRPO,
     name="grpo_verl",
     summary="grpo under its older name: the advantages are the same.",
-    when="Files that were written for it; else take grpo.",
+    when="Files that were written for it; otherwise use grpo.",
     advantage="grpo_verl",
 )
 
 DR_GRPO: Final = AlgorithmDefinition(
     name="dr_grpo",
-    summary="Advantage = reward less the group's mean, not divided by a std; sums over tokens by a constant length.",
+    summary="Advantage = reward minus the group's mean, not divided by a std; sums over tokens by a constant length.",
     source="Liu et al. 2025, Understanding R1-Zero-Like Training, arXiv 2503.20783",
-    when="As grpo, where answers grow longer and not better. Give loss_scale_factor the most tokens of an answer: "
-    "without it each batch is divided by its own longest.",
+    when="Like grpo, when answers get longer without getting better. Set loss_scale_factor to the maximum length of an "
+    "answer in tokens: without it, each batch is divided by its own longest one.",
     repeat_times=8,
     advantage="grpo",
     advantage_args={"std_cal_level": "none"},
@@ -68,9 +68,10 @@ DAPO: Final = AlgorithmDefinition(
     name="dapo",
     summary="GRPO with a clip that is wider above 1 than below, and no KL to a reference.",
     source="Yu et al. 2025, DAPO, arXiv 2503.14476",
-    when="Long chains of thought, where grpo loses its entropy. With advantage_fn_args {std_threshold: 0, "
-    "max_response_tokens: 20480, overlong_buffer: 4096} it is the paper whole: groups of equal rewards are left out, "
-    "overlong answers lose reward; mask_truncated: true leaves answers that were cut off untrained.",
+    when="Long chains of thought, where grpo loses entropy. With advantage_fn_args {std_threshold: 0, "
+    "max_response_tokens: 20480, overlong_buffer: 4096} it is the whole method of the paper: groups with equal "
+    "rewards are left out, and overlong answers lose reward; with mask_truncated: true, answers that were cut off are "
+    "not trained.",
     repeat_times=16,
     advantage="grpo",
     policy_loss="ppo",
@@ -98,9 +99,9 @@ GSPO: Final = AlgorithmDefinition(
 
 LUSPO: Final = AlgorithmDefinition(
     name="luspo",
-    summary="As gspo, with the loss of each response times its length: each token counts the same.",
+    summary="Like gspo, with the loss of each response times its length: each token counts the same.",
     source="Liu et al. 2026, Length-Unbiased Sequence Policy Optimization, arXiv 2602.05261",
-    when="As gspo, where responses grow shorter under it: gspo gives a token of a long response less weight.",
+    when="Like gspo, when it makes responses shorter: gspo gives a token of a long response less weight.",
     repeat_times=8,
     advantage="grpo",
     policy_loss="gspo",
@@ -113,7 +114,7 @@ VESPO: Final = AlgorithmDefinition(
     name="vespo",
     summary="GRPO's advantages; the policy gradient, weighted by a smooth function of the whole response's ratio.",
     source="Shen et al. 2026, VESPO, arXiv 2602.10693",
-    when="Asynchronous training with responses that are versions old: weights fade, no token is cut off at a bound.",
+    when="Asynchronous training with responses that are versions old: weights fade out, without a hard bound.",
     repeat_times=8,
     advantage="grpo",
     policy_loss="vespo",
@@ -125,7 +126,7 @@ GMPO: Final = AlgorithmDefinition(
     name="gmpo",
     summary="GRPO's advantages; the geometric mean of each response's clipped ratios; each response counts the same.",
     source="Zhao et al. 2025, GMPO, arXiv 2507.20673",
-    when="As gspo, with the clip at each token: single ratios far from 1 neither stop a response nor carry it away.",
+    when="Like gspo, with a clip at each token: a few extreme ratios neither block a response nor dominate it.",
     repeat_times=8,
     advantage="grpo",
     policy_loss="gmpo",
@@ -152,7 +153,7 @@ CISPO: Final = AlgorithmDefinition(
 
 SAPO: Final = AlgorithmDefinition(
     name="sapo",
-    summary="GRPO's advantages; a gate that fades away from a ratio of 1, more so where A < 0; responses count alike.",
+    summary="GRPO's advantages; a gate that fades as the ratio leaves 1, faster where A < 0; responses count alike.",
     source="Gao et al. 2025, SAPO, arXiv 2511.20347",
     when="Where a hard clip throws away too much: off-policy data, mixtures of experts.",
     repeat_times=2,
@@ -171,7 +172,7 @@ REINFORCEPLUSPLUS: Final = AlgorithmDefinition(
     name="reinforceplusplus",
     summary="The reward, discounted to each token and whitened over the batch; PPO's clipped policy loss; no critic.",
     source="Hu 2025, REINFORCE++, arXiv 2501.03262",
-    when="One answer to a task, or tasks of very unlike difficulty: the batch is the baseline, not the group.",
+    when="One answer to a task, or tasks of very different difficulty: the batch is the baseline, not the group.",
     repeat_times=2,
     advantage="reinforceplusplus",
     advantage_args={"gamma": 1.0},
@@ -186,9 +187,9 @@ REINFORCEPLUSPLUS: Final = AlgorithmDefinition(
 
 REINFORCEPLUSPLUS_BASELINE: Final = AlgorithmDefinition(
     name="reinforceplusplus_baseline",
-    summary="Advantage = reward less the group's mean, whitened over the batch; PPO's clipped policy loss; no critic.",
+    summary="Advantage = reward minus the group's mean, whitened over the batch; PPO's clipped policy loss; no critic.",
     source="Hu 2025, REINFORCE++, arXiv 2501.03262",
-    when="As grpo, where many groups have almost equal rewards: grpo divides by their small std.",
+    when="Like grpo, when many groups have almost equal rewards: grpo divides by their small std.",
     repeat_times=8,
     advantage="reinforceplusplus_baseline",
     policy_loss="ppo",
@@ -200,7 +201,7 @@ REINFORCEPLUSPLUS_BASELINE: Final = AlgorithmDefinition(
 
 RLOO: Final = AlgorithmDefinition(
     name="rloo",
-    summary="Advantage = reward less the mean of the group's other rewards, not divided by a std; PPO's clipped loss.",
+    summary="Advantage = reward minus the mean of the group's other rewards, not divided by a std; PPO's clipped loss.",
     source="Ahmadian et al. 2024, Back to Basics, arXiv 2402.14740",
     when="Rewards whose size means something: grpo's division by the std would hide it.",
     repeat_times=2,
@@ -216,9 +217,9 @@ RLOO: Final = AlgorithmDefinition(
 
 OPO: Final = AlgorithmDefinition(
     name="opo",
-    summary="Advantage = reward less the group's mean weighted by length; PPO's clipped policy loss; no KL.",
+    summary="Advantage = reward minus the group's mean weighted by length; PPO's clipped policy loss; no KL.",
     source="Hao et al. 2025, OPO, arXiv 2505.23585",
-    when="On policy, with answers of very unlike lengths: long ones decide the baseline as they decide the gradient.",
+    when="On policy, with answers of very different lengths: long ones weigh more in the baseline, as in the gradient.",
     repeat_times=8,
     advantage="opo",
     policy_loss="ppo",
@@ -228,9 +229,9 @@ OPO: Final = AlgorithmDefinition(
 
 GPG: Final = AlgorithmDefinition(
     name="gpg",
-    summary="Advantage = reward less the group's mean, scaled for groups that teach nothing; plain policy gradient.",
+    summary="Advantage = reward minus the group's mean, scaled for groups that teach nothing; plain policy gradient.",
     source="Chu et al. 2025, GPG, arXiv 2504.02546",
-    when="The fewest parts: no ratio, no clip, no KL. On policy, for nothing bounds how far a step goes.",
+    when="The fewest parts: no ratio, no clip, no KL. On-policy only, because nothing limits how far a step goes.",
     repeat_times=8,
     advantage="gpg",
     policy_loss="opmd",
@@ -242,7 +243,7 @@ GDPO: Final = AlgorithmDefinition(
     name="gdpo",
     summary="Advantage = weighted sum of a reward's parts, each in its own standard deviations; PPO's clipped loss.",
     source="Liu et al. 2026, GDPO, arXiv 2601.05242",
-    when="A reward of several parts, such as accuracy and format: in their sum grpo would see only the loudest. Name "
+    when="A reward of several parts, such as accuracy and format: in their sum, grpo would see the loudest alone. Name "
     "them in advantage_fn_args.weights.",
     repeat_times=8,
     advantage="gdpo",
@@ -255,7 +256,7 @@ PASS_AT_K: Final = AlgorithmDefinition(
     name="pass_at_k",
     summary="Advantage = that of sets of k answers, of which one must be right; PPO's clipped policy loss.",
     source="Chen et al. 2025, Pass@k Training, arXiv 2508.10751",
-    when="Hard tasks on which grpo settles for one way too early: a right answer counts the more the rarer it is.",
+    when="Hard tasks on which grpo settles on one approach too early: the rarer a right answer, the more it counts.",
     repeat_times=8,
     advantage="pass_at_k",
     advantage_args={"k": 4},
@@ -301,7 +302,7 @@ CLIP_COV: Final = AlgorithmDefinition(
     name="clip_cov",
     summary="GRPO's advantages and PPO's clip, without some tokens whose advantage and log-probability vary together.",
     source="Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617",
-    when="As dapo, where entropy falls early: a very small share of the tokens is what it falls by.",
+    when="Like dapo, when entropy falls early: a very small share of the tokens causes the fall.",
     repeat_times=8,
     advantage="grpo",
     policy_loss="clip_cov",
@@ -311,9 +312,9 @@ CLIP_COV: Final = AlgorithmDefinition(
 
 KL_COV: Final = AlgorithmDefinition(
     name="kl_cov",
-    summary="GRPO's advantages; the ratio without a clip; tokens of the largest covariance are held where they were.",
+    summary="GRPO's advantages; the ratio without a clip; tokens of the largest covariance are pulled back.",
     source="Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617",
-    when="As clip_cov, steadier: the tokens are pulled back, not left out. On policy, for there is no clip.",
+    when="Like clip_cov, but steadier: the tokens are pulled back, not left out. On-policy only: there is no clip.",
     repeat_times=8,
     advantage="grpo",
     policy_loss="kl_cov",

@@ -1,4 +1,4 @@
-"""Algorithms of dataset rows and of teachers."""
+"""Algorithms for dataset rows and for teachers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MIX: Final = AlgorithmDefinition(
     name="mix",
     summary="(1 - mu) GRPO of rollouts + mu SFT of an expert's rows, in each batch.",
     source="Pan et al. 2025, Trinity-RFT, arXiv 2505.17826",
-    when="A few good answers of an expert are at hand, and rollouts alone seldom earn a reward.",
+    when="There are a few good answers of an expert, and rollouts alone seldom earn a reward.",
     repeat_times=8,
     advantage="grpo",
     policy_loss="mix",
@@ -26,9 +26,9 @@ MIX: Final = AlgorithmDefinition(
 
 MIX_CHORD: Final = AlgorithmDefinition(
     name="mix_chord",
-    summary="As mix; mu follows a schedule, and an expert's token counts by p (1 - p).",
+    summary="Like mix; mu follows a schedule, and an expert's token counts by p (1 - p).",
     source="Zhang et al. 2025, CHORD, arXiv 2508.11408",
-    when="As mix, where the expert writes unlike the policy: it is followed first, and left later.",
+    when="Like mix, when the expert writes differently from the policy: it is followed at first, and less later.",
     repeat_times=8,
     advantage="grpo",
     policy_loss="mix_chord",
@@ -65,7 +65,7 @@ JSD: Final = AlgorithmDefinition(
     name="jsd",
     summary="Advantage = the policy gradient of the Jensen-Shannon divergence to a teacher; PPO's clipped policy loss.",
     source="Agarwal et al. 2024, GKD, arXiv 2306.13649",
-    when="As on_policy_distill, where the pupil shall neither spread over nor collapse into what the teacher likes.",
+    when="Like on_policy_distill, when the student should neither cover all that the teacher likes nor only a part.",
     repeat_times=8,
     advantage="jsd",
     advantage_args={"kl_coef": 1.0, "lambda_coef": 0.5},
@@ -78,7 +78,7 @@ SFT: Final = AlgorithmDefinition(
     name="sft",
     summary="Supervised fine-tuning: raises the log-likelihood of the responses of a dataset.",
     source="Ouyang et al. 2022, InstructGPT, arXiv 2203.02155",
-    when="Before reinforcement: a form or a skill of which there are examples.",
+    when="Before reinforcement learning: a format or a skill that examples show.",
     policy_loss="sft",
     needs=Needs(rollouts=False),
 )
@@ -97,7 +97,7 @@ DPO: Final = AlgorithmDefinition(
     name="dpo",
     summary="Direct preference optimization: raises the likelihood of chosen responses over that of rejected ones.",
     source="Rafailov et al. 2023, arXiv 2305.18290",
-    when="Pairs of a better and a worse answer are at hand, and neither a reward nor rollouts.",
+    when="There are pairs of a better and a worse answer, but neither a reward nor rollouts.",
     repeat_times=2,  # two responses to each prompt
     policy_loss="dpo",
     policy_loss_args={"beta": 0.1, "label_smoothing": 0.0},
@@ -113,7 +113,7 @@ IPO: Final = AlgorithmDefinition(
     name="ipo",
     summary="Brings the log-ratio of chosen over rejected responses, relative to the reference, to 1 / (2 beta).",
     source="Azar et al. 2023, arXiv 2310.12036",
-    when="As dpo, where labels are few or always agree: dpo would drive the likelihoods apart without end.",
+    when="Like dpo, when labels are few or always agree: dpo would drive the likelihoods apart without limit.",
     repeat_times=2,  # two responses to each prompt
     policy_loss="ipo",
     policy_loss_args={"beta": 0.1},
@@ -125,7 +125,7 @@ SIMPO: Final = AlgorithmDefinition(
     name="simpo",
     summary="Raises the mean log-probability of chosen responses over that of rejected ones, by a margin.",
     source="Meng et al. 2024, SimPO, arXiv 2405.14734",
-    when="As dpo, without the memory and the forward pass of a reference, and without its liking for long answers.",
+    when="Like dpo, without the memory and the forward pass of a reference, and without its bias towards long answers.",
     repeat_times=2,  # two responses to each prompt
     policy_loss="simpo",
     policy_loss_args={"beta": 2.0, "gamma": 1.0},
@@ -137,7 +137,7 @@ ORPO: Final = AlgorithmDefinition(
     name="orpo",
     summary="Supervised fine-tuning on chosen responses, whose odds are raised over those of rejected ones.",
     source="Hong et al. 2024, ORPO, arXiv 2403.07691",
-    when="Preferences and a base model that was not fine-tuned before: one stage in the place of sft and dpo.",
+    when="Preferences and a base model that was not fine-tuned before: one stage instead of sft and dpo.",
     repeat_times=2,  # two responses to each prompt
     policy_loss="orpo",
     policy_loss_args={"beta": 0.1},
@@ -147,9 +147,9 @@ ORPO: Final = AlgorithmDefinition(
 
 KTO: Final = AlgorithmDefinition(
     name="kto",
-    summary="Desirable responses are gains, others losses, each by itself, against how far the policy has moved.",
+    summary="Each response by itself is a gain if desirable, else a loss, relative to how far the policy has moved.",
     source="Ethayarajh et al. 2024, KTO, arXiv 2402.01306",
-    when="Answers carry a thumb up or down and have no partner (schema_type: kto), or the labels of pairs are noisy.",
+    when="Answers have a thumbs up or down but no counterpart (schema_type: kto), or the labels of pairs are noisy.",
     repeat_times=2,  # two responses to each prompt, if its rows are pairs
     policy_loss="kto",
     policy_loss_args={"beta": 0.1},

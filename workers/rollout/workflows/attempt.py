@@ -105,6 +105,10 @@ class OneByOne:
         running = self._running
         # What ends from now on is too late: `_note` finds it no more.
         self._running = {}
+        for _, task in self._done:
+            if not task.cancelled():
+                # Nobody asks for it any more, and asyncio would log its exception when the task is collected.
+                task.exception()
         deaf = await self._orphans.end({task: self.rollouts[place].task.where for task, place in running.items()})
         return {running[task] for task in deaf}
 

@@ -1,4 +1,4 @@
-"""`Correction`: what to do about tokens that other weights drew."""
+"""`Correction`: a multiplier and a mask for tokens that other weights drew."""
 
 from __future__ import annotations
 

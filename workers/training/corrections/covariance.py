@@ -1,4 +1,4 @@
-"""Tokens by how much their advantage and log-probability vary together: what makes a policy lose its entropy.
+"""Corrections by the covariance of advantage and log-probability, which is what makes a policy lose its entropy.
 
 The covariance of a token is (A - mean of A) (log p - mean of log p), with means over the tokens of its optimizer step.
 Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617.

@@ -179,7 +179,7 @@ class Opsm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class M2po:
-    """A mask that keeps as many tokens as can be while the mean of (log w)² over the candidates is within `threshold`.
+    """A mask that keeps as many tokens as possible with the mean of (log w)² over the candidates within `threshold`.
 
     With `away_only` only tokens that their advantage moves further away are candidates: A > 0 and w > 1, or A < 0 and
     w < 1.

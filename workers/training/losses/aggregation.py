@@ -1,7 +1,7 @@
 """Aggregation: how per-token values of a batch become one number.
 
 Every mode is a weighted sum, and the weights depend on the batch's masks alone. So a batch may be computed in any
-micro-batches: their sums add up to the value of the whole. A response without a trained token counts nowhere.
+micro-batches: their sums add up to the value of the whole. A response without a trained token does not count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 from rftd.ops.errors import ConfigError
 
 if TYPE_CHECKING:
-    # At run time where arrays are made: whoever checks an experiment asks for the arguments alone.
+    # Imported where arrays are made: a check of an experiment needs the arguments alone.
     import numpy as np
     from numpy.typing import NDArray
 
@@ -118,7 +118,7 @@ class TokenWeights(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """A mode with what it is told beside. Raises ConfigError for an unknown mode or a norm that is not above 0."""
+    """A mode with its arguments. Raises ConfigError for an unknown mode or a norm that is not above 0."""
 
     mode: str = "token-mean"
     norm: float | None = None

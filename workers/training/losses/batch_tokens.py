@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class BatchTokens:
     """The N trained tokens of a whole batch, response after response, none with a gradient.
 
-    What nobody asked for is None: each of these costs a forward pass over the batch.
+    A field that nobody asked for is None, because each costs a forward pass over the batch.
     """
 
     old_logprobs: Tensor  # [N], under the weights that drew them; zeros for dataset rows

@@ -47,7 +47,7 @@ class Demand(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Who asks for what."""
+        """The argument and the part that it asks for, in words."""
         return f"{self.by} needs {_WORDS[self.part]}"
 
 

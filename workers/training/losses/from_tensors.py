@@ -1,6 +1,7 @@
 """Losses and divergences of plain tensors, for a notebook: the same parts that a stage trains with, without a daemon.
 
-A batch is B responses, padded to T tokens; `mask` is 1 at trained tokens, 0 elsewhere: what is there is not looked at.
+A batch is B responses, padded to T tokens; `mask` is 1 at trained tokens and 0 elsewhere, where
+values are ignored.
 """
 
 from __future__ import annotations

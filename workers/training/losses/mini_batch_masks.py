@@ -17,12 +17,11 @@ from rftd.workers.training.losses.policy_loss import LOG_RATIO_LIMIT, LossTokens
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class M2poLoss:
-    """The loss is -A r, log r clamped to ±log_ratio_clip. The step's mask takes away the tokens of the largest (log
-    r)².
+    """The loss is -A r, with log r clamped to ±log_ratio_clip, without the tokens of the largest (log r)².
 
-    That mask is made before each optimizer step from all of its tokens, by the weights before it: of the tokens that
-    move away from the weights that drew them, those of the largest (log r)² go until the mean of the others is at most
-    m2_threshold. The authors' code, and AReaL's, makes it for each micro-batch by itself.
+    The mask is made before each optimizer step from all of its tokens, by the weights before it: of the tokens that
+    move away from the weights that drew them, those with the largest (log r)² are left out until the mean of the
+    others is at most m2_threshold. The authors' code, and AReaL's, makes it for each micro-batch separately.
     Source: Zheng et al. 2025, Prosperity before Collapse (M2PO), arXiv 2510.01161.
     """
 
@@ -53,7 +52,7 @@ class ClipCovLoss:
 
     Of those with clip_cov_lb < c < clip_cov_ub that the clip does not stop, clip_cov_ratio of the step's tokens are
     left out, at least one, chosen by chance. They are found before each optimizer step among all of its tokens, by the
-    weights before it; in verl among those of each micro-batch by itself. There is no dual clip.
+    weights before it; verl chooses in each micro-batch separately. There is no dual clip.
     Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617; as in verl.
     """
 
@@ -108,12 +107,12 @@ class ClipCovLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KlCovLoss:
-    """The loss is -A r, and for the tokens of the largest covariance ppo_kl_coef |log r| beside it:
+    """The loss is -A r, plus ppo_kl_coef |log r| for the tokens of the largest covariance
     c = (A - mean of A) (logprob - mean of logprob), with means over the step's tokens.
 
     Those are kl_cov_ratio of the step's tokens, at least one, as far as their covariance is above 0. They are found
-    before each optimizer step among all of its tokens, by the weights before it; in verl among those of each
-    micro-batch by itself.
+    before each optimizer step among all of its tokens, by the weights before it; verl chooses in each micro-batch
+    separately.
     Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617; as in verl.
     """
 

@@ -138,7 +138,7 @@ class LossNeeds:
 class PolicyLoss(Protocol):
     """A pure function of the tokens. It depends on whole responses at most, never on how they are batched.
 
-    What a class may say beside is in `LossNeeds`.
+    A class may also state the fields of `LossNeeds`.
     """
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:

@@ -55,7 +55,7 @@ class GmpoLoss:
     A > 0, to at least -low where A < 0; A is the mean over the response.
 
     A single ratio weighs less in a geometric mean, so the clip is wide: e^-0.4 to e^0.4. Every token of a response has
-    its loss.
+    the loss of the response.
     Source: Zhao et al. 2025, Geometric-Mean Policy Optimization, arXiv 2507.20673; as in verl.
     """
 

@@ -263,6 +263,40 @@ def test_a_daemon_that_is_restarted_is_waited_for_and_asked_for_the_same_experim
     assert pauses == sorted(pauses), "each wait is at least as long as the one before"
 
 
+def test_a_restarted_daemon_is_waited_for_by_who_follows_an_id(
+    stranger: Stranger, page: bytes, pauses: list[float]
+) -> None:
+    """As `rftd submit --wait` does, which knows the id at once."""
+    id = json.loads(page)["experiment"]["summary"]["id"]
+    stranger.answers = [
+        Said(200, event("page", running(page)), EVENTS),
+        Said(503, problem(status=503, code="RFTD-NET-001")),
+        Said(200, event("page", page) + event("end", b'"completed"'), EVENTS),
+    ]
+    with Client(Settings(server=stranger.url), {}) as client:
+        states = [each.value.experiment.summary.state for each in follow(client, id, patience_s=1e6)]
+    assert states == ["running", "completed"]
+
+
+def test_patience_begins_when_the_daemon_goes_and_not_with_the_last_page(
+    stranger: Stranger, page: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(client_module.time, "sleep", lambda _: None)
+    monkeypatch.setattr(client_module.time, "monotonic", lambda: now_s)
+    stranger.answers = [
+        Said(200, event("page", running(page)), EVENTS),
+        Said(503, problem(status=503, code="RFTD-NET-001")),
+        Said(200, event("page", page) + event("end", b'"completed"'), EVENTS),
+    ]
+    states = []
+    with Client(Settings(server=stranger.url), {}) as client:
+        for each in follow(client, "small", patience_s=30.0):
+            states.append(each.value.experiment.summary.state)
+            now_s += 3600.0  # the page does not change for an hour
+    assert states == ["running", "completed"]
+
+
 def test_a_daemon_that_stays_away_is_given_up(stranger: Stranger, page: bytes, pauses: list[float]) -> None:
     stranger.answers = [
         Said(200, event("page", running(page)), EVENTS),
@@ -317,7 +351,7 @@ def test_a_watch_in_a_terminal_says_that_no_daemon_answers(stranger: Stranger, p
     [drawn] = Terminal(80, 24).run([line], cwd=tmp_path, environ=dict(os.environ))
     assert drawn.status == 4
     assert f"no daemon answers at {stranger.url}" in drawn.text
-    assert "this page is as old" in " ".join(drawn.text.split())
+    assert "this page is 0 s old. Waiting up to 0 s for one" in " ".join(drawn.text.split())
     assert "error[RFTD-NET-001] the log is away" in drawn.text
     assert drawn.wider_than(80) == []
 

@@ -10,6 +10,7 @@ import pytest
 from synthetic.log.synthetic_run import spec_of
 
 from rftd.daemon.client.transcript import TextTurn, transcript_of
+from rftd.daemon.verbs.experiences import token_lines
 from rftd.daemon.views.experiences import ExperienceView, StepView
 from rftd.storage.queries.experiences import ExperienceRow, TaskRow
 from rftd.streams.spec import ExperimentSpec, FormatSpec, TasksetSpec, TrainerSpec
@@ -70,6 +71,20 @@ def test_prompt_answer_and_truth(spec: ExperimentSpec) -> None:
     assert told.truth == "5"
     assert told.notes == ()
     assert transcript_of(spec, shown(row=0)).truth == "2"
+
+
+def test_each_token_of_an_answer_has_its_own_text(spec: ExperimentSpec) -> None:
+    assert transcript_of(spec, shown()).pieces == ()
+    pieces = transcript_of(spec, shown(), pieces=True).pieces
+    assert pieces == ("5", "\x1b", "")
+    page = msgspec.structs.replace(shown(), logprobs=[-0.5, -0.25, 0.0])
+    lines = [line.split() for line in token_lines(page, pieces)]
+    assert lines[1:] == [
+        ["PLACE", "TOKEN", "TEXT", "LOGPROB"],
+        ["0", "53", "'5'", "-0.5000"],
+        ["1", "27", "'\\x1b'", "-0.2500"],
+        ["2", str(EOS), "''", "0.0000"],
+    ]
 
 
 def test_each_step_of_a_rollout_is_a_turn(spec: ExperimentSpec) -> None:

@@ -12,10 +12,12 @@ import pytest
 
 from rftd.daemon import service
 from rftd.daemon.client.client import Client
+from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.log_source import OwnedLog
 from rftd.daemon.output.failure import leaves
 from rftd.daemon.service import ServiceOptions, running
 from rftd.daemon.settings import Settings
+from rftd.daemon.supervisor.hearing import losses_heard
 from rftd.daemon.views.version import version
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, NotFoundError, UnreachableError
@@ -25,7 +27,9 @@ from rftd.ops.releases import release_of
 from rftd.storage.projector import Projector
 from rftd.streams.backends.backend import log_url
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.chain import Heads
+from rftd.streams.backends.sqlite.heads_file import FILE_NAME, HeadsFile
+from rftd.streams.chain import Heads, Mark
+from rftd.streams.topics import Partition
 
 pytestmark = pytest.mark.anyio
 
@@ -81,6 +85,21 @@ async def test_the_log_is_waited_for(tmp_path: Path, late: LateLog) -> None:
     async with running(options(tmp_path), clock=SystemClock(), ids=SystemIds(SystemClock()), logger=logger()) as daemon:
         assert daemon.url
         assert not late.refusals
+
+
+async def test_a_log_elsewhere_is_not_held_against_the_embedded_one_that_the_folder_had(
+    tmp_path: Path, late: LateLog
+) -> None:
+    (tmp_path / "log").mkdir()
+    file = HeadsFile(tmp_path / "log" / FILE_NAME)
+    file.write({Partition("rftd.tasks", 0): Mark(7, bytes(range(16)))})
+    file.close()
+    assert await until_ready(options(tmp_path))
+    assert not (tmp_path / "losses.json").exists()
+    folder = DataFolder(tmp_path)
+    elsewhere = await losses_heard(late, folder, None, embedded=False, unheard=lambda _: None)
+    embedded = await losses_heard(late, folder, None, embedded=True, unheard=lambda _: None)
+    assert [loss.head.by for loss in elsewhere + embedded] == [str(folder.log / FILE_NAME)]
 
 
 async def test_a_daemon_that_waits_says_where_it_is_and_what_for(tmp_path: Path, late: LateLog) -> None:

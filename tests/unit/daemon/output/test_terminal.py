@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 from synthetic.daemon.terminal import Terminal
 from synthetic.daemon.terminal import drawn as drawn_lines
 from synthetic.until import PATIENCE_S
 
 from rftd.daemon.output.quantity import lasting, short, shorts
-from rftd.daemon.output.table import table
-from rftd.daemon.output.terminal import fitted, plain
+from rftd.daemon.output.table import Page, table
+from rftd.daemon.output.terminal import fitted, pasteable, plain
 
 
 @settings(deadline=None)
@@ -37,6 +38,31 @@ def test_lines_break_between_words_and_long_words_behind_a_slash() -> None:
     assert fitted("/folder/other/file", 10) == "/folder/\n  other/\n  file"
     assert fitted("code  the meaning of it", 14, indent=6) == "code  the\n      meaning\n      of it"
     assert fitted("x" * 9, 4) == "xxxx\n  xx\n  xx\n  x"
+
+
+def test_a_command_to_be_pasted_is_broken_between_its_options_only() -> None:
+    command = "SECRET=/a/very/long/path/of/a/file rftd serve --data d --kafka 127.0.0.1:1"
+    assert pasteable("next: ", command, 80) == f"next: {command}"
+    shown = pasteable("next: ", command, 40)
+    assert shown.split("\n") == [
+        "next:",
+        "  SECRET=/a/very/long/path/of/a/file \\",
+        "    rftd serve \\",
+        "    --data d \\",
+        "    --kafka 127.0.0.1:1",
+    ]
+    assert shown.replace("\\\n", "").split()[1:] == command.split()
+
+
+def test_a_page_breaks_a_long_path_behind_a_slash() -> None:
+    output = io.StringIO()
+    lines: list[tuple[str, Text | str]] = [
+        ("folder", "/home/me/checkpoints/first/mine"),
+        ("why", Text("a b /c", style="red")),
+    ]
+    Console(file=output, width=36, force_terminal=True, color_system=None).print(Page(lines))
+    shown = [line.rstrip() for line in output.getvalue().splitlines()]
+    assert shown == ["folder        /home/me/checkpoints/", "              first/mine", "why           a b /c"]
 
 
 def test_what_a_terminal_obeys_is_shown_as_python_writes_it() -> None:

@@ -19,7 +19,7 @@ from rftd.storage.queries.books import Books
 from rftd.storage.queries.experiments import ExperimentDetail, ExperimentSummary, StageRow
 from rftd.storage.queries.signal import SignalRow
 from rftd.storage.queries.steps import EvalRow, StepRow
-from rftd.storage.queries.weights import OverdueRow
+from rftd.storage.queries.weights import OverdueRow, WeightRow
 
 CLOCK = ManualClock()
 NOW_NS = CLOCK.now_ns()
@@ -135,6 +135,48 @@ def test_a_lost_signal_is_shown_with_the_shares_of_the_newest_step() -> None:
     assert "lost" not in shown(msgspec.structs.replace(given, signal=well))
 
 
+def test_the_reason_of_a_lost_signal_is_told_once() -> None:
+    reason = str(SIGNAL.reason)
+    lost = Wait("signal", "lost", f"something to learn from, since step 4: {reason}", "you", "", Level.STUCK)
+    other = Wait("planner", "paused", "a resume", "you", "", Level.WAITS)
+    given = msgspec.structs.replace(page(windows=0), signal=SIGNAL)
+    why = Why(experiment="1", name="mine", status="running", live=True, asked_ns=NOW_NS, waits=[lost, other])
+    running = shown(Moment(given, why))
+    assert running.count(reason) == 1
+    assert "signal        lost at step 4: prompts_cut (0s)" in running
+    summary = msgspec.structs.replace(
+        given.experiment.summary, state="paused", code="signal_lost", reason=f"5 batches taught nothing: {reason}"
+    )
+    detail = msgspec.structs.replace(given.experiment, summary=summary)
+    paused = shown(Moment(msgspec.structs.replace(given, experiment=detail), why))
+    assert paused.count(reason) == 1
+    assert "reason        signal_lost: 5 batches taught nothing" in paused
+    assert "why           planner waits for a resume" in paused
+
+
+def test_weights_of_an_experiment_that_has_ended_are_used_by_nobody() -> None:
+    weights = WeightRow(
+        version=3,
+        generation=0,
+        stage=0,
+        method="checkpoint",
+        path="/w",
+        manifest="m",
+        checksum="c",
+        size_bytes=1024,
+        published_ns=NOW_NS,
+        counts=True,
+        retired_reason=None,
+        holders=1,
+    )
+    running = msgspec.structs.replace(page(windows=0), weights=[weights])
+    assert "version 3 published 0s ago, 1.0 KiB, used by 1 worker" in shown(running)
+    summary = msgspec.structs.replace(running.experiment.summary, state="completed")
+    detail = msgspec.structs.replace(running.experiment, summary=summary)
+    ended = shown(msgspec.structs.replace(running, experiment=detail))
+    assert "version 3 published 0s ago, 1.0 KiB\n" in ended
+
+
 def test_a_solved_task_is_no_lost_signal() -> None:
     reason = "every group is answered right: all rewards are 1; fix: end the run, or give it harder tasks"
     signal = msgspec.structs.replace(SIGNAL, cause="solved", reason=reason, since_step=4, equal_groups=1.0)
@@ -160,7 +202,7 @@ def test_an_evaluation_says_beside_its_score_which_rows_were_no_question_of_the_
         completed_ns=NOW_NS,
     )
     given = msgspec.structs.replace(page(windows=0), evals=[row])
-    assert "0.000 -> 0.000  12 of 12 prompts were cut" in shown(given)
+    assert "  0.000  12 of 12 prompts were cut" in shown(given)
     assert "no answer" not in shown(given)
 
 

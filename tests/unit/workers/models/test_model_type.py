@@ -135,6 +135,14 @@ def test_what_cannot_run_is_refused_at_submission(
         Network.load(str(made), max_len=48, dtype="float32")
 
 
+def test_the_folder_of_a_checkpoint_is_answered_with_the_one_below_it(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "actor").mkdir()
+    (tmp_path / "actor" / "huggingface").symlink_to(tiny)
+    with pytest.raises(DataError, match="no model in") as refused:
+        preflight(experiment(tmp_path / "actor"))
+    assert refused.value.fix == f"give {str(tmp_path / 'actor' / 'huggingface')!r}, which has one"
+
+
 def test_a_config_that_is_nested_without_an_end_is_refused_at_submission(folder: Callable[..., Path]) -> None:
     with pytest.raises(DataError, match=r"config\.json cannot be read"):
         preflight(experiment(folder('{"a": ' + "[" * 5000 + "]" * 5000 + "}")))

@@ -105,6 +105,13 @@ def test_a_folder_with_no_or_two_readings_is_refused(
     assert str(tmp_path) in caught.value.where
 
 
+def test_a_file_that_is_missing_is_named_and_no_other(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no file or folder '.*/held\.jsonl'\n") as caught:
+        Taskset.open(spec(tmp_path / "held.jsonl"))
+    assert caught.value.fix is not None
+    assert "to_json('held.jsonl')` and set path to that file" in caught.value.fix
+
+
 def test_a_hub_name_is_answered_with_how_to_export() -> None:
     with pytest.raises(DataError, match=r"(?s)no file or folder 'openai/gsm8k'.*to_json\('test\.jsonl'\)"):
         Taskset.open(spec(Path("openai/gsm8k"), split="test"))
