@@ -108,7 +108,7 @@ def _live(client: Client, feed: PageFeed, settings: Settings) -> Iterator[Experi
     away_s: float | None = None
     # Refreshed here only: rich's own thread would draw the same page four times a second.
     with (
-        Client(replace(settings, server=client.url, timeout_s=min(settings.timeout_s, _ASKED_S))) as asked,
+        Client(replace(settings, timeout_s=min(settings.timeout_s, _ASKED_S))) as asked,
         Live(console=console_of(settings), auto_refresh=False) as live,
     ):
         for news in feed.each(REDRAW_S):
