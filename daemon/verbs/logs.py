@@ -78,7 +78,7 @@ def command(
 
     if daemon == (name is not None):
         raise UsageError("whose lines?", field="NAME", fix="name an experiment, or give --daemon, and not both")
-    oldest = None if since is None else iso(SystemClock().now_ns() - int(since * 1e9))
+    oldest = None if since is None else iso(max(0, SystemClock().now_ns() - int(since * 1e9)))
     wanted = {"role": role, "level": level, "grep": grep, "since": oldest, "trace": trace}
     ask: _Ask
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -59,7 +60,7 @@ def follow_to_end(
             for page in _shown(client, feed, settings):
                 last = page
     except KeyboardInterrupt:
-        say(f"\ndetached; nothing was stopped. Again: rftd watch {handle or name}", err=True)
+        say(f"\ndetached; nothing was stopped. Again: rftd watch {shlex.quote(handle or name)}", err=True)
         return 130
     assert last is not None
     summary = last.experiment.summary

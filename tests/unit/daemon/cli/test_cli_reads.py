@@ -143,6 +143,7 @@ def test_logs(rftd: Rftd, served: Served) -> None:
     assert "sk-1234567" not in said.out
     assert rftd("logs", "small", "--since", "10m").out == ""
     assert rftd("logs", "small", "--role", "trainer", "--level", "info", "--grep", "step=3").out == said.out
+    assert rftd("logs", "small", "--since", "99999999999h").out == said.out
     assert rftd("logs", "small", "--role", "nobody").status == 2
     assert rftd("logs", "small", "--level", "error").out == rftd("logs", "small", "--grep", "nothing").out == ""
     assert json.loads(rftd("logs", "small", "--json").out)["items"][0]["fields"]["api_key"] == "***"
