@@ -53,7 +53,7 @@ class Paused(Hold, frozen=True):
         if state.spine.cause and state.spine.cause != SIGNAL_LOST:
             return Words("paused", wanted(state.spine.cause), "you", "that is fixed; it then continues by itself")
         name = state.spine.spec.name if state.spine.spec is not None else state.experiment
-        return Words("paused", "the experiment to be resumed", "you", f"rftd resume {shlex.quote(name)}")
+        return Words("paused", "the experiment to be resumed", "you", f"rftd resume {shlex.quote(str(name))}")
 
 
 class StagePlanned(Hold, frozen=True):
