@@ -131,7 +131,7 @@ class Metrics:
         )
         self.progress_timestamp = self._state(
             "rftd_experiment_last_progress_timestamp_seconds",
-            "Unix time of the last completed unit of work of a role",
+            "Unix time of the last completed unit of work of a role that is at work, or at which it was to begin",
             "role",
         )
         self.role_state_seconds = self._counter(

@@ -8,27 +8,29 @@ from typing import Any, Final
 from synthetic.dashboards.experiment import IDLE_STATES
 
 RUNBOOKS: Final = "docs/runbooks.md"
-RUNNING: Final = 'and on (experiment) rftd_experiment_state{state="running"} == 1'
+RUNNING: Final = 'and on (instance, experiment) rftd_experiment_state{state="running"} == 1'
+"""Of the same daemon: another one may have an experiment of that name."""
 RECORDED: Final = {
     "experiment_role:rftd_role_idle:ratio_rate5m": (
-        f'sum by (experiment, role) (rate(rftd_role_state_seconds_total{{state=~"{IDLE_STATES}"}}[5m]))'
-        " / sum by (experiment, role) (rate(rftd_role_state_seconds_total[5m]))"
+        f'sum by (instance, experiment, role) (rate(rftd_role_state_seconds_total{{state=~"{IDLE_STATES}"}}[5m]))'
+        " / sum by (instance, experiment, role) (rate(rftd_role_state_seconds_total[5m]))"
     ),
     "experiment:rftd_rollout_reward:mean5m": (
-        "(sum by (experiment) (rate(rftd_rollout_reward_gained_total[5m]))"
-        " - sum by (experiment) (rate(rftd_rollout_reward_lost_total[5m])))"
-        ' / sum by (experiment) (rate(rftd_rollout_reward_bucket{le="+Inf"}[5m]))'
+        "(sum by (instance, experiment) (rate(rftd_rollout_reward_gained_total[5m]))"
+        " - sum by (instance, experiment) (rate(rftd_rollout_reward_lost_total[5m])))"
+        ' / sum by (instance, experiment) (rate(rftd_rollout_reward_bucket{le="+Inf"}[5m]))'
     ),
     "experiment:rftd_experience_staleness_versions:p95_5m": (
-        "histogram_quantile(0.95, sum by (experiment, le) (rate(rftd_experience_staleness_versions_bucket[5m])))"
+        "histogram_quantile(0.95,"
+        " sum by (instance, experiment, le) (rate(rftd_experience_staleness_versions_bucket[5m])))"
     ),
     "experiment:rftd_rollout_error:ratio_rate10m": (
-        'sum by (experiment) (rate(rftd_rollouts_total{outcome=~"error|timeout"}[10m]))'
-        " / sum by (experiment) (rate(rftd_rollouts_total[10m]))"
+        'sum by (instance, experiment) (rate(rftd_rollouts_total{outcome=~"error|timeout"}[10m]))'
+        " / sum by (instance, experiment) (rate(rftd_rollouts_total[10m]))"
     ),
     "experiment:rftd_experience_stale:ratio_rate10m": (
-        'sum by (experiment) (rate(rftd_experiences_total{stage="retire",outcome="stale"}[10m]))'
-        ' / sum by (experiment) (rate(rftd_experiences_total{stage="produce"}[10m]))'
+        'sum by (instance, experiment) (rate(rftd_experiences_total{stage="retire",outcome="stale"}[10m]))'
+        ' / sum by (instance, experiment) (rate(rftd_experiences_total{stage="produce"}[10m]))'
     ),
 }
 """Recording rules by name."""
@@ -61,8 +63,8 @@ IS_RUNNING: Final = {'rftd_experiment_state{experiment="e",state="running"}': "1
 ALERTS: Final = (
     Alert(
         name="RftdSignalLost",
-        # It has no `for`: the daemon tells it at the first batch, and pauses the run after a few.
-        expr="rftd_signal_lost == 1",
+        # It has no `for`: the daemon tells it at the first batch, and pauses the run after a few. Who cancels it knows.
+        expr='rftd_signal_lost == 1 unless on (instance, experiment) rftd_experiment_state{state="cancelled"} == 1',
         severity="critical",
         summary="{{ $labels.experiment }} learns nothing: {{ $labels.cause }}",
         series={'rftd_signal_lost{experiment="e",cause="prompts_cut"}': "_x3 1x60"},
@@ -109,7 +111,7 @@ ALERTS: Final = (
         name="RftdStalenessHigh",
         # An experiment with a bound never exceeds it: there RftdStaleRetired says that the bound is too close.
         expr="experiment:rftd_experience_staleness_versions:p95_5m > 8"
-        " unless on (experiment) rftd_experiment_max_staleness_versions",
+        " unless on (instance, experiment) rftd_experiment_max_staleness_versions",
         lasts="10m",
         summary="95th percentile of the staleness of {{ $labels.experiment }}: {{ $value | humanize }} versions",
         series={
@@ -123,12 +125,14 @@ ALERTS: Final = (
     ),
     Alert(
         name="RftdStaleRetired",
-        expr="experiment:rftd_experience_stale:ratio_rate10m > 0.2",
+        # While it runs: when nothing is produced any more, what is left over is a share of nothing.
+        expr=f"experiment:rftd_experience_stale:ratio_rate10m > 0.2 {RUNNING}",
         lasts="10m",
         summary="{{ $value | humanizePercentage }} of the experiences of {{ $labels.experiment }} grow too old",
         series={
             'rftd_experiences_total{experiment="e",stage="produce",outcome="ok"}': "0+10x60",
             'rftd_experiences_total{experiment="e",stage="retire",outcome="stale"}': "0+4x60",
+            **IS_RUNNING,
         },
         at="40m",
         labels=E,
@@ -155,7 +159,7 @@ ALERTS: Final = (
     ),
     Alert(
         name="RftdWeightSyncOverdue",
-        expr="sum by (experiment) (increase(rftd_weight_sync_overdue_total[15m])) >= 3",
+        expr="sum by (instance, experiment) (increase(rftd_weight_sync_overdue_total[15m])) >= 3",
         severity="critical",
         summary="explorers of {{ $labels.experiment }} waited for weights longer than sync_timeout",
         series={'rftd_weight_sync_overdue_total{experiment="e",then="waits"}': "0+1x60"},
@@ -166,7 +170,8 @@ ALERTS: Final = (
     Alert(
         name="RftdWeightSyncFailing",
         # What fell back has reached explorers, by a slower way.
-        expr='sum by (experiment, reason) (increase(rftd_weight_sync_failures_total{reason!="fell_back"}[15m])) >= 3',
+        expr="sum by (instance, experiment, reason)"
+        ' (increase(rftd_weight_sync_failures_total{reason!="fell_back"}[15m])) >= 3',
         severity="critical",
         summary="weight syncs of {{ $labels.experiment }} fail: {{ $labels.reason }}",
         series={'rftd_weight_sync_failures_total{experiment="e",method="checkpoint",reason="load"}': "0x10 0+1x60"},
@@ -219,10 +224,17 @@ ALERTS: Final = (
     ),
     Alert(
         name="RftdCheckpointOld",
-        expr=f"time() - rftd_checkpoint_last_success_timestamp_seconds > 7200 {RUNNING}",
+        # Of one that has saved none yet, too; but not of one that only evaluates, or that was just resumed.
+        expr="time() - rftd_experiment_state_timestamp_seconds > 7200"
+        " unless on (instance, experiment) time() - rftd_checkpoint_last_success_timestamp_seconds <= 7200"
+        f" and on (instance, experiment) rftd_train_step > 0 {RUNNING}",
         lasts="10m",
         summary="no checkpoint of {{ $labels.experiment }} for two hours",
-        series={'rftd_checkpoint_last_success_timestamp_seconds{experiment="e"}': "0x200", **IS_RUNNING},
+        series={
+            'rftd_experiment_state_timestamp_seconds{experiment="e"}': "0x200",
+            'rftd_train_step{experiment="e"}': "0+1x200",
+            **IS_RUNNING,
+        },
         at="150m",
         labels=E,
         said="no checkpoint of e for two hours",
@@ -246,6 +258,93 @@ ALERTS: Final = (
         series={"rftd_state_readable": "0x60"},
         at="10m",
         said="the daemon's tables do not answer",
+    ),
+    Alert(
+        name="RftdDaemonDown",
+        # The others say nothing then: what is not scraped has no series.
+        expr='up{job="rftd"} == 0',
+        lasts="2m",
+        severity="critical",
+        summary="the daemon at {{ $labels.instance }} does not answer",
+        series={'up{job="rftd",instance="127.0.0.1:7070"}': "1x5 0x60"},
+        at="10m",
+        labels={"job": "rftd", "instance": "127.0.0.1:7070"},
+        said="the daemon at 127.0.0.1:7070 does not answer",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quiet:
+    """A case of nothing wrong, in which an alert must not fire."""
+
+    name: str
+    """The alert's."""
+    series: dict[str, str]
+    at: str
+
+
+def _state(value: str, *, instance: str = "a", state: str = "running") -> dict[str, str]:
+    return {f'rftd_experiment_state{{instance="{instance}",experiment="e",state="{state}"}}': value}
+
+
+QUIET: Final = (
+    # Another daemon has an experiment of the same name.
+    Quiet(
+        name="RftdRoleHeartbeatMissing",
+        series={
+            'rftd_experiment_heartbeat_timestamp_seconds{instance="a",experiment="e",role="explorer"}': "0x60",
+            **_state("1x60", state="completed"),
+            **_state("1x60", instance="b"),
+        },
+        at="5m",
+    ),
+    Quiet(
+        name="RftdRolloutErrorsHigh",
+        series={
+            'rftd_rollouts_total{instance="a",experiment="e",taskset="t",outcome="ok"}': "0+99x60",
+            'rftd_rollouts_total{instance="a",experiment="e",taskset="t",outcome="error"}': "0+1x60",
+            **_state("1x60"),
+        },
+        at="30m",
+    ),
+    Quiet(
+        name="RftdSignalLost",
+        series={
+            'rftd_signal_lost{instance="a",experiment="e",cause="prompts_cut"}': "1x60",
+            **_state("1x60", state="cancelled"),
+        },
+        at="5m",
+    ),
+    # It ended, and what was left over was retired.
+    Quiet(
+        name="RftdStaleRetired",
+        series={
+            'rftd_experiences_total{instance="a",experiment="e",stage="produce",outcome="ok"}': "0+10x20 200x60",
+            'rftd_experiences_total{instance="a",experiment="e",stage="retire",outcome="stale"}': "0x20 100x60",
+            **_state("1x20 _x60"),
+        },
+        at="31m",
+    ),
+    # It saves checkpoints; it was just resumed; it only evaluates.
+    *(
+        Quiet(name="RftdCheckpointOld", series={**series, **_state("1x300")}, at="200m")
+        for series in (
+            {
+                'rftd_experiment_state_timestamp_seconds{instance="a",experiment="e"}': "0x300",
+                'rftd_checkpoint_last_success_timestamp_seconds{instance="a",experiment="e"}': "0+60x300",
+                'rftd_train_step{instance="a",experiment="e"}': "0+1x300",
+            },
+            {
+                'rftd_experiment_state_timestamp_seconds{instance="a",experiment="e"}': "11000x300",
+                'rftd_checkpoint_last_success_timestamp_seconds{instance="a",experiment="e"}': "0x300",
+                'rftd_train_step{instance="a",experiment="e"}': "9x300",
+            },
+            {
+                'rftd_experiment_state_timestamp_seconds{instance="a",experiment="e"}': "0x300",
+                'rftd_train_step{instance="a",experiment="e"}': "0x300",
+            },
+        )
     ),
 )
 
@@ -276,6 +375,10 @@ def made_cases() -> dict[str, Any]:
         }
         told = {"eval_time": each.at, "alertname": each.name, "exp_alerts": [expected]}
         fed = [{"series": series, "values": values} for series, values in each.series.items()]
+        cases.append({"interval": "1m", "input_series": fed, "alert_rule_test": [told]})
+    for quiet in QUIET:
+        told = {"eval_time": quiet.at, "alertname": quiet.name, "exp_alerts": []}
+        fed = [{"series": series, "values": values} for series, values in quiet.series.items()]
         cases.append({"interval": "1m", "input_series": fed, "alert_rule_test": [told]})
     return {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": cases}
 
