@@ -34,20 +34,34 @@ def mean(metric: str, by: str = "", *, every: str = EVERY) -> str:
     return " / ".join(parts)
 
 
+def _bottleneck() -> str:
+    """A number for each of `_WAITING`. Nobody is a bottleneck in a pause, or where no rollouts are waited for."""
+    waits = f"(({idle('trainer')} > bool 0.3) + 2 * ({idle('explorer')} > bool 0.3))"
+    running = f'rftd_experiment_state{{{OF},state="running"}}'
+    explores = f'rftd_experiment_last_progress_timestamp_seconds{{{OF},role="explorer"}}'
+    paused = f'4 * sum(rftd_experiment_state{{{OF},state="paused"}})'
+    nothing = f"5 * sum({running} unless on (instance, experiment) {explores})"
+    return f"({waits} and on () {running} and on () {explores}) or {paused} or {nothing}"
+
+
+_WAITING: Final = {
+    0: "balanced",
+    1: "explorers are the bottleneck",
+    2: "the trainer is the bottleneck",
+    3: "both wait: see rftd why",
+    4: "it is paused: see rftd why",
+    5: "no rollouts of its own",
+}
+BOTTLENECK: Final = _bottleneck()
 LEARNING: Final = Row(
     title="Learning",
     panels=[
         Panel(
             title="Bottleneck",
             text="Who waits for whom for more than 30 % of the last five minutes.",
-            queries={"": f"({idle('trainer')} > bool 0.3) + 2 * ({idle('explorer')} > bool 0.3)"},
+            queries={"": BOTTLENECK},
             kind="stat",
-            words={
-                0: "balanced",
-                1: "explorers are the bottleneck",
-                2: "the trainer is the bottleneck",
-                3: "both wait: see rftd why",
-            },
+            words=_WAITING,
         ),
         Panel(
             title="Reward of the batch",

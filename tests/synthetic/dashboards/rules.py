@@ -1,4 +1,4 @@
-"""Recording rules and alerts for Prometheus, and for each alert a case that makes it fire."""
+"""Recording rules and alerts for Prometheus, and for each alert what makes it fire."""
 
 from __future__ import annotations
 
@@ -96,12 +96,16 @@ ALERTS: Final = (
     ),
     Alert(
         name="RftdTrainerStarved",
-        expr='experiment_role:rftd_role_idle:ratio_rate5m{role="trainer"} > 0.5',
+        # While explorers are at work: a model that serves waits for strangers.
+        expr='experiment_role:rftd_role_idle:ratio_rate5m{role="trainer"} > 0.5 and on (instance, experiment)'
+        f' rftd_experiment_last_progress_timestamp_seconds{{role="explorer"}} {RUNNING}',
         lasts="15m",
         summary="the trainer of {{ $labels.experiment }} waits for {{ $value | humanizePercentage }} of its time",
         series={
             'rftd_role_state_seconds_total{experiment="e",role="trainer",state="wait_batch"}': "0+45x60",
             'rftd_role_state_seconds_total{experiment="e",role="trainer",state="busy"}': "0+15x60",
+            'rftd_experiment_last_progress_timestamp_seconds{experiment="e",role="explorer"}': "0+60x60",
+            **IS_RUNNING,
         },
         at="40m",
         labels={**E, "role": "trainer"},
@@ -274,81 +278,6 @@ ALERTS: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Quiet:
-    """A case of nothing wrong, in which an alert must not fire."""
-
-    name: str
-    """The alert's."""
-    series: dict[str, str]
-    at: str
-
-
-def _state(value: str, *, instance: str = "a", state: str = "running") -> dict[str, str]:
-    return {f'rftd_experiment_state{{instance="{instance}",experiment="e",state="{state}"}}': value}
-
-
-QUIET: Final = (
-    # Another daemon has an experiment of the same name.
-    Quiet(
-        name="RftdRoleHeartbeatMissing",
-        series={
-            'rftd_experiment_heartbeat_timestamp_seconds{instance="a",experiment="e",role="explorer"}': "0x60",
-            **_state("1x60", state="completed"),
-            **_state("1x60", instance="b"),
-        },
-        at="5m",
-    ),
-    Quiet(
-        name="RftdRolloutErrorsHigh",
-        series={
-            'rftd_rollouts_total{instance="a",experiment="e",taskset="t",outcome="ok"}': "0+99x60",
-            'rftd_rollouts_total{instance="a",experiment="e",taskset="t",outcome="error"}': "0+1x60",
-            **_state("1x60"),
-        },
-        at="30m",
-    ),
-    Quiet(
-        name="RftdSignalLost",
-        series={
-            'rftd_signal_lost{instance="a",experiment="e",cause="prompts_cut"}': "1x60",
-            **_state("1x60", state="cancelled"),
-        },
-        at="5m",
-    ),
-    # It ended, and what was left over was retired.
-    Quiet(
-        name="RftdStaleRetired",
-        series={
-            'rftd_experiences_total{instance="a",experiment="e",stage="produce",outcome="ok"}': "0+10x20 200x60",
-            'rftd_experiences_total{instance="a",experiment="e",stage="retire",outcome="stale"}': "0x20 100x60",
-            **_state("1x20 _x60"),
-        },
-        at="31m",
-    ),
-    # It saves checkpoints; it was just resumed; it only evaluates.
-    *(
-        Quiet(name="RftdCheckpointOld", series={**series, **_state("1x300")}, at="200m")
-        for series in (
-            {
-                'rftd_experiment_state_timestamp_seconds{instance="a",experiment="e"}': "0x300",
-                'rftd_checkpoint_last_success_timestamp_seconds{instance="a",experiment="e"}': "0+60x300",
-                'rftd_train_step{instance="a",experiment="e"}': "0+1x300",
-            },
-            {
-                'rftd_experiment_state_timestamp_seconds{instance="a",experiment="e"}': "11000x300",
-                'rftd_checkpoint_last_success_timestamp_seconds{instance="a",experiment="e"}': "0x300",
-                'rftd_train_step{instance="a",experiment="e"}': "9x300",
-            },
-            {
-                'rftd_experiment_state_timestamp_seconds{instance="a",experiment="e"}': "0x300",
-                'rftd_train_step{instance="a",experiment="e"}': "0x300",
-            },
-        )
-    ),
-)
-
-
 def made_rules() -> dict[str, Any]:
     """The rules as Prometheus reads them."""
     alerts = [
@@ -363,24 +292,6 @@ def made_rules() -> dict[str, Any]:
     ]
     recorded = [{"record": name, "expr": expr} for name, expr in RECORDED.items()]
     return {"groups": [{"name": "rftd.recording", "rules": recorded}, {"name": "rftd.alerts", "rules": alerts}]}
-
-
-def made_cases() -> dict[str, Any]:
-    """The cases as `promtool test rules` reads them."""
-    cases = []
-    for each in ALERTS:
-        expected = {
-            "exp_labels": {"severity": each.severity, **each.labels},
-            "exp_annotations": {"summary": each.said, "runbook_url": runbook(each)},
-        }
-        told = {"eval_time": each.at, "alertname": each.name, "exp_alerts": [expected]}
-        fed = [{"series": series, "values": values} for series, values in each.series.items()]
-        cases.append({"interval": "1m", "input_series": fed, "alert_rule_test": [told]})
-    for quiet in QUIET:
-        told = {"eval_time": quiet.at, "alertname": quiet.name, "exp_alerts": []}
-        fed = [{"series": series, "values": values} for series, values in quiet.series.items()]
-        cases.append({"interval": "1m", "input_series": fed, "alert_rule_test": [told]})
-    return {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": cases}
 
 
 def runbook(alert: Alert) -> str:
