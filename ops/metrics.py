@@ -195,7 +195,7 @@ class Metrics:
             "rftd_rollout_reward_mean", "Mean reward of the batch that was trained last, as `rftd get` draws it"
         )
         self.reward_quantile = self._state(
-            "rftd_rollout_reward_quantile", "Quantiles of the rewards of the batch that was trained last", "quantile"
+            "rftd_rollout_reward_quantile", "Quantiles of the rewards of the batch that was trained last", "share"
         )
         self.response_tokens = self._histogram(
             "rftd_rollout_response_tokens", "Length of each finished rollout's response", _TOKENS

@@ -68,7 +68,7 @@ LEARNING: Final = Row(
             text="Mean and quantiles of the rewards of the batch that was trained last.",
             queries={
                 "mean": f"rftd_rollout_reward_mean{{{OF}}}",
-                "p{{quantile}}": f"rftd_rollout_reward_quantile{{{OF}}}",
+                "p{{share}}": f"rftd_rollout_reward_quantile{{{OF}}}",
             },
         ),
         Panel(
