@@ -17,9 +17,9 @@ from rftd.daemon.output.terminal import one_line, plain
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments
-from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.views.experiments import ENDED, ExperimentPage
 from rftd.daemon.views.wire import to_wire
-from rftd.daemon.why.wait import sentence_of
+from rftd.daemon.why.wait import cause_of, sentence_of
 from rftd.ops.clock import Clock, SystemClock, iso
 from rftd.ops.words import Level
 from rftd.storage.queries.books import Books
@@ -134,6 +134,7 @@ def _why(moment: Moment) -> Iterator[Line]:
     if moment.page.waiting:
         yield "waiting", Text(one_line(moment.page.waiting), style="yellow")
     elif worst is not None and worst.level <= Level.WAITS:
+        worst = cause_of(worst, told)
         yield "why", Text(one_line(sentence_of(worst)), style="bold red" if worst.level is Level.STUCK else "yellow")
 
 
@@ -141,7 +142,7 @@ def _progress(moment: Moment, clock: Clock) -> Iterator[Line]:
     detail = moment.page.experiment
     summary = detail.summary
     for position, stage in enumerate(detail.stages):
-        yield "stages" if position == 0 else "", _stage(stage, summary.step)
+        yield "stages" if position == 0 else "", _stage(stage, summary)
     if summary.parent is not None:
         parent = f"{detail.parent_name or 'an experiment that is not here'} ({short(summary.parent)})"
         yield "forked", f"at step {summary.forked_step} of {parent}"
@@ -218,16 +219,18 @@ def reason_of(of: ExperimentSummary | WorkerRow) -> str:
     return ": ".join(part for part in (of.code, of.reason) if part)
 
 
-def _stage(stage: StageRow, step: int) -> str:
-    progress = "done" if stage.completed_ns else "under way" if stage.started_ns else "waits"
+def _stage(stage: StageRow, summary: ExperimentSummary) -> str:
+    begun, waits = ("not finished", "never begun") if summary.state in ENDED else ("under way", "waits")
+    progress = "done" if stage.completed_ns else begun if stage.started_ns else waits
     if stage.shared_steps:
         progress = f"{stage.shared_steps} of them shared" if stage.shared_steps < stage.total_steps else "shared"
-    done = 0 if stage.first_version is None else max(0, min(stage.total_steps, step - stage.first_version))
+    done = 0 if stage.first_version is None else max(0, min(stage.total_steps, summary.step - stage.first_version))
     return f"{stage.name} ({stage.algorithm}) {done}/{stage.total_steps} steps, {progress}"
 
 
 def _generation(generation: int | None) -> str:
-    return f"   resumed {generation} times" if generation else ""
+    times = "once" if generation == 1 else f"{generation} times"
+    return f"   resumed {times}" if generation else ""
 
 
 def _books(books: Books) -> str:
@@ -270,7 +273,8 @@ def _evals(moment: Moment) -> Iterator[Line]:
     label = "evals"
     for name, rows in sets.items():
         scores = [row.score for row in rows if row.score is not None]
-        text = f"{name}  {sparkline(scores, width=24)}  {scores[0]:.3f} -> {scores[-1]:.3f}"
+        told = f"{scores[0]:.3f} -> {scores[-1]:.3f}" if len(scores) > 1 else f"{scores[0]:.3f}"
+        text = f"{name}  {sparkline(scores, width=24)}  {told}"
         yield label, Text.assemble(plain(text), (_worthless(rows[-1]), "yellow"))
         label = ""
     for wait in moment.why.waits if moment.why is not None else ():
