@@ -61,6 +61,15 @@ QUIET: Final = (
         },
         at="31m",
     ),
+    Quiet(
+        name="RftdPolicyCollapse",
+        series={
+            'rftd_train_entropy_nats{instance="a",experiment="e"}': "0.001x60",
+            'rftd_signal_solved{instance="a",experiment="e"}': "1x60",
+            **_state("1x60"),
+        },
+        at="30m",
+    ),
     # It saves checkpoints; it was just resumed; it only evaluates.
     *(
         Quiet(name="RftdCheckpointOld", series={**series, **_state("1x300")}, at="200m")

@@ -208,7 +208,9 @@ ALERTS: Final = (
     ),
     Alert(
         name="RftdPolicyCollapse",
-        expr=f'(rftd_train_entropy_nats < 0.02 or rftd_train_kl_nats{{ref="behaviour"}} > 0.5) {RUNNING}',
+        # Whoever has solved the task answers without a doubt.
+        expr='(rftd_train_entropy_nats < 0.02 or rftd_train_kl_nats{ref="behaviour"} > 0.5)'
+        f" unless on (instance, experiment) rftd_signal_solved == 1 {RUNNING}",
         lasts="10m",
         summary="entropy or KL of {{ $labels.experiment }} is out of range",
         series={'rftd_train_entropy_nats{experiment="e"}': "0.01x60", **IS_RUNNING},
