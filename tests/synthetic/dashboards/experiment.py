@@ -337,7 +337,7 @@ MARKS: Final = {
     "weights published": f'changes(rftd_weight_version{{{OF},holder="trainer"}}[1m]) > 0',
     "checkpoint": f"changes(rftd_checkpoint_last_success_timestamp_seconds{{{OF}}}[1m]) > 0",
     "paused": f'rftd_experiment_state{{{OF},state="paused"}} == 1',
-    "daemon started": "changes(process_start_time_seconds[1m]) > 0",
+    "daemon started": 'changes(process_start_time_seconds{instance=~"$daemon"}[1m]) > 0',
 }
 """Marks on the dashboard of one experiment, by their names."""
 

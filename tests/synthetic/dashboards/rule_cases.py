@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from synthetic.dashboards.experiment import BOTTLENECK
+from synthetic.dashboards.panel import ANY
 from synthetic.dashboards.rules import ALERTS, runbook
 
 
@@ -132,7 +133,7 @@ def _bottleneck_case(number: int, state: str, trainer: str, explorer: str, explo
     if explores:
         series['rftd_experiment_last_progress_timestamp_seconds{experiment="e",role="explorer"}'] = "0x20"
     asked = {
-        "expr": BOTTLENECK.replace("$experiment", "e"),
+        "expr": BOTTLENECK.replace("$experiment", "e").replace("$daemon", ANY),
         "eval_time": "10m",
         "exp_samples": [{"labels": "{}", "value": number}],
     }
