@@ -58,9 +58,9 @@ def test_what_is_wrong_with_one_of_them_is_said_at_its_place(load: Load, errors:
 )
 def test_a_name_that_no_table_can_show_is_refused(errors: Errors, name: str, said: str) -> None:
     """One of ten thousand characters filled five pages of `rftd why`."""
-    for text in errors(overrides=several(f"{{path: /a.jsonl, name: {name}}}", "{path: /b.jsonl}")):
-        assert "tasksets[0].name: stands in events, logs and metrics: " in text
-        assert said in text
+    (text,) = errors(overrides=several(f"{{path: /a.jsonl, name: {name}}}", "{path: /b.jsonl}"))
+    assert "tasksets[0].name: stands in events, logs and metrics: " in text
+    assert said in text
 
 
 def test_a_name_may_be_any_other_text(load: Load) -> None:
