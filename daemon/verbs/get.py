@@ -171,7 +171,8 @@ def left_s(moment: Moment, clock: Clock) -> float | None:
     pace = moment.pace
     if pace is None or summary.state != "running":
         return None
-    silent_s = (clock.now_ns() - pace.last_ns) / 1e9
+    # Below zero where the clock was set back, or is another machine's.
+    silent_s = max(0.0, (clock.now_ns() - pace.last_ns) / 1e9)
     if silent_s > max(_SILENT_S, _SILENT_STEPS * pace.step_s):
         return None
     stage = next((each for each in moment.page.experiment.stages if each.name == summary.stage), None)

@@ -199,6 +199,8 @@ def test_the_time_left_is_told_while_steps_come() -> None:
     running = Moment(page(windows=0), pace=pace)
     assert left_s(running, CLOCK) == 6 * 4.0 - 2.0
     assert "pace          4 s a step, 25 trained tokens/s, about 22 s left" in shown(running)
+    set_back = Moment(page(windows=0), pace=Pace(4.0, 25.0, NOW_NS + 7200 * 10**9))
+    assert left_s(set_back, CLOCK) == 6 * 4.0, "the clock was set back by two hours"
     silent = Moment(page(windows=0), pace=Pace(4.0, 25.0, NOW_NS - 300 * 10**9))
     assert left_s(silent, CLOCK) is None
     assert "the last step ended 5m ago" in shown(silent)
