@@ -39,6 +39,7 @@ LINE_CHARS: Final = 16_384
 BEFORE_SIZE_BYTES: Final = 64 * 1024
 """How far back the line is looked for to which the first line of a page belongs."""
 PATTERN_CHARS: Final = 500
+_OLDER: Final = ".log.1"
 SKEW_NS: Final = 60 * 10**9
 """A line may be this much later than the last write to its file: clocks of a node and of a file server differ."""
 
@@ -186,16 +187,26 @@ def following(folder: Path, places: Mapping[str, int], *, wanted: LogFilter = EV
 
 
 def _page(folder: Path, places: Mapping[str, int] | None, wanted: LogFilter) -> LogPage:
-    return _merged(folder, [str(path.relative_to(folder)) for path in _files(folder, wanted.role)], places, wanted)
+    names = [str(path.relative_to(folder)) for path in _files(folder, wanted.role)]
+    if places is not None:
+        return _merged(folder, names, places, wanted)
+    # A file that was too large has begun anew; to the older one nothing more is added.
+    both = [each for name in names for each in (str(older_of(Path(name))), name)]
+    page = _merged(folder, both, None, wanted)
+    return LogPage(items=page.items, next={name: page.next[name] for name in names})
 
 
 def _merged(folder: Path, names: Iterable[str], places: Mapping[str, int] | None, wanted: LogFilter) -> LogPage:
     found: list[_Parsed] = []
     reached: dict[str, int] = {}
+    before = ""
     for name in names:
-        path = folder / name
-        part = _read(path, None if places is None else places.get(name, 0))
+        part = _read(folder / name, None if places is None else places.get(name, 0))
         reached[name] = part.end
+        # What a file begins with belongs to the last lines of the older one, which comes before it.
+        if not part.before:
+            part = part._replace(before=before)
+        before = part.text[-BEFORE_SIZE_BYTES:] if name.endswith(_OLDER) else ""
         found += [parsed for parsed in _parse(name, part) if wanted.wants(parsed)]
     found.sort(key=lambda parsed: parsed.at_ns)
     return LogPage(items=[parsed.line for parsed in found], next=reached)

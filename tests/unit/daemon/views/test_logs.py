@@ -229,3 +229,15 @@ def test_the_daemons_file_goes_on_in_a_new_one(tmp_path: Path) -> None:
     again = of_daemon(file, lines=9, after=json.dumps(after.next))
     assert [line.event for line in again.items] == ["next file"]
     assert text_of(page.items[1]).endswith("new  slot=1 experiment=e name=n step=4"), "in one order"
+
+
+def test_a_file_that_began_anew_is_told_with_the_older_one(tmp_path: Path) -> None:
+    write(tmp_path / "trainer.log.1", record(1, "a"), {**record(5, "broke"), "level": "error"})
+    write(tmp_path / "trainer.log", "Traceback", record(7, "c"))
+    write(tmp_path / "explorer_0.log", record(3, "b"))
+    page = tail(tmp_path, lines=9)
+    assert [line.event for line in page.items] == ["a", "b", "broke", "Traceback", "c"]
+    assert {line.role for line in page.items} == {"trainer", "explorer"}
+    assert page.items[3].level == "error"
+    assert set(page.next) == {"trainer.log", "explorer_0.log"}
+    assert following(tmp_path, page.next).items == []
