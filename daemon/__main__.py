@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import io
 import os
 import signal
 import sys
@@ -14,6 +15,9 @@ _PATIENCE_S: Final = 3
 
 def run() -> NoReturn:
     """Runs this process's command line, and ends the process with its exit status."""
+    # A curve, or a name, may have characters that this terminal's encoding lacks.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     status = main()
     if sys.argv[1:2] == ["worker"]:
         _end_at_once(status)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -77,6 +78,7 @@ VERBS: Final = {
 }
 """Every verb, in the order of the help; a new one is one file and one line here."""
 
+READER_GONE: Final = 141
 HIDDEN: Final = frozenset({"run", "worker"})
 
 
@@ -106,6 +108,14 @@ class LazyGroup(click.Group):
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx=ctx)
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader has gone. What a shell reports of programs that end by it: click's 1 is a check that failed.
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the interpreter would flush the pipe once more
+            ctx.exit(READER_GONE)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -6,6 +6,7 @@ import os
 import tempfile
 from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -13,12 +14,17 @@ from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import ConflictError
 from rftd.ops.paths import absolute_path
 
+FOLDER_HEADER: Final = "Rftd-Folder"
+"""The header of a request that is meant for the daemon of one folder only: the id in its endpoint.json."""
+
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """endpoint.json: where the daemon of this folder answers."""
 
     url: str
     pid: int
+    folder: str = ""
+    """The id of the folder, which a client sends along: another folder's daemon may have the port by then."""
 
 
 class DataFolder:
@@ -48,6 +54,13 @@ class DataFolder:
         # The folder's name as a hash: two daemons of one user need two sockets, and a deep path would be too long.
         name = sha256(str(self.root).encode()).hexdigest()[:12]
         return base / f"rftd-{os.getuid()}-{name}" / "log.sock"
+
+    @property
+    def id(self) -> str:
+        """The folder's id while it stays where it is; that of a copy is another one. The folder is there already."""
+        # Not by its path alone: in two containers, two folders may have the same one.
+        found = self.root.stat()
+        return sha256(f"{self.root.resolve()}:{found.st_dev}:{found.st_ino}".encode()).hexdigest()[:16]
 
     def prepare(self) -> None:
         """Makes the folders, closed to other users. Raises ConflictError where an import has not ended."""

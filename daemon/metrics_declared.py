@@ -23,6 +23,8 @@ class DeclaredStage:
     """The most experiences that wait or rest at once; 0: any number."""
     max_staleness_versions: int | None
     """The oldest experience that a batch may hold; None without such a bound."""
+    at_work: tuple[str, ...]
+    """The roles that finish work in it, whatever others do: who serves strangers, or evaluates only, waits for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +60,13 @@ def _stage(spec: StageSpec) -> DeclaredStage:
         method=spec.sync.method if explores else "",
         capacity=spec.policy.capacity if explores else 0,
         max_staleness_versions=spec.policy.max_staleness_versions if bounded else None,
+        at_work=_at_work(spec),
     )
+
+
+def _at_work(spec: StageSpec) -> tuple[str, ...]:
+    if spec.serving is not None:
+        return ()
+    # A bench has no tasks of its own; of a half, the tasks are in the other file.
+    explores = spec.kind == "both" or (spec.kind == "explore" and spec.taskset is not None)
+    return (*(("explorer",) if explores else ()), *(("trainer",) if spec.kind != "explore" else ()))

@@ -60,6 +60,7 @@ def show_state(metrics: Metrics, found: AtScrape, prices: Mapping[str, float]) -
         stage = declared.stage(figures.standing.stage) if declared is not None else None
         if stage is not None:
             _show_declared(metrics, _label(figures), stage)
+            _show_progress(metrics, figures, stage)
     _show_held(metrics, found, prices)
 
 
@@ -68,6 +69,17 @@ def _show_declared(metrics: Metrics, name: str, stage: DeclaredStage) -> None:
         metrics.buffer_capacity.labels(name, "waiting").set(stage.capacity)
     if stage.max_staleness_versions is not None:
         metrics.max_staleness.labels(name).set(stage.max_staleness_versions)
+
+
+def _show_progress(metrics: Metrics, figures: Figures, stage: DeclaredStage) -> None:
+    """Shows when each role that is at work finished something; at the earliest when it was to begin, or to go on."""
+    standing = figures.standing
+    begun_ns = max(standing.state_ns, standing.stage_ns or 0) if standing.state == Status.RUNNING else 0
+    done_ns = {"explorer": standing.produced_ns, "trainer": figures.step.completed_ns if figures.step else None}
+    for role in stage.at_work:
+        last_ns = max(done_ns[role] or 0, begun_ns)
+        if last_ns:
+            metrics.progress_timestamp.labels(_label(figures), role).set(last_ns / 1e9)
 
 
 def _show_held(metrics: Metrics, found: AtScrape, prices: Mapping[str, float]) -> None:
@@ -105,8 +117,6 @@ def _show(metrics: Metrics, figures: Figures, now_ns: int) -> None:
     told: list[tuple[Gauge, tuple[str, ...], float | None]] = [
         (metrics.queue_position, (), standing.queue_position),
         (metrics.queue_wait, (), _queue_wait_s(standing, now_ns)),
-        (metrics.progress_timestamp, ("explorer",), _seconds(standing.produced_ns)),
-        (metrics.progress_timestamp, ("trainer",), _seconds(figures.step.completed_ns if figures.step else None)),
         (metrics.weight_version, ("trainer",), standing.published_version),
         (metrics.weight_version, ("explorer",), standing.served_version),
         (metrics.checkpoint_timestamp, (), _seconds(standing.checkpoint_ns)),

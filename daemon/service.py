@@ -143,7 +143,7 @@ async def running(
         # Before the log is opened: a port that is taken is the commonest mistake, and nothing needs to be undone yet.
         bound = bind(options.host, options.port)
         stack.callback(bound.close)
-        gate = Gate()
+        gate = Gate(folder=await asyncio.to_thread(lambda: folder.id))
         front = await stack.enter_async_context(AsyncExitStack())
         if options.log_at is not None:
             await _answer(front, gate, bound, folder)
@@ -209,7 +209,7 @@ async def _take(folder: DataFolder, options: ServiceOptions, stack: AsyncExitSta
 async def _answer(front: AsyncExitStack, gate: Gate, bound: socket.socket, folder: DataFolder) -> None:
     """Serves the gate until `front` is left, and writes down where: whoever asks is told what is waited for."""
     await front.enter_async_context(serving_http(gate, bound, refusal=refusal))
-    await asyncio.to_thread(folder.announce, Endpoint(url=url_of(bound), pid=os.getpid()))
+    await asyncio.to_thread(folder.announce, Endpoint(url=url_of(bound), pid=os.getpid(), folder=folder.id))
 
 
 def _check_reach(options: ServiceOptions) -> None:

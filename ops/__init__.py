@@ -20,6 +20,7 @@ two_samples the test of Kolmogorov and Smirnov: do two samples come from one dis
 words       what a role does or waits for, as people read it
 redaction   secrets that print as `***` and never enter an event
 log_file    lines in a file that stays small
+own_output  the file that a process's output goes to, kept small
 tracing     spans of OpenTelemetry: which are made, their names, and their way out; off unless it is asked for
 logs        structlog set-up: JSON or console, one line an event
 histogram   counts of values by size, many at once

@@ -209,6 +209,14 @@ class RolloutTimeoutError(RolloutError):
     remedy = "Raise `explorer.max_timeout`, or find out what the workflow is waiting for."
 
 
+class OutputError(RftdError):
+    """Standard output or a file could not be written: there is no space for it."""
+
+    code = "RFTD-OUT-001"
+    remedy = "Free some space, or write to another place; then repeat the command."
+    exit_status = 70
+
+
 class DiskFullError(WorkError):
     """A worker had no space for its files; it is restarted until there is some."""
 

@@ -186,3 +186,7 @@ STATE_CHARS: Final = 256
 """The longest text for the state in which a step of a rollout began: a hash, not the state itself."""
 DAEMON_LOG_SIZE_BYTES: Final = 16 * MIB
 """The most that the daemon's own log file holds; the one before it is kept, too."""
+WORKER_LOG_SIZE_BYTES: Final = 64 * MIB
+"""The size at which a worker's log file begins anew: a workflow may print whatever it likes."""
+WORKER_LOG_KEPT_BYTES: Final = 16 * MIB
+"""The part of it that is kept then, in the file beside it."""

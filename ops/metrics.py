@@ -131,7 +131,7 @@ class Metrics:
         )
         self.progress_timestamp = self._state(
             "rftd_experiment_last_progress_timestamp_seconds",
-            "Unix time of the last completed unit of work of a role",
+            "Unix time of the last completed unit of work of a role that is at work, or at which it was to begin",
             "role",
         )
         self.role_state_seconds = self._counter(
@@ -195,7 +195,7 @@ class Metrics:
             "rftd_rollout_reward_mean", "Mean reward of the batch that was trained last, as `rftd get` draws it"
         )
         self.reward_quantile = self._state(
-            "rftd_rollout_reward_quantile", "Quantiles of the rewards of the batch that was trained last", "quantile"
+            "rftd_rollout_reward_quantile", "Quantiles of the rewards of the batch that was trained last", "share"
         )
         self.response_tokens = self._histogram(
             "rftd_rollout_response_tokens", "Length of each finished rollout's response", _TOKENS

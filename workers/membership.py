@@ -18,6 +18,7 @@ from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import Ids
+from rftd.ops.own_output import OwnOutput
 from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.codec import Writer
 from rftd.streams.events.worker import Heartbeat, WorkerStarted, WorkerStopped
@@ -109,6 +110,9 @@ class Membership:
         self._process = process or this_process()
         # Another one's process may hold more than this worker.
         self._usage = Usage() if process is None else None
+        name = f"{role}.log" if slot < 0 else f"{role}_{slot}.log"
+        # Whoever ordered it named its log so; what others start writes where they like.
+        self._output = OwnOutput(name) if process is None and id is not None else None
         self.log = log
         self.experiment = experiment
         self.role = role
@@ -164,6 +168,8 @@ class Membership:
         """Sends a heartbeat every `limits.HEARTBEAT_INTERVAL_S` until cancelled; `refresh` updates the pulse before."""
         while True:
             refresh()
+            if self._output is not None and self._output.full:
+                await asyncio.to_thread(self._output.trim)
             used = self._usage.used(self.clock.monotonic_s()) if self._usage is not None else UNTOLD
             await self._append(
                 Heartbeat(

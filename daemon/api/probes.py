@@ -9,12 +9,14 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rftd.daemon.api.problem import answer
+from rftd.daemon.api.problem import OtherFolderError, answer
 from rftd.daemon.api.routes import respond
 from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Applied, Services
+from rftd.daemon.data_folder import FOLDER_HEADER
 from rftd.daemon.patience import Troubles
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.ops.errors import RftdError, UnreachableError
@@ -74,11 +76,13 @@ HOLD_S: Final = 5.0
 class Gate:
     """An ASGI application: live, not ready, and 503 with the reason for everything else, until it is opened.
 
-    What is no probe is kept for a moment: whoever asks a daemon that is about to be ready gets its answer.
+    What is no probe is kept for a moment: whoever asks a daemon that is about to be ready gets its answer. A request
+    that is meant for the daemon of another folder is refused, before its token is looked at and before it acts.
     """
 
-    def __init__(self, *, hold_s: float = HOLD_S) -> None:
+    def __init__(self, *, hold_s: float = HOLD_S, folder: str = "") -> None:
         self._hold_s = hold_s
+        self._folder = folder
         self._settled = asyncio.Event()
         """Set once it is open, or once it is known that somebody has to bring what is missing."""
         self._app: ASGIApp | None = None
@@ -97,6 +101,9 @@ class Gate:
         self._settled.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and Headers(scope=scope).get(FOLDER_HEADER, self._folder) != self._folder:
+            await answer(OtherFolderError("this is the daemon of another data folder"))(scope, receive, send)
+            return
         if self._app is None and scope["type"] == "http" and scope["path"] not in ("/livez", "/readyz"):
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._hold_s):

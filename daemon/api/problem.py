@@ -67,6 +67,15 @@ class MediaTypeError(UsageError):
     http_status = 415
 
 
+class OtherFolderError(UsageError):
+    """The request was meant for the daemon of another data folder, which had this address before."""
+
+    code = "RFTD-API-007"
+    remedy = "Start that folder's daemon with `rftd serve --data DIR`, or name this daemon's address with `--server`."
+    exit_status = 4
+    http_status = 421
+
+
 def problem_of(error: RftdError) -> Problem:
     """The body that tells of `error`."""
     several = parts(error)

@@ -11,15 +11,32 @@ import socket
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from rftd.daemon.data_folder import FOLDER_HEADER
 from rftd.daemon.settings import Settings, data_folder, names_folder
 from rftd.ops.errors import UnreachableError, UsageError
 
 DEFAULT_URL: Final = "http://127.0.0.1:7070"
 ENDPOINT_FILE: Final = "endpoint.json"
 LISTENS_TIMEOUT_S: Final = 5.0
+
+
+class Address(NamedTuple):
+    """The place of a daemon."""
+
+    url: str
+    """Its URL, without a slash at its end."""
+    folder: str = ""
+    """The data folder that names this URL as its daemon's, as a person names it; empty if no folder does."""
+    folder_id: str = ""
+    """The id of that folder; empty if an earlier release wrote it."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header by which the daemon of another folder knows that it is not meant, if there is an id."""
+        return {FOLDER_HEADER: self.folder_id} if self.folder_id else {}
 
 
 class NoDaemonError(UnreachableError):
@@ -33,16 +50,38 @@ class NoDaemonError(UnreachableError):
         )
 
 
+class OtherDaemonError(NoDaemonError):
+    """The daemon that answers at the address written in a folder is the one of another folder."""
+
+    def __init__(self, address: Address) -> None:
+        UnreachableError.__init__(
+            self,
+            f"no daemon serves from {address.folder}: at the address that is written there, {address.url}, answers the"
+            " daemon of another folder",
+            where=str(Path(address.folder) / ENDPOINT_FILE),
+            fix=f"start this folder's with `rftd serve --data {shlex.quote(address.folder)}`, or ask the other one with"
+            f" --server {address.url}",
+        )
+
+
 def find_daemon(settings: Settings, environ: Mapping[str, str]) -> str:
-    """The daemon's URL, without a slash at its end.
+    """The URL of `find_address`."""
+    return find_address(settings, environ).url
+
+
+def find_address(settings: Settings, environ: Mapping[str, str]) -> Address:
+    """The daemon's address.
 
     Raises UsageError for one that is no URL, and NoDaemonError for a named folder in which no daemon wrote its address.
     """
-    given = settings.server or environ.get("RFTD_SERVER") or _announced(Path(data_folder(settings, environ)))
+    folder = data_folder(settings, environ)
+    named = settings.server or environ.get("RFTD_SERVER")
+    given = Address(named) if named else _announced(folder)
     if given is None and names_folder(settings, environ):
         # At the usual port may be the daemon of another folder, which must not be given what is meant for this one.
-        raise NoDaemonError(data_folder(settings, environ))
-    url = (given or DEFAULT_URL).rstrip("/")
+        raise NoDaemonError(folder)
+    given = given or Address(DEFAULT_URL)
+    url = given.url.rstrip("/")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         _ = parts.port  # raises ValueError for a port that is no number
@@ -50,7 +89,7 @@ def find_daemon(settings: Settings, environ: Mapping[str, str]) -> str:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname or url in ("http:", "https:"):
         raise no_address(url)
-    return parts.geturl()
+    return given._replace(url=parts.geturl())
 
 
 def no_address(url: str) -> UsageError:
@@ -58,12 +97,12 @@ def no_address(url: str) -> UsageError:
     return UsageError(f"{url!r} is no address of a daemon", field="--server", fix=f"for example {DEFAULT_URL}")
 
 
-def _announced(folder: Path) -> str | None:
+def _announced(folder: str) -> Address | None:
     """The address that a daemon of this folder wrote down when it began to listen."""
     try:
-        written = json.loads((folder / ENDPOINT_FILE).read_text())
-        return str(written["url"])
-    except (OSError, ValueError, KeyError, TypeError):
+        written = json.loads((Path(folder) / ENDPOINT_FILE).read_text())
+        return Address(str(written["url"]), folder, str(written.get("folder", "")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

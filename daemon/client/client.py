@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 import httpx
 import msgspec
 
-from rftd.daemon.client.address import NoDaemonError, find_daemon, no_address, trusted_by
+from rftd.daemon.client.address import NoDaemonError, OtherDaemonError, find_address, no_address, trusted_by
 from rftd.daemon.client.errors import error_of, stranger
 from rftd.daemon.settings import Settings, data_folder
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
@@ -64,10 +65,11 @@ class Client:
 
     def __init__(self, settings: Settings, environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
-        self.url = find_daemon(settings, environ)
+        self._address = find_address(settings, environ)
+        self.url = self._address.url
         self._timeout_s = settings.timeout_s
         self._ids = SystemIds(SystemClock())
-        headers = _authorization(environ.get("RFTD_TOKEN", ""))
+        headers = _authorization(environ.get("RFTD_TOKEN", "")) | self._address.headers
         try:
             # A proxy of the environment is for the internet, not for a daemon next door.
             self._http = httpx.Client(
@@ -166,7 +168,7 @@ class Client:
 
     def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
         try:
-            return self._http.send(request, stream=stream)
+            given = self._http.send(request, stream=stream)
         # Nothing was sent, so the command was not carried out; after any other time-out it may have been.
         except httpx.ConnectTimeout as error:
             raise self._unreachable(error) from error
@@ -180,6 +182,10 @@ class Client:
             raise UnreachableError(f"the answer is none of rftd's: {error}", where=self.url) from error
         except UnicodeError as error:  # of a host name that no name server knows how to spell
             raise no_address(self.url) from error
+        if given.status_code == HTTPStatus.MISDIRECTED_REQUEST and self._address.folder_id:
+            given.close()
+            raise OtherDaemonError(self._address)
+        return given
 
     def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
         return UnreachableError(
@@ -190,7 +196,7 @@ class Client:
 
 
 def nobody_listens(error: RftdError) -> bool:
-    """True if the error says that there is no daemon at all: nothing was sent."""
+    """True if the error says that the daemon is not there at all: nothing was sent, or only to one that refuses it."""
     return isinstance(error, NoDaemonError) or isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
 
 

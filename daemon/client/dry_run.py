@@ -93,6 +93,8 @@ def _asked(settings: Settings, environ: Mapping[str, str], submission: Submissio
             body = commands.Submit(config=submission.config, labels=dict(labels))
             return DryRun(client.url, client.send(commands.check, body).value)
         except RftdError as error:
+            if isinstance(error, NoDaemonError):
+                return DryRun(client.url, None, error.what)
             if nobody_listens(error):
                 return DryRun(client.url, None, f"no daemon answers at {client.url}")
             if error.code in _NO_SUCH_PATH:

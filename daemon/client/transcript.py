@@ -38,11 +38,21 @@ class TextTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class IdTurn:
+    """The token ids of a prompt and of its answer."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Transcript:
     """An experience as text."""
 
     turns: tuple[TextTurn, ...] = ()
     """One; of a rollout in several steps one for each. Empty without a tokenizer."""
+    ids: tuple[IdTurn, ...] = ()
+    """The same as ids, where there is no text."""
     truth: str | None = None
     """The right answer in the row of its task; None if there is none, or it cannot be read."""
     pieces: tuple[str, ...] = ()
@@ -70,7 +80,8 @@ def transcript_of(spec: ExperimentSpec | None, shown: ExperienceView, *, pieces:
     """
     number = shown.experience.stage
     if spec is None or number >= len(spec.stages):
-        return Transcript(notes=("the log keeps no specification of its experiment: ids only, and no truth",))
+        why = "the log keeps no specification of its experiment: ids only, and no truth"
+        return Transcript(ids=_ids(shown), notes=(why,))
     stage = spec.stages[number]
     notes = []
     turns: tuple[TextTurn, ...] = ()
@@ -83,12 +94,16 @@ def transcript_of(spec: ExperimentSpec | None, shown: ExperienceView, *, pieces:
             response = (shown.tokens or [])[shown.experience.prompt_tokens :]
             alone = tuple(decoder.decode([token], special=True) for token in response)
     except RftdError as error:
-        notes.append(f"no text, only ids (see --tokens): {one_line(error.what)}")
+        notes.append(f"no text, only ids: {one_line(error.what)}")
     try:
         truth = _truth(stage, shown)
     except RftdError as error:
         notes.append(f"no truth: {one_line(error.what)}")
-    return Transcript(turns, truth, alone, tuple(notes))
+    return Transcript(turns, () if turns else _ids(shown), truth, alone, tuple(notes))
+
+
+def _ids(shown: ExperienceView) -> tuple[IdTurn, ...]:
+    return tuple(IdTurn(tuple(prompt), tuple(answer)) for prompt, answer in _sequences(shown))
 
 
 def _sequences(shown: ExperienceView) -> Iterator[tuple[Sequence[int], Sequence[int]]]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from rftd.daemon.client.address import ENDPOINT_FILE, NoDaemonError
+from rftd.daemon.client.address import ENDPOINT_FILE, NoDaemonError, OtherDaemonError
 from rftd.daemon.client.client import Client, Readiness, nobody_listens
 from rftd.daemon.settings import Settings
 from rftd.daemon.views.version import version as read_version
@@ -52,6 +52,9 @@ def check_daemon(settings: Settings, environ: Mapping[str, str], clock: Clock) -
 
 def _away(url: str, error: RftdError) -> Iterator[Diagnosis]:
     """The findings where no daemon answers: it is not started, or another program has its port."""
+    if isinstance(error, OtherDaemonError):
+        yield Diagnosis("daemon", "warn", error.what, error.fix or "")
+        return
     if nobody_listens(error):
         yield Diagnosis("daemon", "warn", f"none answers at {url}: {error.what}", "start it: rftd serve")
         yield Diagnosis("port", "ok", f"nobody listens at {url}")

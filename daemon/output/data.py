@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,17 +27,17 @@ def emit(value: Any, settings: Settings) -> None:
     if settings.output == "yaml":
         import yaml
 
-        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=not _ascii()), nl=False)
     elif settings.output == "jsonl":
         for item in _items(value):
             emit_line(item)
     else:
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(value, indent=2, ensure_ascii=_ascii()))
 
 
 def emit_line(value: Any) -> None:
     """Prints one value as one line of JSON, at once."""
-    click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    click.echo(json.dumps(value, ensure_ascii=_ascii(), separators=(",", ":")))
 
 
 def emit_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -45,6 +47,14 @@ def emit_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     writer.writerow(columns)
     writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
     click.echo(text.getvalue(), nl=False)
+
+
+def _ascii() -> bool:
+    """True if standard output has no character for each text: then JSON's own escapes say what it lacks."""
+    try:
+        return codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8"
+    except (AttributeError, LookupError):  # closed, or of a caller's own kind
+        return False
 
 
 def _cell(value: Any) -> Any:

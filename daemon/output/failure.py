@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import re
@@ -17,10 +18,11 @@ import click
 
 from rftd.daemon.output.terminal import say
 from rftd.ops.clock import Clock, SystemClock, iso
-from rftd.ops.errors import RftdError, UsageError
+from rftd.ops.errors import OutputError, RftdError, UsageError
 from rftd.ops.redaction import redact
 
 BUG: Final = 70
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 INTERRUPTED: Final = 130
 _JSON_FORMS: Final = ("json", "jsonl")
 _OUTPUT: Final = re.compile(r"-[a-z]*o|--output")
@@ -36,15 +38,35 @@ def fail(error: BaseException, arguments: Sequence[str], *, clock: Clock | None 
         return known.exit_status
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves(error)):
         return INTERRUPTED
-    path = write_report(error, arguments, clock or SystemClock())
+    foreign = next((found for leaf in leaves(error) if (found := _of_surroundings(leaf)) is not None), None)
+    if foreign is not None:
+        show(foreign, as_data=_wants_json(arguments))
+        return foreign.exit_status
+    try:
+        path = str(write_report(error, arguments, clock or SystemClock()))
+        fix = f"send the report {path}"
+    except OSError as refused:
+        path = None
+        fix = f"repeat it where a report can be written ({refused.strerror})"
     what = f"{type(error).__name__}: {error}".splitlines()[0]
-    fix = f"send the report {path}"
     if _wants_json(arguments):
-        part = {"code": "RFTD-BUG", "what": what, "field": None, "where": str(path), "fix": fix}
+        part = {"code": "RFTD-BUG", "what": what, "field": None, "where": path, "fix": fix}
         click.echo(json.dumps({"exit": BUG, "errors": [part]}, ensure_ascii=False), err=True)
     else:
         say(f"error[RFTD-BUG] {what}\n  this is a bug in rftd, not in your input\n  fix: {fix}", err=True)
     return BUG
+
+
+def _of_surroundings(error: BaseException) -> RftdError | None:
+    """The error of ours for what the machine or the shell did; None for a bug."""
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+        where = str(error.filename) if error.filename else None
+        return OutputError(f"what was to be written could not be: {error.strerror}", where=where)
+    # How Python keeps bytes of the command line that are no text in the encoding of the locale.
+    if isinstance(error, UnicodeEncodeError) and any("\udc80" <= each <= "\udcff" for each in error.object):
+        what = f"{ascii(error.object)[:100]} has bytes that are no text in this locale"
+        return UsageError(what, fix="set LC_ALL=C.UTF-8")
+    return None
 
 
 def misuse(error: click.ClickException, arguments: Sequence[str]) -> int:
@@ -117,7 +139,9 @@ def write_report(error: BaseException, arguments: Sequence[str], clock: Clock) -
         ]
     )
     # Of mode 0600, as this function makes files: a traceback may hold prompts and paths.
-    with tempfile.NamedTemporaryFile("w", prefix="rftd-bug-", suffix=".txt", delete=False, encoding="utf-8") as file:
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="rftd-bug-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+    ) as file:
         file.write(text)
     return Path(file.name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -32,7 +33,9 @@ def check_parent(name: str, spine: Spine) -> None:
             f"{name} is {spine.status or 'unknown'}: it has no history to share", fix="fork one that was accepted"
         )
     if spine.kept is Kept.ARCHIVED:
-        raise ConflictError(f"the files of {name} are in an archive", fix=f"restore it first: rftd restore {name}")
+        raise ConflictError(
+            f"the files of {name} are in an archive", fix=f"restore it first: rftd restore {shlex.quote(name)}"
+        )
     if spine.kept is Kept.REMOVED:
         raise ConflictError(f"the files of {name} were removed", fix="fork one whose files are there")
 

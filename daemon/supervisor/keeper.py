@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -136,7 +137,7 @@ class Keeper:
         if entry.status is None or not entry.status.ended:
             raise ConflictError(
                 f"{entry.name} is {entry.status}; only what has ended can be {verb}",
-                fix=f"wait for its end, or cancel it: rftd cancel {entry.name}",
+                fix=f"wait for its end, or cancel it: rftd cancel {shlex.quote(entry.name)}",
             )
         kept = entry.spine.kept
         if kept in wanted:
@@ -153,7 +154,7 @@ class Keeper:
             more = f" and {len(living) - 5} more" if len(living) > 5 else ""
             raise ConflictError(
                 f"{names}{more}, forked from {entry.name}, may need its files",
-                fix=f"wait until they end, or cancel them: rftd cancel {living[0].name}",
+                fix=f"wait until they end, or cancel them: rftd cancel {shlex.quote(living[0].name)}",
             )
 
     async def _append(self, entry: Entry, event: Event, id: UUID, key: UUID | None) -> Position:

@@ -29,13 +29,15 @@ def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
     from click.shell_completion import CompletionItem
 
-    from rftd.daemon.client.address import find_daemon
+    from rftd.daemon.client.address import find_address
     from rftd.ops.errors import RftdError
 
     token = os.environ.get("RFTD_TOKEN")
     try:
-        url = find_daemon(current(ctx), os.environ) + "/v1/experiments?limit=200"
-        request = Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})  # noqa: S310 - http(s) only
+        address = find_address(current(ctx), os.environ)
+        url = f"{address.url}/v1/experiments?limit=200"
+        headers = address.headers | ({"Authorization": f"Bearer {token}"} if token else {})
+        request = Request(url, headers=headers)  # noqa: S310 - http(s) only
         with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
             items: list[dict[str, Any]] = json.load(answer)["items"]
     except (OSError, HTTPException, ValueError, KeyError, RftdError):

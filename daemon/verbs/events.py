@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Final
 
 import click
@@ -93,7 +94,7 @@ def command(
     if settings.output in ("json", "yaml") and not follow:
         emit({"items": items, "next": after, "more": more}, settings)
     elif more and settings.verbosity >= 0:
-        say(f"there are more: rftd events {name} --after {after}", err=True)
+        say(f"there are more: rftd events {shlex.quote(name)} --after {after}", err=True)
 
 
 def _text(event: EventView) -> str:

@@ -117,7 +117,8 @@ def ls(
 def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
     """Show experience ID of experiment NAME: prompt, answer and truth, and the weight versions that generated it.
 
-    ID is an id, or 8 or more of its first digits. The text is decoded with the tokenizer in the model's folder.
+    ID is an id, or 8 or more of its first digits. The text is decoded with the tokenizer in the model's folder;
+    without one, token ids are shown.
     """
     from dataclasses import asdict
 
@@ -131,7 +132,7 @@ def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
     if emitted({**answer.plain(), **hidden, "text": asdict(transcript)}, settings):
         return
     page = msgspec.structs.replace(answer.value, **hidden)
-    say("\n".join([*_page(page), *_texts(transcript), *token_lines(page, transcript.pieces)]), indent=LABEL)
+    say("\n".join([*_page(page), *_texts(transcript, page), *token_lines(page, transcript.pieces)]), indent=LABEL)
 
 
 @command.command("prioritize", context_settings={"ignore_unknown_options": True})
@@ -244,8 +245,12 @@ def _page(page: ExperienceView) -> Iterator[str]:
         yield _labelled("" if index else "asked", text)
 
 
-def _texts(transcript: Transcript) -> Iterator[str]:
+def _texts(transcript: Transcript, page: ExperienceView) -> Iterator[str]:
     """Prompt, answer and truth. Also where no terminal is, without anything that one obeys: it may come to one."""
+    # A table of the tokens shows the ids, too.
+    for ids in transcript.ids if page.tokens is None else ():
+        yield _labelled("prompt ids", " ".join(map(str, ids.prompt)))
+        yield _labelled("answer ids", " ".join(map(str, ids.answer)))
     for turn in transcript.turns:
         yield _labelled("prompt", turn.prompt)
         yield _labelled("answer", turn.answer)

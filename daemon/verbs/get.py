@@ -19,7 +19,7 @@ from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
 from rftd.daemon.views.wire import to_wire
-from rftd.daemon.why.wait import Wait, sentence_of
+from rftd.daemon.why.wait import Wait, cause_of, sentence_of
 from rftd.ops.clock import Clock, SystemClock, iso
 from rftd.ops.words import Level
 from rftd.storage.queries.books import Books
@@ -144,7 +144,9 @@ def _worst(moment: Moment) -> Wait | None:
     known = {"experiment"} if summary.reason else set()
     known |= {"signal"} if summary.code == _LOST else set()
     told = [wait for wait in waits if wait.level is Level.STUCK or wait.role != "controller"]
-    return next((wait for wait in told if wait.role not in known), None)
+    told = [wait for wait in told if wait.role not in known]
+    worst = next(iter(told), None)
+    return cause_of(worst, told) if worst is not None and worst.level <= Level.WAITS else worst
 
 
 def _lost_is_told(moment: Moment) -> bool:
@@ -158,7 +160,7 @@ def _progress(moment: Moment, clock: Clock) -> Iterator[Line]:
     detail = moment.page.experiment
     summary = detail.summary
     for position, stage in enumerate(detail.stages):
-        yield "stages" if position == 0 else "", _stage(stage, summary.step)
+        yield "stages" if position == 0 else "", _stage(stage, summary)
     if summary.parent is not None:
         parent = f"{detail.parent_name or 'an experiment that is not here'} ({short(summary.parent)})"
         yield "forked", f"at step {summary.forked_step} of {parent}"
@@ -187,7 +189,8 @@ def left_s(moment: Moment, clock: Clock) -> float | None:
     pace = moment.pace
     if pace is None or summary.state != "running":
         return None
-    silent_s = (clock.now_ns() - pace.last_ns) / 1e9
+    # Below zero where the clock was set back, or is another machine's.
+    silent_s = max(0.0, (clock.now_ns() - pace.last_ns) / 1e9)
     if silent_s > max(_SILENT_S, _SILENT_STEPS * pace.step_s):
         return None
     stage = next((each for each in moment.page.experiment.stages if each.name == summary.stage), None)
@@ -236,11 +239,12 @@ def reason_of(of: ExperimentSummary | WorkerRow) -> str:
     return ": ".join(part for part in (of.code, of.reason) if part)
 
 
-def _stage(stage: StageRow, step: int) -> str:
-    progress = "done" if stage.completed_ns else "under way" if stage.started_ns else "waits"
+def _stage(stage: StageRow, summary: ExperimentSummary) -> str:
+    begun, waits = ("not finished", "never begun") if summary.state in ENDED else ("under way", "waits")
+    progress = "done" if stage.completed_ns else begun if stage.started_ns else waits
     if stage.shared_steps:
         progress = f"{stage.shared_steps} of them shared" if stage.shared_steps < stage.total_steps else "shared"
-    done = 0 if stage.first_version is None else max(0, min(stage.total_steps, step - stage.first_version))
+    done = 0 if stage.first_version is None else max(0, min(stage.total_steps, summary.step - stage.first_version))
     return f"{stage.name} ({stage.algorithm}) {done}/{stage.total_steps} steps, {progress}"
 
 
@@ -289,8 +293,8 @@ def _evals(moment: Moment) -> Iterator[Line]:
     label = "evals"
     for name, rows in sets.items():
         scores = [row.score for row in rows if row.score is not None]
-        change = f"{scores[0]:.3f} -> {scores[-1]:.3f}" if len(scores) > 1 else f"{scores[0]:.3f}"
-        text = f"{name}  {sparkline(scores, width=24)}  {change}"
+        told = f"{scores[0]:.3f} -> {scores[-1]:.3f}" if len(scores) > 1 else f"{scores[0]:.3f}"
+        text = f"{name}  {sparkline(scores, width=24)}  {told}"
         yield label, Text.assemble(plain(text), (_worthless(rows[-1]), "yellow"))
         label = ""
     for wait in moment.why.waits if moment.why is not None else ():

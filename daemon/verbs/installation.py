@@ -46,6 +46,8 @@ def _asked(settings: Settings) -> tuple[Any, str | None, str]:
     with client:
         try:
             return client.ask(read_version).plain(), client.url, ""
+        except NoDaemonError as error:
+            return None, None, error.what
         except RftdError as error:
             reason = f"none answers at {client.url}" if nobody_listens(error) else f"{error.what}, at {client.url}"
             return None, client.url, reason

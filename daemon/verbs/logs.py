@@ -79,7 +79,7 @@ def command(
     if daemon == (name is not None):
         what = "no experiment is named" if name is None else f"{name!r} is named, and --daemon is given too"
         raise UsageError(what, field="NAME", fix="name an experiment, or give --daemon")
-    oldest = None if since is None else iso(SystemClock().now_ns() - int(since * 1e9))
+    oldest = None if since is None else iso(max(0, SystemClock().now_ns() - int(since * 1e9)))
     wanted = {"role": role, "level": level, "grep": grep, "since": oldest, "trace": trace}
     ask: _Ask
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -122,7 +123,8 @@ def taken_in(
     elif settings.verbosity >= 0:
         say(f"accepted {receipt.id}  name={receipt.name}  event={receipt.event}", err=wait)
         say(f"  {what}", err=wait)
-        say(f"  watch: rftd watch {handle}   logs: rftd logs {handle}   stop: rftd cancel {handle}", err=wait)
+        typed = shlex.quote(handle)
+        say(f"  watch: rftd watch {typed}   logs: rftd logs {typed}   stop: rftd cancel {typed}", err=wait)
     if not wait:
         return 0
     from rftd.daemon.verbs.watch import follow_to_end
@@ -207,8 +209,6 @@ def _portable(client: Client, name: str, overrides: tuple[str, ...]) -> list[str
 @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
 def run(file: str | None, rest: tuple[str, ...]) -> None:
     """Name the commands that do what `trinity run` does."""
-    import shlex
-
     from rftd.ops.errors import UsageError
 
     shown = shlex.quote(file) if file else "FILE"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -59,7 +60,7 @@ def follow_to_end(
             for page in _shown(client, feed, settings):
                 last = page
     except KeyboardInterrupt:
-        say(f"\ndetached; nothing was stopped. Again: rftd watch {handle or name}", err=True)
+        say(f"\ndetached; nothing was stopped. Again: rftd watch {shlex.quote(handle or name)}", err=True)
         return 130
     assert last is not None
     summary = last.experiment.summary
@@ -108,7 +109,7 @@ def _live(client: Client, feed: PageFeed, settings: Settings) -> Iterator[Experi
     away_s: float | None = None
     # Refreshed here only: rich's own thread would draw the same page four times a second.
     with (
-        Client(replace(settings, server=client.url, timeout_s=min(settings.timeout_s, _ASKED_S))) as asked,
+        Client(replace(settings, timeout_s=min(settings.timeout_s, _ASKED_S))) as asked,
         Live(console=console_of(settings), auto_refresh=False) as live,
     ):
         for news in feed.each(REDRAW_S):

@@ -2,8 +2,10 @@
 
 Workers write one JSON object a line to `JOB_DIR/log/ROLE[_SLOT].log`, or to `JOB_DIR/log/NODE/ROLE[_SLOT].log` on a
 cluster if the experiment asks for it; what is not JSON (a library's message, a traceback) has the time and the level of
-the line before it. Secrets are masked once more: a library may print one. The daemon's own file is `daemon.log` in its
-folder, and `daemon.log.1` the one before it.
+the line before it. Workflows and rewards may print anything, also an answer of the model that looks like such a line:
+the lines of one file keep their order, whatever times they claim, and none is of the future. Secrets are masked once
+more: a library may print one. The daemon's own file is `daemon.log` in its folder, and `daemon.log.1` the one before
+it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -37,6 +39,9 @@ LINE_CHARS: Final = 16_384
 BEFORE_SIZE_BYTES: Final = 64 * 1024
 """How far back the line is looked for to which the first line of a page belongs."""
 PATTERN_CHARS: Final = 500
+_OLDER: Final = ".log.1"
+SKEW_NS: Final = 60 * 10**9
+"""A line may be this much later than the last write to its file: clocks of a node and of a file server differ."""
 
 LogRole = Literal["explorer", "trainer"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -50,7 +55,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     slot: int | None
     time: str
-    """ISO-8601 UTC; empty if no line with a time came before."""
+    """ISO-8601 UTC; of a line that has none, or one yet to come, the time of the line before it, empty if none was."""
     level: str
     """Of a line that has none, the level of the line before it; empty if no line with a level came before."""
     event: str
@@ -66,6 +71,16 @@ class LogPage(msgspec.Struct, frozen=True, kw_only=True):
     """The place to which each file was read, in bytes: `after` of the next page."""
 
 
+class _Parsed(NamedTuple):
+    """A line with what places it."""
+
+    line: LogLine
+    trace_id: str = ""
+    """The trace that it belongs to."""
+    at_ns: int = 0
+    """Its place in time: that of the line before it at least, for a file is in the order in which it was written."""
+
+
 class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     """The lines that are wanted; what is None bounds nothing."""
 
@@ -77,13 +92,14 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     since_ns: int | None = None
     trace_id: str | None = None
 
-    def wants(self, line: LogLine, trace_id: str = "") -> bool:
-        """True if a page shows this line, which belongs to this trace."""
-        if self.trace_id is not None and trace_id != self.trace_id:
+    def wants(self, parsed: _Parsed) -> bool:
+        """True if a page shows this line."""
+        line = parsed.line
+        if self.trace_id is not None and parsed.trace_id != self.trace_id:
             return False
         if self.level is not None and line.level in LEVELS and LEVELS.index(line.level) < LEVELS.index(self.level):
             return False
-        if self.since_ns is not None and (_time_ns(line.time) or 0) < self.since_ns:
+        if self.since_ns is not None and parsed.at_ns < self.since_ns:
             return False
         # Of a worker's file all lines are its own; the daemon's say of whom they tell.
         if self.role is not None and line.role != self.role and line.fields.get("role") != self.role:
@@ -171,18 +187,29 @@ def following(folder: Path, places: Mapping[str, int], *, wanted: LogFilter = EV
 
 
 def _page(folder: Path, places: Mapping[str, int] | None, wanted: LogFilter) -> LogPage:
-    return _merged(folder, [str(path.relative_to(folder)) for path in _files(folder, wanted.role)], places, wanted)
+    names = [str(path.relative_to(folder)) for path in _files(folder, wanted.role)]
+    if places is not None:
+        return _merged(folder, names, places, wanted)
+    # A file that was too large has begun anew; to the older one nothing more is added.
+    both = [each for name in names for each in (str(older_of(Path(name))), name)]
+    page = _merged(folder, both, None, wanted)
+    return LogPage(items=page.items, next={name: page.next[name] for name in names})
 
 
 def _merged(folder: Path, names: Iterable[str], places: Mapping[str, int] | None, wanted: LogFilter) -> LogPage:
-    found: list[LogLine] = []
+    found: list[_Parsed] = []
     reached: dict[str, int] = {}
+    before = ""
     for name in names:
-        path = folder / name
-        text, before, reached[name] = _read(path, None if places is None else places.get(name, 0))
-        found += [line for line, trace_id in _parse(name, text, before) if wanted.wants(line, trace_id)]
-    found.sort(key=lambda line: line.time)
-    return LogPage(items=found, next=reached)
+        part = _read(folder / name, None if places is None else places.get(name, 0))
+        reached[name] = part.end
+        # What a file begins with belongs to the last lines of the older one, which comes before it.
+        if not part.before:
+            part = part._replace(before=before)
+        before = part.text[-BEFORE_SIZE_BYTES:] if name.endswith(_OLDER) else ""
+        found += [parsed for parsed in _parse(name, part) if wanted.wants(parsed)]
+    found.sort(key=lambda parsed: parsed.at_ns)
+    return LogPage(items=[parsed.line for parsed in found], next=reached)
 
 
 def text_of(line: LogLine, *, local: bool = False) -> str:
@@ -231,18 +258,31 @@ def _files(folder: Path, role: str | None) -> Iterable[Path]:
     return [folder / name for name in chosen[:FILES]]
 
 
-def _read(path: Path, start: int | None) -> tuple[str, str, int]:
-    """Whole lines from `start` on (None: the last ones), those just before them, and where the next read begins."""
+class _Part(NamedTuple):
+    """A part of a log file."""
+
+    text: str = ""
+    """Whole lines."""
+    before: str = ""
+    """Those just before them."""
+    end: int = 0
+    """The place at which the next part begins."""
+    written_ns: int = 0
+    """The time at which the file was written last."""
+
+
+def _read(path: Path, start: int | None) -> _Part:
+    """Whole lines from `start` on; if that is None, the last ones."""
     try:
         # Not through a link: the folder is the user's, the reader is the daemon. O_NONBLOCK, for the open of a pipe
         # would else wait for a writer for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return "", "", start or 0
+        return _Part(end=start or 0)
     with open(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            return "", "", start or 0
+            return _Part(end=start or 0)
         # A place beyond the end means that the file was replaced by a shorter one: its end is read as if for the
         # first time.
         begin = max(0, status.st_size - TAIL_SIZE_BYTES) if start is None or start > status.st_size else start
@@ -257,18 +297,22 @@ def _read(path: Path, start: int | None) -> tuple[str, str, int]:
         data = data[skipped:]
     # A line that is still being written waits for its end; one longer than a whole read does not.
     whole = data.rfind(b"\n") + 1 or (len(data) if len(data) == TAIL_SIZE_BYTES else 0)
-    return data[:whole].decode("utf-8", "replace"), before.decode("utf-8", "replace"), begin + whole
+    return _Part(
+        data[:whole].decode("utf-8", "replace"), before.decode("utf-8", "replace"), begin + whole, status.st_mtime_ns
+    )
 
 
-def _parse(name: str, text: str, before: str = "") -> Iterator[tuple[LogLine, str]]:
-    """The lines of a text, each with its trace; the first of them may belong to the last line `before`."""
+def _parse(name: str, part: _Part) -> Iterator[_Parsed]:
+    """The lines of a part; the first of them may belong to the last line before it."""
     role, slot = _owner(name)
     time = level = trace_id = ""
-    for last, trace in _parse(name, before) if before else ():
-        time = last.time
-        level = last.level
-        trace_id = trace
-    for raw in text.splitlines():
+    at_ns = 0
+    for last in _parse(name, part._replace(text=part.before, before="")) if part.before else ():
+        time = last.line.time
+        level = last.line.level
+        trace_id = last.trace_id
+        at_ns = last.at_ns
+    for raw in part.text.splitlines():
         line = raw[:LINE_CHARS]
         try:
             fields = msgspec.json.decode(line)
@@ -278,14 +322,18 @@ def _parse(name: str, text: str, before: str = "") -> Iterator[tuple[LogLine, st
             masked = {
                 key: mask_text(value) if isinstance(value, str) else value for key, value in redact(fields).items()
             }
-            time = str(masked.pop("time", time))
+            claimed_ns = _time_ns(str(masked.get("time")))
+            if claimed_ns is not None and claimed_ns <= part.written_ns + SKEW_NS:
+                time = str(masked.pop("time"))
+                at_ns = max(at_ns, claimed_ns)
             level = str(masked.pop("level", level))
             event = str(masked.pop("event", ""))
             trace_id = str(masked.get("trace_id", ""))
             found = LogLine(file=name, role=role, slot=slot, time=time, level=level, event=event, fields=masked)
-            yield found, trace_id
+            yield _Parsed(found, trace_id, at_ns)
         elif line.strip():
-            yield LogLine(file=name, role=role, slot=slot, time=time, level=level, event=mask_text(line)), trace_id
+            found = LogLine(file=name, role=role, slot=slot, time=time, level=level, event=mask_text(line))
+            yield _Parsed(found, trace_id, at_ns)
 
 
 def _owner(name: str) -> tuple[str, int | None]:

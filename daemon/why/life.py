@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -135,7 +136,7 @@ def _queued(entry: Entry, line: Line) -> Wait:
     # A paused experiment keeps its slot, so a queue behind paused ones alone moves only if a person acts.
     paused = [each.name for each in holders if each.status is Status.PAUSED]
     stuck = len(paused) == len(holders)
-    resumes = f"rftd resume {paused[0]}, or cancel it" if paused else ""
+    resumes = f"rftd resume {shlex.quote(paused[0])}, or cancel it" if paused else ""
     ends = f"{'one of them' if several else holders[0].name} ends"
     if stuck:
         ends = resumes

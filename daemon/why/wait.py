@@ -57,6 +57,23 @@ def worst_first(waits: Iterable[Wait]) -> list[Wait]:
     return sorted(waits, key=lambda wait: wait.level)
 
 
+_OUTSIDE: Final = ("you", "clients")
+
+
+def cause_of(wait: Wait, waits: Iterable[Wait]) -> Wait:
+    """The wait that this one comes from, if people end that: of a planner that waits for a dispatcher, the latter's.
+
+    Roles that wait for each other, or for a role at work, are told as they are: the next one to move is no mystery.
+    """
+    waiting = {each.role: each for each in waits if each.slot is None and each.level <= Level.WAITS}
+    seen = {wait.role}
+    here = wait
+    while here.on_whom in waiting and here.on_whom not in seen:
+        seen.add(here.on_whom)
+        here = waiting[here.on_whom]
+    return here if here.on_whom in _OUTSIDE else wait
+
+
 class Why(msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one experiment."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
@@ -95,7 +96,8 @@ async def export_experiment(
             raise ConflictError(
                 f"{spec.name} is archived: its files are in {named.spine.archive.path}",
                 where=named.spine.archive.path,
-                fix=f"that file is an export already; or bring its files back first: rftd restore {spec.name}",
+                fix="that file is an export already; or bring its files back first: rftd restore"
+                f" {shlex.quote(spec.name)}",
             )
         files = await asyncio.to_thread(lambda: add_files(archive, choose(named, checkpoints, notes), notes))
         if named.spine.forked is not None:

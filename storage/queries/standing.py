@@ -40,6 +40,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     submitted_ns: int
     stage: int
     """The number of the stage under way, or of the last."""
+    stage_ns: int | None
+    """The time at which it began."""
     signal_cause: str | None
     """The cause for which nothing is learnt; None or empty while something is."""
     step: int
@@ -99,6 +101,7 @@ SELECT x.id, x.parent, x.name, {_NUMBER} AS number, COALESCE(x.state, 'submitted
     x.started_ns - x.submitted_ns AS queue_wait_ns, x.submitted_ns, x.signal_cause,
     COALESCE((SELECT MAX(s.stage) FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL), 0)
         AS stage,
+    (SELECT MAX(s.started_ns) FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL) AS stage_ns,
     {STEP} AS step, x.total_steps,
     (SELECT MAX(e.produced_ns) FROM experiences e WHERE e.experiment = x.id) AS produced_ns,
     (SELECT a.version FROM weight_versions a WHERE a.experiment = x.id AND a.published_offset IS NOT NULL

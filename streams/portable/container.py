@@ -47,9 +47,9 @@ class ArchiveWriter:
 
     def __init__(self, path: Path) -> None:
         if path.exists():
-            raise ConflictError("there is a file of that name", where=str(path), fix="choose another name with -o")
+            raise ConflictError("there is a file of that name", where=str(path), fix="choose another name with --to")
         if not path.parent.is_dir():
-            raise UsageError(f"there is no folder {path.parent}", fix="make it first, or choose another with -o")
+            raise UsageError(f"there is no folder {path.parent}", fix="make it first, or choose another with --to")
         self._path = path
         # In the same folder: only within a file system is a rename one step, so nobody ever finds half an export.
         self._partial = path.with_name(f".{path.name}.partial")

@@ -21,7 +21,7 @@ LONG = ("stages=[]", "buffer.total_steps=2000", "explorer.eval_interval=2", "tra
 def without_data(prometheus: Prometheus, experiment: str) -> list[str]:
     """The queries of panels and recording rules that a healthy run should have data for, and has none."""
     from synthetic.dashboards.files import DASHBOARDS
-    from synthetic.dashboards.panel import expressions
+    from synthetic.dashboards.panel import ANY, expressions
     from synthetic.dashboards.rules import ON_FAILURE, RECORDED
 
     asked = {name: name for name in RECORDED if name not in ON_FAILURE}
@@ -30,7 +30,7 @@ def without_data(prometheus: Prometheus, experiment: str) -> list[str]:
             if not panel.on_failure and panel.title not in TRAINED:
                 asked[f"{panel.title}: {query}"] = query
     plain = {
-        told: query.replace("$__rate_interval", "10s").replace("$experiment", experiment)
+        told: query.replace("$__rate_interval", "10s").replace("$experiment", experiment).replace("$daemon", ANY)
         for told, query in asked.items()
     }
     return [told for told, query in plain.items() if not prometheus.ask(query)]

@@ -6,6 +6,7 @@ hold: what stops the decider is known once those are folded. `rftd why` shows th
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
@@ -52,7 +53,7 @@ class Paused(Hold, frozen=True):
         if state.spine.cause and state.spine.cause != SIGNAL_LOST:
             return Words("paused", wanted(state.spine.cause), "you", "that is fixed; it then continues by itself")
         name = state.spine.spec.name if state.spine.spec is not None else state.experiment
-        return Words("paused", "the experiment to be resumed", "you", f"rftd resume {name}")
+        return Words("paused", "the experiment to be resumed", "you", f"rftd resume {shlex.quote(str(name))}")
 
 
 class StagePlanned(Hold, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from rftd.ops.words import Level, Words
 from rftd.streams.decision import Decision
@@ -128,6 +128,10 @@ class PlannedAhead(Hold, frozen=True):
     last: int
 
 
+_FOR_EVER_S: Final = 365 * 86400.0
+"""A patience of more than a year means that none is set: a served experiment waits for its clients."""
+
+
 class TooFewExperiences(Hold, frozen=True):
     """The next batch cannot be filled."""
 
@@ -156,7 +160,9 @@ class TooFewExperiences(Hold, frozen=True):
             rest_s = max(0.0, (self.rested_ns - now_ns) / 1e9)
             what += f"; {self.resting} used ones rest, the first for {rest_s:.1f} s more"
         left_s = max(0.0, (self.read_until_ns - now_ns) / 1e9)
-        ends = f"groups close, or the batch is planned as it is in {left_s:.0f} s (max_read_timeout)"
+        ends = "groups close"
+        if left_s < _FOR_EVER_S:
+            ends += f", or the batch is planned as it is in {left_s:.0f} s (max_read_timeout)"
         return Words("experiences", what, "explorers" if groups else "dispatcher", ends)
 
 

@@ -10,6 +10,7 @@ from rftd.daemon.config.schema.section import (
     Args,
     Count,
     InUnit,
+    Label,
     LocalPath,
     Natural,
     Seconds,
@@ -136,7 +137,7 @@ class DataSelector(Section):
 class Taskset(Section):
     """A dataset of tasks."""
 
-    name: str = ""
+    name: Label = ""
     """The name of the taskset in events and metrics; empty: one by its place."""
     storage_type: Annotated[Literal["file", "queue", "sql"], word()] = checked("file", why="tasks come from files")
     path: Annotated[str | None, LocalPath()] = None
@@ -185,7 +186,7 @@ class ReplayBuffer(Section):
 class ExperienceBuffer(Section):
     """`buffer.trainer_input.experience_buffer`, or one of `auxiliary_buffers`."""
 
-    name: str = ""
+    name: Label = ""
     """The name of a dataset of rows."""
     storage_type: Annotated[Literal["queue", "sql", "file"], word()] = checked(
         "queue", why="experiences are kept in the log, and rows are read from files"

@@ -13,9 +13,9 @@ from rftd.ops.http_server import bind, serving_http, url_of
 
 
 @contextmanager
-def gate_at_work(name: str = "", error: RftdError | None = None) -> Iterator[str]:
-    """The address of a daemon that waits for the part `name`, or that starts."""
-    gate = Gate(hold_s=0.0)
+def gate_at_work(name: str = "", error: RftdError | None = None, *, folder: str = "") -> Iterator[str]:
+    """The address of a daemon that waits for the part `name`, or that starts; `folder` is the id of its folder."""
+    gate = Gate(hold_s=0.0, folder=folder)
     if error is not None:
         gate.wait_for(name, error)
     bound = bind("127.0.0.1", 0)

@@ -3,5 +3,6 @@
 panel       a panel, a dashboard, and the JSON of both
 overview    all experiments; streams and projections
 experiment  one experiment
-rules       recording rules and alerts, with a case that makes each fire
+rules       recording rules and alerts, with what makes each fire
+rule_cases  the cases of promtool: what fires, and what must not
 """

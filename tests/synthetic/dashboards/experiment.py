@@ -34,27 +34,41 @@ def mean(metric: str, by: str = "", *, every: str = EVERY) -> str:
     return " / ".join(parts)
 
 
+def _bottleneck() -> str:
+    """A number for each of `_WAITING`. Nobody is a bottleneck in a pause, or where no rollouts are waited for."""
+    waits = f"(({idle('trainer')} > bool 0.3) + 2 * ({idle('explorer')} > bool 0.3))"
+    running = f'rftd_experiment_state{{{OF},state="running"}}'
+    explores = f'rftd_experiment_last_progress_timestamp_seconds{{{OF},role="explorer"}}'
+    paused = f'4 * sum(rftd_experiment_state{{{OF},state="paused"}})'
+    nothing = f"5 * sum({running} unless on (instance, experiment) {explores})"
+    return f"({waits} and on () {running} and on () {explores}) or {paused} or {nothing}"
+
+
+_WAITING: Final = {
+    0: "balanced",
+    1: "explorers are the bottleneck",
+    2: "the trainer is the bottleneck",
+    3: "both wait: see rftd why",
+    4: "it is paused: see rftd why",
+    5: "no rollouts of its own",
+}
+BOTTLENECK: Final = _bottleneck()
 LEARNING: Final = Row(
     title="Learning",
     panels=[
         Panel(
             title="Bottleneck",
             text="Who waits for whom for more than 30 % of the last five minutes.",
-            queries={"": f"({idle('trainer')} > bool 0.3) + 2 * ({idle('explorer')} > bool 0.3)"},
+            queries={"": BOTTLENECK},
             kind="stat",
-            words={
-                0: "balanced",
-                1: "explorers are the bottleneck",
-                2: "the trainer is the bottleneck",
-                3: "both wait: see rftd why",
-            },
+            words=_WAITING,
         ),
         Panel(
             title="Reward of the batch",
             text="Mean and quantiles of the rewards of the batch that was trained last.",
             queries={
                 "mean": f"rftd_rollout_reward_mean{{{OF}}}",
-                "p{{quantile}}": f"rftd_rollout_reward_quantile{{{OF}}}",
+                "p{{share}}": f"rftd_rollout_reward_quantile{{{OF}}}",
             },
         ),
         Panel(
@@ -323,7 +337,7 @@ MARKS: Final = {
     "weights published": f'changes(rftd_weight_version{{{OF},holder="trainer"}}[1m]) > 0',
     "checkpoint": f"changes(rftd_checkpoint_last_success_timestamp_seconds{{{OF}}}[1m]) > 0",
     "paused": f'rftd_experiment_state{{{OF},state="paused"}} == 1',
-    "daemon started": "changes(process_start_time_seconds[1m]) > 0",
+    "daemon started": 'changes(process_start_time_seconds{instance=~"$daemon"}[1m]) > 0',
 }
 """Marks on the dashboard of one experiment, by their names."""
 

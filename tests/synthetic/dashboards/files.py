@@ -11,7 +11,8 @@ import yaml
 from synthetic.dashboards.experiment import EXPERIMENT
 from synthetic.dashboards.overview import OVERVIEW, STREAMS
 from synthetic.dashboards.panel import made
-from synthetic.dashboards.rules import made_cases, made_rules
+from synthetic.dashboards.rule_cases import made_cases
+from synthetic.dashboards.rules import made_rules
 
 OPS: Final = Path(__file__).parents[3] / "ops"
 DASHBOARDS: Final = {"overview": OVERVIEW, "experiment": EXPERIMENT, "streams": STREAMS}

@@ -12,8 +12,12 @@ from typing import Any, Final
 SOURCE: Final = {"type": "prometheus", "uid": "${source}"}
 WIDTH: Final = 24
 """Of a dashboard, in Grafana's columns."""
-OF: Final = 'experiment="$experiment"'
+_BY: Final = 'instance=~"$daemon"'
+OF: Final = f'{_BY},experiment="$experiment"'
+"""Of one experiment; two daemons may each have one of that name, and a variable chooses among them."""
 EVERY: Final = "$__rate_interval"
+ANY: Final = ".*"
+"""The value of `$daemon` for all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +69,14 @@ def expressions(dashboard: Dashboard) -> Iterator[tuple[Panel, str]]:
 
 def made(dashboard: Dashboard) -> dict[str, Any]:
     """The dashboard as Grafana reads it."""
-    variables = [{"name": "source", "label": "Data source", "type": "datasource", "query": "prometheus"}]
+    variables: list[dict[str, Any]] = [
+        {"name": "source", "label": "Data source", "type": "datasource", "query": "prometheus"}
+    ]
     if dashboard.of_experiment:
-        query = "label_values(rftd_experiment_state, experiment)"
-        chosen = {"name": "experiment", "label": "Experiment", "type": "query", "datasource": SOURCE}
-        variables.append({**chosen, "query": query, "definition": query, "refresh": 2, "sort": 1})  # type: ignore[dict-item]
+        every = {"includeAll": True, "allValue": ANY, "current": {"text": "All", "value": "$__all"}}
+        variables.append(_variable("daemon", "Daemon", "label_values(rftd_experiment_state, instance)") | every)
+        of = f"label_values(rftd_experiment_state{{{_BY}}}, experiment)"
+        variables.append(_variable("experiment", "Experiment", of))
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -87,6 +94,12 @@ def made(dashboard: Dashboard) -> dict[str, Any]:
         },
         "panels": list(_placed(dashboard.rows)),
     }
+
+
+def _variable(name: str, label: str, query: str) -> dict[str, Any]:
+    """A variable whose values are those of a label."""
+    asked = {"query": query, "definition": query, "refresh": 2, "sort": 1}
+    return {"name": name, "label": label, "type": "query", "datasource": SOURCE, **asked}
 
 
 def _placed(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:

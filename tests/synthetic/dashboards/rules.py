@@ -1,4 +1,4 @@
-"""Recording rules and alerts for Prometheus, and for each alert a case that makes it fire."""
+"""Recording rules and alerts for Prometheus, and for each alert what makes it fire."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from typing import Any, Final
 from synthetic.dashboards.experiment import IDLE_STATES
 
 RUNBOOKS: Final = "docs/runbooks.md"
-RUNNING: Final = 'and on (experiment) rftd_experiment_state{state="running"} == 1'
+RUNNING: Final = 'and on (instance, experiment) rftd_experiment_state{state="running"} == 1'
+"""Of the same daemon: another one may have an experiment of that name."""
 RECORDED: Final = {
     "experiment_role:rftd_role_idle:ratio_rate5m": (
-        f'sum by (experiment, role) (rate(rftd_role_state_seconds_total{{state=~"{IDLE_STATES}"}}[5m]))'
-        " / sum by (experiment, role) (rate(rftd_role_state_seconds_total[5m]))"
+        f'sum by (instance, experiment, role) (rate(rftd_role_state_seconds_total{{state=~"{IDLE_STATES}"}}[5m]))'
+        " / sum by (instance, experiment, role) (rate(rftd_role_state_seconds_total[5m]))"
     ),
     "experiment:rftd_rollout_reward:mean5m": (
-        "(sum by (experiment) (rate(rftd_rollout_reward_gained_total[5m]))"
-        " - sum by (experiment) (rate(rftd_rollout_reward_lost_total[5m])))"
-        ' / sum by (experiment) (rate(rftd_rollout_reward_bucket{le="+Inf"}[5m]))'
+        "(sum by (instance, experiment) (rate(rftd_rollout_reward_gained_total[5m]))"
+        " - sum by (instance, experiment) (rate(rftd_rollout_reward_lost_total[5m])))"
+        ' / sum by (instance, experiment) (rate(rftd_rollout_reward_bucket{le="+Inf"}[5m]))'
     ),
     "experiment:rftd_experience_staleness_versions:p95_5m": (
-        "histogram_quantile(0.95, sum by (experiment, le) (rate(rftd_experience_staleness_versions_bucket[5m])))"
+        "histogram_quantile(0.95,"
+        " sum by (instance, experiment, le) (rate(rftd_experience_staleness_versions_bucket[5m])))"
     ),
     "experiment:rftd_rollout_error:ratio_rate10m": (
-        'sum by (experiment) (rate(rftd_rollouts_total{outcome=~"error|timeout"}[10m]))'
-        " / sum by (experiment) (rate(rftd_rollouts_total[10m]))"
+        'sum by (instance, experiment) (rate(rftd_rollouts_total{outcome=~"error|timeout"}[10m]))'
+        " / sum by (instance, experiment) (rate(rftd_rollouts_total[10m]))"
     ),
     "experiment:rftd_experience_stale:ratio_rate10m": (
-        'sum by (experiment) (rate(rftd_experiences_total{stage="retire",outcome="stale"}[10m]))'
-        ' / sum by (experiment) (rate(rftd_experiences_total{stage="produce"}[10m]))'
+        'sum by (instance, experiment) (rate(rftd_experiences_total{stage="retire",outcome="stale"}[10m]))'
+        ' / sum by (instance, experiment) (rate(rftd_experiences_total{stage="produce"}[10m]))'
     ),
 }
 """Recording rules by name."""
@@ -61,8 +63,8 @@ IS_RUNNING: Final = {'rftd_experiment_state{experiment="e",state="running"}': "1
 ALERTS: Final = (
     Alert(
         name="RftdSignalLost",
-        # It has no `for`: the daemon tells it at the first batch, and pauses the run after a few.
-        expr="rftd_signal_lost == 1",
+        # It has no `for`: the daemon tells it at the first batch, and pauses the run after a few. Who cancels it knows.
+        expr='rftd_signal_lost == 1 unless on (instance, experiment) rftd_experiment_state{state="cancelled"} == 1',
         severity="critical",
         summary="{{ $labels.experiment }} learns nothing: {{ $labels.cause }}",
         series={'rftd_signal_lost{experiment="e",cause="prompts_cut"}': "_x3 1x60"},
@@ -94,12 +96,16 @@ ALERTS: Final = (
     ),
     Alert(
         name="RftdTrainerStarved",
-        expr='experiment_role:rftd_role_idle:ratio_rate5m{role="trainer"} > 0.5',
+        # While explorers are at work: a model that serves waits for strangers.
+        expr='experiment_role:rftd_role_idle:ratio_rate5m{role="trainer"} > 0.5 and on (instance, experiment)'
+        f' rftd_experiment_last_progress_timestamp_seconds{{role="explorer"}} {RUNNING}',
         lasts="15m",
         summary="the trainer of {{ $labels.experiment }} waits for {{ $value | humanizePercentage }} of its time",
         series={
             'rftd_role_state_seconds_total{experiment="e",role="trainer",state="wait_batch"}': "0+45x60",
             'rftd_role_state_seconds_total{experiment="e",role="trainer",state="busy"}': "0+15x60",
+            'rftd_experiment_last_progress_timestamp_seconds{experiment="e",role="explorer"}': "0+60x60",
+            **IS_RUNNING,
         },
         at="40m",
         labels={**E, "role": "trainer"},
@@ -109,7 +115,7 @@ ALERTS: Final = (
         name="RftdStalenessHigh",
         # An experiment with a bound never exceeds it: there RftdStaleRetired says that the bound is too close.
         expr="experiment:rftd_experience_staleness_versions:p95_5m > 8"
-        " unless on (experiment) rftd_experiment_max_staleness_versions",
+        " unless on (instance, experiment) rftd_experiment_max_staleness_versions",
         lasts="10m",
         summary="95th percentile of the staleness of {{ $labels.experiment }}: {{ $value | humanize }} versions",
         series={
@@ -123,12 +129,14 @@ ALERTS: Final = (
     ),
     Alert(
         name="RftdStaleRetired",
-        expr="experiment:rftd_experience_stale:ratio_rate10m > 0.2",
+        # While it runs: when nothing is produced any more, what is left over is a share of nothing.
+        expr=f"experiment:rftd_experience_stale:ratio_rate10m > 0.2 {RUNNING}",
         lasts="10m",
         summary="{{ $value | humanizePercentage }} of the experiences of {{ $labels.experiment }} grow too old",
         series={
             'rftd_experiences_total{experiment="e",stage="produce",outcome="ok"}': "0+10x60",
             'rftd_experiences_total{experiment="e",stage="retire",outcome="stale"}': "0+4x60",
+            **IS_RUNNING,
         },
         at="40m",
         labels=E,
@@ -155,7 +163,7 @@ ALERTS: Final = (
     ),
     Alert(
         name="RftdWeightSyncOverdue",
-        expr="sum by (experiment) (increase(rftd_weight_sync_overdue_total[15m])) >= 3",
+        expr="sum by (instance, experiment) (increase(rftd_weight_sync_overdue_total[15m])) >= 3",
         severity="critical",
         summary="explorers of {{ $labels.experiment }} waited for weights longer than sync_timeout",
         series={'rftd_weight_sync_overdue_total{experiment="e",then="waits"}': "0+1x60"},
@@ -166,7 +174,8 @@ ALERTS: Final = (
     Alert(
         name="RftdWeightSyncFailing",
         # What fell back has reached explorers, by a slower way.
-        expr='sum by (experiment, reason) (increase(rftd_weight_sync_failures_total{reason!="fell_back"}[15m])) >= 3',
+        expr="sum by (instance, experiment, reason)"
+        ' (increase(rftd_weight_sync_failures_total{reason!="fell_back"}[15m])) >= 3',
         severity="critical",
         summary="weight syncs of {{ $labels.experiment }} fail: {{ $labels.reason }}",
         series={'rftd_weight_sync_failures_total{experiment="e",method="checkpoint",reason="load"}': "0x10 0+1x60"},
@@ -199,7 +208,9 @@ ALERTS: Final = (
     ),
     Alert(
         name="RftdPolicyCollapse",
-        expr=f'(rftd_train_entropy_nats < 0.02 or rftd_train_kl_nats{{ref="behaviour"}} > 0.5) {RUNNING}',
+        # Whoever has solved the task answers without a doubt.
+        expr='(rftd_train_entropy_nats < 0.02 or rftd_train_kl_nats{ref="behaviour"} > 0.5)'
+        f" unless on (instance, experiment) rftd_signal_solved == 1 {RUNNING}",
         lasts="10m",
         summary="entropy or KL of {{ $labels.experiment }} is out of range",
         series={'rftd_train_entropy_nats{experiment="e"}': "0.01x60", **IS_RUNNING},
@@ -219,10 +230,17 @@ ALERTS: Final = (
     ),
     Alert(
         name="RftdCheckpointOld",
-        expr=f"time() - rftd_checkpoint_last_success_timestamp_seconds > 7200 {RUNNING}",
+        # Of one that has saved none yet, too; but not of one that only evaluates, or that was just resumed.
+        expr="time() - rftd_experiment_state_timestamp_seconds > 7200"
+        " unless on (instance, experiment) time() - rftd_checkpoint_last_success_timestamp_seconds <= 7200"
+        f" and on (instance, experiment) rftd_train_step > 0 {RUNNING}",
         lasts="10m",
         summary="no checkpoint of {{ $labels.experiment }} for two hours",
-        series={'rftd_checkpoint_last_success_timestamp_seconds{experiment="e"}': "0x200", **IS_RUNNING},
+        series={
+            'rftd_experiment_state_timestamp_seconds{experiment="e"}': "0x200",
+            'rftd_train_step{experiment="e"}': "0+1x200",
+            **IS_RUNNING,
+        },
         at="150m",
         labels=E,
         said="no checkpoint of e for two hours",
@@ -247,6 +265,18 @@ ALERTS: Final = (
         at="10m",
         said="the daemon's tables do not answer",
     ),
+    Alert(
+        name="RftdDaemonDown",
+        # The others say nothing then: what is not scraped has no series.
+        expr='up{job="rftd"} == 0',
+        lasts="2m",
+        severity="critical",
+        summary="the daemon at {{ $labels.instance }} does not answer",
+        series={'up{job="rftd",instance="127.0.0.1:7070"}': "1x5 0x60"},
+        at="10m",
+        labels={"job": "rftd", "instance": "127.0.0.1:7070"},
+        said="the daemon at 127.0.0.1:7070 does not answer",
+    ),
 )
 
 
@@ -264,20 +294,6 @@ def made_rules() -> dict[str, Any]:
     ]
     recorded = [{"record": name, "expr": expr} for name, expr in RECORDED.items()]
     return {"groups": [{"name": "rftd.recording", "rules": recorded}, {"name": "rftd.alerts", "rules": alerts}]}
-
-
-def made_cases() -> dict[str, Any]:
-    """The cases as `promtool test rules` reads them."""
-    cases = []
-    for each in ALERTS:
-        expected = {
-            "exp_labels": {"severity": each.severity, **each.labels},
-            "exp_annotations": {"summary": each.said, "runbook_url": runbook(each)},
-        }
-        told = {"eval_time": each.at, "alertname": each.name, "exp_alerts": [expected]}
-        fed = [{"series": series, "values": values} for series, values in each.series.items()]
-        cases.append({"interval": "1m", "input_series": fed, "alert_rule_test": [told]})
-    return {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": cases}
 
 
 def runbook(alert: Alert) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from synthetic.until import PATIENCE_S, poll
+
+_PIECE = b"x" * 65536
 
 
 class ReceivedSpan:
@@ -50,9 +52,15 @@ class OtlpReceiver:
         self.headers: list[dict[str, str]] = []
         self.bodies: list[bytes] = []
         self.status = 200
+        self.answer_size_bytes = 0
+        """The length that its answers promise; it sends them for as long as somebody reads."""
+        self.said_bytes = 0
+        """What it could send of its newest answer."""
         self.answers = threading.Event()
         """While it is not set no request is answered."""
         self.answers.set()
+        self.answered = threading.Event()
+        """Set once it has answered, or nobody reads on."""
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -66,8 +74,13 @@ class OtlpReceiver:
                 if receiver.status == 200 and self.path == "/v1/traces":
                     receiver.take(body)
                 self.send_response(receiver.status)
-                self.send_header("content-length", "0")
+                self.send_header("content-length", str(receiver.answer_size_bytes))
                 self.end_headers()
+                receiver.said_bytes = 0
+                with suppress(OSError):
+                    while receiver.said_bytes < receiver.answer_size_bytes:
+                        receiver.said_bytes += self.wfile.write(_PIECE)
+                receiver.answered.set()
 
             def log_message(self, *_: object) -> None:
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import time
 from pathlib import Path
 
@@ -103,11 +104,14 @@ def test_experiences_by_filter_and_one_of_them(rftd: Rftd) -> None:
     assert rftd("experiences", "ls", "small", "-n", "1000").out.count(f"{id[:8]}  ") == 1
     assert rftd("experiences", "show", "small", id[:7]).status == 2
     assert rftd("experiences", "show", "small", "0" * 8).status == 3
-    assert "note          no text, only ids (see --tokens): model folder '/model' does not exist" in shown.out
+    assert "note          no text, only ids: model folder '/model' does not exist" in shown.out
+    assert "answer ids" not in shown.out, "they are in the table of tokens"
+    assert re.search(r"^prompt ids    \d+ .*\nanswer ids    \d+", rftd("experiences", "show", "small", id).out, re.M)
     told = json.loads(rftd("experiences", "show", "small", id, "--json").out)
     assert told["tokens"] is None
     assert told["task"]["epoch"] == 0
     assert told["text"]["turns"] == []
+    assert len(told["text"]["ids"][0]["answer"]) == good[0]["response_tokens"]
     for wrong in (("--step", "x"), ("--reward", "much"), ("--staleness", ">>1")):
         refused = rftd("experiences", "ls", "small", *wrong)
         assert refused.status == 2
@@ -143,6 +147,7 @@ def test_logs(rftd: Rftd, served: Served) -> None:
     assert "sk-1234567" not in said.out
     assert rftd("logs", "small", "--since", "10m").out == ""
     assert rftd("logs", "small", "--role", "trainer", "--level", "info", "--grep", "step=3").out == said.out
+    assert rftd("logs", "small", "--since", "99999999999h").out == said.out
     assert rftd("logs", "small", "--role", "nobody").status == 2
     assert rftd("logs", "small", "--level", "error").out == rftd("logs", "small", "--grep", "nothing").out == ""
     assert json.loads(rftd("logs", "small", "--json").out)["items"][0]["fields"]["api_key"] == "***"

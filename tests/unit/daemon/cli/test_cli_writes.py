@@ -40,6 +40,11 @@ def test_submit_tells_what_to_do_next(rftd: Rftd, experiment_file: Path) -> None
     assert rftd("get", "mine@2").status == 0
 
 
+def test_what_to_do_next_can_be_typed_whatever_the_name_is(rftd: Rftd, experiment_file: Path) -> None:
+    said = rftd("submit", str(experiment_file), "-s", "name=a b; c")
+    assert "watch: rftd watch 'a b; c'   logs: rftd logs 'a b; c'   stop: rftd cancel 'a b; c'" in said.out
+
+
 def test_submit_from_standard_input(rftd: Rftd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(experiment_files.TEXT.encode())))
     assert rftd("submit", "-", "-s", "name=piped").status == 0

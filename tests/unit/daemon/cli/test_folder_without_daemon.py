@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 from synthetic.daemon.command_line import Rftd
+from synthetic.daemon.gate import gate_at_work
 
 from rftd.daemon.client.address import DEFAULT_URL, find_daemon
+from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.settings import Settings
 from rftd.ops.errors import UnreachableError
 
@@ -36,7 +40,7 @@ def test_only_where_no_folder_is_named_the_usual_port_is_asked(
     )
 
 
-@pytest.mark.parametrize(
+VERBS = pytest.mark.parametrize(
     "words",
     [
         ("submit", "exp.yaml"),
@@ -49,6 +53,9 @@ def test_only_where_no_folder_is_named_the_usual_port_is_asked(
         ("steps", "small"),
     ],
 )
+
+
+@VERBS
 def test_no_verb_asks_another_daemon_than_that_of_the_folder(
     rftd: Rftd, experiment_file: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
@@ -73,3 +80,51 @@ def test_without_a_daemon_in_the_folder_a_check_is_one_of_here(
     doctor = rftd("doctor", "--data", "elsewhere")
     assert "no daemon serves from elsewhere" in doctor.out
     assert "RFTD-BUG" not in doctor.err
+
+
+@VERBS
+def test_the_daemon_of_another_folder_that_has_the_port_now_does_nothing(
+    rftd: Rftd, experiment_file: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """endpoint.json outlives its daemon: the next one at that port was given what was meant for the first."""
+    monkeypatch.delenv("RFTD_SERVER")
+    with gate_at_work(folder="another") as url:
+        announce_at("gone", url)
+        said = rftd(*words, "--data", "gone")
+    assert said.status == 4
+    assert said.out == ""
+    assert f"no daemon serves from gone: at the address that is written there, {url}, answers the daemon of" in said.err
+    assert "rftd serve --data gone" in said.err
+    assert f"--server {url}" in said.err
+
+
+def test_checks_name_the_daemon_of_another_folder(
+    rftd: Rftd, experiment_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RFTD_SERVER")
+    with gate_at_work(folder="another") as url:
+        announce_at("gone", url)
+        checked = rftd("config", "check", str(experiment_file), "--data", "gone")
+        version = rftd("version", "--data", "gone")
+        doctor = rftd("doctor", "--data", "gone")
+    assert checked.status == 0, checked.err
+    assert "checked here only: no daemon serves from gone: at the address" in checked.out
+    assert "daemon: no daemon serves from gone: at the address" in version.out
+    assert "no daemon serves from gone: at the address" in doctor.out
+    assert "another program listens" not in doctor.out
+
+
+def announce_at(folder: str, url: str) -> None:
+    """Leaves behind what the daemon of this folder wrote when it had this address."""
+    made = DataFolder(Path(folder))
+    made.prepare()
+    made.announce(Endpoint(url=url, pid=os.getpid(), folder=made.id))
+
+
+def test_the_id_of_a_folder_stays_and_a_copy_has_another(tmp_path: Path) -> None:
+    first = DataFolder(tmp_path / "first")
+    first.prepare()
+    shutil.copytree(first.root, tmp_path / "copy")
+    (tmp_path / "link").symlink_to(first.root)
+    assert DataFolder(tmp_path / "first").id == DataFolder(tmp_path / "link").id == first.id
+    assert DataFolder(tmp_path / "copy").id != first.id

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from synthetic.log.synthetic_run import spec_of
 
-from rftd.daemon.client.transcript import TextTurn, transcript_of
+from rftd.daemon.client.transcript import IdTurn, TextTurn, transcript_of
 from rftd.daemon.verbs.experiences import token_lines
 from rftd.daemon.views.experiences import ExperienceView, StepView
 from rftd.storage.queries.experiences import ExperienceRow, TaskRow
@@ -112,7 +112,9 @@ def test_without_a_tokenizer_there_is_a_truth_and_a_note(spec: ExperimentSpec) -
     told = transcript_of(real, shown())
     assert told.turns == ()
     assert told.truth == "5"
-    assert told.notes == ("no text, only ids (see --tokens): model folder '/model' does not exist",)
+    assert told.notes == ("no text, only ids: model folder '/model' does not exist",)
+    assert told.ids == (IdTurn(tuple(PROMPT), (*ANSWER, EOS)),)
+    assert transcript_of(spec, shown()).ids == (), "there is text"
 
 
 def test_a_tokenizer_file_is_read_and_a_damaged_one_named(spec: ExperimentSpec, tmp_path: Path) -> None:
@@ -146,12 +148,14 @@ def test_a_model_folder_whose_tokenizer_is_gone_is_told_in_one_line(
     told = transcript_of(msgspec.structs.replace(spec, stages=(sft, rft)), shown())
     assert told.turns == ()
     assert told.truth == "5"
-    assert told.notes == (f"no text, only ids (see --tokens): model folder {str(folder)!r} holds no tokenizer",)
+    assert told.notes == (f"no text, only ids: model folder {str(folder)!r} holds no tokenizer",)
     (folder / "tokenizer.model").write_text("junk")
     told = transcript_of(msgspec.structs.replace(spec, stages=(sft, rft)), shown())
-    assert told.notes[0].startswith("no text, only ids (see --tokens): no tokenizer can be read")
+    assert told.notes[0].startswith("no text, only ids: no tokenizer can be read")
     assert "\n" not in told.notes[0]
 
 
 def test_without_a_specification_there_is_a_note() -> None:
-    assert "keeps no specification" in transcript_of(None, shown()).notes[0]
+    told = transcript_of(None, shown())
+    assert "keeps no specification" in told.notes[0]
+    assert told.ids == (IdTurn(tuple(PROMPT), (*ANSWER, EOS)),)

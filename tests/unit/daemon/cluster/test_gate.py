@@ -9,6 +9,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from rftd.daemon.api.probes import Gate
+from rftd.daemon.data_folder import FOLDER_HEADER
 from rftd.ops.errors import UnreachableError
 
 pytestmark = pytest.mark.anyio
@@ -64,3 +65,15 @@ async def test_once_open_the_api_answers() -> None:
     gate.open(PlainTextResponse("api"))
     async with client_of(gate) as client:
         assert (await client.get("/readyz")).text == "api"
+
+
+@pytest.mark.parametrize("path", ["/v1/experiments", "/readyz", "/metrics"])
+async def test_what_is_meant_for_the_daemon_of_another_folder_reaches_nothing(path: str) -> None:
+    gate = Gate(folder="this")
+    gate.open(PlainTextResponse("api"))
+    async with client_of(gate) as client:
+        refused = await client.post(path, headers={FOLDER_HEADER: "another"}, json={})
+        assert refused.status_code == 421
+        assert refused.json()["code"] == "RFTD-API-007"
+        for headers in ({}, {FOLDER_HEADER: "this"}):
+            assert (await client.post(path, headers=headers, json={})).text == "api"

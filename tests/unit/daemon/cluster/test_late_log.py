@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from rftd.daemon import service
+from rftd.daemon.client.address import OtherDaemonError
 from rftd.daemon.client.client import Client
-from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.log_source import OwnedLog
 from rftd.daemon.output.failure import leaves
 from rftd.daemon.service import ServiceOptions, running
@@ -100,6 +102,18 @@ async def test_a_log_elsewhere_is_not_held_against_the_embedded_one_that_the_fol
     elsewhere = await losses_heard(late, folder, None, embedded=False, unheard=lambda _: None)
     embedded = await losses_heard(late, folder, None, embedded=True, unheard=lambda _: None)
     assert [loss.head.by for loss in elsewhere + embedded] == [str(folder.log / FILE_NAME)]
+
+
+async def test_a_daemon_serves_who_names_its_folder_and_nobody_who_names_another(tmp_path: Path, late: LateLog) -> None:
+    """The file of another folder is left from before its daemon ended and this one got the port."""
+    mine = tmp_path / "mine"
+    another = DataFolder(tmp_path / "another")
+    another.prepare()
+    async with running(options(mine), clock=SystemClock(), ids=SystemIds(SystemClock()), logger=logger()) as daemon:
+        another.announce(Endpoint(url=daemon.url, pid=os.getpid(), folder=another.id))
+        assert await asyncio.to_thread(asked, Settings(data=str(mine)))
+        with pytest.raises(OtherDaemonError, match=r"no daemon serves from .*another"):
+            await asyncio.to_thread(asked, Settings(data=str(another.root)))
 
 
 async def test_a_daemon_that_waits_says_where_it_is_and_what_for(tmp_path: Path, late: LateLog) -> None:

@@ -53,6 +53,24 @@ def test_what_is_wrong_with_one_of_them_is_said_at_its_place(load: Load, errors:
     assert "tasksets[1].repeat_times 9 is overridden by algorithm.repeat_times 4" in tolerant.warnings
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [('"a\\nb"', "no line feeds"), ('"\\u202eb"', "no control"), ("n" * 121, "120")]
+)
+def test_a_name_that_no_table_can_show_is_refused(errors: Errors, name: str, said: str) -> None:
+    """One of ten thousand characters filled five pages of `rftd why`."""
+    (text,) = errors(overrides=several(f"{{path: /a.jsonl, name: {name}}}", "{path: /b.jsonl}"))
+    assert "tasksets[0].name: stands in events, logs and metrics: " in text
+    assert said in text
+
+
+def test_a_name_may_be_any_other_text(load: Load) -> None:
+    for name in ("openai/gsm8k", "t\u00fc \u2603", "n" * 120):
+        (first, _) = tasksets_of(
+            stage_of(load(overrides=several(f'{{path: /a.jsonl, name: "{name}"}}', "{path: /b.jsonl}")))
+        )
+        assert first.name == name
+
+
 def test_an_epoch_is_every_row_of_all_of_them(load: Load, tmp_path: Path) -> None:
     for name, rows in (("a", 3), ("b", 5)):
         (tmp_path / f"{name}.jsonl").write_text('{"prompt": "1+1", "response": "2"}\n' * rows)

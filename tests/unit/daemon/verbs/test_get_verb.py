@@ -241,6 +241,8 @@ def test_the_time_left_is_told_while_steps_come() -> None:
     running = Moment(page(windows=0), pace=pace)
     assert left_s(running, CLOCK) == 6 * 4.0 - 2.0
     assert "pace          4 s a step, 25 trained tokens/s, about 22 s left" in shown(running)
+    set_back = Moment(page(windows=0), pace=Pace(4.0, 25.0, NOW_NS + 7200 * 10**9))
+    assert left_s(set_back, CLOCK) == 6 * 4.0, "the clock was set back by two hours"
     silent = Moment(page(windows=0), pace=Pace(4.0, 25.0, NOW_NS - 300 * 10**9))
     assert left_s(silent, CLOCK) is None
     assert "the last step ended 5m ago" in shown(silent)
@@ -256,3 +258,37 @@ def test_the_worst_wait_is_a_sentence_and_an_evaluation_is_told_with_its_rows() 
     works = msgspec.structs.replace(why, waits=[evaluation])
     assert "why " not in shown(Moment(page(windows=0), works))
     assert "no daemon answers" in shown(Moment(page(windows=0)), "no daemon answers at http://x").splitlines()[1]
+
+
+def test_a_wait_that_clients_end_is_told_as_theirs() -> None:
+    """A served experiment waits for feedback; its planner, for batches that somebody else has to make possible."""
+    planner = Wait("planner", "experiences", "experiences for step 1", "dispatcher", "groups close", Level.WAITS)
+    dispatcher = Wait("dispatcher", "feedback", "more conversations", "clients", "they commit them", Level.WAITS)
+    trainer = Wait("trainer", "wait_batch", "the plan of its next step", "planner", "batch.planned", Level.WAITS)
+    why = Why(experiment="1", name="mine", status="running", live=True, asked_ns=NOW_NS, waits=[trainer, planner])
+    found = shown(Moment(page(windows=0), msgspec.structs.replace(why, waits=[planner, trainer, dispatcher])))
+    assert "why           dispatcher waits for more conversations; clients: they commit them" in found
+    busy = msgspec.structs.replace(dispatcher, on_whom="trainer")
+    found = shown(Moment(page(windows=0), msgspec.structs.replace(why, waits=[planner, trainer, busy])))
+    assert "why           planner waits for experiences for step 1; dispatcher: groups close" in found, "a round"
+
+
+@pytest.mark.parametrize(
+    ("state", "begun", "said"),
+    [
+        ("running", True, "under way"),
+        ("paused", True, "under way"),
+        ("queued", False, "waits"),
+        ("cancelled", True, "not finished"),
+        ("failed", False, "never begun"),
+    ],
+)
+def test_no_stage_of_an_ended_experiment_is_under_way(state: str, begun: bool, said: str) -> None:
+    given = page(windows=0)
+    detail = given.experiment
+    detail = msgspec.structs.replace(
+        detail,
+        summary=msgspec.structs.replace(detail.summary, state=state),
+        stages=[msgspec.structs.replace(detail.stages[0], started_ns=NOW_NS if begun else None)],
+    )
+    assert f"3/9 steps, {said}\n" in shown(Moment(msgspec.structs.replace(given, experiment=detail)))

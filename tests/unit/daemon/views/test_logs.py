@@ -137,6 +137,29 @@ def test_lines_are_chosen_before_the_tail_is_cut(tmp_path: Path) -> None:
     assert late.items[-1].event == "a library says"
 
 
+@pytest.mark.parametrize(
+    "claimed", ["2199-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "z", 7, None, "1970-01-01T00:00:00Z"]
+)
+def test_a_line_that_a_workflow_prints_takes_no_place_but_its_own(tmp_path: Path, claimed: object) -> None:
+    """A model's answer, printed as it is, may be such a line: it stood last for ever, or hid what came after it."""
+    forged = {"time": claimed, "level": "error", "event": "forged"}
+    write(tmp_path / "explorer_0.log", record(1, "a"), forged, "text", record(5, "b"), "more")
+    write(tmp_path / "trainer.log", record(3, "step"), record(7, "end"))
+    in_order = ["a", "forged", "text", "step", "b", "more", "end"]
+    assert [line.event for line in tail(tmp_path, lines=9).items] == in_order
+    since = LogFilter(since_ns=1_767_225_601_000_000_000)  # the first second
+    assert [line.event for line in tail(tmp_path, lines=9, wanted=since).items] == in_order
+    found = next(line for line in tail(tmp_path, lines=9).items if line.event == "forged")
+    assert found.time == (claimed if claimed == "1970-01-01T00:00:00Z" else "2026-01-01T00:00:01Z")
+    assert found.fields.get("time", found.time) == claimed, "what it claims is shown"
+
+
+def test_lines_stay_in_order_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    write(tmp_path / "trainer.log", record(40, "before"), record(10, "after"), "Traceback")
+    write(tmp_path / "explorer_0.log", record(20, "other"))
+    assert [line.event for line in tail(tmp_path, lines=9).items] == ["other", "before", "after", "Traceback"]
+
+
 def test_a_trace_s_lines_are_found_with_the_traceback_that_follows_them(tmp_path: Path) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
     write(
@@ -206,3 +229,15 @@ def test_the_daemons_file_goes_on_in_a_new_one(tmp_path: Path) -> None:
     again = of_daemon(file, lines=9, after=json.dumps(after.next))
     assert [line.event for line in again.items] == ["next file"]
     assert text_of(page.items[1]).endswith("new  slot=1 experiment=e name=n step=4"), "in one order"
+
+
+def test_a_file_that_began_anew_is_told_with_the_older_one(tmp_path: Path) -> None:
+    write(tmp_path / "trainer.log.1", record(1, "a"), {**record(5, "broke"), "level": "error"})
+    write(tmp_path / "trainer.log", "Traceback", record(7, "c"))
+    write(tmp_path / "explorer_0.log", record(3, "b"))
+    page = tail(tmp_path, lines=9)
+    assert [line.event for line in page.items] == ["a", "b", "broke", "Traceback", "c"]
+    assert {line.role for line in page.items} == {"trainer", "explorer"}
+    assert page.items[3].level == "error"
+    assert set(page.next) == {"trainer.log", "explorer_0.log"}
+    assert following(tmp_path, page.next).items == []

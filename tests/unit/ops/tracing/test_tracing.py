@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from synthetic.servers.kept_spans import KeptSpans
 from synthetic.servers.otlp_receiver import otlp_receiver
+from synthetic.until import PATIENCE_S
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConfigError, RolloutError
@@ -206,6 +207,19 @@ def test_a_receiver_that_does_not_answer_delays_no_end() -> None:
         receiver.until(lambda: receiver.requests)
         exporter.close(0.0)
         assert exporter.dropped_total == 600 - 512, "what waits is given up; what is on its way may arrive"
+
+
+def test_an_answer_without_end_is_not_read() -> None:
+    """A receiver that is something else may answer a gigabyte, which each process held in its memory."""
+    with otlp_receiver() as receiver, capture_logs():
+        receiver.answer_size_bytes = 64 * 2**20
+        exporter = span_exporter(TraceOptions(url=receiver.url + "/v1/traces"), "test", logger())
+        for span in spans_of(20):
+            exporter.put(span)
+        exporter.close(PATIENCE_S)
+        assert receiver.answered.wait(PATIENCE_S)
+        assert receiver.said_bytes < 32 * 2**20, "what fits into the buffers of both sides"
+        assert exporter.dropped_total == 0, "they arrived"
 
 
 def test_headers_for_the_receiver_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from synthetic.worlds.desk import BATCH, REPEAT, Desk, lease_of, stage_of
 
@@ -104,6 +105,10 @@ def test_the_planner_tells_why_nothing_is_planned(desk: Desk) -> None:
     missing = hold()
     assert isinstance(missing, TooFewExperiences)
     assert (missing.step, missing.have, missing.need, missing.passed_over) == (FIRST_STEPS + 1, 0, BATCH, 0)
+    now_ns = desk.tape.clock.now_ns()
+    assert "planned as it is in" in missing.told(desk.state, now_ns).unblock
+    served = msgspec.structs.replace(missing, read_until_ns=now_ns + 10**18)
+    assert served.told(desk.state, now_ns).unblock == "groups close"
     supply_second(desk, 1, version=FIRST_STEPS)
     missing = hold()
     assert isinstance(missing, TooFewExperiences)
