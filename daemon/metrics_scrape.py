@@ -98,7 +98,7 @@ class _CountedBuffer:
     def __init__(self, experiment: UUID) -> None:
         self.counter = BufferCounter(experiment)
         self.counts: list[PlaceCount] | None = None
-        """What it found last; None before the first time, and after a time that was cut off."""
+        """The counts found last; None before the first time, and after a count that was cut off."""
         self.applied = -1
         """The records of the experiment that the tables had then."""
 

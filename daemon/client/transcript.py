@@ -52,7 +52,7 @@ class Transcript:
     turns: tuple[TextTurn, ...] = ()
     """One; of a rollout in several steps one for each. Empty without a tokenizer."""
     ids: tuple[IdTurn, ...] = ()
-    """The same as ids, where there is no text."""
+    """Each turn as token ids, where there is no text."""
     truth: str | None = None
     """The right answer in the row of its task; None if there is none, or it cannot be read."""
     pieces: tuple[str, ...] = ()

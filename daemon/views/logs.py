@@ -264,7 +264,7 @@ class _Part(NamedTuple):
     text: str = ""
     """Whole lines."""
     before: str = ""
-    """Those just before them."""
+    """The lines just before them."""
     end: int = 0
     """The place at which the next part begins."""
     written_ns: int = 0

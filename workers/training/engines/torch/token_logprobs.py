@@ -13,7 +13,7 @@ from torch import Tensor
 CHUNK_LOGITS = 1 << 24
 """Logits computed at once: 64 MiB in float32. Blocks up to 32 MiB the C library keeps for itself, and piles them up."""
 CHUNK_LOGITS_GPU = 1 << 27
-"""The same on a GPU, 512 MiB: for each chunk the gradient of the whole output layer is read and written."""
+"""Logits computed at once on a GPU: 512 MiB, for each chunk reads and writes the whole output layer's gradient."""
 
 
 class LogitForm(NamedTuple):
