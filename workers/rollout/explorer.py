@@ -190,6 +190,7 @@ class Explorer:
             clock=self._member.clock,
             orphans=self._orphans,
             device=self._device,
+            on_retry=self._told.tried_again,
         )
         return LeasedRollouts(
             rollouts,

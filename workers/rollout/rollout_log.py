@@ -8,9 +8,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError
 from rftd.ops.logs import Logger
 from rftd.streams.events.experience import EvalScored, ExperienceProduced, RolloutFailed
 from rftd.streams.spec import TasksetSpec
+from rftd.workers.membership import explain
 
 REASON_CHARS = 300
 """Of a reason, which the event has whole: a line is read by people."""
@@ -24,6 +26,8 @@ class RolloutLog:
         self._clock = clock
         self._failed: Counter[str] = Counter()
         """Failures so far, by code: the codes are those of the tree of errors, and few."""
+        self._retried: Counter[str] = Counter()
+        """Failed attempts that others followed, by code."""
 
     def ended(self, events: Iterable[ExperienceProduced | RolloutFailed]) -> None:
         """Tells the first, second, fourth, eighth ... failure of each code, with how many there were."""
@@ -32,7 +36,7 @@ class RolloutLog:
                 continue
             self._failed[event.code] += 1
             count = self._failed[event.code]
-            if count & (count - 1) == 0:
+            if _told(count):
                 self._log.warning(
                     "rollout.failed",
                     code=event.code,
@@ -41,6 +45,13 @@ class RolloutLog:
                     rollout=event.rollout,
                     reason=event.reason[:REASON_CHARS],
                 )
+
+    def tried_again(self, error: RftdError) -> None:
+        """Tells as few of the attempts that failed and are made again: each cost its time, and no event says so."""
+        self._retried[error.code] += 1
+        count = self._retried[error.code]
+        if _told(count):
+            self._log.warning("rollout.retried", code=error.code, retried=count, reason=explain(error)[:REASON_CHARS])
 
     def evaluated(self, scored: EvalScored, taskset: TasksetSpec, began_s: float) -> None:
         """Tells the mean reward of rows that were answered: of a small taskset, the whole evaluation."""
@@ -55,3 +66,8 @@ class RolloutLog:
             score=round(float(np.mean(rewards)), 4) if len(rewards) else None,
             eval_s=round(self._clock.monotonic_s() - began_s, 3),
         )
+
+
+def _told(count: int) -> bool:
+    """True for the first, second, fourth, eighth ... of its kind."""
+    return count & (count - 1) == 0

@@ -75,8 +75,9 @@ class Rollouts:
         clock: Clock,
         orphans: Orphans,
         device: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        on_retry: Callable[[RftdError], None] | None = None,
     ) -> None:
-        """`device` is held by each attempt, where others want it too."""
+        """`device` is held by each attempt, where others want it too; `on_retry` is told why a rollout has another."""
         self._spec = spec
         self._clock = clock
         self.running = 0
@@ -85,6 +86,7 @@ class Rollouts:
         self._places = places
         self._orphans = orphans
         self._device = device
+        self._on_retry = on_retry
         self._door = asyncio.Lock()
         # The rollouts of a group are of one task; the digest makes a changed file another one.
         self._task = lru_cache(maxsize=64)(_read_task)
@@ -212,6 +214,8 @@ class Rollouts:
                 final.append(RolloutOutcome(rollout.request, result, duration_s))
             else:
                 again.append(rollout)
+                if self._on_retry is not None:
+                    self._on_retry(result)
         for attempt in self._attempts(again) if again else ():
             made.attempts.create_task(self._attempt(attempt, made, retries - 1, began_s))
         if final:

@@ -15,7 +15,7 @@ import numpy as np
 from synthetic.worlds.desk import lease_of
 
 from rftd.ops.clock import SystemClock
-from rftd.ops.errors import DataError, RolloutError
+from rftd.ops.errors import DataError, RftdError, RolloutError
 from rftd.ops.ids import derive
 from rftd.ops.logs import logger
 from rftd.storage.artifacts import ArtifactStore
@@ -178,6 +178,8 @@ class Bench:
         self.model = model
         self.rollout = RolloutSpec(**{"max_retry_times": RETRIES, "max_timeout_s": 600.0} | rollout)
         self.places = RolloutPlaces(PLACES)
+        self.retried: list[RftdError] = []
+        """The errors of attempts at leased rollouts that were followed by another."""
         self.orphans = Orphans(logger(), grace_s=grace_s)
         self.warnings = Warnings()
         self.artifacts = ArtifactStore(folder)
@@ -197,7 +199,8 @@ class Bench:
 
     def leased(self, **options: Any) -> LeasedRollouts:
         runner = WorkflowRunner(self.spec, model=self.model, engine=cast(Any, self.engine), tokenizer=ByteTokenizer())
-        rollouts = Rollouts(runner, self.rollout, places=self.places, clock=SystemClock(), orphans=self.orphans)
+        same = {"places": self.places, "clock": SystemClock(), "orphans": self.orphans}
+        rollouts = Rollouts(runner, self.rollout, on_retry=self.retried.append, **same)
         return LeasedRollouts(rollouts, artifacts=self.artifacts, seed=1, **options)
 
     async def group(self, rows: Rows, rollouts: Sequence[int] = LEASE.rollouts, **changes: Any) -> Played:

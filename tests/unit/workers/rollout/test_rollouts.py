@@ -211,6 +211,7 @@ async def test_requests_that_an_engine_leaves_unanswered_fail_alone_and_are_trie
     async with asyncio.timeout(60):
         assert all((await bench.group(Rows(), [0, 1, 2])).answered.values())
     assert bench.at_rest()
+    assert len(bench.retried) == 2 * RETRIES + 3, "each attempt that another follows, and no last one"
 
 
 @pytest.mark.parametrize("error", [RolloutError("gone"), DiskFullError("gone"), DataError("gone")])

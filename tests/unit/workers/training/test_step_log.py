@@ -14,6 +14,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from rftd.ops.clock import ManualClock
+from rftd.ops.errors import RolloutError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import configure, logger
 from rftd.streams.events.experience import RolloutFailed
@@ -102,4 +103,17 @@ def test_of_many_failures_few_are_told_with_their_number() -> None:
         "RFTD-ROL-002": [1, 2, 4, 8, 16, 32, 64],
     }
     assert {line["log_level"] for line in lines} == {"warning"}
+    assert max(len(line["reason"]) for line in lines) == REASON_CHARS
+
+
+def test_of_many_attempts_that_are_made_again_few_are_told_with_their_number() -> None:
+    """A workflow that fails every second time costs half of the explorers' time, and its rollouts succeed."""
+    with capture_logs() as lines:
+        log = RolloutLog(logger(), ManualClock())
+        for _ in range(100):
+            log.tried_again(RolloutError("the sandbox is gone" + "x" * 900))
+    assert [(line["event"], line["code"], line["retried"]) for line in lines] == [
+        ("rollout.retried", RolloutError.code, count) for count in (1, 2, 4, 8, 16, 32, 64)
+    ]
+    assert all(line["reason"].startswith("the sandbox is gone") for line in lines)
     assert max(len(line["reason"]) for line in lines) == REASON_CHARS
