@@ -18,7 +18,7 @@ from rftd.workers.weights.finite import is_finite
 from rftd.workers.weights.torch_bytes import tensors_of
 
 BROKEN: Final = "have NaN or infinity in"
-"""What is said of weights that are not all numbers."""
+"""The words for weights that are not all numbers."""
 
 
 @dataclass(frozen=True)
