@@ -19,7 +19,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import msgspec
@@ -35,6 +35,7 @@ from synthetic.servers.otlp_receiver import OtlpReceiver, otlp_receiver
 from synthetic.until import PATIENCE_S, poll
 
 from rftd.daemon.views import experiments
+from rftd.ops.errors import NotFoundError
 from rftd.ops.tracing.trace_options import RATIO
 from rftd.workers.models.tiny_model import make_tiny_model
 
@@ -125,9 +126,10 @@ def step_of(scene: Scene, name: str, least: int) -> int:
     deadline_s = time.monotonic() + PATIENCE_S
     with scene.client() as client:
         while time.monotonic() < deadline_s:
-            step = client.ask(experiments.summary, name=name).value.step
-            if step >= least:
-                return step
+            with suppress(NotFoundError):  # the tables do not know it in the first moment
+                step = client.ask(experiments.summary, name=name).value.step
+                if step >= least:
+                    return step
             time.sleep(1.0)
     raise SystemExit(f"step {least} was not reached within {PATIENCE_S:.0f} s")
 
