@@ -3,7 +3,8 @@
 One run of fake engines, which neither think nor wait, by a real daemon and real workers. The metrics' follower and a
 scrape each second are on and off in turn, a few seconds each, the two orders in turn: of a machine whose speed changes
 by a tenth from one minute to the next, two runs tell little, and neighbouring windows something. Told are rollouts per
-second and processor time of daemon and workers for each rollout, and the mean ratio of neighbours with its standard error.
+second and processor time of daemon and workers for each rollout, and the mean ratio of neighbours with its standard
+error.
 """
 
 from __future__ import annotations

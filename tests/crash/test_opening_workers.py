@@ -6,9 +6,8 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-import psutil
 import pytest
-from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene, stopped_by
 from synthetic.until import poll
 
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
@@ -22,8 +21,8 @@ def test_a_worker_that_opens_its_engine_outlives_the_daemon(tmp_path: Path) -> N
     scene = Scene(tmp_path, environ={"RFTD_FAULTS": f"worker.before_join=stop@1!{once}"})
     with scene.host:
         name = scene.submit(EXPERIMENT, *SHORT)
-        poll(lambda: len(opening(once)) == 1, 60.0)
-        [worker] = opening(once)
+        poll(lambda: len(stopped_by(once)) == 1, 60.0)
+        [worker] = stopped_by(once)
         scene.kill("daemon", name)
         # `page`: whoever is gone is started again.
         poll(lambda: scene.page(name) is not None and f"pid={worker.pid}" in adopted(scene), 60.0)
@@ -35,19 +34,6 @@ def test_a_worker_that_opens_its_engine_outlives_the_daemon(tmp_path: Path) -> N
     assert worker.pid in {each.pid for each in started}
     assert scene.events(WorkerLost) == []
     assert scene.verified().clean
-
-
-def opening(once: Path) -> list[psutil.Process]:
-    """The processes of this test that stand still."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            ours = str(once) in process.environ().get("RFTD_FAULTS", "")
-            if ours and process.status() == psutil.STATUS_STOPPED:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def adopted(scene: Scene) -> str:

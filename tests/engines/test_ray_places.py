@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from synthetic.daemon.ray_cluster import RayNodes, ray_nodes
-from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.daemon.scene import EXPERIMENT, Scene, stopped_by
 from synthetic.daemon.third_party import install
 from synthetic.until import poll
 
@@ -77,8 +77,8 @@ def test_an_actor_that_opens_its_engine_outlives_the_daemon(tmp_path: Path, node
     scene = served(tmp_path, nodes, "--ray-runtime-env", str(given))
     with scene.host:
         name = scene.submit(EXPERIMENT, "buffer.total_steps=4")
-        poll(lambda: len(opening(once)) == 1, 120.0)
-        [worker] = opening(once)
+        poll(lambda: len(stopped_by(once)) == 1, 120.0)
+        [worker] = stopped_by(once)
         scene.kill("daemon", name)
         # `page`: whoever is gone is started again.
         poll(lambda: scene.page(name) is not None and "worker.adopted" in (tmp_path / "daemon.log").read_text(), 120.0)
@@ -90,19 +90,6 @@ def test_an_actor_that_opens_its_engine_outlives_the_daemon(tmp_path: Path, node
     assert worker.pid in {each.pid for each in started}
     assert scene.events(WorkerLost) == []
     assert scene.verified().clean
-
-
-def opening(once: Path) -> list[psutil.Process]:
-    """The processes of this test that stand still."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            ours = str(once) in process.environ().get("RFTD_FAULTS", "")
-            if ours and process.status() == psutil.STATUS_STOPPED:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def test_a_node_without_a_plug_in_is_named_and_the_run_waits(

@@ -250,3 +250,16 @@ class Scene:
                 return await verify(log, chained=log_at is None)
 
         return asyncio.run(check())
+
+
+def stopped_by(once: Path) -> list[psutil.Process]:
+    """The processes that a fault of `RFTD_FAULTS`, told by this path, has stopped."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            ours = str(once) in process.environ().get("RFTD_FAULTS", "")
+            if ours and process.status() == psutil.STATUS_STOPPED:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
