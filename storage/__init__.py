@@ -8,6 +8,7 @@ fold          records to row changes, positions and dead letters; pure
 writer        rows and positions into one transaction
 projector     follows the log
 sole_writer   its transactions, and the lock that keeps a second one out
+table_statistics  what Postgres plans queries from
 visit         work on a connection to a SQLite file, all at once
 database      SQLite by default, Postgres by a URL
 postgres      connections to Postgres: bounds, errors that say what to do

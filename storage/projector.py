@@ -22,6 +22,7 @@ from rftd.storage.fold import Folded, TableFold
 from rftd.storage.projections import PROJECTIONS, Projection
 from rftd.storage.schema import prepare, reset, write_filled
 from rftd.storage.sole_writer import SoleWriter
+from rftd.storage.table_statistics import TableStatistics
 from rftd.storage.writer import TableWriter, read_fences, read_once, read_positions
 from rftd.streams.chain import Heads
 from rftd.streams.envelope import Record
@@ -84,6 +85,7 @@ class Projector:
         """The error of the database or the log, while they do not answer."""
         self._log = log
         self._sole = SoleWriter(engine, clock=clock)
+        self._statistics = TableStatistics(engine)
         self._clock = clock
         self._projections = tuple(projections)
         self._max_records = max_records
@@ -129,6 +131,7 @@ class Projector:
         # Before the first write: tables that hold more than the log are a witness of its loss, and stay as they are.
         await self._log.check_heads(positions)
         if anew:
+            self._statistics.begin_anew()
             self._filling = TablesFilling(began_s=self._clock.monotonic_s(), goals=await self._log.heads())
         self._fold = TableFold(positions, fences, self._projections, once)
         self._committed = {}
@@ -150,6 +153,10 @@ class Projector:
 
         Raises LogLossError, LogCorruptError and UnknownVersionError: to go on would make the tables wrong.
         """
+        async with self._statistics.renewed():
+            await self._run()
+
+    async def _run(self) -> None:
         assert not self._running, "one run at a time"
         self._running = self._sole.keeps = True
         failures = 0
@@ -184,6 +191,7 @@ class Projector:
             before = await self._overlap(before, records)
         if before is not None:
             await self._overlap(before, ())
+        await self._statistics.renew()
 
     async def wait_for(self, partition: Partition, offset: int, timeout_s: float | None) -> None:
         """Returns once the record at this place is in the tables. Raises WaitTimeoutError."""
@@ -343,6 +351,7 @@ class Projector:
 
     def _advance(self, positions: Heads) -> None:
         self._committed.update(positions)
+        self._statistics.grew(sum(mark.next_offset for mark in self._committed.values()))
         self._wake()
 
     def _wake(self) -> None:
