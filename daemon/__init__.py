@@ -12,6 +12,7 @@ log_source      where the log is: embedded, or at a URL
 patience        waiting out a log or a database that is away
 external_worker  a worker that nobody ordered joins what is under way, where it is of use
 data_folder     what lies where in the daemon's folder
+folder_log      which log its tables are of
 registry        every experiment in the log, by state, folded from the spines
 dlq/            records and tasks that were set aside, and the verdicts on them
 operations      the commands that the API may give

@@ -44,6 +44,8 @@ class DataFolder:
         """The file that keeps for ever what the log was seen to have lost."""
         self.known = self.root / "known"
         """The folder of the registry's snapshots, so that a start need not read all spines."""
+        self.log_kind = self.root / "log.kind"
+        """Says which kind of log tables and snapshots here are of: see `folder_log`."""
         self.importing = self.root / "import.pending"
         """Names the experiment and the file of an import that has begun and not ended."""
 

@@ -21,6 +21,7 @@ from rftd.daemon.api.probes import Gate
 from rftd.daemon.api.problem import refusal
 from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.dlq.desk import watch_dead_letters
+from rftd.daemon.folder_log import keep_for, of_another_log
 from rftd.daemon.launching import Launching, launchers_of
 from rftd.daemon.log_source import OwnedLog, owned_log
 from rftd.daemon.metrics_feed import MetricsFeed
@@ -204,6 +205,7 @@ async def _take(folder: DataFolder, options: ServiceOptions, stack: AsyncExitSta
     if options.log_at is not None:
         lock = await asyncio.to_thread(LockFile, folder.root)
         stack.push_async_callback(asyncio.to_thread, lock.release)
+        await asyncio.to_thread(keep_for, folder, embedded=False)
 
 
 async def _answer(front: AsyncExitStack, gate: Gate, bound: socket.socket, folder: DataFolder) -> None:
@@ -296,14 +298,18 @@ class _Parts:
             self._remembered = await asyncio.to_thread(self._remember)
             place = self._options.log_at
             source = owned_log(self._folder, place, clock=self._clock, ids=self._ids, refuse_loss=False)
-            return await self._stack.enter_async_context(source)
+            owned = await self._stack.enter_async_context(source)
+            if place is None:  # now that the log's lock says that no other daemon has the folder
+                await asyncio.to_thread(keep_for, self._folder, embedded=True)
+            return owned
 
         return await self._opened("log", enter, wait=self._options.log_at is not None)
 
     def _remember(self) -> list[Witness]:
         # The file beside the embedded log is of that log alone, which the folder may have been used with before.
-        own = of_log_folder(self._folder.log) if self._options.log_at is None else []
-        return [*own, *of_registry(self._folder.known)]
+        embedded = self._options.log_at is None
+        own = of_log_folder(self._folder.log) if embedded else []
+        return own if of_another_log(self._folder, embedded=embedded) else [*own, *of_registry(self._folder.known)]
 
     async def hearing(self, owned: OwnedLog) -> Hearing:
         """The hearing of the log's survivors, the log's own file first."""

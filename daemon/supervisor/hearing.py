@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.folder_log import of_another_log
 from rftd.daemon.registry import Entry, Registry, find_entry
 from rftd.ops.errors import LogLossError, UnreachableError
 from rftd.ops.logs import Logger
@@ -261,8 +262,9 @@ async def losses_heard(
     """
     hearing = Hearing(log, LossesFile(folder.losses), logger=None)
     own = await asyncio.to_thread(of_log_folder, folder.log) if embedded else []
-    witnesses = [*own, *await asyncio.to_thread(of_registry, folder.known)]
-    if state_url is not None or folder.state.exists():
+    ours = not await asyncio.to_thread(of_another_log, folder, embedded=embedded)
+    witnesses = [*own, *(await asyncio.to_thread(of_registry, folder.known) if ours else ())]
+    if state_url is not None or (ours and folder.state.exists()):
         engine = open_database(state_url or folder.state_url)
         try:
             witnesses += await of_tables(engine)

@@ -10,11 +10,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.daemon import service
 from rftd.daemon.client.address import OtherDaemonError
 from rftd.daemon.client.client import Client
 from rftd.daemon.data_folder import DataFolder, Endpoint
+from rftd.daemon.folder_log import keep_for, of_another_log
 from rftd.daemon.log_source import OwnedLog
 from rftd.daemon.output.failure import leaves
 from rftd.daemon.service import ServiceOptions, running
@@ -26,8 +29,10 @@ from rftd.ops.errors import ConflictError, NotFoundError, UnreachableError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.ops.releases import release_of
+from rftd.storage.database import open_database
 from rftd.storage.projector import Projector
 from rftd.streams.backends.backend import log_url
+from rftd.streams.backends.lock_file import LockFile
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.backends.sqlite.heads_file import FILE_NAME, HeadsFile
 from rftd.streams.chain import Heads, Mark
@@ -102,6 +107,32 @@ async def test_a_log_elsewhere_is_not_held_against_the_embedded_one_that_the_fol
     elsewhere = await losses_heard(late, folder, None, embedded=False, unheard=lambda _: None)
     embedded = await losses_heard(late, folder, None, embedded=True, unheard=lambda _: None)
     assert [loss.head.by for loss in elsewhere + embedded] == [str(folder.log / FILE_NAME)]
+
+
+async def test_tables_of_the_embedded_log_are_no_witness_against_one_elsewhere(tmp_path: Path, late: LateLog) -> None:
+    late.refusals = 0
+    folder, log = DataFolder(tmp_path), MemoryLog()
+    folder.log.mkdir()
+    await log.append(SyntheticRun(Tape(), faults=False).write().tape.drafts)
+    engine = open_database(folder.state_url)
+    projector = Projector(log, engine, clock=SystemClock())
+    await projector.catch_up()
+    await projector.close()
+    await engine.dispose()
+    assert not await losses_heard(late, folder, None, embedded=False, unheard=lambda _: None)
+    assert await losses_heard(late, folder, None, embedded=True, unheard=lambda _: None)
+    embedded = LockFile(folder.log)  # its daemon is still there
+    with pytest.raises(ConflictError):
+        await until_ready(options(tmp_path))
+    embedded.release()
+    assert await until_ready(options(tmp_path))
+    assert not folder.losses.exists()
+    assert (tmp_path / "aside" / "embedded" / "state.db").exists()
+    # Its own tables are a witness from now on, and none against the embedded log.
+    assert not of_another_log(folder, embedded=False)
+    assert of_another_log(folder, embedded=True)
+    keep_for(folder, embedded=True)
+    assert (tmp_path / "aside" / "elsewhere" / "state.db").exists()
 
 
 async def test_a_daemon_serves_who_names_its_folder_and_nobody_who_names_another(tmp_path: Path, late: LateLog) -> None:
