@@ -18,7 +18,7 @@ from rftd.daemon.metrics_declared import Declared, declared_by
 from rftd.daemon.metrics_groups import OpenGroups
 from rftd.ops.errors import NonFiniteLossError, RolloutTimeoutError
 from rftd.ops.metrics import Metrics, label_of
-from rftd.ops.tracing.trace_context import TraceContext, parsed
+from rftd.ops.tracing.trace_context import TraceContext, exported
 from rftd.streams.bounds import Count, Finite, Index, Seconds
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
@@ -200,7 +200,7 @@ class MetricsFeed:
             rollouts.turns.append(event.turns)
         rollouts.rewards.append(event.reward)
         self._born[event.experience.int] = time_ns
-        if traceparent is not None and (context := parsed(traceparent)) is not None and context.sampled:
+        if (context := exported(traceparent)) is not None:
             rollouts.exemplar = Exemplified(context, time_ns, event.duration_s, event.reward, rollouts.lengths[-1])
 
     def observe(self, decoded: Decoded) -> None:
@@ -326,7 +326,7 @@ class MetricsFeed:
         metrics = self.metrics
         self._of(metrics.train_steps, name).inc()
         metrics.train_step_duration.labels(name).observe([event.duration_s])
-        if (context := parsed(decoded.head.traceparent)) is not None and context.sampled:
+        if (context := exported(decoded.head.traceparent)) is not None:
             trace_id = f"{context.trace_id:032x}"
             metrics.train_step_duration.labels(name).exemplify(event.duration_s, trace_id, decoded.head.time_ns / 1e9)
         self._of(metrics.train_tokens, name).inc(event.tokens)

@@ -9,6 +9,9 @@ from uuid import UUID
 
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED: Final = 0x01
+_FLAGS_END: Final = 54
+"""The place of the digit that has the flag, in the first version's header."""
+_EVEN: Final = frozenset("02468ace")
 
 
 class TraceContext(NamedTuple):
@@ -38,6 +41,14 @@ def parsed(traceparent: str | None) -> TraceContext | None:
     if not trace_id or not span_id:
         return None
     return TraceContext(trace_id, span_id, bool(int(match[4], 16) & _SAMPLED))
+
+
+def exported(traceparent: str | None) -> TraceContext | None:
+    """The context that a header names if its trace is exported; most are not, which is seen without parsing them."""
+    if traceparent is None or (traceparent.startswith("00-") and traceparent[_FLAGS_END : _FLAGS_END + 1] in _EVEN):
+        return None
+    context = parsed(traceparent)
+    return context if context is not None and context.sampled else None
 
 
 def root_of(cause: UUID) -> tuple[int, int]:

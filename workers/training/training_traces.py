@@ -9,7 +9,7 @@ from uuid import UUID
 
 from rftd.ops.tracing import conventions as names
 from rftd.ops.tracing.span import Attribute, SpanKind, TraceSpan, current
-from rftd.ops.tracing.trace_context import TraceContext, parsed
+from rftd.ops.tracing.trace_context import TraceContext, exported, parsed
 from rftd.ops.tracing.tracer import Tracer
 from rftd.streams import topics
 from rftd.streams.codec import Decoded
@@ -98,7 +98,7 @@ class TrainingTraces:
 
 def link_consumed(span: TraceSpan, traceparents: Sequence[str]) -> None:
     """Links a step's span to the experiences that it consumes, given their headers."""
-    contexts = [context for text in traceparents if (context := parsed(text)) is not None and context.sampled]
+    contexts = [context for text in traceparents if (context := exported(text)) is not None]
     span.links = contexts[:LINKS]
     if len(contexts) > LINKS:
         span.attributes[names.LINKS_LEFT_OUT] = len(contexts) - LINKS

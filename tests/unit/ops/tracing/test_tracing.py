@@ -26,7 +26,7 @@ from rftd.ops.logs import configure, logger
 from rftd.ops.tracing import conventions
 from rftd.ops.tracing.exporter import SpanExporter
 from rftd.ops.tracing.span import SpanKind, TraceSpan, current, current_traceparent
-from rftd.ops.tracing.trace_context import TraceContext, parsed, root_of
+from rftd.ops.tracing.trace_context import TraceContext, exported, parsed, root_of
 from rftd.ops.tracing.trace_options import TraceOptions, span_exporter, trace_options, tracing
 from rftd.ops.tracing.tracer import Tracer
 
@@ -63,6 +63,20 @@ def test_a_header_is_read_as_w3c_has_it(text: str | None, sampled: bool | None) 
 def test_a_context_comes_back_from_its_header(trace_id: int, span_id: int, sampled: bool) -> None:
     context = TraceContext(trace_id, span_id, sampled)
     assert parsed(context.traceparent) == context
+
+
+@given(
+    text=st.one_of(
+        st.builds(TraceContext, st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1), st.booleans()).map(
+            lambda each: each.traceparent
+        ),
+        st.from_regex(r"[ ]?0[01]-[0-9a-f]{31,32}-[0-9a-f]{16}-[0-9a-fA-F]{1,2}(-[0-9a-f]{0,3})?[ ]?", fullmatch=True),
+        st.text(max_size=60),
+    )
+)
+def test_what_is_exported_is_seen_without_parsing_the_rest(text: str) -> None:
+    context = parsed(text)
+    assert exported(text) == (context if context is not None and context.sampled else None)
 
 
 def test_the_share_of_traces_is_the_ratio_and_the_same_everywhere() -> None:
