@@ -9,8 +9,8 @@ from uuid import UUID
 
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED: Final = 0x01
-_FLAGS_END: Final = 54
-"""The place of the digit that has the flag, in the first version's header."""
+_FLAG_PLACE: Final = 54
+"""The place of the digit that says whether a trace is exported, in the first version's header."""
 _EVEN: Final = frozenset("02468ace")
 
 
@@ -45,7 +45,7 @@ def parsed(traceparent: str | None) -> TraceContext | None:
 
 def exported(traceparent: str | None) -> TraceContext | None:
     """The context that a header names if its trace is exported; most are not, which is seen without parsing them."""
-    if traceparent is None or (traceparent.startswith("00-") and traceparent[_FLAGS_END : _FLAGS_END + 1] in _EVEN):
+    if traceparent is None or (traceparent.startswith("00-") and traceparent[_FLAG_PLACE : _FLAG_PLACE + 1] in _EVEN):
         return None
     context = parsed(traceparent)
     return context if context is not None and context.sampled else None

@@ -51,16 +51,15 @@ class ShardedOptimizer:
         return float(norm)
 
     def step(self, rate: float) -> None:
-        """Takes one step."""
+        """Takes one step; `forget`, which follows, lets the model rest, without a gradient to be moved."""
         for group in self.inner.param_groups:
             group["lr"] = rate
         # Where only moments are offloaded, weights and moments would lie apart.
         self._model.wake()
         self.inner.step()
-        self._model.rest()
 
     def forget(self) -> None:
-        """Drops the gradient."""
+        """Drops the gradient, and lets the model rest."""
         self.inner.zero_grad(set_to_none=True)
         self._model.rest()
 
