@@ -15,6 +15,7 @@ data_folder     what lies where in the daemon's folder
 folder_log      which log its tables are of
 registry        every experiment in the log, by state, folded from the spines
 dlq/            records and tasks that were set aside, and the verdicts on them
+trust/          who may do what
 operations      the commands that the API may give
 why/            what each role waits for, and what would unblock it
 supervisor/     which experiment runs, and its life

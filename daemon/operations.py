@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
+from rftd.daemon.trust.asker import Asker
 from rftd.daemon.why.wait import Wait, Why
 from rftd.ops.errors import LogLossError
 from rftd.streams.envelope import Position
@@ -49,8 +50,13 @@ class Operations(Protocol):
     """Commands. Each is in effect when it returns, as the log says.
 
     `request_id` is the caller's key: repeated with it a command changes nothing and gets the same answer, on any daemon
-    of the log. All raise ReusedKeyError if the key was used for something else, with what and when.
+    of the log. All raise ReusedKeyError if the key was used for something else, with what and when, and NotAllowedError
+    for what the asker may not do or name.
     """
+
+    def for_asker(self, asker: Asker) -> Operations:
+        """The commands as this asker gives them."""
+        ...
 
     async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
         """Takes in an experiment: validates it, looks at its model and datasets, appends it.

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rftd.daemon.api import probes, routes, stream
 from rftd.daemon.api.probes import readiness
 from rftd.daemon.api.problem import ForbiddenError, RefusedError, TooLargeError, answer, on_error
+from rftd.daemon.api.routes import ASKER
 from rftd.daemon.api.schema import install
 from rftd.daemon.api.services import Applied, Services
 from rftd.daemon.api.tally import Tally
@@ -35,6 +36,7 @@ from rftd.daemon.metrics_scrape import Scrape
 from rftd.daemon.operations import Operations
 from rftd.daemon.patience import Troubles
 from rftd.daemon.supervisor.disk_guard import DiskGuard
+from rftd.daemon.trust.asker import OWNER
 from rftd.ops import limits
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.errors import RftdError, UsageError
@@ -67,6 +69,7 @@ class Guard:
             # refusal.
             headers = Headers(scope=scope)
             self._check(scope["path"], headers)
+            scope[ASKER] = OWNER
             body = await _within_size(headers, receive)
         except RftdError as error:
             await answer(error)(scope, receive, send)

@@ -18,6 +18,7 @@ from rftd.daemon import views
 from rftd.daemon.api.bodies import read_body
 from rftd.daemon.api.schema import answers, takes
 from rftd.daemon.api.services import Services
+from rftd.daemon.trust.asker import AccessRole, Asker
 from rftd.daemon.views.commands import SubmitReceipt
 from rftd.daemon.views.route import CommandRoute, ReadRoute, Route
 from rftd.daemon.views.wire import encode
@@ -32,6 +33,9 @@ _GIVEN: Final = frozenset({"daemon", "body", "key"})
 _LATE: Final = {"Status": Status}
 """Names that views import for type checkers only, since every command line would pay for the import."""
 
+ASKER: Final = "rftd.asker"
+"""The key of an ASGI scope under which the guard leaves the asker."""
+REQUEST: Final = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)
 Key = Annotated[
     str | None,
     Header(
@@ -100,39 +104,51 @@ def respond(value: Any, *, status: int = 200, headers: dict[str, str] | None = N
     return Response(encode(value), status_code=status, media_type="application/json", headers=headers)
 
 
-def request_id(key: str | None, ids: Ids) -> UUID:
-    """The key of a command as the log keeps it: itself if it is a UUID, one that follows from it, or a new one."""
+def asker_of(request: Request, needed: AccessRole) -> Asker:
+    """The asker that the guard found. Raises NotAllowedError if its role is smaller than the one that is needed."""
+    asker: Asker = request.scope[ASKER]
+    asker.check_role(needed)
+    return asker
+
+
+def request_id(key: str | None, ids: Ids, asker: Asker) -> UUID:
+    """The key of a command as the log keeps it: itself if it is a UUID, one that follows from it, or a new one.
+
+    Keys of different askers never meet: an answer to a repeated key tells nobody else what it was used for.
+    """
     if key is None:
         return ids.new()
     if not key.strip():
         raise UsageError("an empty key", field="Idempotency-Key", fix="leave it out, or send a UUID")
     try:
-        return UUID(key)
+        own = UUID(key)
     except ValueError:
-        return derive(_REQUESTS, key)
+        own = derive(_REQUESTS, key)
+    return own if asker.is_owner else derive(_REQUESTS, asker.name, str(own))
 
 
 def _asked(services: Services, read: ReadRoute[Any]) -> Handler:
-    async def route(**parameters: Any) -> Response:
-        return respond(await read.work(services, **parameters))
+    async def route(request: Request, **parameters: Any) -> Response:
+        return respond(await read.work(services.for_asker(asker_of(request, read.role)), **parameters))
 
     route.__doc__ = read.text
-    return with_parameters(route, parameters_of(read.work, read.path))
+    return with_parameters(route, [*parameters_of(read.work, read.path), REQUEST])
 
 
 def _commanded(services: Services, command: CommandRoute[Any, Any]) -> Handler:
     async def route(request: Request, key: str | None = None, **parameters: Any) -> Response:
+        asker = asker_of(request, command.role)
         _check_query(request, parameters)
         body = await read_body(request, command)
         # Without a key each request gets a fresh one, so that two equal requests without a key are two commands.
-        keys = [] if command.dry else [request_id(key, services.ids)]
+        keys = [] if command.dry else [request_id(key, services.ids, asker)]
         with body.lines():
             async with _within(command.timeout_s):
-                receipt = await command.work(services, body.value, *keys, **parameters)
+                receipt = await command.work(services.for_asker(asker), body.value, *keys, **parameters)
         location = f"/v1/experiments/{receipt.id}" if isinstance(receipt, SubmitReceipt) else None
         return respond(receipt, status=_status_of(command), headers={"Location": location} if location else None)
 
-    own = [inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)]
+    own = [REQUEST]
     if not command.dry:
         own.append(inspect.Parameter("key", inspect.Parameter.KEYWORD_ONLY, annotation=Key, default=None))
     route.__doc__ = command.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from rftd.daemon.api.problem import BusyError
 from rftd.daemon.metrics_scrape import Scrape
 from rftd.daemon.operations import Operations
+from rftd.daemon.trust.asker import Asker
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import UsageError
 from rftd.ops.health import Health
@@ -93,6 +94,10 @@ class Services:
     """The file of the daemon's own log, if it has one."""
     curves: RewardCurves = field(default_factory=RewardCurves)
     followers: Followers = field(default_factory=Followers)
+
+    def for_asker(self, asker: Asker) -> Services:
+        """The daemon as this asker sees it: commands are given in the asker's name."""
+        return replace(self, operations=self.operations.for_asker(asker))
 
     @asynccontextmanager
     async def read(self, after: str | None = None) -> AsyncIterator[AsyncConnection]:

@@ -19,6 +19,7 @@ from rftd.daemon.operations import Operations
 from rftd.daemon.output.failure import leaves, parts
 from rftd.daemon.registry import Registry, named_entry
 from rftd.daemon.requests.asked import ROUTES, asked_by
+from rftd.daemon.trust.asker import PRODUCER
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
 from rftd.ops.errors import (
@@ -72,7 +73,7 @@ class RequestDesk:
         tracer: Tracer | None = None,
     ) -> None:
         """`known` brings the registry to the log's present; with a `tracer` each answer is a span."""
-        self.operations = operations
+        self.operations = operations.for_asker(PRODUCER)
         self._log = log
         self._known = known
         self._writer = writer

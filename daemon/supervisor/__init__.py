@@ -3,6 +3,7 @@
 hearing      compares the log with everything that remembers it; a loss stops the experiments that it concerns
 intake       accepts submissions and forks, each with a folder of its own
 submissions  submit and fork as orders, each once for its key
+reach        weights as files where explorers may be elsewhere
 forking      a fork's specification, and the changes that are allowed
 continuing   a file submitted again goes on from what ended in its folder
 benching     mode bench of an experiment: each of its checkpoints, or the newest, as a fork that only evaluates
@@ -24,5 +25,6 @@ payloads     drops the token arrays that nobody will train again
 collector    deletes the files of ended experiments that no event refers to
 hosting      the workers of an experiment that another daemon decides on
 runs         the experiments under way, several at once
-supervisor   the queue and the commands; implements `Operations`
+commands     the commands of one asker; implements `Operations`
+supervisor   the queue, and every part put together
 """

@@ -17,6 +17,8 @@ from rftd.daemon.registry import Entry
 from rftd.daemon.supervisor.benching import Measured, bench_of, checkpoints_to_measure
 from rftd.daemon.supervisor.continuing import continued, earlier, is_bench, stamped
 from rftd.daemon.supervisor.forking import check_parent, check_payloads, evaluated, forked_spec, lineage_note, moved
+from rftd.daemon.supervisor.reach import within_reach
+from rftd.daemon.trust.asker import Asker
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, NotFoundError, ReusedKeyError
@@ -31,21 +33,12 @@ from rftd.streams.patience import append_when_space
 from rftd.streams.role import as_refs
 from rftd.streams.shared_fields import filled
 from rftd.streams.shared_history import shared_history
-from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.spec import ExperimentSpec
 from rftd.streams.split_submission import BOTH, ROLES, TRAIN, Disagreement, halves_of, has_tasks, joined
 from rftd.workers.devices.host import Host
 
 _OF_BATCH: Final = (("buffer", "batch_size"),)
 """A train batch that no file gives follows from it."""
-_MEMORY: Final = "memory"
-_AS_FILES: Final = (
-    "synchronizer.sync_method memory: another daemon starts the explorers, maybe on another machine, so weights travel "
-    "as checkpoint files; a daemon with --roles both on one machine shares its memory"
-)
-_NOT_ELSEWHERE: Final = (
-    "synchronizer.sync_method memory: external explorers on another machine than the trainer cannot load the weights; "
-    "for such write synchronizer.sync_method: checkpoint, with a job folder that every machine sees"
-)
 
 
 class WantedFork(msgspec.Struct, frozen=True):
@@ -107,18 +100,18 @@ class Intake:
         tasks_elsewhere = spec.half == TRAIN and not has_tasks(spec)
         return filled(spec.config, known.config, *(_OF_BATCH if tasks_elsewhere else ()))
 
-    async def submit(self, spec: ExperimentSpec, *, key: UUID, id: UUID) -> Accepted:
+    async def submit(self, spec: ExperimentSpec, *, key: UUID, id: UUID, asker: Asker) -> Accepted:
         """See `Operations.submit`; `spec` has passed the preflight, and the event gets this id."""
         spec = within_reach(spec, self._roles)
         if is_bench(spec) and (measured := await self._measured(spec)):
-            return await self._submit_benches(measured, spec, key=key, id=id)
+            return await self._submit_benches(measured, spec, key=key, id=id, asker=asker)
         experiment = self._half(spec, id) if spec.half != "both" else made_by(key)
         known = self._entries.get(experiment)
         forked: life.ExperimentForked | None = None
         if known is None:
             spec, forked = await self._begun(spec)
             self._room()
-        submitted = life.ExperimentSubmitted(spec=spec)
+        submitted = submitted_by(asker, spec)
         drafts = [self._writer.draft(submitted, experiment=experiment, id=id, correlation=key)]
         if forked is not None:  # in the same append: no reader meets a continuation whose history it does not know
             ours = derive(experiment, "fork")
@@ -150,7 +143,7 @@ class Intake:
         return await bench_of(self._log, measured, spec, name)
 
     async def _submit_benches(
-        self, measured: Sequence[Measured], spec: ExperimentSpec, *, key: UUID, id: UUID
+        self, measured: Sequence[Measured], spec: ExperimentSpec, *, key: UUID, id: UUID, asker: Asker
     ) -> Accepted:
         """Takes in a bench for each checkpoint, in their order. The answer is that of the last one, which has the key.
 
@@ -170,11 +163,7 @@ class Intake:
                 forked = known.spine.forked
             names.append(bench.name)
             event = id if own == key else derive(experiment, "submit")
-            drafts = [
-                self._writer.draft(
-                    life.ExperimentSubmitted(spec=bench), experiment=experiment, id=event, correlation=own
-                )
-            ]
+            drafts = [self._writer.draft(submitted_by(asker, bench), experiment=experiment, id=event, correlation=own)]
             if forked is not None:
                 fork = derive(experiment, "fork")
                 drafts.append(self._writer.draft(forked, experiment=experiment, id=fork, correlation=own))
@@ -220,7 +209,7 @@ class Intake:
             own = Disagreement("half", entry.spec.half, spec.half)
             raise _unlike(entry.name, found if isinstance(found, Disagreement) else own)
 
-    async def fork(self, wanted: WantedFork, host: Host, *, key: UUID, id: UUID) -> Position:
+    async def fork(self, wanted: WantedFork, host: Host, *, key: UUID, id: UUID, asker: Asker) -> Position:
         """See `Operations.fork`, for workers on `host`; the submission gets this id. The position of its last event."""
         child = made_by(key)
         known = self._entries.get(child)
@@ -241,7 +230,7 @@ class Intake:
         # One append, with ids that follow from the key: repeated after a crash or a time-out, it adds nothing, and no
         # reader meets a fork whose parent it does not know.
         drafts = [
-            self._writer.draft(life.ExperimentSubmitted(spec=spec), experiment=child, id=id, correlation=key),
+            self._writer.draft(submitted_by(asker, spec), experiment=child, id=id, correlation=key),
             self._writer.draft(event, experiment=child, id=derive(child, "fork"), correlation=key),
         ]
         position = (await append_when_space(self._log, drafts, clock=self._clock))[-1]
@@ -361,6 +350,11 @@ def _telling(bench: ExperimentSpec, names: Sequence[str]) -> ExperimentSpec:
     return msgspec.structs.replace(bench, warnings=(*bench.warnings, said))
 
 
+def submitted_by(asker: Asker, spec: ExperimentSpec) -> life.ExperimentSubmitted:
+    """The event of a submission, with the name and the role of its asker."""
+    return life.ExperimentSubmitted(spec=spec, by=asker.name, role=asker.role.label)
+
+
 def made_by(key: UUID) -> UUID:
     """The experiment that a submission or a fork under this key makes: two of one key lie on one spine, in order."""
     return derive(key, "experiment")
@@ -378,22 +372,3 @@ def _unlike(name: str, found: Disagreement) -> ConflictError:
 
 def _used(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
-
-
-def within_reach(spec: ExperimentSpec, roles: frozenset[str]) -> ExperimentSpec:
-    """The specification as a daemon takes it in that starts workers of the `roles`; a new warning says what differs."""
-    if "explorer" in roles or not any(_in_memory(stage) for stage in spec.stages):
-        return spec
-    if not roles:  # whoever starts the workers knows where
-        return msgspec.structs.replace(spec, warnings=(*spec.warnings, _NOT_ELSEWHERE))
-    stages = tuple(_as_files(stage) if _in_memory(stage) else stage for stage in spec.stages)
-    return msgspec.structs.replace(spec, stages=stages, warnings=(*spec.warnings, _AS_FILES))
-
-
-def _in_memory(stage: StageSpec) -> bool:
-    """True if it is the explorers' own machine that it takes; taking turns on a device they are on one anyway."""
-    return stage.kind == "both" and stage.sync.method == _MEMORY and not stage.sync.turns
-
-
-def _as_files(stage: StageSpec) -> StageSpec:
-    return msgspec.structs.replace(stage, sync=msgspec.structs.replace(stage.sync, method="checkpoint"))

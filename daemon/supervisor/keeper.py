@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+import msgspec
+
 from rftd.daemon.registry import Entry
 from rftd.daemon.supervisor.payloads import living_forks
 from rftd.ops import faults
@@ -60,7 +62,7 @@ class Keeper:
         self._clock = clock
         self._logger = logger
 
-    async def archive(self, entry: Entry, to: str, id: UUID, *, key: UUID | None = None) -> Position:
+    async def archive(self, entry: Entry, to: str, id: UUID, *, key: UUID | None = None, by: str = "") -> Position:
         """See `Operations.archive`; the event gets this id, for this key."""
         self._check(entry, "archived", Kept.HERE)
         self._not_forked(entry)
@@ -74,14 +76,14 @@ class Keeper:
         # after it leaves files that `finish` removes. The other way round either would lose the only copy.
         written = await write_archive(self._log, entry.id, path, release=release_of("rftd"), clock=self._clock)
         faults.point("archive.after_file")
-        position = await self._append(entry, written.event, id, key)
+        position = await self._append(entry, msgspec.structs.replace(written.event, by=by), id, key)
         faults.point("archive.after_append")
         freed = await asyncio.to_thread(clear, entry.spec, logs=False)
         notes = "; ".join(written.notes)
         self._logger.info("experiment.archived", name=entry.name, path=str(path), freed_bytes=freed, notes=notes)
         return position
 
-    async def restore(self, entry: Entry, source: str, id: UUID, *, key: UUID | None = None) -> Position:
+    async def restore(self, entry: Entry, source: str, id: UUID, *, key: UUID | None = None, by: str = "") -> Position:
         """See `Operations.restore`; the event gets this id, for this key."""
         self._check(entry, "restored", Kept.ARCHIVED)
         archived = entry.spine.archive
@@ -94,18 +96,20 @@ class Keeper:
         # it must not look.
         async with self._rewriting:
             back = await bring_payloads_back(self._log, path)
-            position = await self._append(entry, life.ExperimentRestored(path=str(path)), id, key)
+            position = await self._append(entry, life.ExperimentRestored(path=str(path), by=by), id, key)
         self._logger.info("experiment.restored", name=entry.name, files=files, payloads=back.records)
         return position
 
-    async def remove(self, entry: Entry, reason: str, archive: bool, id: UUID, *, key: UUID | None = None) -> Position:
+    async def remove(
+        self, entry: Entry, reason: str, archive: bool, id: UUID, *, key: UUID | None = None, by: str = ""
+    ) -> Position:
         """See `Operations.remove`; the event gets this id, for this key."""
-        event = life.ExperimentRemoved(reason=reason)
+        event = life.ExperimentRemoved(reason=reason, by=by)
         self._check(entry, "removed", Kept.HERE, Kept.ARCHIVED)
         self._not_forked(entry)
         if archive and entry.spine.kept is Kept.HERE:
             # The id follows from the removal's, so that a removal which is repeated after a crash archives once.
-            await self.archive(entry, "", derive(id, "archive"))
+            await self.archive(entry, "", derive(id, "archive"), by=by)
         position = await self._append(entry, event, id, key)
         # Event before deletion: files of an experiment that is not removed must be whole, those of one that is may be
         # half gone.

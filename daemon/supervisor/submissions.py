@@ -12,6 +12,7 @@ from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.intake import Intake, WantedFork
 from rftd.daemon.supervisor.orders import Orders, order_of
 from rftd.daemon.supervisor.preflight import preflight, with_files
+from rftd.daemon.trust.asker import Asker
 from rftd.ops import faults
 from rftd.streams.envelope import Position
 from rftd.streams.folds.commands import KeyUse
@@ -43,7 +44,7 @@ class Submissions:
         self._refresh = refresh
         self._folders = folders
 
-    async def submit(self, config: dict[str, Any], key: UUID) -> Accepted:
+    async def submit(self, config: dict[str, Any], key: UUID, *, asker: Asker) -> Accepted:
         """See `Operations.submit`."""
         made: dict[UUID, Accepted] = {}
 
@@ -53,14 +54,14 @@ class Submissions:
             spec = await self._ready(config)
             async with self._folders:
                 await self._refresh()
-                made[id] = await self._intake.submit(spec, key=key, id=id)
+                made[id] = await self._intake.submit(spec, key=key, id=id, asker=asker)
             faults.point("submission.after_append")
             return made[id].position
 
         use = await self._orders.carry_out(order_of(key, "submit", None, config), write, whole=self._whole)
         return made.get(use.event) or self._accepted(use)
 
-    async def check(self, config: dict[str, Any]) -> ExperimentSpec:
+    async def check(self, config: dict[str, Any], *, asker: Asker) -> ExperimentSpec:
         """See `Operations.check`."""
         spec = await self._ready(config)
         async with self._folders:
@@ -89,14 +90,14 @@ class Submissions:
             raise with_files(errors) from None
         return preflight(spec, host)
 
-    async def fork(self, wanted: WantedFork, key: UUID) -> Forked:
+    async def fork(self, wanted: WantedFork, key: UUID, *, asker: Asker) -> Forked:
         """See `Operations.fork`."""
 
         async def write(id: UUID) -> Position:
             host = await asyncio.to_thread(self._host)
             async with self._folders:
                 await self._refresh()
-                return await self._intake.fork(wanted, host, key=key, id=id)
+                return await self._intake.fork(wanted, host, key=key, id=id, asker=asker)
 
         use = await self._orders.carry_out(order_of(key, "fork", None, wanted), write, whole=self._whole)
         accepted = self._accepted(use)

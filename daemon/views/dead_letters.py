@@ -18,6 +18,7 @@ from rftd.daemon.dlq.letter import (
     listed,
     meant,
 )
+from rftd.daemon.trust.asker import AccessRole
 from rftd.daemon.views.commands import Said, Text
 from rftd.daemon.views.route import After, Daemon, Limit, Offset, command, read
 from rftd.ops.errors import CodecError
@@ -76,14 +77,14 @@ async def one(
     return await page_of(daemon.log, meant(await _dead(daemon, after), id))
 
 
-@command("/v1/dead-letters/retry", Decide, DeadLetterReceipt, tag=_TAG)
+@command("/v1/dead-letters/retry", Decide, DeadLetterReceipt, tag=_TAG, role=AccessRole.ADMIN)
 async def retry(daemon: Daemon, body: Decide, key: UUID) -> DeadLetterReceipt:
     """Lets one take effect after all; asking twice is asking once."""
     chosen = meant(await _dead(daemon), body.id)
     return await daemon.operations.retry_dead_letter(chosen, by=body.by, reason=body.reason, request_id=key)
 
 
-@command("/v1/dead-letters/drop", Drop, DeadLetterReceipt, tag=_TAG)
+@command("/v1/dead-letters/drop", Drop, DeadLetterReceipt, tag=_TAG, role=AccessRole.ADMIN)
 async def drop(daemon: Daemon, body: Drop, key: UUID) -> DeadLetterReceipt:
     """Takes one from the list of what is open, with a reason; asking twice is asking once."""
     chosen = meant(await _dead(daemon), body.id)

@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from rftd.daemon.trust.asker import AccessRole
 from rftd.ops.ids import Ids
 
 if TYPE_CHECKING:
@@ -123,6 +124,8 @@ class Route(Generic[R]):
     name: str
     work: Callable[..., Awaitable[R]]
     """Called with a `Daemon`, a command's body and key, and the parameters of the request by their names."""
+    role: AccessRole
+    """The smallest role whose token may ask for it."""
 
     @property
     def text(self) -> str:
@@ -155,12 +158,12 @@ class CommandRoute(Route[R], Generic[B, R]):
 
 
 def read(
-    path: str, answer: type[R], *, tag: str, name: str | None = None
+    path: str, answer: type[R], *, tag: str, name: str | None = None, role: AccessRole = AccessRole.READ
 ) -> Callable[[Callable[..., Awaitable[R]]], ReadRoute[R]]:
     """Declares a read: the function below makes the answer, and its docstring is what the API's document says."""
 
     def declared(work: Callable[..., Awaitable[R]]) -> ReadRoute[R]:
-        return ReadRoute(path=path, answer=answer, tag=tag, name=name or work.__name__, work=work)
+        return ReadRoute(path=path, answer=answer, tag=tag, name=name or work.__name__, work=work, role=role)
 
     return declared
 
@@ -177,6 +180,7 @@ def command(
     timeout_s: float = COMMAND_TIMEOUT_S,
     of_file: Callable[[dict[str, Any]], B] | None = None,
     dry: bool = False,
+    role: AccessRole = AccessRole.SUBMIT,
 ) -> Callable[[Callable[..., Awaitable[R]]], CommandRoute[B, R]]:
     """Declares a command: the function below carries it out, once for each key."""
 
@@ -193,6 +197,7 @@ def command(
             timeout_s=timeout_s,
             of_file=of_file,
             dry=dry,
+            role=role,
         )
 
     return declared

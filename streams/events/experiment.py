@@ -50,6 +50,18 @@ class ExperimentSubmitted(Event, frozen=True, kw_only=True):
     """
 
     spec: ExperimentSpec
+    by: str = ""
+    """The name of the token that submitted it; so in every command below. Empty in logs of earlier releases."""
+    role: str = ""
+    """The role of that token. A submission of any role but `owner` names only what the configuration allowed."""
+
+
+class Grant(msgspec.Struct, frozen=True, array_like=True):
+    """A name in a specification that the daemon's configuration allowed when it was accepted."""
+
+    kind: str
+    """The allow-list: `roots`, `allow_env`, `secrets`, `allow_urls` or `allow_code`."""
+    value: str
 
 
 @event("experiment.accepted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -58,6 +70,9 @@ class ExperimentAccepted(Event, frozen=True, kw_only=True):
 
     # The heads of the whole log: the daemon notes them before its first append about the experiment.
     start: Annotated[tuple[HeadRef, ...], START]
+    grants: tuple[Grant, ...] = ()
+    """The verdict on a submission that is not the owner's; never judged anew, and held against the configuration
+    each time that workers are started."""
 
 
 class RequestRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +111,7 @@ class ExperimentPrioritized(Event, frozen=True, kw_only=True):
 
     priority: Integer
     reason: str = ""
+    by: str = ""
 
 
 @event("experiment.started", stream=topics.EXPERIMENTS, owner=CONTROLLER)
@@ -108,6 +124,7 @@ class ExperimentPaused(Event, frozen=True, kw_only=True):
     """No lease and no plan is made until it is resumed; rollouts and the step under way finish."""
 
     reason: str = ""
+    by: str = ""
     cause: str = ""
     """The cause; empty for a command. A pause for `disk_full` or `disk_budget` ends once there is more space."""
 
@@ -117,6 +134,7 @@ class ExperimentResumed(Event, frozen=True, kw_only=True):
     """It goes on."""
 
     reason: str = ""
+    by: str = ""
 
 
 @event("experiment.cancelled", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -124,6 +142,7 @@ class ExperimentCancelled(Event, frozen=True, kw_only=True):
     """Its owner ended it; what it produced stays."""
 
     reason: str = ""
+    by: str = ""
 
 
 @event("experiment.completed", stream=topics.EXPERIMENTS, owner=CONTROLLER)
@@ -175,6 +194,7 @@ class ExperimentArchived(Event, frozen=True, kw_only=True):
     path: OwnPath
     size_bytes: Bytes
     sha256: str
+    by: str = ""
 
 
 @event("experiment.restored", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -183,6 +203,7 @@ class ExperimentRestored(Event, frozen=True, kw_only=True):
 
     path: OwnPath
     """The archive that they came from."""
+    by: str = ""
 
 
 @event("experiment.removed", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -190,6 +211,7 @@ class ExperimentRemoved(Event, frozen=True, kw_only=True):
     """Its files are gone, and it is left out of lists; its events stay in the log."""
 
     reason: str = ""
+    by: str = ""
 
 
 @event("experiment.payloads_dropped", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)

@@ -80,6 +80,12 @@ class Spine(msgspec.Struct):
     """Its place in the line, as it was submitted or changed since; the highest goes first."""
     spec: ExperimentSpec | None = None
     """The specification that was submitted first, or what it and the other half make."""
+    submitted_by: str = ""
+    """The name of the token that submitted it."""
+    submitted_as: str = ""
+    """The role of that token; a half of somebody else does not change it."""
+    grants: tuple[experiment.Grant, ...] = ()
+    """The names in its specification that the daemon's configuration allowed when it was accepted."""
     halves: frozenset[str] = frozenset()
     """The halves that its submissions have brought: `explore`, `train`."""
     start: tuple[experiment.HeadRef, ...] = ()
@@ -271,13 +277,14 @@ class Spine(msgspec.Struct):
         event, before = decoded.event, self.status
         match event:
             case experiment.ExperimentSubmitted():
-                self._submit(event.spec)
+                self._submit(event)
             case experiment.ExperimentPrioritized():
                 self.priority = event.priority
             case experiment.ExperimentForked() if self.spec is not None and _fits(event, self.spec):
                 self._fork(event)
             case experiment.ExperimentAccepted():
                 self.start = event.start
+                self.grants = event.grants
                 self.status = Status.QUEUED
             case experiment.ExperimentArchived():
                 self.kept, self.archive = Kept.ARCHIVED, event
@@ -314,9 +321,12 @@ class Spine(msgspec.Struct):
         if self.status is not before:
             self.status_ns = decoded.head.time_ns
 
-    def _submit(self, spec: ExperimentSpec) -> None:
+    def _submit(self, event: experiment.ExperimentSubmitted) -> None:
+        spec = event.spec
         if self.spec is None:
             self.spec = spec
+            self.submitted_by = event.by
+            self.submitted_as = event.role
             self.priority = spec.priority
             self.halves = halves_of(spec)
             self.status = Status.SUBMITTED

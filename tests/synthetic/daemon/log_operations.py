@@ -11,6 +11,7 @@ from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt, State
 from rftd.daemon.operations import Accepted, Done, Forked
 from rftd.daemon.registry import Registry
+from rftd.daemon.trust.asker import Asker
 from rftd.daemon.why.answer import answer
 from rftd.daemon.why.life import Line, entry_wait
 from rftd.daemon.why.wait import Wait, Why
@@ -40,6 +41,10 @@ class LogOperations:
         clock = SystemClock()
         self._writer = Writer(source="daemon/test", clock=clock, ids=SystemIds(clock))
         self._desk = Desk(log, self._writer, clock=clock)
+
+    def for_asker(self, asker: Asker) -> LogOperations:
+        """Itself: whoever asks here is the owner."""
+        return self
 
     async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
         spec = check_config(config)

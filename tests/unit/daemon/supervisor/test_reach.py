@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from synthetic.worlds.desk import stage_of
 
-from rftd.daemon.supervisor.intake import within_reach
+from rftd.daemon.supervisor.reach import within_reach
 from rftd.streams.spec import ExperimentSpec, SyncSpec
 
 
