@@ -8,6 +8,7 @@ log_place     which fields are places in the log
 stored_path   which fields are paths, and which of them an experiment reads
 engine_needs  what a rollout engine takes of its machine
 auxiliary     a model beside the one that is trained
+reach         which addresses and keys an experiment may use
 cluster       what an experiment asks of the cluster that its workers run on
 correction    how tokens of older weights are corrected for
 updates       the optimizer steps that a batch gives

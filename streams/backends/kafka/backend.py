@@ -48,6 +48,10 @@ class KafkaBackend(LogBackend):
     def place(self, url: LogUrl) -> str:
         return f"Kafka at {parse_kafka(url.text).bootstrap}"
 
+    def variables(self, url: LogUrl) -> tuple[str, ...]:
+        settings = parse_kafka(url.text)
+        return (settings.password_env,) if settings.sasl else ()
+
     async def open(self, url: LogUrl, *, clock: Clock, ids: Ids) -> KafkaLog:
         return await KafkaLog.open(parse_kafka(url.text), clock=clock, ids=ids)
 
