@@ -15,6 +15,7 @@ from rftd.ops.errors import RftdError
 from rftd.streams import topics
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
+from rftd.streams.spec import TrainerSpec
 
 STREAMS = sorted({partition.stream for partition in topics.EVENTS} | {topics.HEARTBEATS})
 BUG = re.compile(r"\b(Key|Index|Type|Attribute|Assertion|Value|ZeroDivision|Overflow|Recursion)Error\b|RFTD-BUG")
@@ -39,7 +40,10 @@ async def test_a_forger_on_a_topic_reaches_nothing_outside_the_experiment(
     listener = await asyncio.start_server(told, "127.0.0.1", 0)
     address = "127.0.0.1:%d" % listener.sockets[0].getsockname()[1]
     executor = fake_world.executor(log, clock, ids)
-    run = await fake_world.run(log, fake_world.spec(tmp_path), clock, ids, executor)
+    # Few versions and checkpoints are kept, so that forged ones come to be removed.
+    trainer = TrainerSpec(engine="fake", engine_args={"step_s": 0.15}, save_interval=2, max_checkpoints_to_keep=1)
+    spec = fake_world.spec(tmp_path, total_steps=30, trainer=trainer)
+    run = await fake_world.run(log, spec, clock, ids, executor)
     experiment = run.state.experiment
     forger = Forger(log, stream, experiment, victim, address, usurps=usurps, clock=clock, ids=ids)
     copies: dict[Path, str] = {}
