@@ -71,8 +71,11 @@ class RequestDesk:
         metrics: Metrics,
         tracer: Tracer | None = None,
     ) -> None:
-        """`known` brings the registry to the log's present; with a `tracer` each answer is a span."""
-        self.operations = operations
+        """`known` brings the registry to the log's present; with a `tracer` each answer is a span.
+
+        Whoever may write on `rftd.requests` asks, under whatever name: `operations` are those of a submitter on Kafka.
+        """
+        self.operations = operations  # here they become those of the asker KAFKA, once there are askers
         self._log = log
         self._known = known
         self._writer = writer

@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from synthetic.docs.pages import prose_of
-from synthetic.servers.secured_kafka import PAGE, SecuredKafka, secured_kafka
+from synthetic.servers.secured_kafka import PAGE, SecuredKafka, secured_kafka, variable
 from synthetic.until import poll
 
 from rftd.streams.backends.kafka.connect import arguments
@@ -34,7 +34,9 @@ USERS = {"daemon": "rftd", "explorer": "rftd-explorer", "trainer": "rftd-trainer
 def broker(servers_folder: Path) -> Iterator[SecuredKafka]:
     folder = servers_folder / "secured"
     folder.mkdir()
-    with secured_kafka(folder) as running:
+    with secured_kafka(folder) as running, pytest.MonkeyPatch.context() as patch:
+        for user, password in running.passwords.items():  # this process reads the log and plays each of them
+            patch.setenv(variable(user), password)
         yield running
 
 
@@ -85,11 +87,7 @@ def written(broker: SecuredKafka, user: str, topic: str, value: bytes) -> bool:
     """False if Kafka forbids the user to write there."""
 
     async def send() -> bool:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, text in broker.environ(user).items():
-                patch.setenv(name, text)
-            options = arguments(parse_kafka(broker.url(user)))
-        async with AIOKafkaProducer(**options) as producer:
+        async with AIOKafkaProducer(**arguments(parse_kafka(broker.url(user)))) as producer:
             try:
                 await producer.send_and_wait(topic, value, key=b"ci")
             except kafka.TopicAuthorizationFailedError:
@@ -114,10 +112,7 @@ def granted() -> dict[str, dict[str, frozenset[str]]]:
 def test_the_table_of_the_page_is_what_each_user_may(broker: SecuredKafka, ended_run: Scene) -> None:
     table = granted()
     for user in USERS.values():
-        with pytest.MonkeyPatch.context() as patch:
-            for name, text in broker.environ(user).items():
-                patch.setenv(name, text)
-            allowed = asyncio.run(rights_of_user(parse_kafka(broker.url(user))))
+        allowed = asyncio.run(rights_of_user(parse_kafka(broker.url(user))))
         told = {topic: rights & {"Read", "Write"} for topic, rights in allowed.items()}
         assert told == table[user], user
         for topic, rights in table[user].items():
@@ -152,8 +147,9 @@ def test_wrong_logins_and_certificates_are_named(broker: SecuredKafka, tmp_path:
         status, said = doctor(scene, broker, "rftd", **environ)
         assert status == 1, said
         assert all(text in said for text in texts), said
-        joined = scene.rftd("worker", "explorer", environ={**broker.environ("rftd"), **environ})
-        assert joined.status == 2, joined
-        assert "RFTD-CFG" in joined.err, joined
-        assert "Traceback" not in joined.err
-        assert "wrong-secret" not in said + joined.out + joined.err
+        variables = {**broker.environ("rftd"), **environ}
+        read = scene.rftd("verify", "--kafka", variables["RFTD_KAFKA"], environ=variables)
+        assert read.status == 2, read
+        assert "RFTD-CFG-001" in read.err, read
+        assert "Traceback" not in read.err
+        assert "wrong-secret" not in said + read.out + read.err

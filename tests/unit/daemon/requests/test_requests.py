@@ -31,7 +31,7 @@ from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Writer, decode, decode_as, decode_head
 from rftd.streams.deadletters import DeadLetterBox, head_of
 from rftd.streams.envelope import Draft, Head
-from rftd.streams.events.experiment import ExperimentRejected
+from rftd.streams.events.experiment import ExperimentCancelled, ExperimentRejected, Fence
 from rftd.streams.requests import cloud_event, request_in, structured
 from rftd.streams.topics import EXPERIMENTS, REQUESTS, Partition
 from rftd.streams.verify.checker import verify
@@ -296,6 +296,38 @@ async def test_records_that_are_no_experiment_stop_nothing(world: World, tmp_pat
     assert not report.findings
     assert len(report.dead_letters) == len(garbage)
     assert [each.state for each in report.experiments] == ["submitted"]
+
+
+@pytest.mark.anyio
+async def test_on_the_spine_a_request_is_a_dead_letter_and_nothing_is_done(world: World, tmp_path: Path) -> None:
+    daemon = Daemon(world.log)
+    yaml = {"datacontenttype": "application/yaml", "data": world.file()}
+    value = event("rftd.experiment.submit", "1", **yaml)
+    await world.log.append([Draft(Partition(EXPERIMENTS, 1), IDS.new(), b"", value)])
+    await daemon.look()
+    assert await world.types() == []
+    report = await verify(world.log, chained=True)
+    assert [letter.place for letter in report.dead_letters] == ["rftd.experiments/1@0"]
+
+
+@pytest.mark.anyio
+async def test_an_event_among_the_requests_is_a_dead_letter(world: World) -> None:
+    """Who may write requests writes no events by it: neither one that ends an experiment, nor a fence."""
+    daemon = Daemon(world.log)
+    await world.submit("1")
+    await daemon.look()
+    entry = next(iter((await daemon.supervisor.known()).entries.values()))
+    writer = Writer(source="stranger", clock=CLOCK, ids=IDS)
+    fence = Fence(role="controller", epoch=1, previous=0, owner=IDS.new())
+    for forged, role, epoch in ((ExperimentCancelled(), "", 0), (fence, "controller", 1)):
+        draft = writer.under(role=role, epoch=epoch).draft(forged, experiment=entry.id)
+        await world.log.append([Draft(Partition(REQUESTS, 0), draft.id, draft.head, draft.value)])
+    again = Daemon(world.log)
+    await again.look()
+    assert [str(each.status) for each in (await again.supervisor.known()).entries.values()] == ["queued"]
+    report = await verify(world.log, chained=True)
+    assert not report.findings
+    assert [letter.place for letter in report.dead_letters] == ["rftd.requests/0@1", "rftd.requests/0@2"]
 
 
 @pytest.mark.anyio
