@@ -30,7 +30,7 @@ chain         the hash chain, heads that are remembered
 log           `EventLog`, the contract of every backend
 backends/     memory (with faults), sqlite (the embedded default)
 socket/       the embedded log for other processes, over a Unix socket
-requests      what other programs ask for by records in the topic of experiments
+requests      what other programs ask for by records in the topic of requests
 deadletters   records that are not ours
 fencing       epochs of roles in a partition
 effective     from a record to the event that a fold takes in: what every reader leaves out

@@ -304,6 +304,9 @@ class LocalExecutor:
             # Not taken over by its pid: whoever ended it so would leave what Ray keeps for it reserved for ever.
             self._declined.add(started.worker)
             return DeclinedProcess()
+        # Anybody who may write on rftd.workers may name any process of this user: it would be ended as ours.
+        if not self._place(order).was_started(process):
+            return None
         return self._adopted(order, process)
 
     def opening(self, orders: Sequence[WorkerOrder]) -> list[Search]:

@@ -316,9 +316,16 @@ class Explorer:
         if published is None:
             self._log.warning("eval.no_weights", version=lease.version, generation=lease.generation)
             return
+        spec = self._view.spine.spec
+        assert spec is not None
         began_s = self._member.clock.monotonic_s()
         try:
-            scored = await self._evaluator.score(lease, stage, taskset, as_ref(published))
+            ref = await asyncio.to_thread(as_ref, published, spec)
+        except WorkError as error:
+            self._log.warning("eval.failed", error=error.what, version=lease.version)
+            return
+        try:
+            scored = await self._evaluator.score(lease, stage, taskset, ref)
         except RolloutError as error:
             # The lease expires and is given out again; the dispatcher knows which weights still count.
             self._log.warning("eval.failed", error=error.what, version=lease.version)
