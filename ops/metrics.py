@@ -99,6 +99,12 @@ class Metrics:
             ["route", "status"],
             registry=self.registry,
         )
+        self.http_refused = Counter(
+            "rftd_http_refused_total",
+            "Requests to the API that were refused at the door, by the reason, which no answer tells",
+            ["reason"],
+            registry=self.registry,
+        )
         self.requests = Counter(
             "rftd_requests_total",
             "Requests of other programs by records in the log, by what they asked for and what came of it",

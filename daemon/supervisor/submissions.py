@@ -13,6 +13,7 @@ from rftd.daemon.supervisor.intake import Intake, WantedFork
 from rftd.daemon.supervisor.orders import Orders, order_of
 from rftd.daemon.supervisor.preflight import preflight, with_files
 from rftd.daemon.trust.asker import Asker
+from rftd.daemon.trust.quota import QuotaError
 from rftd.ops import faults
 from rftd.streams.envelope import Position
 from rftd.streams.folds.commands import KeyUse
@@ -54,6 +55,7 @@ class Submissions:
             spec = await self._ready(config)
             async with self._folders:
                 await self._refresh()
+                self._check_quota(asker)
                 made[id] = await self._intake.submit(spec, key=key, id=id, asker=asker)
             faults.point("submission.after_append")
             return made[id].position
@@ -97,6 +99,7 @@ class Submissions:
             host = await asyncio.to_thread(self._host)
             async with self._folders:
                 await self._refresh()
+                self._check_quota(asker)
                 return await self._intake.fork(wanted, host, key=key, id=id, asker=asker)
 
         use = await self._orders.carry_out(order_of(key, "fork", None, wanted), write, whole=self._whole)
@@ -112,6 +115,14 @@ class Submissions:
             parent=forked.parent,
             at_step=forked.at_step,
         )
+
+    def _check_quota(self, asker: Asker) -> None:
+        """Raises QuotaError if so many of the asker's experiments wait that no other may."""
+        most = asker.quota.queued
+        entries = self._registry.entries.values()
+        own = sum(1 for entry in entries if entry.status is Status.QUEUED and entry.spine.submitted_by == asker.name)
+        if most is not None and own >= most:
+            raise QuotaError(f"{own} experiments of {asker.name!r} wait already", fix="cancel some of them")
 
     def _whole(self, use: KeyUse) -> bool:
         """True if the experiment is accepted as well as submitted; one of two halves is always looked at again."""

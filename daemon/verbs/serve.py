@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rftd.daemon.daemon_file import checked_postgres_url, config_option
+from rftd.daemon.door_options import door_options
 from rftd.daemon.launching_options import launching_options
 from rftd.daemon.log_option import SHARED, serve_log_option
 from rftd.daemon.output.terminal import fitting_errors, say
@@ -16,6 +17,7 @@ from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_o
 from rftd.daemon.trace_option import trace_option
 
 if TYPE_CHECKING:
+    from rftd.daemon.door import DoorOptions
     from rftd.daemon.launching import Launching
     from rftd.daemon.service import Service, ServiceOptions
     from rftd.ops.log_file import LogFile
@@ -35,7 +37,7 @@ thread, Python's own 5 ms would be added to each commit."""
     default="127.0.0.1",
     show_default=True,
     envvar="RFTD_HOST",
-    help="Address to listen on; any but loopback needs RFTD_TOKEN.",
+    help="Address to listen on; any but loopback needs TLS, or --tls-terminated-elsewhere.",
 )
 @click.option(
     "--port",
@@ -45,6 +47,7 @@ thread, Python's own 5 ms would be added to each commit."""
     envvar="RFTD_PORT",
     help="Port to listen on; 0 picks a free one.",
 )
+@door_options
 @serve_log_option
 @click.option(
     "--postgres",
@@ -129,6 +132,7 @@ def command(
     settings: Settings,
     host: str,
     port: int,
+    door: DoorOptions,
     log_at: LogUrl | None,
     postgres: str | None,
     launching: Launching,
@@ -144,7 +148,6 @@ def command(
     prices: tuple[tuple[str, float], ...],
 ) -> None:
     """Run the daemon. Log and tables lie below --data (default ./.rftd), or on Kafka and in PostgreSQL."""
-    import os
     from pathlib import Path
 
     from rftd.daemon.data_folder import DataFolder
@@ -163,7 +166,7 @@ def command(
         data=Path(data_folder(settings)),
         host=host,
         port=port,
-        token=os.environ.get("RFTD_TOKEN") or None,
+        door=door,
         worker_lost_after_s=lost_after_s,
         log_at=backend_of(log_at).checked(log_at.text) if log_at is not None else None,
         state_url=checked_postgres_url(postgres) if postgres else "",
@@ -257,6 +260,11 @@ def _tell_where(options: ServiceOptions, service: Service) -> None:
     say(f"  metrics  {service.url}/metrics")
     if options.traces is not None:
         say(f"  traces   {options.traces.url}     ratio  {options.traces.ratio:g}")
+    if service.access is None:
+        say("warning: --unsafe-allow-unauthenticated: whoever reaches this port may run commands as you", err=True)
+    elif sys.stdout.isatty():
+        # To a terminal alone: whoever reads this line first has the owner's rights.
+        say(f"  browser  {service.url}{service.access.owner_link()}     once, within five minutes")
 
 
 async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
@@ -266,7 +274,7 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
 
     import httpx
 
-    from rftd.daemon.client.address import trusted_by
+    from rftd.daemon.client.address import authorization, trusted_by
     from rftd.daemon.service import running
     from rftd.ops.clock import SystemClock
     from rftd.ops.cycles import tune_allocator, tune_collector
@@ -300,8 +308,10 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
     try:
         daemon = running(options, clock=clock, ids=SystemIds(clock), logger=log, tracer=tracer)
         async with daemon as service:
-            trusted = trusted_by(service.url)
-            async with httpx.AsyncClient(timeout=10.0, verify=trusted, trust_env=False) as client:
+            tls = options.door.tls
+            trusted = trusted_by(service.url) if tls is None else tls.trusting()
+            headers = {} if service.access is None else authorization(service.access.tokens.owner_token)
+            async with httpx.AsyncClient(timeout=10.0, verify=trusted, trust_env=False, headers=headers) as client:
                 # Asked over HTTP like anybody would: this line is printed once the daemon answers, not once it
                 # believes to.
                 answer = await client.get(f"{service.url}/readyz")
