@@ -18,7 +18,7 @@ from rftd.daemon.api.app import make_app
 from rftd.daemon.api.probes import Gate
 from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.dlq.desk import watch_dead_letters
-from rftd.daemon.door import Door, DoorOptions, check_reach
+from rftd.daemon.entrance import Entrance, EntranceOptions, check_reach
 from rftd.daemon.folder_log import keep_for, of_another_log
 from rftd.daemon.launching import Launching, launchers_of
 from rftd.daemon.log_source import OwnedLog, owned_log
@@ -30,12 +30,12 @@ from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
 from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.payloads import Keep
 from rftd.daemon.supervisor.supervisor import Supervisor
-from rftd.daemon.trust.access import Access
+from rftd.daemon.trust.keyring import Keyring
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.commit import commit_of
 from rftd.ops.errors import NotFoundError, RftdError, UsageError
-from rftd.ops.http_server import bind, url_of
+from rftd.ops.http_server import bind
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
@@ -65,7 +65,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 7070
     """0: a free one."""
-    door: DoorOptions = DoorOptions()
+    door: EntranceOptions = EntranceOptions()
     """Who is let in, and how."""
     worker_lost_after_s: float = limits.WORKER_LOST_AFTER_S
     """A worker that sends no heartbeat for this long is ended and started anew."""
@@ -112,7 +112,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     folder: DataFolder
     supervisor: Supervisor
     projector: Projector
-    access: Access | None
+    keyring: Keyring | None
     """The tokens; None if everybody is the owner."""
 
 
@@ -143,17 +143,15 @@ async def running(
         # Before the log is opened: a port that is taken is the commonest mistake, and nothing needs to be undone yet.
         bound = bind(options.host, options.port)
         stack.callback(bound.close)
-        door = await asyncio.to_thread(partial(Door, folder, options.door, clock=clock, logger=logger))
-        gate = Gate(folder=door.folder_id, doorkeeper=door.keeper)
+        door = await asyncio.to_thread(partial(Entrance, folder, options.door, clock=clock, logger=logger))
         front = await stack.enter_async_context(AsyncExitStack())
-        answer = partial(door.answer, front, gate, bound)
         if options.log_at is not None:
-            await answer()
-        parts = _Parts(options, folder, gate, stack, clock=clock, ids=ids, logger=logger)
+            await door.answer(front, bound)
+        parts = _Parts(options, folder, door.gate, stack, clock=clock, ids=ids, logger=logger)
         owned = await parts.log()
         if options.log_at is None:
             # Not before: the log's lock says that no other daemon has the folder, and its address.
-            await answer()
+            await door.answer(front, bound)
         hearing = await parts.hearing(owned)
         feed = MetricsFeed(Metrics(version=release_of("rftd"), commit=commit_of("rftd")))
         engine, projector = await parts.state(owned.log, hearing, feed.metrics)
@@ -170,7 +168,6 @@ async def running(
             feed=feed,
             clock=clock,
             ids=ids,
-            access=door.access,
             doorkeeper=door.keeper,
             guard=guard,
             troubles=troubles,
@@ -178,28 +175,21 @@ async def running(
             prices=options.prices,
             daemon_log=folder.daemon_log,
         )
-        gate.open(app)
+        door.gate.open(app)
         # Entered after log, database and projector, so that it is left before them: no task outlives what it uses.
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         shows: _Work = {
             "projector": projector.run,
+            "certificate": door.watch_certificate,
             "metrics": lambda: follow_metrics(owned.log, feed, supervisor.known),
             "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),
             **parts.requests(owned.log, supervisor, feed.metrics, tracer),
         }
-        if options.door.tls is not None:
-            shows["certificate"] = door.watch_certificate
         patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
-        work = shows | _upkeep(owned.log, supervisor, guard, clock)
-        background = [tasks.create_task(patient(each, name)) for name, each in work.items()]
+        upkeep = _upkeep(owned.log, supervisor, guard, clock)
+        background = [tasks.create_task(patient(each, name)) for name, each in (shows | upkeep).items()]
         try:
-            yield Service(
-                url=url_of(bound, options.door.tls),
-                folder=folder,
-                supervisor=supervisor,
-                projector=projector,
-                access=door.access,
-            )
+            yield Service(folder=folder, supervisor=supervisor, projector=projector, url=door.url, keyring=door.keyring)
             # Inside the block, with projector and API still up: workers that leave are folded and shown.
             await supervisor.drain()
         finally:

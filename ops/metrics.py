@@ -89,8 +89,7 @@ class Metrics:
             metric.remove_by_labels({"experiment": experiment})
 
     def _life(self, version: str, commit: str) -> None:
-        labels = ["version", "commit"]
-        build = Gauge("rftd_build_info", "Constant 1; build metadata", labels, registry=self.registry)
+        build = Gauge("rftd_build_info", "Constant 1; build data", ["version", "commit"], registry=self.registry)
         build.labels(version, commit).set(1)
         ProcessCollector(registry=self.registry)
         self.http_requests = Counter(
@@ -100,10 +99,7 @@ class Metrics:
             registry=self.registry,
         )
         self.http_refused = Counter(
-            "rftd_http_refused_total",
-            "Requests to the API that were refused at the door, by the reason, which no answer tells",
-            ["reason"],
-            registry=self.registry,
+            "rftd_http_refused_total", "Requests refused at the door, by reason", ["reason"], registry=self.registry
         )
         self.requests = Counter(
             "rftd_requests_total",

@@ -27,7 +27,6 @@ from rftd.daemon.metrics_scrape import Scrape
 from rftd.daemon.operations import Operations
 from rftd.daemon.patience import Troubles
 from rftd.daemon.supervisor.disk_guard import DiskGuard
-from rftd.daemon.trust.access import Access
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.errors import RftdError, UsageError
 from rftd.ops.health import Health
@@ -48,7 +47,6 @@ def make_app(
     health: Health | None = None,
     clock: Clock | None = None,
     ids: Ids | None = None,
-    access: Access | None = None,
     doorkeeper: Doorkeeper | None = None,
     guard: DiskGuard | None = None,
     troubles: Troubles | None = None,
@@ -58,10 +56,11 @@ def make_app(
 ) -> FastAPI:
     """The API of a daemon.
 
-    Without `access` everybody is the owner, as with `--unsafe-allow-unauthenticated`. The `doorkeeper` is the one that
-    stood at the gate while the daemon started; `prices` are dollars for an hour of an accelerator, by its kind.
+    Without a `doorkeeper` everybody is the owner, as with `--unsafe-allow-unauthenticated`; `prices` are dollars for
+    an hour of an accelerator, by its kind.
     """
     clock = clock or SystemClock()
+    doorkeeper = doorkeeper or Doorkeeper(None)
     feed = feed or MetricsFeed(Metrics(version=release_of("rftd")))
     services = Services(
         operations=operations,
@@ -82,9 +81,8 @@ def make_app(
         ids=ids or SystemIds(clock),
         version=release_of("rftd"),
         daemon_log=daemon_log,
-        access=access,
+        keyring=doorkeeper.keyring,
     )
-    doorkeeper = doorkeeper or Doorkeeper(access)
     doorkeeper.refused = feed.metrics.http_refused
     app = FastAPI(
         title="rftd",
@@ -97,7 +95,7 @@ def make_app(
     )
     if tracer is not None:
         app.add_middleware(Traced, tracer=tracer)
-    app.add_middleware(Guard, doorkeeper=doorkeeper, uses=access.uses if access is not None else None)
+    app.add_middleware(Guard, doorkeeper=doorkeeper, uses=doorkeeper.uses)
     # Added last, so that it is around the guard: what that refuses is counted, too.
     app.add_middleware(Tally, requests=feed.metrics.http_requests)
     # Starlette picks the handler of the nearest class, and treats the one of `Exception` apart: it runs outside of
@@ -105,13 +103,17 @@ def make_app(
     for kind in (RftdError, HTTPException, DBAPIError, ExceptionGroup, Exception):
         app.add_exception_handler(kind, on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
+    _add_routes(app, services)
+    return app
+
+
+def _add_routes(app: FastAPI, services: Services) -> None:
     declared = routes.declared_routes()
     app.include_router(routes.router(services, declared))
     for part in (stream, probes):
         app.include_router(part.router(services))
-    app.include_router(login.router(access))
+    app.include_router(login.router(services.keyring))
     install(app, declared)
-    return app
 
 
 async def _on_invalid(_request: Request, error: Exception) -> Response:

@@ -18,8 +18,9 @@ from starlette.types import Scope
 
 from rftd.daemon.api.problem import ForbiddenError, RefusedError
 from rftd.daemon.api.services import EVERYBODY
-from rftd.daemon.trust.access import Access
-from rftd.daemon.trust.tokens import Bearer, Refusal
+from rftd.daemon.trust.keyring import Keyring
+from rftd.daemon.trust.quota import QuotaUses
+from rftd.daemon.trust.tokens import Bearer, NotTaken
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/login"})
 """Paths that need no token; they tell nothing of an experiment, and /readyz gives its reasons to nobody without one."""
@@ -30,12 +31,17 @@ STATIC: Final = "/static/"
 class Doorkeeper:
     """The rules of one daemon's door."""
 
-    def __init__(self, access: Access | None, *, hosts: frozenset[str] = frozenset()) -> None:
-        """Without `access` everybody is the owner. `hosts` are names of this daemon, in lower case."""
-        self._access = access
+    def __init__(self, keyring: Keyring | None, *, hosts: frozenset[str] = frozenset()) -> None:
+        """Without a `keyring` everybody is the owner. `hosts` are names of this daemon, in lower case."""
+        self.keyring = keyring
         self._hosts = hosts
         self.refused: Counter | None = None
         """Counts refusals by their reason, once there are metrics."""
+
+    @property
+    def uses(self) -> QuotaUses | None:
+        """What the tokens have taken of their limits; None where there are no tokens."""
+        return None if self.keyring is None else self.keyring.uses
 
     def bearer_of(self, scope: Scope) -> Bearer | None:
         """The one who asks; None where none is needed and none is told.
@@ -56,10 +62,10 @@ class Doorkeeper:
         if origin is not None and urlsplit(origin).netloc != host:
             self._count("origin")
             raise ForbiddenError(f"a page of {origin[:200]} may not use this daemon", field="Origin")
-        if self._access is None:
+        if self.keyring is None:
             return EVERYBODY
         path = scope["path"]
-        bearer = self._shown(self._access, headers, scope["method"])
+        bearer = self._shown(self.keyring, headers, scope["method"])
         if isinstance(bearer, Bearer):
             return bearer
         if path in OPEN_PATHS or path.startswith(STATIC):
@@ -69,16 +75,16 @@ class Doorkeeper:
             "no valid token", field="Authorization", fix="set RFTD_TOKEN to a token of this daemon: rftd token add NAME"
         )
 
-    def _shown(self, access: Access, headers: Headers, method: str) -> Bearer | Refusal:
+    def _shown(self, keyring: Keyring, headers: Headers, method: str) -> Bearer | NotTaken:
         """The bearer of the token, or else of the cookie, that a request shows."""
         authorization = headers.get("authorization")
         if authorization is not None:
             scheme, _, token = authorization.partition(" ")
-            return access.of_token(token.strip()) if scheme.lower() == "bearer" else Refusal("malformed")
-        cookie = _cookie(headers, access.cookie)
+            return keyring.of_token(token.strip()) if scheme.lower() == "bearer" else NotTaken("malformed")
+        cookie = _cookie(headers, keyring.cookie)
         if cookie is None:
-            return Refusal("missing")
-        bearer = access.of_cookie(cookie)
+            return NotTaken("missing")
+        bearer = keyring.of_cookie(cookie)
         if isinstance(bearer, Bearer):
             self._check_page(headers, method)
         return bearer

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
 
-from rftd.daemon.trust.access import Access
+from rftd.daemon.trust.keyring import Keyring
 from rftd.daemon.trust.sessions import SESSION_S
 
 _PAGE: Final = """<!doctype html>
@@ -28,8 +28,8 @@ Code = Annotated[
 _HTML: Final = {"text/html": {"schema": {"type": "string"}}}
 
 
-def router(access: Access | None) -> APIRouter:
-    """The route at which browsers sign in; without `access` everybody is."""
+def router(keyring: Keyring | None) -> APIRouter:
+    """The route at which browsers sign in; without one everybody is."""
     routes = APIRouter(tags=["access"])
 
     @routes.get(
@@ -41,20 +41,20 @@ def router(access: Access | None) -> APIRouter:
     )
     async def login(code: Code = None) -> Response:
         """Signs a browser in by a one-time link: it gets a cookie."""
-        if access is None:
+        if keyring is None:
             return _page(SIGNED_IN)
         if code is None:
             return _page(NO_LINK)
-        cookie = access.sessions.open(code)
+        cookie = keyring.sessions.open(code)
         if cookie is None:
             return _page(STALE_LINK, status=401)
         page = _page(SIGNED_IN)
         page.set_cookie(
-            access.cookie,
+            keyring.cookie,
             cookie,
             max_age=int(SESSION_S),
             path="/",
-            secure=access.secure,
+            secure=keyring.secure,
             httponly=True,
             samesite="strict",
         )

@@ -15,9 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from rftd.daemon.api.problem import BusyError
 from rftd.daemon.metrics_scrape import Scrape
 from rftd.daemon.operations import Operations
-from rftd.daemon.trust.access import Access
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker
-from rftd.daemon.trust.holder import Holder
+from rftd.daemon.trust.keyring import Keyring
+from rftd.daemon.trust.token_holder import TokenHolder
 from rftd.daemon.trust.tokens import Bearer, asker_of
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import UsageError
@@ -100,7 +100,7 @@ class Services:
     curves: RewardCurves = field(default_factory=RewardCurves)
     followers: Followers = field(default_factory=Followers)
 
-    access: Access | None = None
+    keyring: Keyring | None = None
     """The tokens that let askers in; None: everybody is the owner."""
     bearer: Bearer = EVERYBODY
     """The one who asks."""
@@ -116,21 +116,21 @@ class Services:
 
     def take_submission(self) -> None:
         """Counts a submission of the asker. Raises QuotaError if its hour's are used up."""
-        if self.access is not None:
-            self.access.uses.take_submission(self.asker.name, self.asker.quota)
+        if self.keyring is not None:
+            self.keyring.uses.take_submission(self.asker.name, self.asker.quota)
 
     def login_path(self) -> str:
         """The path of a one-time link, with the rights of the asker."""
-        return "/login" if self.access is None else self.access.link_for(self.bearer)
+        return "/login" if self.keyring is None else self.keyring.link_for(self.bearer)
 
-    def holders(self) -> tuple[Holder, ...]:
+    def holders(self) -> tuple[TokenHolder, ...]:
         """The named tokens in use that the asker may see: all for an admin, else the asker's own."""
-        if self.access is None:
+        if self.keyring is None:
             return ()
-        uses = self.access.uses
+        uses = self.keyring.uses
         return tuple(
-            Holder(entry, asker_of(entry).quota, uses.use_of(entry.name))
-            for entry in self.access.tokens.entries()
+            TokenHolder(entry, asker_of(entry).quota, uses.use_of(entry.name))
+            for entry in self.keyring.tokens.entries()
             if self.asker.role >= AccessRole.ADMIN or entry.name == self.asker.name
         )
 
@@ -172,15 +172,15 @@ class Services:
     def follower(self) -> Iterator[None]:
         """One of the places for clients that wait. Raises BusyError if all are taken, QuotaError for the asker's."""
         with ExitStack() as stack:
-            if self.access is not None:
-                stack.enter_context(self.access.uses.stream(self.asker.name, self.asker.quota))
+            if self.keyring is not None:
+                stack.enter_context(self.keyring.uses.stream(self.asker.name, self.asker.quota))
             stack.enter_context(self.followers.one())
             yield
 
     def check_follower(self) -> None:
         """Raises what `follower` would."""
-        if self.access is not None:
-            self.access.uses.check_stream(self.asker.name, self.asker.quota)
+        if self.keyring is not None:
+            self.keyring.uses.check_stream(self.asker.name, self.asker.quota)
         self.followers.check()
 
 

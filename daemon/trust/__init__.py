@@ -5,9 +5,9 @@ asker       who asks: a name and a role
 quota       the limits of a token, and what is taken of them
 token_file  the named tokens as digests, and the owner's
 tokens      the tokens that a daemon takes
-holder      a token with its limits and what is taken
+token_holder  a token with its limits and what is taken
 sessions    browsers that are signed in, by one-time links
-access      all of these, as a daemon asks them
+keyring     all of these, as a daemon asks them
 user_state  the daemons of this user, found from any directory
 listener    whether a port of this machine is another user's
 """

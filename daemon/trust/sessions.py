@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rftd.daemon.trust.token_file import digest_of
-from rftd.daemon.trust.tokens import Bearer, Refusal, Tokens
+from rftd.daemon.trust.tokens import Bearer, NotTaken, Tokens
 from rftd.ops.clock import Clock
 
 LINK_S: Final = 300.0
@@ -21,7 +21,7 @@ SESSIONS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Login:
     """A link or a session: the digest of the token that made it, and its end."""
 
     token_digest: str
@@ -34,8 +34,8 @@ class Sessions:
     def __init__(self, tokens: Tokens, *, clock: Clock) -> None:
         self._tokens = tokens
         self._clock = clock
-        self._links: dict[str, _Kept] = {}
-        self._sessions: dict[str, _Kept] = {}
+        self._links: dict[str, _Login] = {}
+        self._sessions: dict[str, _Login] = {}
 
     def new_link(self, token_digest: str) -> str:
         """The code of a new link for whoever showed the token."""
@@ -46,28 +46,28 @@ class Sessions:
         link = self._links.pop(digest_of(code), None)
         if link is None or link.ends_s <= self._clock.monotonic_s():
             return None
-        if isinstance(self._tokens.still(link.token_digest), Refusal):
+        if isinstance(self._tokens.still(link.token_digest), NotTaken):
             return None
         return self._keep(self._sessions, link.token_digest, SESSION_S, SESSIONS)
 
-    def look_up(self, cookie: str) -> Bearer | Refusal:
+    def look_up(self, cookie: str) -> Bearer | NotTaken:
         """The bearer whose session it is, while its token is taken."""
         digest = digest_of(cookie)
         session = self._sessions.get(digest)
         if session is None:
-            return Refusal("session")
+            return NotTaken("session")
         bearer = self._tokens.still(session.token_digest)
-        if session.ends_s <= self._clock.monotonic_s() or isinstance(bearer, Refusal):
+        if session.ends_s <= self._clock.monotonic_s() or isinstance(bearer, NotTaken):
             self._sessions.pop(digest, None)
-            return Refusal("session")
+            return NotTaken("session")
         return bearer
 
-    def _keep(self, among: dict[str, _Kept], token_digest: str, lasts_s: float, most: int) -> str:
+    def _keep(self, among: dict[str, _Login], token_digest: str, lasts_s: float, most: int) -> str:
         now_s = self._clock.monotonic_s()
         for digest in [digest for digest, kept in among.items() if kept.ends_s <= now_s]:
             del among[digest]
         while len(among) >= most:
             del among[next(iter(among))]
         secret = secrets.token_urlsafe(32)
-        among[digest_of(secret)] = _Kept(token_digest, now_s + lasts_s)
+        among[digest_of(secret)] = _Login(token_digest, now_s + lasts_s)
         return secret

@@ -21,6 +21,7 @@ import msgspec
 
 from rftd.daemon.trust.asker import OWNER, PRODUCER, AccessRole
 from rftd.daemon.trust.quota import QUOTAS, Quota
+from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.durable import write_durable
 from rftd.ops.errors import ConflictError, NotFoundError, UsageError
 
@@ -92,8 +93,8 @@ class TokenFile:
         except FileNotFoundError:
             return ()
         try:
-            entries = msgspec.json.decode(text, type=_Content).tokens
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            entries = json_decoder(_Content).decode(text).tokens
+        except UNREADABLE as error:
             raise TokenFileError(f"is no file of tokens: {error}", where=str(self.path)) from None
         names = [entry.name for entry in entries]
         for entry in entries:

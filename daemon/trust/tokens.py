@@ -19,7 +19,7 @@ TOKEN_CHARACTERS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NotTaken:
     """The reason why a token is not taken. Only the daemon's log and metrics have it, never an answer."""
 
     reason: Reason
@@ -59,19 +59,19 @@ class Tokens:
         self._refresh()
         return self._entries
 
-    def look_up(self, token: str) -> Bearer | Refusal:
+    def look_up(self, token: str) -> Bearer | NotTaken:
         """The bearer of a token, or the reason why there is none."""
         if not token:
-            return Refusal("missing")
+            return NotTaken("missing")
         if len(token) > TOKEN_CHARACTERS or not token.isascii():
-            return Refusal("malformed")
+            return NotTaken("malformed")
         return self._of_digest(digest_of(token))
 
-    def still(self, digest: str) -> Bearer | Refusal:
+    def still(self, digest: str) -> Bearer | NotTaken:
         """The bearer of a token that was shown before: its role now, or the reason why it is taken no more."""
         return self._of_digest(digest)
 
-    def _of_digest(self, digest: str) -> Bearer | Refusal:
+    def _of_digest(self, digest: str) -> Bearer | NotTaken:
         self._refresh()
         # All are compared, each in constant time: how long it takes says nothing of the digests.
         is_owner = hmac.compare_digest(digest, self._owner)
@@ -81,10 +81,10 @@ class Tokens:
         if is_owner:
             return Bearer(OWNER, digest)
         if not matching:
-            return Refusal("unknown")
+            return NotTaken("unknown")
         entry = matching[0]
         if entry.is_expired(self._clock.now_ns()):
-            return Refusal("expired", entry.name)
+            return NotTaken("expired", entry.name)
         return Bearer(asker_of(entry), digest)
 
     def _refresh(self) -> None:

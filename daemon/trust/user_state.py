@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from rftd.daemon.trust.token_file import TokenFileError, read_private
+from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.durable import write_durable
 
 
@@ -100,5 +101,5 @@ class UserState:
         if not self._is_ours():
             return
         for path in sorted(self.folder.glob("*.json")):
-            with suppress(OSError, TokenFileError, msgspec.MsgspecError, UnicodeDecodeError):
-                yield path, msgspec.json.decode(read_private(path), type=KnownDaemon)
+            with suppress(OSError, TokenFileError, *UNREADABLE):
+                yield path, json_decoder(KnownDaemon).decode(read_private(path))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rftd.daemon.daemon_file import checked_postgres_url, config_option
-from rftd.daemon.door_options import door_options
+from rftd.daemon.entrance_options import entrance_options
 from rftd.daemon.launching_options import launching_options
 from rftd.daemon.log_option import SHARED, serve_log_option
 from rftd.daemon.output.terminal import fitting_errors, say
@@ -17,7 +17,7 @@ from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_o
 from rftd.daemon.trace_option import trace_option
 
 if TYPE_CHECKING:
-    from rftd.daemon.door import DoorOptions
+    from rftd.daemon.entrance import EntranceOptions
     from rftd.daemon.launching import Launching
     from rftd.daemon.service import Service, ServiceOptions
     from rftd.ops.log_file import LogFile
@@ -47,7 +47,7 @@ thread, Python's own 5 ms would be added to each commit."""
     envvar="RFTD_PORT",
     help="Port to listen on; 0 picks a free one.",
 )
-@door_options
+@entrance_options
 @serve_log_option
 @click.option(
     "--postgres",
@@ -132,7 +132,7 @@ def command(
     settings: Settings,
     host: str,
     port: int,
-    door: DoorOptions,
+    door: EntranceOptions,
     log_at: LogUrl | None,
     postgres: str | None,
     launching: Launching,
@@ -260,11 +260,11 @@ def _tell_where(options: ServiceOptions, service: Service) -> None:
     say(f"  metrics  {service.url}/metrics")
     if options.traces is not None:
         say(f"  traces   {options.traces.url}     ratio  {options.traces.ratio:g}")
-    if service.access is None:
+    if service.keyring is None:
         say("warning: --unsafe-allow-unauthenticated: whoever reaches this port may run commands as you", err=True)
     elif sys.stdout.isatty():
         # To a terminal alone: whoever reads this line first has the owner's rights.
-        say(f"  browser  {service.url}{service.access.owner_link()}     once, within five minutes")
+        say(f"  browser  {service.url}{service.keyring.owner_link()}     once, within five minutes")
 
 
 async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
@@ -310,7 +310,7 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
         async with daemon as service:
             tls = options.door.tls
             trusted = trusted_by(service.url) if tls is None else tls.trusting()
-            headers = {} if service.access is None else authorization(service.access.tokens.owner_token)
+            headers = {} if service.keyring is None else authorization(service.keyring.tokens.owner_token)
             async with httpx.AsyncClient(timeout=10.0, verify=trusted, trust_env=False, headers=headers) as client:
                 # Asked over HTTP like anybody would: this line is printed once the daemon answers, not once it
                 # believes to.

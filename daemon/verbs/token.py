@@ -68,7 +68,7 @@ def token() -> None:
 @_limit_options
 @shared_options
 @click.pass_obj
-def add(settings: Settings, name: str, role: str, lifetime_s: float | None, **own: int | None) -> None:
+def add(settings: Settings, /, name: str, role: str, lifetime_s: float | None, **own: int | None) -> None:
     """Make a token for NAME and print it. It is shown once, and kept as a digest only."""
     from rftd.daemon.trust.quota import Quota
     from rftd.ops.clock import SystemClock

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from rftd.daemon.operations import Operations
-    from rftd.daemon.trust.holder import Holder
+    from rftd.daemon.trust.token_holder import TokenHolder
     from rftd.storage.queries.curve import RewardCurves
     from rftd.streams.log import EventLog
 
@@ -101,7 +101,7 @@ class Daemon(Protocol):
         """The path of a one-time link, with the rights of the asker."""
         ...
 
-    def holders(self) -> tuple[Holder, ...]:
+    def holders(self) -> tuple[TokenHolder, ...]:
         """The named tokens in use that the asker may see."""
         ...
 

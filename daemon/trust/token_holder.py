@@ -1,4 +1,4 @@
-"""`Holder`: a named token with its limits and what is taken of them."""
+"""`TokenHolder`: a named token with its limits and what is taken of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rftd.daemon.trust.quota import Quota, QuotaUse
 from rftd.daemon.trust.token_file import TokenEntry
 
 
-class Holder(NamedTuple):
+class TokenHolder(NamedTuple):
     """A named token in use."""
 
     entry: TokenEntry

@@ -1,4 +1,4 @@
-"""`Door`: a daemon's way in: its tokens, its doorkeeper, and its address where clients of the same user find it."""
+"""`Entrance`: a daemon's way in: its tokens, its doorkeeper, and its address where clients of the same user find it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 import msgspec
-from starlette.types import ASGIApp
 
 from rftd.daemon.api.doorkeeper import Doorkeeper
+from rftd.daemon.api.probes import Gate
 from rftd.daemon.api.problem import refusal
 from rftd.daemon.data_folder import DataFolder, Endpoint
-from rftd.daemon.trust.access import Access
+from rftd.daemon.trust.keyring import Keyring
 from rftd.daemon.trust.user_state import KnownDaemon, UserState
 from rftd.ops.clock import Clock
 from rftd.ops.errors import UsageError
@@ -25,7 +25,7 @@ from rftd.ops.tls import WATCH_S, CertificateFileError, ServerTls
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class DoorOptions(msgspec.Struct, frozen=True, kw_only=True):
+class EntranceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `rftd serve` that say who is let in, and how."""
 
     token: str | None = None
@@ -45,17 +45,17 @@ class DoorOptions(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(name.lower() for name in (*self.allow_hosts, *(self.tls.names if self.tls else ())))
 
 
-class Door:
+class Entrance:
     """The way into the daemon of one folder."""
 
-    def __init__(self, folder: DataFolder, options: DoorOptions, *, clock: Clock, logger: Logger) -> None:
+    def __init__(self, folder: DataFolder, options: EntranceOptions, *, clock: Clock, logger: Logger) -> None:
         """Makes the owner's token where there is none. Raises TokenFileError. Blocks."""
         self.folder_id = folder.id
         self._folder = folder
         self._options = options
         self._clock = clock
         self._logger = logger
-        access = Access(
+        keyring = Keyring(
             folder.root,
             clock=clock,
             logger=logger,
@@ -66,15 +66,19 @@ class Door:
         )
         if options.unauthenticated:
             logger.warning("access.unauthenticated", fix="leave out --unsafe-allow-unauthenticated")
-        self.access = None if options.unauthenticated else access
+        self.keyring = None if options.unauthenticated else keyring
         """The tokens; None if everybody is the owner."""
-        self.keeper = Doorkeeper(self.access, hosts=options.hosts)
-        self._owner_token = access.tokens.owner_token
+        self.keeper = Doorkeeper(self.keyring, hosts=options.hosts)
+        self.url = ""
+        """The address, once it answers."""
+        self.gate = Gate(folder=self.folder_id, doorkeeper=self.keeper)
+        """The application that answers, at first by itself."""
+        self._owner_token = keyring.tokens.owner_token
 
-    async def answer(self, front: AsyncExitStack, gate: ASGIApp, bound: socket.socket) -> None:
+    async def answer(self, front: AsyncExitStack, bound: socket.socket) -> None:
         """Serves the gate until `front` is left, and writes down where: whoever asks is told what is waited for."""
-        await front.enter_async_context(serving_http(gate, bound, refusal=refusal, tls=self._options.tls))
-        url = url_of(bound, self._options.tls)
+        await front.enter_async_context(serving_http(self.gate, bound, refusal=refusal, tls=self._options.tls))
+        url = self.url = url_of(bound, self._options.tls)
         endpoint = Endpoint(url=url, pid=os.getpid(), folder=self.folder_id)
         await asyncio.to_thread(self._folder.announce, endpoint)
         root = str(self._folder.root)
@@ -89,12 +93,15 @@ class Door:
         front.push_async_callback(asyncio.to_thread, state.forget, root)
 
     async def watch_certificate(self) -> None:
-        """Takes a certificate that was renewed; one that cannot be used is told once, and the one before stays."""
+        """Takes a certificate that was renewed, until cancelled.
+
+        One that cannot be used is told once, and the one before stays.
+        """
         tls, told = self._options.tls, ""
-        while tls is not None:
+        while True:
             await self._clock.sleep(WATCH_S)
             try:
-                if await asyncio.to_thread(tls.renew):
+                if tls is not None and await asyncio.to_thread(tls.renew):
                     self._logger.info("tls.renewed")
                     told = ""
             except CertificateFileError as error:
@@ -103,7 +110,7 @@ class Door:
                     self._logger.error("tls.not_renewed", where=error.where, reason=error.what)
 
 
-def check_reach(host: str, options: DoorOptions) -> None:
+def check_reach(host: str, options: EntranceOptions) -> None:
     """Raises UsageError for an address that strangers reach, where they could read tokens on their way."""
     if host not in LOOPBACK and options.tls is None and not options.tls_terminated_elsewhere:
         raise UsageError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from rftd.daemon.door import DoorOptions
+    from rftd.daemon.entrance import EntranceOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,7 +32,7 @@ class HostName(click.ParamType[str]):
         return str(value).lower()
 
 
-def door_options(function: F) -> F:
+def entrance_options(function: F) -> F:
     """Adds the options to `rftd serve`, which is given `door`."""
 
     @functools.wraps(function)
@@ -91,8 +91,8 @@ def door_options(function: F) -> F:
 
 def _door(
     allow_hosts: tuple[str, ...], tls_cert: str | None, tls_key: str | None, elsewhere: bool, unauthenticated: bool
-) -> DoorOptions:
-    from rftd.daemon.door import DoorOptions
+) -> EntranceOptions:
+    from rftd.daemon.entrance import EntranceOptions
     from rftd.ops.errors import UsageError
     from rftd.ops.tls import ServerTls
 
@@ -100,7 +100,7 @@ def _door(
         missing = "--tls-key" if tls_key is None else "--tls-cert"
         raise UsageError("a certificate needs its key, and a key its certificate", field=missing, fix="give both")
     tls = ServerTls(Path(tls_cert), Path(tls_key)) if tls_cert is not None and tls_key is not None else None
-    return DoorOptions(
+    return EntranceOptions(
         token=os.environ.get("RFTD_TOKEN") or None,
         allow_hosts=allow_hosts,
         tls=tls,

@@ -1,4 +1,4 @@
-"""`Access`: everything by which a daemon knows who asks: tokens, sessions of browsers, and what each has taken."""
+"""`Keyring`: everything by which a daemon knows who asks: tokens, sessions of browsers, and what each has taken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from rftd.daemon.trust.asker import Asker
 from rftd.daemon.trust.quota import QuotaUses
 from rftd.daemon.trust.sessions import Sessions
-from rftd.daemon.trust.tokens import Bearer, Refusal, Tokens, asker_of
+from rftd.daemon.trust.tokens import Bearer, NotTaken, Tokens, asker_of
 from rftd.ops.clock import Clock
 from rftd.ops.logs import Logger
 
@@ -16,7 +16,7 @@ TOLD_EVERY_S: Final = 60.0
 """A refused token that is known is named in the log once in this time."""
 
 
-class Access:
+class Keyring:
     """The tokens of one data folder, in use."""
 
     def __init__(
@@ -39,11 +39,11 @@ class Access:
         self._logger = logger
         self._told_s: dict[str, float] = {}
 
-    def of_token(self, token: str) -> Bearer | Refusal:
+    def of_token(self, token: str) -> Bearer | NotTaken:
         """The bearer of the token in a header."""
         return self._noted(self.tokens.look_up(token))
 
-    def of_cookie(self, cookie: str) -> Bearer | Refusal:
+    def of_cookie(self, cookie: str) -> Bearer | NotTaken:
         """The bearer of a browser's session."""
         return self.sessions.look_up(cookie)
 
@@ -60,8 +60,8 @@ class Access:
         """The askers that named tokens stand for."""
         return tuple(asker_of(entry) for entry in self.tokens.entries())
 
-    def _noted(self, bearer: Bearer | Refusal) -> Bearer | Refusal:
-        if isinstance(bearer, Refusal) and bearer.name:
+    def _noted(self, bearer: Bearer | NotTaken) -> Bearer | NotTaken:
+        if isinstance(bearer, NotTaken) and bearer.name:
             now_s = self._clock.monotonic_s()
             if now_s - self._told_s.get(bearer.name, -TOLD_EVERY_S) >= TOLD_EVERY_S:
                 self._told_s[bearer.name] = now_s
