@@ -31,6 +31,7 @@ metric_totals  totals that are read at a scrape and not counted
 metrics     every metric name, in one file
 releases    the installed releases of programs and libraries
 commit      the commit that an installation was made from
+tls         a certificate and its key, checked and renewed
 http_connection  one client's connection: what is no request, or comes too slowly, is refused
 http_server uvicorn on a bound socket, inside a process's own loop
 health      liveness and readiness, as named checks; the lines of `rftd doctor`

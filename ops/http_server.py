@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from rftd.ops.errors import ConflictError
 from rftd.ops.http_connection import DEFAULT_BOUNDS, ConnectionBounds, HttpConnection, Refusal, plain_refusal
+from rftd.ops.tls import ServerTls
 
 GRACE_S = 2
 """The time that open requests and event streams get at the end."""
@@ -85,10 +86,12 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return bound
 
 
-def url_of(bound: socket.socket) -> str:
-    """The address of a bound socket, as a URL."""
+def url_of(bound: socket.socket, tls: ServerTls | None = None) -> str:
+    """The address of a bound socket, as a URL; with `tls` one whose host the certificate is for."""
     host, port = bound.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if tls is None else "https"
+    host = host if tls is None else tls.host_for(host)
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 @asynccontextmanager
@@ -99,6 +102,7 @@ async def serving_http(
     keep_alive_s: int = 5,
     refusal: Refusal = plain_refusal,
     bounds: ConnectionBounds = DEFAULT_BOUNDS,
+    tls: ServerTls | None = None,
 ) -> AsyncIterator[None]:
     """Serves `app` while the block runs; on its end requests under way are given `GRACE_S`.
 
@@ -107,18 +111,20 @@ async def serving_http(
     """
     # uvicorn makes each connection by calling it, as it would call a class.
     connection: Any = partial(HttpConnection, bounds=bounds, refusal=refusal)
-    server = _Server(
-        uvicorn.Config(
-            app,
-            http=connection,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            # One second more for handlers that have not begun to answer.
-            timeout_graceful_shutdown=GRACE_S + 1,
-            timeout_keep_alive=keep_alive_s,
-        )
+    config = uvicorn.Config(
+        app,
+        http=connection,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        # One second more for handlers that have not begun to answer.
+        timeout_graceful_shutdown=GRACE_S + 1,
+        timeout_keep_alive=keep_alive_s,
     )
+    if tls is not None:
+        config.load()
+        config.ssl = tls.context  # uvicorn's own options take files, and read them once
+    server = _Server(config)
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.serve(sockets=[bound]))
         try:

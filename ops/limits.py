@@ -59,6 +59,20 @@ HTTP_UNREAD_S: Final = 120.0
 HTTP_CONNECTIONS: Final = 4096
 """Connections of one server; those beyond are refused."""
 QUEUED_EXPERIMENTS: Final = 1000
+"""Experiments that wait in the queue, of all askers together."""
+PRODUCER_QUEUED_EXPERIMENTS: Final = 500
+"""Of these, those of programs that submit by records."""
+READ_TOKEN_CONNECTIONS: Final = 32
+"""Requests of one token of role read that are under way at once; so below. `rftd token add` sets others."""
+READ_TOKEN_STREAMS: Final = 8
+SUBMIT_TOKEN_SUBMISSIONS_PER_HOUR: Final = 120
+SUBMIT_TOKEN_QUEUED_EXPERIMENTS: Final = 50
+SUBMIT_TOKEN_CONNECTIONS: Final = 64
+SUBMIT_TOKEN_STREAMS: Final = 16
+ADMIN_TOKEN_SUBMISSIONS_PER_HOUR: Final = 600
+ADMIN_TOKEN_QUEUED_EXPERIMENTS: Final = 500
+ADMIN_TOKEN_CONNECTIONS: Final = 128
+ADMIN_TOKEN_STREAMS: Final = 32
 TASKSET_ROW_SIZE_BYTES: Final = 1 * MIB
 
 # Work.

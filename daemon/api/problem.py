@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -13,16 +14,20 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from rftd.daemon.output.failure import leaves, parts
+from rftd.daemon.trust.quota import QuotaError
 from rftd.daemon.views.problem import MEDIA_TYPE, Problem, ProblemPart
 from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, UsageError
 from rftd.ops.logs import logger
 
 
 class RefusedError(UsageError):
-    """The request carries no valid bearer token."""
+    """The request carries no valid token: none, an unknown one, or one that has expired; which of them is not told."""
 
     code = "RFTD-API-001"
-    remedy = "Set `RFTD_TOKEN` to the daemon's token, or send `Authorization: Bearer TOKEN`."
+    remedy = (
+        "On the daemon's machine run `rftd` as its user, which finds the owner's token by itself. Elsewhere set "
+        "`RFTD_TOKEN` to a token that `rftd token add NAME` printed, or send `Authorization: Bearer TOKEN`."
+    )
     http_status = 401
 
 
@@ -30,7 +35,10 @@ class ForbiddenError(UsageError):
     """The request came through a foreign web page or a host name that the daemon does not serve."""
 
     code = "RFTD-API-002"
-    remedy = "Use the daemon's IP address or `localhost`, and not a page of another origin."
+    remedy = (
+        "Use the daemon's IP address, `localhost` or a name of `rftd serve --allow-host`, and not a page of another "
+        "origin."
+    )
     http_status = 403
 
 
@@ -100,6 +108,8 @@ def answer(error: RftdError, headers: Mapping[str, str] | None = None) -> Respon
     if error.http_status == 503:
         # Standard clients and proxies repeat by themselves what has this header.
         headers["Retry-After"] = "1"
+    if isinstance(error, QuotaError) and error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
     body = msgspec.json.encode(problem_of(error))
     return Response(body, status_code=error.http_status, media_type=MEDIA_TYPE, headers=headers)
 

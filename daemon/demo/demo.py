@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +22,6 @@ from rftd.daemon.demo.outcome import DemoOutcome, draw_curve, read_examples, rea
 from rftd.daemon.demo.progress import Progress
 from rftd.daemon.demo.sums import write_sums
 from rftd.daemon.output.terminal import width_of
-from rftd.daemon.settings import Settings
 from rftd.daemon.views import commands, experiments
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
 from rftd.ops.errors import ConfigError, NotFoundError, UnreachableError, UsageError, WaitTimeoutError
@@ -91,7 +91,7 @@ def run_demo(
         progress = Progress(_write, width=lambda: width_of(sys.stdout), monotonic_s=time.monotonic)
         page = _follow(host, name, progress)
         progress.end()
-        outcome = _ask(host, lambda client: read_outcome(client.url, name))
+        outcome = _ask(host, lambda client: read_outcome(client.url, host.headers, name))
         examples = _ask(host, lambda client: read_examples(client, name))
         restarts = host.restarts
         url = host.url
@@ -166,7 +166,7 @@ def _ask(host: DaemonHost, question: Callable[[Client], T]) -> T:
     while True:
         try:
             host.tend()
-            with Client(Settings(server=host.url, timeout_s=10.0)) as client:
+            with Client(replace(host.settings, timeout_s=10.0), {}) as client:
                 return question(client)
         except (UnreachableError, WaitTimeoutError, NotFoundError, OSError, httpx.HTTPError) as error:
             if time.monotonic() - began_s > UNREACHABLE_S:

@@ -17,6 +17,7 @@ from rftd.daemon.supervisor.preflight import preflight, with_files
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker
 from rftd.daemon.trust.judge import Judge
+from rftd.daemon.trust.quota import QuotaError
 from rftd.ops import faults
 from rftd.streams.envelope import Position
 from rftd.streams.folds.commands import KeyUse
@@ -61,6 +62,7 @@ class Submissions:
             spec = await self._ready(config, judge)
             async with self._folders:
                 await self._refresh()
+                self._check_quota(asker)
                 made[id] = await self._intake.submit(spec, judge, key=key, id=id)
             faults.point("submission.after_append")
             return made[id].position
@@ -108,6 +110,7 @@ class Submissions:
             judge = Judge(asker, self._allowances)
             async with self._folders:
                 await self._refresh()
+                self._check_quota(asker)
                 return await self._intake.fork(wanted, host, judge, key=key, id=id)
 
         use = await self._orders.carry_out(order_of(key, "fork", None, wanted), write, whole=self._whole)
@@ -123,6 +126,14 @@ class Submissions:
             parent=forked.parent,
             at_step=forked.at_step,
         )
+
+    def _check_quota(self, asker: Asker) -> None:
+        """Raises QuotaError if so many of the asker's experiments wait that no other may."""
+        most = asker.quota.queued
+        entries = self._registry.entries.values()
+        own = sum(1 for entry in entries if entry.status is Status.QUEUED and entry.spine.submitted_by == asker.name)
+        if most is not None and own >= most:
+            raise QuotaError(f"{own} experiments of {asker.name!r} wait already", fix="cancel some of them")
 
     def _whole(self, use: KeyUse) -> bool:
         """True if the experiment is accepted as well as submitted; one of two halves is always looked at again."""

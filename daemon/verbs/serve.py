@@ -9,6 +9,7 @@ import click
 
 from rftd.daemon.allowance_options import allowance_options
 from rftd.daemon.daemon_file import checked_postgres_url, config_option
+from rftd.daemon.entrance_options import entrance_options
 from rftd.daemon.launching_options import launching_options
 from rftd.daemon.log_option import SHARED, serve_log_option
 from rftd.daemon.output.terminal import fitting_errors, say
@@ -17,6 +18,7 @@ from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_o
 from rftd.daemon.trace_option import trace_option
 
 if TYPE_CHECKING:
+    from rftd.daemon.entrance import EntranceOptions
     from rftd.daemon.launching import Launching
     from rftd.daemon.service import Service, ServiceOptions
     from rftd.daemon.trust.allowances import Allowances
@@ -37,7 +39,7 @@ thread, Python's own 5 ms would be added to each commit."""
     default="127.0.0.1",
     show_default=True,
     envvar="RFTD_HOST",
-    help="Address to listen on; any but loopback needs RFTD_TOKEN.",
+    help="Address to listen on; any but loopback needs TLS, or --tls-terminated-elsewhere.",
 )
 @click.option(
     "--port",
@@ -47,6 +49,7 @@ thread, Python's own 5 ms would be added to each commit."""
     envvar="RFTD_PORT",
     help="Port to listen on; 0 picks a free one.",
 )
+@entrance_options
 @serve_log_option
 @click.option(
     "--postgres",
@@ -132,6 +135,7 @@ def command(
     settings: Settings,
     host: str,
     port: int,
+    door: EntranceOptions,
     log_at: LogUrl | None,
     postgres: str | None,
     launching: Launching,
@@ -148,7 +152,6 @@ def command(
     prices: tuple[tuple[str, float], ...],
 ) -> None:
     """Run the daemon. Log and tables lie below --data (default ./.rftd), or on Kafka and in PostgreSQL."""
-    import os
     from pathlib import Path
 
     from rftd.daemon.data_folder import DataFolder
@@ -167,7 +170,7 @@ def command(
         data=Path(data_folder(settings)),
         host=host,
         port=port,
-        token=os.environ.get("RFTD_TOKEN") or None,
+        door=door,
         worker_lost_after_s=lost_after_s,
         log_at=backend_of(log_at).checked(log_at.text) if log_at is not None else None,
         state_url=checked_postgres_url(postgres) if postgres else "",
@@ -262,6 +265,11 @@ def _tell_where(options: ServiceOptions, service: Service) -> None:
     say(f"  metrics  {service.url}/metrics")
     if options.traces is not None:
         say(f"  traces   {options.traces.url}     ratio  {options.traces.ratio:g}")
+    if service.keyring is None:
+        say("warning: --unsafe-allow-unauthenticated: whoever reaches this port may run commands as you", err=True)
+    elif sys.stdout.isatty():
+        # To a terminal alone: whoever reads this line first has the owner's rights.
+        say(f"  browser  {service.url}{service.keyring.owner_link()}     once, within five minutes")
 
 
 async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
@@ -271,7 +279,7 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
 
     import httpx
 
-    from rftd.daemon.client.address import trusted_by
+    from rftd.daemon.client.address import authorization, trusted_by
     from rftd.daemon.service import running
     from rftd.ops.clock import SystemClock
     from rftd.ops.cycles import tune_allocator, tune_collector
@@ -305,8 +313,10 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
     try:
         daemon = running(options, clock=clock, ids=SystemIds(clock), logger=log, tracer=tracer)
         async with daemon as service:
-            trusted = trusted_by(service.url)
-            async with httpx.AsyncClient(timeout=10.0, verify=trusted, trust_env=False) as client:
+            tls = options.door.tls
+            trusted = trusted_by(service.url) if tls is None else tls.trusting()
+            headers = {} if service.keyring is None else authorization(service.keyring.tokens.owner_token)
+            async with httpx.AsyncClient(timeout=10.0, verify=trusted, trust_env=False, headers=headers) as client:
                 # Asked over HTTP like anybody would: this line is printed once the daemon answers, not once it
                 # believes to.
                 answer = await client.get(f"{service.url}/readyz")

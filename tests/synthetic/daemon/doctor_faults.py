@@ -248,6 +248,8 @@ FAULTS: Final = {
     "nobody answers": Fault(words("--server", f"http://{NOBODY}"), "daemon", "warn", ("none answers", "rftd serve")),
     "a wrong token": Fault(token("wrong"), "token", "fail", ("refuses the token in RFTD_TOKEN", "export RFTD_TOKEN")),
     "no token": Fault(token(None), "token", "fail", ("RFTD_TOKEN is not set", "export RFTD_TOKEN")),
+    "everybody is the owner": Fault(words(), "token", "warn", ("takes everybody", "--unsafe-allow-unauthenticated")),
+    "tokens that others can read": Fault(in_data("tokens.json", "{}"), "tokens", "fail", ("tokens.json", "chmod 600")),
     "a token that no header carries": Fault(token("r\u00e9"), "token", "fail", ("no header can carry",)),
     "a daemon that waits for its log": Fault(
         waits_for_its_log,
