@@ -1,7 +1,7 @@
 """Each role under a Kafka user of its own, with the rights of docs/production.md and no others: `make test-kafka-acl`.
 
-The broker's settings, users and rights are the page's lines. A whole run of daemon, explorer and trainer, submitted by a
-producer, has to work with them; everything that the page's table does not grant has to be refused.
+The broker's settings, users and rights are the page's lines. A whole run of daemon, explorer and trainer, submitted by
+a producer, has to work with them; everything that the page's table does not grant has to be refused.
 """
 
 from __future__ import annotations
