@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -30,6 +30,7 @@ from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
 from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.payloads import Keep
 from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.daemon.trust.keyring import Keyring
 from rftd.ops import limits
 from rftd.ops.clock import Clock
@@ -86,6 +87,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Dollars for an hour of an accelerator, by its kind."""
     launching: Launching = Launching()
     """The roles whose workers are started here, and where."""
+    allowances: Allowances = NOTHING_MORE
+    """The names that submissions may hold which are not the owner's."""
     traces: TraceOptions | None = None
     """The receiver of the spans of daemon and workers; None: nothing is traced."""
 
@@ -141,8 +144,7 @@ async def running(
     async with AsyncExitStack() as stack:
         await _take(folder, options, stack)
         # Before the log is opened: a port that is taken is the commonest mistake, and nothing needs to be undone yet.
-        bound = bind(options.host, options.port)
-        stack.callback(bound.close)
+        bound = stack.enter_context(closing(bind(options.host, options.port)))
         door = await asyncio.to_thread(partial(Entrance, folder, options.door, clock=clock, logger=logger))
         front = await stack.enter_async_context(AsyncExitStack())
         if options.log_at is not None:
@@ -236,7 +238,13 @@ def _supervisor(
         guard=guard,
         hearing=hearing,
         tracer=tracer,
+        allowances=_with_files(options.allowances, folder),
     )
+
+
+def _with_files(allowances: Allowances, folder: DataFolder) -> Allowances:
+    """The allow-lists, with the data folder's own files as the root of a configuration that names none."""
+    return allowances if allowances.roots else msgspec.structs.replace(allowances, roots=(str(folder.files),))
 
 
 def _upkeep(log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Clock) -> _Work:

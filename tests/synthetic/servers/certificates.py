@@ -1,62 +1,36 @@
-"""Certificates of our own, made by the program openssl."""
+"""A certificate authority for tests, and certificates that it signs; by the program openssl."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final
 
-import pytest
-
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-
-_AUTHORITY = """
-[ca]
-default_ca = own
-[own]
-database = {folder}/index.txt
-new_certs_dir = {folder}
-serial = {folder}/serial
-default_md = sha256
-policy = any
-[any]
-commonName = supplied
-"""
+_KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
-class CertificateFiles(NamedTuple):
-    """A certificate and its key, as PEM files."""
+class Authority:
+    """One authority, in a folder."""
 
-    certificate: Path
-    key: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.ca_file = folder / "ca.pem"
+        self._key = folder / "ca.key"
+        _openssl("req", "-x509", *_KEY, "-keyout", self._key, "-out", self.ca_file, "-days", "9", "-subj", "/CN=tests")
 
-
-def make_certificate(folder: Path, name: str, *, names: str = "DNS:localhost,IP:127.0.0.1") -> CertificateFiles:
-    """A certificate that signed itself, for `names` and two days."""
-    files = CertificateFiles(folder / f"{name}.crt", folder / f"{name}.key")
-    _openssl(*_request(files), "-x509", "-out", files.certificate, "-days", 2, "-addext", f"subjectAltName={names}")
-    return files
-
-
-def make_expired_certificate(folder: Path) -> CertificateFiles:
-    """One that has expired."""
-    files = CertificateFiles(folder / "expired.crt", folder / "expired.key")
-    asked, config = folder / "expired.csr", folder / "authority.cnf"
-    config.write_text(_AUTHORITY.format(folder=folder))
-    (folder / "index.txt").write_text("")
-    (folder / "serial").write_text("01\n")
-    _openssl(*_request(files), "-out", asked)
-    dates = ("-startdate", "20200101000000Z", "-enddate", "20210101000000Z")
-    signed = ("-selfsign", "-batch", "-notext", "-config", config, "-keyfile", files.key, "-in", asked)
-    _openssl("ca", *signed, *dates, "-out", files.certificate)
-    return files
+    def certificate(self, name: str, *, hosts: str = "IP:127.0.0.1", expired: bool = False) -> tuple[Path, Path]:
+        """The files of a certificate for `hosts` and of its key; the subject is `CN=name`."""
+        request, key, signed = (self.folder / f"{name}.{suffix}" for suffix in ("csr", "key", "crt"))
+        names = self.folder / f"{name}.ext"
+        names.write_text(f"subjectAltName={hosts}\n")
+        _openssl("req", *_KEY, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
+        # openssl 3.0 knows no end in the past for `x509 -req` but by a negative number of days.
+        days = "-1" if expired else "9"
+        signing = ("-CA", self.ca_file, "-CAkey", self._key, "-CAcreateserial", "-days", days, "-extfile", names)
+        _openssl("x509", "-req", "-in", request, "-out", signed, *signing)
+        return signed, key
 
 
-def _request(files: CertificateFiles) -> tuple[object, ...]:
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", files.key)
-    return ("req", *key, "-subj", "/CN=rftd")
-
-
-def _openssl(*words: object) -> None:
-    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
+def _openssl(*words: str | Path) -> None:
+    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=60)
