@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -144,8 +144,7 @@ async def running(
     async with AsyncExitStack() as stack:
         await _take(folder, options, stack)
         # Before the log is opened: a port that is taken is the commonest mistake, and nothing needs to be undone yet.
-        bound = bind(options.host, options.port)
-        stack.callback(bound.close)
+        bound = stack.enter_context(closing(bind(options.host, options.port)))
         door = await asyncio.to_thread(partial(Entrance, folder, options.door, clock=clock, logger=logger))
         front = await stack.enter_async_context(AsyncExitStack())
         if options.log_at is not None:

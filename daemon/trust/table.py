@@ -73,7 +73,7 @@ TABLE: Final = (
         "what its specification names",
     ),
     Trusted(
-        "Kafka producer",
+        "producer of records",
         "the broker's login and ACLs; a record does not say who wrote it",
         "submits; commands about what producers submitted",
         _ALLOWED_FILES,

@@ -156,7 +156,8 @@ class TokenFile:
         """Removes a named token. Raises NotFoundError."""
         with self._locked():
             entries = self.read()
-            self._write(tuple(other for other in entries if other is not _named(entries, entry_name)))
+            removed = _named(entries, entry_name)
+            self._write(tuple(other for other in entries if other is not removed))
 
     def rotate(self, entry_name: str) -> str:
         """A new token for a name, with the same role, limits and expiry. Raises NotFoundError."""

@@ -19,7 +19,7 @@ def test_a_trace_crosses_the_processes(tmp_path: Path) -> None:
         with scene.host:
             name = scene.submit(EXPERIMENT, *SHORT)
             assert scene.until_ended(name).experiment.summary.state == "completed"
-            answer = scene.get("/v1/experiments")
+            answer = scene.get("/v1/experiments", traceparent=CALLER)
             assert answer.status_code == 200
             metrics = scene.get("/metrics").text
             trainer = scene.folder / "checkpoints" / "crash" / name / "log" / "trainer.log"
