@@ -7,6 +7,7 @@ import msgspec
 from rftd.daemon.data_folder import DataFolder
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
+from rftd.ops.own_folder import FolderAccess
 from rftd.ops.tracing.trace_options import TraceOptions
 from rftd.streams.split_submission import EXPLORER, ROLES
 from rftd.workers.devices.discovery import find_host
@@ -41,12 +42,13 @@ def launchers_of(
     ids: Ids,
     logger: Logger,
     traces: TraceOptions | None,
+    folders: FolderAccess,
 ) -> Executor:
     """The launcher of a daemon's workers, which reach the log at `log_url`."""
 
     def local() -> Executor:
         look = find_host if launching.roles == ROLES else _unseen
-        return LocalExecutor(log_url, home=str(folder.root), host=look, traces=traces)
+        return LocalExecutor(log_url, home=str(folder.root), host=look, traces=traces, folders=folders)
 
     if not launching.on_ray:
         return local()

@@ -49,8 +49,6 @@ async def owned_log(
         embedded = await SqliteLog.open(folder.log, refuse_loss=refuse_loss)
         door = None if refuse_loss else Door()
         try:
-            # Closed to other users: whoever opens the socket may append to the log.
-            folder.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             async with LogServer(embedded, folder.socket, file=embedded.path, door=door):
                 yield OwnedLog(log=embedded, worker_url=f"unix:{folder.socket}", door=door)
         finally:

@@ -54,10 +54,15 @@ CONFIG_ERRORS: Final = 50
 REQUEST_SIZE_BYTES: Final = 4 * MIB
 HTTP_HEAD_S: Final = 30.0
 """A client that takes longer to say what it wants is refused."""
+HTTP_BODY_S: Final = 20.0
+"""A body that has not come after so long must have come at a rate of at least `HTTP_BODY_BYTES_PER_S` since then."""
+HTTP_BODY_BYTES_PER_S: Final = 16 * 1024
+HTTP_WHOLE_BODY_S: Final = 300.0
+"""A body that takes longer is refused, at any rate."""
 HTTP_UNREAD_S: Final = 120.0
 """A client that reads nothing of its answer for so long is cut off."""
 HTTP_CONNECTIONS: Final = 4096
-"""Connections of one server; those beyond are refused."""
+"""Connections of one server, if its process may open twice as many files; beyond, those that wait give way."""
 QUEUED_EXPERIMENTS: Final = 1000
 TASKSET_ROW_SIZE_BYTES: Final = 1 * MIB
 

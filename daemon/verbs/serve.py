@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rftd.daemon.daemon_file import checked_postgres_url, config_option
+from rftd.daemon.folders_option import begin_process, folders_option
 from rftd.daemon.launching_options import launching_options
 from rftd.daemon.log_option import SHARED, serve_log_option
 from rftd.daemon.output.terminal import fitting_errors, say
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rftd.daemon.launching import Launching
     from rftd.daemon.service import Service, ServiceOptions
     from rftd.ops.log_file import LogFile
+    from rftd.ops.own_folder import FolderAccess
     from rftd.ops.tracing.trace_options import TraceOptions
     from rftd.ops.tracing.tracer import Tracer
     from rftd.streams.backends.backend import LogUrl
@@ -107,6 +109,7 @@ thread, Python's own 5 ms would be added to each commit."""
     envvar="RFTD_DISK_BUDGET",
     help="Space limit for --data and all experiments' folders, else experiments pause. Default: no limit.",
 )
+@folders_option
 @click.option(
     "--accept-loss",
     "accept_loss",
@@ -139,6 +142,7 @@ def command(
     lost_after_s: float,
     disk_reserve: int | None,
     disk_budget: int | None,
+    folders: FolderAccess,
     accept_loss: tuple[str, ...],
     traces: TraceOptions | None,
     prices: tuple[tuple[str, float], ...],
@@ -156,6 +160,7 @@ def command(
     from rftd.streams.backends.backend import backend_of
 
     _check_log(log_at, launching, payloads)
+    begin_process(folders)
     file = LogFile(DataFolder(Path(data_folder(settings))).daemon_log)
     fit = None if log_format == "json" else fitting_errors
     configure(level=log_level, as_json=log_format == "json", fit=fit, file=file)
@@ -169,6 +174,7 @@ def command(
         state_url=checked_postgres_url(postgres) if postgres else "",
         disk=DiskLimits(reserve_bytes=disk_reserve, budget_bytes=disk_budget),
         launching=launching,
+        folders=folders,
         slots=slots,
         keep=Keep(payloads),
         accept_loss=accept_loss,
