@@ -34,9 +34,14 @@ class RepeatedLines:
         """By level and text, those first that began first."""
 
     def __call__(self, _logger: Any, method: str, event: Any) -> Any:
-        if method not in COUNTED or "repeated" in event:
+        if "repeated" in event:
             return event
         now_s = self._clock.monotonic_s()
+        if method not in COUNTED:
+            with self._lock:
+                ended = self._ended(now_s)
+            self._tell(ended)
+            return event
         key = (method, repr([(name, value) for name, value in event.items() if name not in _APART]))
         with self._lock:
             ended = self._ended(now_s)
