@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
+import select
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from http import HTTPStatus
@@ -121,6 +122,8 @@ class HttpConnection(H11Protocol):
     def give_way(self) -> None:
         """Ends a connection whose client lets the server wait, so that others get in."""
         self._refuse(503, f"{self._bounds.connections} connections are open, and this one waited longest")
+        # Now, not once it is closed: until then each newcomer would show out as many again.
+        self.connections.discard(self)
 
     def cut(self) -> None:
         """Breaks off an answer that has begun and has not ended; leaves a connection without one as it is."""
@@ -145,15 +148,15 @@ class HttpConnection(H11Protocol):
 
     def _make_room(self) -> bool:
         """Ends connections that have waited long, the silent ones first; False if all others are being answered."""
-        waiting = [
-            (claim, id(connection), connection)
-            for connection in self.connections
-            if isinstance(connection, HttpConnection) and connection is not self and (claim := connection.claim)
-        ]
+        others = [each for each in self.connections if isinstance(each, HttpConnection) and each is not self]
+        claims = [(claim, id(each), each) for each in others if (claim := each.claim) is not None]
+        unread = _with_unread([each for claim, _, each in claims if claim[0] is Waits.FIRST_BYTE])
+        waiting = [claim for claim in claims if claim[2] not in unread]
         # Several at once: looking through all of them for each newcomer would be the next thing to attack.
         for _, _, connection in heapq.nsmallest(max(1, self._bounds.connections // 16), waiting):
             connection.give_way()
-        return bool(waiting)
+        # Those with something unread are looked at in this turn of the loop or the next one.
+        return bool(waiting or unread) and len(self.connections) <= self._bounds.connections * 9 // 8
 
     def _await_body(self) -> None:
         self._body_began_s = self.loop.time()
@@ -218,3 +221,15 @@ class HttpConnection(H11Protocol):
         if self._read_due is not None:
             self._read_due.cancel()
             self._read_due = None
+
+
+def _with_unread(connections: Sequence[HttpConnection]) -> set[HttpConnection]:
+    """Those whose clients have sent something that nobody has read yet: in a rush, the loop comes to it late."""
+    poll = select.poll()
+    by_number = {}
+    for connection in connections:
+        end = connection.transport.get_extra_info("socket")
+        if end is not None and (number := end.fileno()) >= 0:
+            by_number[number] = connection
+            poll.register(number, select.POLLIN)
+    return {by_number[number] for number, _ in poll.poll(0)}

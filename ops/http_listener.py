@@ -13,7 +13,7 @@ from typing import Final
 
 from rftd.ops.logs import Logger
 
-_ACCEPTS: Final = 64
+_ACCEPTS: Final = 32
 """Connections taken in one turn of the loop, so that others have their turn, too."""
 _REST_S: Final = 0.25
 """The pause where the system has nothing left to accept with."""
@@ -94,7 +94,7 @@ class Listener:
                 self._rest(error)
                 return
             client.setblocking(False)
-            if len(self._beginning) >= self._handshakes:
+            if self._tls is not None and len(self._beginning) >= self._handshakes:
                 next(iter(self._beginning)).cancel()  # the oldest one: an honest client needs milliseconds
             task = self._loop.create_task(self._begin(client))
             self._beginning[task] = None

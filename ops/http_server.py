@@ -122,9 +122,9 @@ async def serving_http(
     """Serves `app` while the block runs; on its end requests under way are given `GRACE_S`.
 
     A connection without a request is closed after `keep_alive_s`. `refusal` is the form of answers to what never
-    became a request. Connections take at most half of the files that this process may open.
+    became a request. Connections take at most three quarters of the files that this process may open.
     """
-    bounds = replace(bounds, connections=min(bounds.connections, open_files() // 2))
+    bounds = replace(bounds, connections=min(bounds.connections, open_files() * 3 // 4))
     # uvicorn makes each connection by calling it, as it would call a class.
     connection: Any = partial(HttpConnection, bounds=bounds, refusal=refusal)
     server = _Server(

@@ -62,7 +62,7 @@ HTTP_WHOLE_BODY_S: Final = 300.0
 HTTP_UNREAD_S: Final = 120.0
 """A client that reads nothing of its answer for so long is cut off."""
 HTTP_CONNECTIONS: Final = 4096
-"""Connections of one server, if its process may open twice as many files; beyond, those that wait give way."""
+"""Connections of one server, if its process may open a third more files; beyond, those that wait give way."""
 QUEUED_EXPERIMENTS: Final = 1000
 TASKSET_ROW_SIZE_BYTES: Final = 1 * MIB
 

@@ -54,10 +54,10 @@ PACED: Final = (
     "algorithm.repeat_times=4",
     "buffer.batch_size=90",
     "buffer.total_steps=1000000",
-    "explorer.runner_per_model=100",
+    "explorer.runner_per_model=128",
     "explorer.rollout_model.engine_num=1",
     "explorer.rollout_model.extra_engine_args={latency_s: 0.2}",
-    "trainer.engine_args={step_s: 0.9}",
+    "trainer.engine_args={step_s: 0.55}",
     "trainer.save_interval=200",
 )
 
