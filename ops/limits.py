@@ -64,6 +64,10 @@ HTTP_UNREAD_S: Final = 120.0
 HTTP_CONNECTIONS: Final = 4096
 """Connections of one server, if its process may open a third more files; beyond, those that wait give way."""
 QUEUED_EXPERIMENTS: Final = 1000
+TEMPLATE_STEPS: Final = 1_000_000
+"""Steps of a chat template for one conversation; one of a thousand messages takes some ten thousand."""
+TEMPLATE_S: Final = 10.0
+"""Processor time of one."""
 TASKSET_ROW_SIZE_BYTES: Final = 1 * MIB
 
 # Work.

@@ -1,6 +1,7 @@
 """The HTTP API of the daemon: what `rftd.daemon.views` declares, over HTTP. In reading order:
 
 app              `make_app`: the parts together, behind a guard of hosts, origins, token and sizes
+methods          HEAD and OPTIONS
 tally            counts requests by route and status
 traced           a span for each request, in the caller's trace
 services         the daemon as reads and commands see it: tables, log, its commands

@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rftd.daemon.api import probes, routes, stream
+from rftd.daemon.api.methods import Methods
 from rftd.daemon.api.probes import readiness
 from rftd.daemon.api.problem import ForbiddenError, RefusedError, TooLargeError, answer, on_error
 from rftd.daemon.api.schema import install
@@ -196,6 +197,7 @@ def make_app(
         # A missing slash is a wrong path, not a redirect that drops the body.
         redirect_slashes=False,
     )
+    app.add_middleware(Methods, router=app.router)
     if tracer is not None:
         app.add_middleware(Traced, tracer=tracer)
     app.add_middleware(Guard, token=Secret(token) if token else None, hosts=hosts)
