@@ -197,7 +197,7 @@ def make_app(
         # A missing slash is a wrong path, not a redirect that drops the body.
         redirect_slashes=False,
     )
-    app.add_middleware(Methods, router=app.router)
+    app.add_middleware(Methods, served=app)
     if tracer is not None:
         app.add_middleware(Traced, tracer=tracer)
     app.add_middleware(Guard, token=Secret(token) if token else None, hosts=hosts)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlette.routing import Match, Router
+from fastapi import FastAPI
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _GET: Final = "GET"
@@ -13,31 +14,36 @@ _GET: Final = "GET"
 class Methods:
     """The innermost layer around the app: whoever may not ask for a path learns nothing of its methods either."""
 
-    def __init__(self, app: ASGIApp, *, router: Router) -> None:
+    def __init__(self, app: ASGIApp, *, served: FastAPI) -> None:
         self._app = app
-        self._router = router
+        self._served = served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"] if scope["type"] == "http" else ""
-        if method not in ("HEAD", "OPTIONS") or not (allowed := self._allowed(scope)):
+        if method not in ("HEAD", "OPTIONS") or not (methods := methods_of(self._served, scope["path"])):
             await self._app(scope, receive, send)
         elif method == "OPTIONS":
+            allowed = sorted({*methods, "OPTIONS", *({"HEAD"} if _GET in methods else ())})
             headers = [(b"allow", ", ".join(allowed).encode())]
             await send({"type": "http.response.start", "status": 204, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
-        elif _GET in allowed:
+        elif _GET in methods:
             await self._app({**scope, "method": _GET}, receive, _Headless(send))
         else:
             await self._app(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> list[str]:
-        """The methods of all routes of the path, in order; none if there is no such path."""
-        own: set[str] = set()
-        for route in self._router.routes:
-            matched, _ = route.matches({**scope, "method": _GET})
-            if matched is not Match.NONE:
-                own |= getattr(route, "methods", None) or set()
-        return sorted({*own, "OPTIONS", *({"HEAD"} if _GET in own else ())}) if own else []
+
+def methods_of(served: FastAPI, path: str) -> list[str]:
+    """The methods of a path in the API's document, of all its routes together; none if there is no such path."""
+    if path == served.openapi_url:
+        return [_GET]
+    methods: set[str] = set()
+    # Starlette's own 405 names the methods of the first route that matches the path, and paths have one route for
+    # each.
+    for pattern, operations in served.openapi()["paths"].items():
+        if compile_path(pattern)[0].match(path):
+            methods.update(method.upper() for method in operations)
+    return sorted(methods)
 
 
 class _Headless:

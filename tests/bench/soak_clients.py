@@ -1,8 +1,8 @@
 """The daemon's memory over a paced run while clients and listeners come and go; and what is left of them at the end.
 
 `python -P tests/bench/soak_clients.py [--records 305000] [--seconds 1500]` prints one JSON object. Fake engines make
-some hundred experiences a second. Meanwhile clients ask for pages and metrics, listen to the live page and vanish in the
-middle of it, open connections and say nothing, or begin a request and never end it. It fails if the slope of the
+some hundred experiences a second. Meanwhile clients ask for pages and metrics, listen to the live page and vanish in
+the middle of it, open connections and say nothing, or begin a request and never end it. It fails if the slope of the
 daemon's own memory over its records is above the bar, or if more files, threads or connections are open after the run
 than before it, or if too few records or clients came to say anything.
 """

@@ -17,8 +17,8 @@ import psutil
 
 from rftd.ops import limits
 from rftd.ops.durable import make_durable_folder
-from rftd.ops.own_folder import FolderAccess
 from rftd.ops.errors import WorkError
+from rftd.ops.own_folder import FolderAccess
 from rftd.ops.processors import threads_of
 from rftd.ops.tracing.trace_options import TraceOptions
 from rftd.ops.words import Level, Words
@@ -222,7 +222,8 @@ class LocalExecutor:
     ) -> None:
         """`home` is the folder that one daemon at a time has for its own: the next one knows the workers by it.
 
-        Workers send their spans as `traces` says, and open what they make to `folders`. `host` looks what this machine can give; it is asked once.
+        Workers send their spans as `traces` says, and open what they make to `folders`. `host` looks what this machine
+        can give; it is asked once.
         """
         self._log_url = log_url
         self._home = os.path.realpath(home) if home else log_url

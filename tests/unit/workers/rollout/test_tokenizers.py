@@ -136,7 +136,7 @@ def test_a_template_is_bounded_by_its_own_steps_alone() -> None:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        with bounded(200):
+        with bounded(1000):
             text = template.render()
             for _ in range(1000):
                 pass
