@@ -42,7 +42,7 @@ def launchers_of(
     ids: Ids,
     logger: Logger,
     traces: TraceOptions | None,
-    folders: FolderAccess,
+    folders: FolderAccess = FolderAccess.PRIVATE,
 ) -> Executor:
     """The launcher of a daemon's workers, which reach the log at `log_url`."""
 
