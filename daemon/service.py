@@ -40,6 +40,7 @@ from rftd.ops.http_server import bind
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
+from rftd.ops.own_folder import FolderAccess
 from rftd.ops.releases import release_of
 from rftd.ops.tracing.trace_options import TraceOptions
 from rftd.ops.tracing.tracer import Tracer
@@ -89,6 +90,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The roles whose workers are started here, and where."""
     allowances: Allowances = NOTHING_MORE
     """The names that submissions may hold which are not the owner's."""
+    folders: FolderAccess = FolderAccess.PRIVATE
+    """The users who may enter what workers make."""
     traces: TraceOptions | None = None
     """The receiver of the spans of daemon and workers; None: nothing is traced."""
 
@@ -224,7 +227,15 @@ def _supervisor(
 ) -> Supervisor:
     return Supervisor(
         owned.log,
-        launchers_of(options.launching, owned.worker_url, folder, ids=ids, logger=logger, traces=options.traces),
+        launchers_of(
+            options.launching,
+            owned.worker_url,
+            folder,
+            ids=ids,
+            logger=logger,
+            traces=options.traces,
+            folders=options.folders,
+        ),
         slots=options.slots,
         keep=options.keep,
         owner=ids.new(),

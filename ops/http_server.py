@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +17,9 @@ from starlette.types import ASGIApp
 
 from rftd.ops.errors import ConflictError
 from rftd.ops.http_connection import DEFAULT_BOUNDS, ConnectionBounds, HttpConnection, Refusal, plain_refusal
+from rftd.ops.http_listener import Listener
+from rftd.ops.logs import logger
+from rftd.ops.open_files import open_files
 from rftd.ops.tls import ServerTls
 
 GRACE_S = 2
@@ -24,8 +29,9 @@ TICK_S = 1.0
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
+        self._tls = tls
         self.up = asyncio.Event()
         self._leaving = asyncio.Event()
 
@@ -51,7 +57,19 @@ class _Server(uvicorn.Server):
                     await self._leaving.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """Listens, as uvicorn's own does, but by a listener that does not give way where no file can be opened."""
+        await self.lifespan.startup()
+        made: Any = self.config.http_protocol_class
+        state = self.lifespan.state
+        connect = partial(made, config=self.config, server_state=self.server_state, app_state=state, _loop=None)
+        listeners = [
+            Listener(bound, connect, logger=logger(), backlog=self.config.backlog, tls=self._tls)
+            for bound in sockets or ()
+        ]
+        for listener in listeners:
+            listener.listen()
+        self.servers = listeners  # type: ignore[assignment]  # uvicorn does no more with them than to close them
+        self.started = True
         self.up.set()
 
     @contextlib.contextmanager
@@ -107,13 +125,15 @@ async def serving_http(
     """Serves `app` while the block runs; on its end requests under way are given `GRACE_S`.
 
     A connection without a request is closed after `keep_alive_s`. `refusal` is the form of answers to what never
-    became a request.
+    became a request. Connections take at most three quarters of the files that this process may open.
     """
+    bounds = replace(bounds, connections=min(bounds.connections, open_files() * 3 // 4))
     # uvicorn makes each connection by calling it, as it would call a class.
     connection: Any = partial(HttpConnection, bounds=bounds, refusal=refusal)
     config = uvicorn.Config(
         app,
         http=connection,
+        log_config=None,  # its lines go where all others go, and are counted there if they repeat
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -121,10 +141,7 @@ async def serving_http(
         timeout_graceful_shutdown=GRACE_S + 1,
         timeout_keep_alive=keep_alive_s,
     )
-    if tls is not None:
-        config.load()
-        config.ssl = tls.context  # uvicorn's own options take files, and read them once
-    server = _Server(config)
+    server = _Server(config, None if tls is None else tls.context)
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.serve(sockets=[bound]))
         try:

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from rftd.daemon.api import login, probes, routes, stream
 from rftd.daemon.api.doorkeeper import Doorkeeper
 from rftd.daemon.api.guard import Guard
+from rftd.daemon.api.methods import Methods
 from rftd.daemon.api.probes import readiness
 from rftd.daemon.api.problem import answer, on_error
 from rftd.daemon.api.schema import install
@@ -68,15 +69,7 @@ def make_app(
         log=log,
         applied=projector,
         health=health or readiness(log, engine, projector, guard, troubles),
-        scrape=Scrape(
-            feed,
-            log=log,
-            engine=engine,
-            applied=projector,
-            clock=clock,
-            tracer=tracer,
-            prices=prices,
-        ),
+        scrape=Scrape(feed, log=log, engine=engine, applied=projector, clock=clock, tracer=tracer, prices=prices),
         clock=clock,
         ids=ids or SystemIds(clock),
         version=release_of("rftd"),
@@ -93,6 +86,7 @@ def make_app(
         # A missing slash is a wrong path, not a redirect that drops the body.
         redirect_slashes=False,
     )
+    app.add_middleware(Methods, served=app)
     if tracer is not None:
         app.add_middleware(Traced, tracer=tracer)
     app.add_middleware(Guard, doorkeeper=doorkeeper, uses=doorkeeper.uses)

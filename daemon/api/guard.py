@@ -12,7 +12,7 @@ from rftd.daemon.api.problem import TooLargeError, answer
 from rftd.daemon.api.routes import ASKER, BEARER
 from rftd.daemon.trust.quota import QuotaUses
 from rftd.ops import limits
-from rftd.ops.errors import RftdError
+from rftd.ops.errors import RftdError, UsageError
 
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -85,8 +85,8 @@ async def _within_size(headers: Headers, receive: Receive) -> bytes:
     body = bytearray()
     while size <= limits.REQUEST_SIZE_BYTES:
         message = await receive()
-        if message["type"] != "http.request":
-            break
+        if message["type"] != "http.request":  # what came so far may be valid, and is not what was meant
+            raise UsageError("the body ended before its end", field="body", fix="send the whole request again")
         body += message.get("body", b"")
         size = max(size, len(body))
         if not message.get("more_body", False):

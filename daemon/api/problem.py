@@ -11,8 +11,8 @@ from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import compile_path
 
+from rftd.daemon.api.methods import methods_of
 from rftd.daemon.output.failure import leaves, parts
 from rftd.daemon.trust.quota import QuotaError
 from rftd.daemon.views.problem import MEDIA_TYPE, Problem, ProblemPart
@@ -132,7 +132,7 @@ async def on_error(request: Request, error: Exception) -> Response:
         what = str(error.orig).partition("\n")[0]
         return answer(UnreachableError(f"the state database does not answer: {what}", fix="see /readyz?verbose"))
     if isinstance(error, HTTPException):
-        headers = {"Allow": ", ".join(_allowed(request))} if error.status_code == 405 else {}
+        headers = {"Allow": ", ".join(methods_of(request.app, request.url.path))} if error.status_code == 405 else {}
         return answer(_of_status(error.status_code, request), headers)
     # The details stay in the log: a traceback in an answer shows paths and values to whoever found the bug.
     logger().error("api.bug", method=request.method, path=request.url.path, error=repr(error), exc_info=error)
@@ -145,17 +145,6 @@ async def on_error(request: Request, error: Exception) -> Response:
         fix="see the daemon's log",
     )
     return Response(msgspec.json.encode(bug), status_code=500, media_type=MEDIA_TYPE)
-
-
-def _allowed(request: Request) -> list[str]:
-    """The methods of a path, of all its routes together."""
-    allowed: set[str] = set()
-    # Starlette's own 405 names the methods of the first route that matches the path, and paths have one route for
-    # each.
-    for path, operations in request.app.openapi()["paths"].items():
-        if compile_path(path)[0].match(request.url.path):
-            allowed.update(method.upper() for method in operations)
-    return sorted(allowed)
 
 
 def _of_status(status: int, request: Request) -> RftdError:

@@ -75,7 +75,8 @@ def check_clock(clock: Clock) -> list[Diagnosis]:
 
 def check_limits() -> list[Diagnosis]:
     """The finding of the limits of processes that are started here: the files that one may have open."""
-    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The hard one: daemon and workers raise their own as far as that.
+    _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if open_files < _OPEN_FILES and open_files != resource.RLIM_INFINITY:
         what = f"a process may have {open_files} files open: each worker and each client takes some of the daemon's"
         return [Diagnosis("limits", "warn", what, f"ulimit -n {_OPEN_FILES} before rftd serve")]

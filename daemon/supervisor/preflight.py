@@ -305,6 +305,13 @@ def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None
             field=field,
             fix=fix,
         )
+    # Weights that only unpickling reads are code, which no worker runs: it would be refused there, again and again.
+    if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
+        raise DataError(
+            f"the weights in {path!r} are pickles (pytorch_model.bin), which rftd never loads",
+            field=field,
+            fix="save them as model.safetensors, as save_pretrained does by itself; .bin files are not read",
+        )
     check_model_type(folder, trust_remote_code=trusted, field=field)
 
 

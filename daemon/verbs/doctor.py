@@ -68,6 +68,7 @@ def _of_machine(
     import os
     from pathlib import Path
 
+    from rftd.daemon.doctor.access import check_access, check_socket_access
     from rftd.daemon.doctor.cluster import check_log, check_postgres
     from rftd.daemon.doctor.daemon import check_daemon, check_endpoint, check_tokens
     from rftd.daemon.doctor.engines import check_devices, check_engines, check_gpus, check_ray, check_tinker
@@ -87,7 +88,8 @@ def _of_machine(
         *check_ray(host, ray_address),
         *check_tinker(host, os.environ),
         *check_folder(folder, clock),
-        *(check_socket(folder) if log_at is None else ()),
+        *check_access(folder),
+        *((*check_socket(folder), *check_socket_access(folder)) if log_at is None else ()),
         *check_log(log_at),
         *check_postgres(postgres),
         *check_tokens(folder),

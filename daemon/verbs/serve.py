@@ -10,6 +10,7 @@ import click
 from rftd.daemon.allowance_options import allowance_options
 from rftd.daemon.daemon_file import checked_postgres_url, config_option
 from rftd.daemon.entrance_options import entrance_options
+from rftd.daemon.folders_option import begin_process, folders_option
 from rftd.daemon.launching_options import launching_options
 from rftd.daemon.log_option import SHARED, serve_log_option
 from rftd.daemon.output.terminal import fitting_errors, say
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rftd.daemon.service import Service, ServiceOptions
     from rftd.daemon.trust.allowances import Allowances
     from rftd.ops.log_file import LogFile
+    from rftd.ops.own_folder import FolderAccess
     from rftd.ops.tracing.trace_options import TraceOptions
     from rftd.ops.tracing.tracer import Tracer
     from rftd.streams.backends.backend import LogUrl
@@ -113,6 +115,7 @@ thread, Python's own 5 ms would be added to each commit."""
     envvar="RFTD_DISK_BUDGET",
     help="Space limit for --data and all experiments' folders, else experiments pause. Default: no limit.",
 )
+@folders_option
 @click.option(
     "--accept-loss",
     "accept_loss",
@@ -146,6 +149,7 @@ def command(
     lost_after_s: float,
     disk_reserve: int | None,
     disk_budget: int | None,
+    folders: FolderAccess,
     accept_loss: tuple[str, ...],
     traces: TraceOptions | None,
     allowances: Allowances,
@@ -163,6 +167,7 @@ def command(
     from rftd.streams.backends.backend import backend_of
 
     _check_log(log_at, launching, payloads)
+    begin_process(folders)
     file = LogFile(DataFolder(Path(data_folder(settings))).daemon_log)
     fit = None if log_format == "json" else fitting_errors
     configure(level=log_level, as_json=log_format == "json", fit=fit, file=file)
@@ -176,6 +181,7 @@ def command(
         state_url=checked_postgres_url(postgres) if postgres else "",
         disk=DiskLimits(reserve_bytes=disk_reserve, budget_bytes=disk_budget),
         launching=launching,
+        folders=folders,
         slots=slots,
         keep=Keep(payloads),
         accept_loss=accept_loss,

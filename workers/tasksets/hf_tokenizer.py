@@ -14,6 +14,7 @@ import msgspec
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError
 from rftd.workers.tasksets.message import Message
+from rftd.workers.tasksets.template_bound import bounded
 
 GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """The mark with which a chat template begins what the assistant says."""
@@ -121,7 +122,8 @@ class HfTokenizer:
                 fix="set model.custom_chat_template, or use simple_workflow with prompt_type: plaintext",
             )
         try:
-            yield
+            with bounded():
+                yield
         except Exception as error:
             raise DataError(
                 f"the chat template refuses messages of the roles {[m.role for m in messages]}: {error}",
