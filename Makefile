@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast test-engines test-tinker record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock newer clean
+.PHONY: demo test test-fast test-base test-engines test-tinker record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock newer clean
 
 STACK ?= embedded
 
@@ -21,6 +21,11 @@ test: $(READY)                      ## the whole test suite, three files at a ti
 
 test-fast: $(READY)                 ## the inner loop: all but what is slow, starts a daemon, or needs a server
 	$(BIN)/python -P -m pytest -q --fast -n 3 $(SPREAD)
+
+test-base: $(READY)                 ## the wheel with its base lock in an empty environment: its size, and a run of fake engines there
+	rm -rf build/wheel
+	$(BIN)/python -m hatchling build -t wheel -d build/wheel
+	$(BIN)/python -P tests/packaging/base_install.py build/wheel/*.whl
 
 ENGINES := build/engines-cpu
 
