@@ -27,6 +27,7 @@ histogram   counts of values by size, many at once
 metric_totals  totals that are read at a scrape and not counted
 metrics     every metric name, in one file
 releases    the installed releases of programs and libraries
+extras      optional packages that many installations do without
 commit      the commit that an installation was made from
 http_connection  one client's connection: what is no request, or comes too slowly, is refused
 http_server uvicorn on a bound socket, inside a process's own loop
