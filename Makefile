@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast test-base test-engines test-tinker record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock newer clean
+.PHONY: demo test test-fast test-base test-engines test-tinker record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock audit newer clean
 
 STACK ?= embedded
 
@@ -161,6 +161,21 @@ lock:                               ## re-resolve the lock (needs uv)
 	  --no-header --no-annotate -c requirements/lock.txt requirements/tinker-client.in -o requirements/tinker-client.txt
 	uv pip compile -q --generate-hashes --python-version 3.12 --python-platform linux --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate requirements/tinker-server.in -o requirements/tinker-server.txt
+
+AUDIT := build/audit
+
+audit: $(AUDIT)/.ready              ## whether pinned releases have known vulnerabilities (for a schedule)
+	$(AUDIT)/bin/python -P requirements/audit.py
+
+$(AUDIT)/.ready: requirements/audit.txt $(READY)
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(AUDIT)
+	$(BIN)/uv pip install -q --python $(AUDIT)/bin/python --no-deps --require-hashes -r requirements/audit.txt
+	touch $(AUDIT)/.ready
+
+# The bill of materials that the wheel carries (PEP 770).
+requirements/rftd.cdx.json: requirements/base.txt pyproject.toml $(AUDIT)/.ready
+	$(AUDIT)/bin/cyclonedx-py requirements requirements/base.txt --pyproject pyproject.toml --output-reproducible \
+	  --of JSON -o requirements/rftd.cdx.json
 
 newer: $(READY)                     ## whether later releases of vLLM, verl, Ray and Tinker fit together (for a schedule)
 	$(BIN)/python -P requirements/newer.py
