@@ -32,6 +32,7 @@ histogram   counts of values by size, many at once
 metric_totals  totals that are read at a scrape and not counted
 metrics     every metric name, in one file
 releases    the installed releases of programs and libraries
+extras      optional packages that many installations do without
 commit      the commit that an installation was made from
 tls         a certificate and its key, checked and renewed
 open_files  the number of files and connections that a process may have open

@@ -25,6 +25,7 @@ from rftd.daemon.output.terminal import width_of
 from rftd.daemon.views import commands, experiments
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
 from rftd.ops.errors import ConfigError, NotFoundError, UnreachableError, UsageError, WaitTimeoutError
+from rftd.ops.extras import PLOT, TORCH, check_extra
 from rftd.ops.ids import Ids
 
 T = TypeVar("T")
@@ -57,8 +58,10 @@ def run_demo(
 ) -> bool:
     """Runs the demo below `folder`, `clustered` on a Kafka and a Postgres of its own; `engine` makes the rollouts.
 
-    True if held-out accuracy rose by `bar` at least.
+    True if held-out accuracy rose by `bar` at least. Raises NotInstalledError before anything is made.
     """
+    check_extra(TORCH, "the demo")
+    check_extra(PLOT, "the picture of the demo")
     _make(folder)
     from rftd.workers.models.tiny_model import make_tiny_model
 

@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from rftd.daemon.client.address import somebody_listens
+from rftd.ops.extras import PACKAGES, TORCH
 from rftd.ops.health import Diagnosis
 from rftd.workers.devices.engine_build import RAY, NoBuild, how_to_install, vllm_build
 from rftd.workers.devices.host import Device, Host
@@ -39,8 +40,16 @@ def check_devices(host: Host) -> list[Diagnosis]:
 def check_engines(host: Host) -> list[Diagnosis]:
     """One finding for each engine: that it can run here, or why not. One that is missing for a GPU is a warning."""
     where = "the GPUs, and deterministic experiments on the CPU" if host.gpus else "the CPU"
-    torch = Diagnosis("engine torch", "ok", f"can generate and train on {where}")
-    return [torch, _vllm(host), _verl(host), _flash_attention(host), _megatron(host)]
+    return [_torch(host, where), _vllm(host), _verl(host), _flash_attention(host), _megatron(host)]
+
+
+def _torch(host: Host, where: str) -> Diagnosis:
+    check = "engine torch"
+    if missing := [name for name in PACKAGES[TORCH] if name not in host.packages]:
+        verb = "are" if len(missing) > 1 else "is"
+        what = f"cannot generate or train here, nor read a tokenizer: {', '.join(missing)} {verb} not installed"
+        return Diagnosis(check, "warn", what, f"pip install 'rftd[{TORCH}]', if workers run here")
+    return Diagnosis(check, "ok", f"can generate and train on {where}")
 
 
 def check_tinker(host: Host, environ: Mapping[str, str]) -> list[Diagnosis]:
@@ -70,7 +79,7 @@ class SeenGpus(NamedTuple):
 
 def check_gpus(host: Host, seen: SeenGpus | None = None) -> list[Diagnosis]:
     """One finding for each engine that is installed: whether it sees the GPUs that workers are given; none without."""
-    if not host.gpus:
+    if not host.gpus or TORCH not in host.packages:  # that it is not installed is a finding of its own
         return []
     # vLLM's CUDA build and verl compute through the torch of the same environment.
     seen = seen or ask_torch()

@@ -14,7 +14,7 @@ from rftd.ops.clock import Clock, iso
 from rftd.ops.health import Diagnosis
 
 ROOMS: Final = ("daemon", "workers", "storage", "streams", "ops")
-NEEDED: Final = ("apsw", "fastapi", "msgspec", "numpy", "safetensors", "sqlmodel", "torch", "transformers", "uvicorn")
+NEEDED: Final = ("apsw", "fastapi", "msgspec", "numpy", "sqlmodel", "uvicorn")
 _RELEASED_NS: Final = 1_735_689_600 * 10**9
 """2025-01-01: a clock that says less was never set."""
 _OPEN_FILES: Final = 1024

@@ -15,6 +15,7 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import ConfigErrors
+from rftd.daemon.supervisor.engine_packages import check_packages, left_to_workers
 from rftd.daemon.supervisor.findings import INPUT, Findings
 from rftd.daemon.trust.allowances import Allowances
 from rftd.ops.clock import Clock
@@ -135,7 +136,7 @@ def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
     stages = tuple(_stage(stage, host, found) for stage in spec.stages)
     check_tasksets(spec, found)
     found.check()
-    return msgspec.structs.replace(spec, stages=stages)
+    return msgspec.structs.replace(spec, stages=stages, warnings=(*spec.warnings, *left_to_workers(spec)))
 
 
 def with_files(errors: ConfigErrors) -> ConfigErrors:
@@ -165,6 +166,7 @@ def _count(stage: StageSpec, found: Findings) -> dict[FieldPath, TasksetSpec]:
 
 def _stage(stage: StageSpec, host: Host, found: Findings) -> StageSpec:
     _check_parts(stage, found)
+    check_packages(stage, host, found)
     _check_models(stage, host, found)
     counted = _count(stage, found)
     for each, path in _tasksets(stage):

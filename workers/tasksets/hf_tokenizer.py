@@ -13,6 +13,7 @@ import msgspec
 
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError
+from rftd.ops.extras import TORCH, check_extra
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.template_bound import bounded
 
@@ -141,7 +142,8 @@ def open_tokenizer(
 ) -> HfTokenizer:
     """The tokenizer of a model folder; reads files, never the network. Raises DataError if there is none.
 
-    `template_args` are variables that the chat template may ask for, such as `enable_thinking`.
+    `template_args` are variables that the chat template may ask for, such as `enable_thinking`. Raises
+    NotInstalledError without the extra `torch`.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -150,6 +152,7 @@ def open_tokenizer(
             where=path,
             fix="rftd reads local folders: download the model and set model.model_path to where it lies",
         )
+    check_extra(TORCH, "the tokenizer of a model folder")
     # It takes seconds to import; processes that only fold or plan never pay for it.
     from transformers import AutoTokenizer
 
