@@ -6,8 +6,10 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
 
+from rftd.daemon.api.schema import answers
 from rftd.daemon.trust.keyring import Keyring
 from rftd.daemon.trust.sessions import SESSION_S
+from rftd.daemon.views.problem import Problem
 
 _PAGE: Final = """<!doctype html>
 <html lang="en">
@@ -35,6 +37,7 @@ def router(keyring: Keyring | None) -> APIRouter:
     @routes.get(
         "/login",
         responses={
+            **answers(Problem),
             200: {"description": "A page that says so.", "content": _HTML},
             401: {"description": "The link is not valid: it was used, or is too old.", "content": _HTML},
         },
