@@ -52,6 +52,7 @@ class AskedCommands:
     """Implements `Operations`, as the owner until `for_asker` says otherwise."""
 
     runs: Runs
+    """The experiments under way."""
     _asker: Asker = OWNER
     _clock: Clock
     _decides: bool

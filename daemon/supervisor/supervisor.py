@@ -114,7 +114,6 @@ class Supervisor(AskedCommands):
         held = slots if self._decides else HOSTED  # elsewhere it was decided how many run
         note = self._note if self._decides else None
         self.runs = Runs(self._run_of, slots=held, clock=clock, logger=logger, note=note, lost=hearing.meet)
-        """The experiments under way."""
 
     async def drive(self) -> None:
         """Runs the queue until cancelled; workers under way are left to the next daemon, which adopts them."""

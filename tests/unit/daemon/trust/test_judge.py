@@ -15,7 +15,7 @@ from synthetic.daemon.experiment_files import overlaid
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.naming import NameKind, kind_of
 from rftd.daemon.config.schema.section import Section
-from rftd.daemon.supervisor.preflight import Parts
+from rftd.daemon.supervisor.parts import Parts
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.allowances import NOTHING_MORE, SAFE_ENV, Allowances
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
