@@ -1,4 +1,4 @@
-"""`SubmissionJudge`: the verdict on a submission that is not the owner's, field by field, and the grants that it rests on."""
+"""`SubmissionJudge`: the verdict on a submission that is not the owner's, field by field, and its grants."""
 
 from __future__ import annotations
 
