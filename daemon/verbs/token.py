@@ -99,14 +99,13 @@ def ls(settings: Settings) -> None:
         (
             entry.name,
             entry.role,
-            iso(entry.created_ns)[:10],
             "-" if entry.expires_ns is None else iso(entry.expires_ns)[:16] + " expired" * entry.is_expired(now_ns),
             *(_number(getattr(_quota(entry), name)) for _, name, _ in _LIMITS),
         )
         for entry in entries
     ]
-    headers = ("NAME", "ROLE", "MADE", "EXPIRES", "SUBMISSIONS/H", "QUEUED", "STREAMS", "CONNECTIONS")
-    console_of(settings).print(table(headers, rows, right=headers[4:]))
+    headers = ("NAME", "ROLE", "EXPIRES", "PER HOUR", "QUEUED", "STREAMS", "REQUESTS")
+    console_of(settings).print(table(headers, rows, right=headers[3:]))
 
 
 @token.command("rm")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Final, NamedTuple
+from unittest import mock
 
 import msgspec
 from synthetic.daemon.doctor_world import DoctorWorld
@@ -70,9 +71,8 @@ def clock(moved_ns: Callable[[int], int]) -> Seed:
 
 
 def few_files(world: DoctorWorld) -> list[str]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    world.stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    """A hard limit, which a process cannot set back, so it is only told of one."""
+    world.stack.enter_context(mock.patch.object(resource, "getrlimit", lambda _: (512, 512)))
     return []
 
 
