@@ -174,7 +174,7 @@ class Supervisor(AskedCommands):
     def _run_of(self, entry: Entry) -> UnderWay:
         same = {**self._of_runs, "spine_offset": entry.spine_offset}
         if not self._decides:
-            return Hosting(self._log, entry.id, self._executor, **same)
+            return Hosting(self._log, entry.id, self._executor, **same, allowances=self._allowances)
         hear = partial(self._hearing.hear_run, entry, self._executor)
         return Run(
             self._log,
