@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from rftd.daemon.config.schema.name_grammar import Label
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
     InUnit,
-    Label,
     LocalPath,
     Natural,
     Seconds,
