@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast test-engines test-tinker record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock newer clean
+.PHONY: demo test test-fast test-engines test-tinker test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock newer clean
 
 STACK ?= embedded
 
@@ -32,6 +32,9 @@ engines-cuda: $(CUDA)/.ready        ## an environment with rftd and the CUDA bui
 
 test-engines: $(ENGINES)/.ready     ## their tests, which `make test` skips; minutes, for an engine starts slowly
 	$(ENGINES)/bin/python -P -m pytest -q tests/engines
+
+test-kafka-acl: $(READY)            ## each role under its own Kafka user, by the commands of docs/production.md, minutes
+	$(BIN)/python -P -m pytest -q tests/e2e/kafka_rights.py
 
 TINKER := build/tinker
 PYTHON312 ?= python3.12

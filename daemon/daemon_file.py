@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ import yaml
 
 from rftd.ops.errors import ConfigError
 
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _NULL: Final = "tag:yaml.org,2002:null"
 
 
@@ -47,6 +49,29 @@ def checked_postgres_url(url: str) -> str:
     raise ConfigError("this is no URL of PostgreSQL", field="--postgres", fix="postgresql://USER@HOST:5432/DATABASE")
 
 
+class HostsByName(click.ParamType[tuple[str, tuple[str, ...]]]):
+    """`NAME=HOST,HOST`; in the file also a mapping of names to lists of hosts."""
+
+    name = "hosts by name"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, tuple[str, ...]]:
+        name, equals, hosts = str(value).partition("=")
+        named = tuple(host.strip() for host in hosts.split(",") if host.strip())
+        if not _VARIABLE.fullmatch(name) or not equals or not named:
+            self.fail(f"{value!r} names no variable and no host: write NAME=HOST", param, ctx)
+        return name, named
+
+
+def _named_hosts(name: yaml.Node, hosts: yaml.Node, where: str) -> yaml.ScalarNode:
+    """An entry of a mapping of hosts, as the command line has it."""
+    words = hosts.value if isinstance(hosts, yaml.SequenceNode) else [hosts]
+    if not isinstance(name, yaml.ScalarNode) or not all(isinstance(word, yaml.ScalarNode) for word in words):
+        raise ConfigError("is no list of hosts", where=where, field="secrets", fix="write NAME: [HOST]")
+    return yaml.ScalarNode("tag:yaml.org,2002:str", f"{name.value}={','.join(word.value for word in words)}")
+
+
 def _read(path: Path, known: dict[str, click.Option]) -> dict[str, str | list[str]]:
     """The values of options as they are written: the option's own type reads a value, as on the command line."""
     try:
@@ -71,6 +96,8 @@ def _read(path: Path, known: dict[str, click.Option]) -> dict[str, str | list[st
             raise ConfigError("stands there twice", where=where, field=name, fix="remove one of the two")
         several = option.multiple and isinstance(given, yaml.SequenceNode)
         words = given.value if several else [given]
+        if isinstance(given, yaml.MappingNode) and isinstance(option.type, HostsByName):
+            words = [_named_hosts(name, hosts, where) for name, hosts in given.value]
         if not all(isinstance(word, yaml.ScalarNode) and word.tag != _NULL for word in words):
             raise ConfigError("takes one value", where=where, field=name, fix="write KEY: VALUE")
         texts = [str(word.value) for word in words]

@@ -40,6 +40,8 @@ class DataFolder:
         """The file that the daemon's own log lines are written to."""
         self.archives = self.root / "archives"
         """The folder in which `rftd archive` writes unless a file is given."""
+        self.files = self.root / "files"
+        """The folder below which others than the owner may name files, where the configuration names no roots."""
         self.losses = self.root / "losses.json"
         """The file that keeps for ever what the log was seen to have lost."""
         self.known = self.root / "known"
@@ -74,6 +76,7 @@ class DataFolder:
                 fix=f"repeat it: rftd import {file}",
             )
         make_durable_folder(self.root)
+        make_durable_folder(self.files)
 
     def announce(self, endpoint: Endpoint) -> None:
         """Writes endpoint.json, whole or not at all."""

@@ -7,11 +7,14 @@ import msgspec
 from rftd.daemon.data_folder import DataFolder
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
-from rftd.ops.tracing.trace_options import TraceOptions
+from rftd.ops.tracing.trace_options import HEADERS, TraceOptions
+from rftd.streams.backends.backend import backend_of
+from rftd.streams.backends.backend import log_url as parsed_log_url
 from rftd.streams.split_submission import EXPLORER, ROLES
 from rftd.workers.devices.discovery import find_host
 from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.by_role import ExecutorByRole
+from rftd.workers.launcher.environment import WorkerEnvironment
 from rftd.workers.launcher.executor import Executor
 from rftd.workers.launcher.local import LocalExecutor
 from rftd.workers.launcher.ray.launcher import RayExecutor, RayOptions
@@ -26,6 +29,8 @@ class Launching(msgspec.Struct, frozen=True, kw_only=True):
     """The roles whose workers are actors of a Ray cluster; workers of the others are processes of this machine."""
     ray: RayOptions = RayOptions()
     """The cluster."""
+    pass_env: tuple[str, ...] = ()
+    """Patterns of the daemon's variables that every worker has, beside those that it needs."""
 
     @property
     def decides(self) -> bool:
@@ -43,16 +48,27 @@ def launchers_of(
     traces: TraceOptions | None,
 ) -> Executor:
     """The launcher of a daemon's workers, which reach the log at `log_url`."""
+    url = parsed_log_url(log_url)
+    needed = (*backend_of(url).variables(url), *(HEADERS if traces is not None else ()))
+    ours = ("OTEL_*",) if traces is not None else ()
+    environment = WorkerEnvironment(needed=needed, pass_env=(*launching.pass_env, *ours))
 
     def local() -> Executor:
         look = find_host if launching.roles == ROLES else _unseen
-        return LocalExecutor(log_url, home=str(folder.root), host=look, traces=traces)
+        return LocalExecutor(log_url, home=str(folder.root), host=look, environment=environment, traces=traces)
 
     if not launching.on_ray:
         return local()
     says = folder.root / "ray.log"
     on_ray = RayExecutor(
-        log_url, launching.ray, ids=ids, logger=logger, says=says, traces=traces, roles=launching.on_ray
+        log_url,
+        launching.ray,
+        ids=ids,
+        logger=logger,
+        says=says,
+        environment=environment,
+        traces=traces,
+        roles=launching.on_ray,
     )
     if launching.on_ray == launching.roles:
         return on_ray

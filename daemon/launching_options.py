@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from rftd.ops.errors import ConfigError, UsageError
+from rftd.ops.redaction import is_plain_variable
 
 if TYPE_CHECKING:
     from rftd.daemon.launching import Launching
@@ -20,6 +22,7 @@ LOCAL: Final = "local"
 ON_RAY: Final = "ray"
 EXTERNAL: Final = "external"
 _ROLES: Final = ("explorer", "trainer")
+_PATTERN: Final = re.compile(r"[A-Za-z0-9_*?]+")
 
 
 class WorkersOption(click.ParamType[dict[str, str]]):
@@ -55,9 +58,11 @@ def launching_options(function: F) -> F:
         ray_address: str,
         ray_runtime_env: str | None,
         roles: str,
+        pass_env: tuple[str, ...],
         **kwargs: Any,
     ) -> Any:
-        return function(*args, launching=_launching(workers, roles, ray_address, ray_runtime_env), **kwargs)
+        launching = _launching(workers, roles, ray_address, ray_runtime_env, _patterns(pass_env))
+        return function(*args, launching=launching, **kwargs)
 
     options = (
         click.option(
@@ -93,6 +98,13 @@ def launching_options(function: F) -> F:
             help="Workers that this daemon starts. With explorer only, another daemon on the same log makes the "
             "decisions.",
         ),
+        click.option(
+            "--pass-env",
+            multiple=True,
+            metavar="PATTERN",
+            envvar="RFTD_PASS_ENV",
+            help="Variable of the daemon's environment that workers get too, such as WANDB_* for a plug-in. Repeatable.",
+        ),
     )
     wrapped: Any = placed
     for option in reversed(options):
@@ -100,14 +112,26 @@ def launching_options(function: F) -> F:
     return wrapped  # type: ignore[no-any-return]
 
 
-def _launching(workers: dict[str, str], roles: str, ray_address: str, runtime_env: str | None) -> Launching:
+def _launching(
+    workers: dict[str, str], roles: str, ray_address: str, runtime_env: str | None, pass_env: tuple[str, ...]
+) -> Launching:
     from rftd.daemon.launching import Launching
 
     started = _started(workers, roles)
     on_ray = frozenset(role for role in started if workers[role] == ON_RAY)
     if not on_ray:
-        return Launching(roles=started)
-    return Launching(roles=started, on_ray=on_ray, ray=_ray(ray_address, runtime_env))
+        return Launching(roles=started, pass_env=pass_env)
+    return Launching(roles=started, on_ray=on_ray, ray=_ray(ray_address, runtime_env), pass_env=pass_env)
+
+
+def _patterns(written: tuple[str, ...]) -> tuple[str, ...]:
+    """The patterns of names. Raises UsageError for what no name can match."""
+    for pattern in written:
+        if not _PATTERN.fullmatch(pattern):
+            raise UsageError(
+                "is no name of a variable and no pattern of names", field="--pass-env", fix="write NAME, or NAME_*"
+            )
+    return written
 
 
 def _started(workers: dict[str, str], roles: str) -> frozenset[str]:
@@ -147,4 +171,12 @@ def _ray(address: str, runtime_env: str | None) -> RayOptions:
         raise ConfigError(
             "is no mapping", where=runtime_env, field="--ray-runtime-env", fix="write fields of Ray's runtime_env"
         )
+    for name, value in (read.get("env_vars") or {}).items():
+        if not is_plain_variable(str(name), value):
+            raise ConfigError(
+                f"{name} is like a secret, and Ray shows a runtime environment to everybody who sees its dashboard",
+                where=runtime_env,
+                field="--ray-runtime-env",
+                fix=f"leave it out, export it where the daemon runs, and serve with --pass-env {name}",
+            )
     return RayOptions(address=address, runtime_env=read)

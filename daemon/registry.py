@@ -1,4 +1,4 @@
-"""Every experiment in the log, by state and in order of submission: a fold of the spines' life events."""
+"""Every experiment in the log, by state and in order of submission: a fold of the spines' life events and of requests."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from rftd.streams.requests import request_in
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import Partition
 
+_READ: Final = frozenset({topics.EXPERIMENTS, topics.REQUESTS})
 _KNOWN: Final = frozenset({"fence", "generation.started", "signal.lost", "signal.regained"})
 """Types that are read beside life events; whoever asks why an experiment has failed is told what was lost before."""
 
@@ -79,7 +80,7 @@ class Registry:
 
     def __init__(self, log: EventLog, folder: Path | None = None, *, logger: Logger | None = None) -> None:
         """A registry with a `folder` goes on from the newest snapshot there, and keeps one there."""
-        self._partitions = [partition for partition in topics.TRUTH if partition.stream == topics.EXPERIMENTS]
+        self._partitions = [partition for partition in topics.TRUTH if partition.stream in _READ]
         self._log = log
         self.fences = FenceView()
         self._feed = Feed(log.subscribe(start_of(self._partitions)))

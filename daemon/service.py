@@ -32,6 +32,7 @@ from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
 from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.payloads import Keep
 from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.commit import commit_of
@@ -89,6 +90,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Dollars for an hour of an accelerator, by its kind."""
     launching: Launching = Launching()
     """The roles whose workers are started here, and where."""
+    allowances: Allowances = NOTHING_MORE
+    """The names that submissions may hold which are not the owner's."""
     traces: TraceOptions | None = None
     """The receiver of the spans of daemon and workers; None: nothing is traced."""
 
@@ -252,7 +255,13 @@ def _supervisor(
         guard=guard,
         hearing=hearing,
         tracer=tracer,
+        allowances=_with_files(options.allowances, folder),
     )
+
+
+def _with_files(allowances: Allowances, folder: DataFolder) -> Allowances:
+    """The allow-lists, with the data folder's own files as the root of a configuration that names none."""
+    return allowances if allowances.roots else msgspec.structs.replace(allowances, roots=(str(folder.files),))
 
 
 def _upkeep(log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Clock) -> _Work:

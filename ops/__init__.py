@@ -19,6 +19,9 @@ faults      named points at which a test may kill, fail or delay the process
 two_samples the test of Kolmogorov and Smirnov: do two samples come from one distribution?
 words       what a role does or waits for, as people read it
 redaction   secrets that print as `***` and never enter an event
+machine_environment  the variables that a child process may have
+outbound    every address that a file, a worker or a record names is checked here
+outbound_transport  connections of httpx to public addresses alone
 log_file    lines in a file that stays small
 own_output  the file that a process's output goes to, kept small
 tracing     spans of OpenTelemetry: which are made, their names, and their way out; off unless it is asked for

@@ -24,6 +24,7 @@ checkpoints   folders of checkpoints, registered in place
 service_state the name at a service that a checkpoint's weights and optimizer have
 workplace     the folder in which a trainer prepares what it renames; its successor takes it away
 unreferenced  files of an experiment that no event names
+own_places    the places at which an experiment's own files lie, whatever a record names
 checkpoint_witness  heads of the log that a checkpoint's folder remembers
 outside_files files that events name, and that are missing or damaged
 shared_memory the folder of weights that the workers of one machine map

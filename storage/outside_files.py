@@ -10,6 +10,7 @@ from typing import Final
 
 from rftd.storage.artifacts import ArtifactStore, size_and_sha256
 from rftd.storage.checkpoint_witness import read_witness
+from rftd.storage.own_places import is_own_checkpoint
 from rftd.storage.service_state import PATH as STATE
 from rftd.streams.chain import Mark
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -26,6 +27,9 @@ def missing_checkpoints(outside: Outside) -> Iterator[Missing]:
     newest = {event.path: event for event in sorted(outside.checkpoints, key=lambda each: each.generation)}
     for event in newest.values():  # one that was saved again, in a later generation, took its place
         name = f"the checkpoint of step {event.step} of generation {event.generation}"
+        if not is_own_checkpoint(outside.spec, event.path):  # and nothing of it is read
+            yield Missing(event.path, f"{name} is named at {event.path}, where the experiment keeps none")
+            continue
         for what in _damage(event):
             yield Missing(event.path, f"{name}: {what}")
 

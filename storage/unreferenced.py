@@ -352,7 +352,7 @@ async def referenced_in(log: EventLog, experiment: UUID, *, artifacts: bool) -> 
     # Artifacts are named by experiences, which are nearly all of the log; everything else by a few keyed partitions.
     few = {partition_of(name, experiment) for name in topics.KEYED}
     until = await closed_heads(log)
-    for partition in topics.TRUTH:
+    for partition in topics.EVENTS:
         if partition in until and (artifacts or partition in few):
             async for chunk in own.chunks(partition, until[partition].next_offset):
                 for record in chunk:

@@ -8,6 +8,7 @@ log_place     which fields are places in the log
 stored_path   which fields are paths, and which of them an experiment reads
 engine_needs  what a rollout engine takes of its machine
 auxiliary     a model beside the one that is trained
+reach         which addresses and keys an experiment may use
 cluster       what an experiment asks of the cluster that its workers run on
 correction    how tokens of older weights are corrected for
 updates       the optimizer steps that a batch gives
@@ -29,7 +30,7 @@ chain         the hash chain, heads that are remembered
 log           `EventLog`, the contract of every backend
 backends/     memory (with faults), sqlite (the embedded default)
 socket/       the embedded log for other processes, over a Unix socket
-requests      what other programs ask for by records in the topic of experiments
+requests      what other programs ask for by records in the topic of requests
 deadletters   records that are not ours
 fencing       epochs of roles in a partition
 effective     from a record to the event that a fold takes in: what every reader leaves out

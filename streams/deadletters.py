@@ -67,9 +67,11 @@ def check_route(head: Head, record: Record) -> None:
     """Raises CodecError if no type has this name, or if it lies where its type or its experiment does not belong."""
     # Folds rely on the order of one partition: the same event in another one would be taken in at any time.
     definition = definition_named(head.type)
+    stream = record.partition.stream
+    if not topics.TOPICS[stream].events:
+        raise CodecError(f"{head.type} in the topic of requests, where no event counts", where=place(record))
     if definition.anywhere:
         return
-    stream = record.partition.stream
     if definition.stream != stream:
         raise CodecError(f"{head.type} belongs in {definition.stream}", where=place(record))
     if head.experiment is None:

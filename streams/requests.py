@@ -1,4 +1,4 @@
-"""`CloudEvent`: what another program asks of rftd by a record in the topic of experiments, and the identity of that.
+"""`CloudEvent`: what another program asks of rftd by a record in the topic of requests, and the identity of that.
 
 Such a record is no event of the log: it has no envelope of ours, and its value is one CloudEvents 1.0 object as JSON
 (structured mode). No fold of an experiment takes it in. A daemon reads it, does what it asks for, and the events that
@@ -98,9 +98,9 @@ def cloud_event(value: bytes) -> CloudEvent | None:
 
 
 def request_in(record: Record) -> CloudEvent | None:
-    """The request that a record is, in the topic of experiments; None for an event of ours, and for what is neither."""
+    """The request that a record is; None outside the topic of requests, and for what is no CloudEvents object."""
     # Of our own records none has an empty head, so that a log without requests pays one comparison for each.
-    if record.head or record.partition.stream != topics.EXPERIMENTS:
+    if record.head or record.partition.stream != topics.REQUESTS:
         return None
     return cloud_event(record.value)
 

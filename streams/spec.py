@@ -15,6 +15,7 @@ from rftd.streams.bounds import Finite, Index, Integer
 from rftd.streams.cluster import ClusterSpec
 from rftd.streams.correction import CorrectionSpec
 from rftd.streams.engine_needs import EngineNeeds
+from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
 from rftd.streams.updates import UpdatesSpec
 
@@ -394,3 +395,4 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     """Changed and ignored settings, in words."""
     labels: dict[str, str] = {}
     cluster: ClusterSpec = ClusterSpec()
+    reach: ReachSpec = OWNERS

@@ -96,7 +96,8 @@ def joined(known: ExperimentSpec, half: ExperimentSpec, *, trained: bool = False
     if (found := difference(*((explores, trains) if known is explore else (trains, explores)))) is not None:
         return found
     merged = filled(filled(_merged(explore.config, train.config), explore.config), train.config)
-    return msgspec.structs.replace(given, stages=trains.stages, config=_own(merged, given.config))
+    reach = explore.reach.joined(train.reach)
+    return msgspec.structs.replace(given, stages=trains.stages, config=_own(merged, given.config), reach=reach)
 
 
 def _agreed(known: ExperimentSpec, half: ExperimentSpec, *, settled: bool) -> tuple[ExperimentSpec, ExperimentSpec]:
@@ -174,7 +175,8 @@ def _merged(explore: Any, train: Any, path: tuple[str, ...] = ()) -> Any:
 
 def difference(one: ExperimentSpec, other: ExperimentSpec) -> Disagreement | None:
     """The first field in which they are not the two halves of one experiment; None if they are. Pure."""
-    names = (name for name in ExperimentSpec.__struct_fields__ if name not in _OF_ONE)
+    # Each half has the reach that its own names were granted; the whole has both.
+    names = (name for name in ExperimentSpec.__struct_fields__ if name not in (*_OF_ONE, "reach"))
     return next((found for name in names if (found := _below(name, getattr(one, name), getattr(other, name)))), None)
 
 

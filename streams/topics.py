@@ -29,6 +29,8 @@ class Topic(msgspec.Struct, frozen=True):
     retention_s: float | None = None
     keyed: bool = False
     """An experiment has one partition of it, by its id, whose order its folds rely on."""
+    events: bool = True
+    """False for the stream of requests, which other programs write: no event of ours counts there."""
 
 
 EXPERIMENTS: Final = "rftd.experiments"
@@ -39,6 +41,7 @@ CHECKPOINTS: Final = "rftd.checkpoints"
 WORKERS: Final = "rftd.workers"
 HEARTBEATS: Final = "rftd.heartbeats"
 DEADLETTERS: Final = "rftd.deadletters"
+REQUESTS: Final = "rftd.requests"
 
 # The number of partitions of a keyed stream never changes in place: a key would move.
 TOPICS: Final = {
@@ -52,6 +55,7 @@ TOPICS: Final = {
         Topic(WORKERS, 1),
         Topic(HEARTBEATS, 1, retention_s=3600.0),
         Topic(DEADLETTERS, 1),
+        Topic(REQUESTS, 4, events=False),
     )
 }
 
@@ -65,6 +69,9 @@ TRUTH: Final = tuple(
     for number in range(topic.partitions)
 )
 """Every partition that folds may read."""
+
+EVENTS: Final = tuple(partition for partition in TRUTH if TOPICS[partition.stream].events)
+"""Every partition of truth in which events of ours count."""
 
 # Heartbeats are no truth: they are followed from wherever they are, and no snapshot or fence vouches for them.
 EVERY_PARTITION: Final = (*TRUTH, Partition(HEARTBEATS, 0))
@@ -85,4 +92,5 @@ def partition_of(stream: str, key: UUID) -> Partition:
 
 def may_hold(partition: Partition, experiment: UUID) -> bool:
     """True if events of the experiment belong in this partition, for all that their stream says."""
-    return not TOPICS[partition.stream].keyed or partition == partition_of(partition.stream, experiment)
+    topic = TOPICS[partition.stream]
+    return topic.events and (not topic.keyed or partition == partition_of(partition.stream, experiment))

@@ -133,7 +133,8 @@ async def run_trainer(
     )
     await follower.catch_up()
     assert state.spine.spec is not None
-    engine = make_engine(state.spine.spec.stages[0].trainer)
+    spec = state.spine.spec
+    engine = make_engine(spec.stages[0].trainer, spec.reach)
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
         trainer = Trainer(member, follower, state, engine, thread=thread, log=logger, submitted=submitted, plans=plans)
         await _announced(member, follower, lambda: trainer.run(stop), logger, job_dir=beginning.spec.job_dir)

@@ -22,6 +22,7 @@ from rftd.daemon.config.overrides import apply_overrides
 from rftd.daemon.config.plain import check_plain
 from rftd.daemon.config.resolve.auxiliary import unset_variables
 from rftd.daemon.config.resolve.experiment import resolve_experiment
+from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.source import SourceMap
 from rftd.daemon.config.stand_ins import found_beside, plain
 from rftd.daemon.config.validation import validate
@@ -106,10 +107,16 @@ def load_text(
     return Submission(spec.config, spec, source, (*notes, *spec.warnings, *unset_variables(spec, environ)), wrong)
 
 
-def check_config(config: Mapping[str, Any], *, overrides: Sequence[str] = (), host: Host = ANY_HOST) -> ExperimentSpec:
+def check_config(
+    config: Mapping[str, Any],
+    *,
+    overrides: Sequence[str] = (),
+    host: Host = ANY_HOST,
+    judge: Callable[[Experiment], None] | None = None,
+) -> ExperimentSpec:
     """The specification of a config that a client sent, with `key=value` overrides, for workers on `host`.
 
-    Raises ConfigErrors.
+    Raises ConfigErrors, and what the `judge` raises, which is asked before anything that the config names is looked at.
 
     Either spelling, plain data; a `${...}` stays text, for nothing of this side's environment may be read by it, and a
     warning says so. Literal secrets and relative paths are refused.
@@ -126,7 +133,7 @@ def check_config(config: Mapping[str, Any], *, overrides: Sequence[str] = (), ho
     issues += apply_overrides(tree, overrides, source)
     issues += withhold_secrets(tree, source)
     issues += relative_paths(tree)
-    spec = _spec(tree, source, issues, set(), host)
+    spec = _spec(tree, source, issues, set(), host, judge)
     opened = islice(_opened(tree), limits.CONFIG_ERRORS)
     kept = [f"{show(path)} holds a `${{`, which stays text: `rftd submit` alone resolves it" for path in opened]
     return msgspec.structs.replace(spec, warnings=(*spec.warnings, *kept)) if kept else spec
@@ -206,13 +213,22 @@ def _text(opened: Callable[[], AbstractContextManager[BinaryIO]], origin: str) -
 
 
 def _spec(
-    tree: dict[str, Any], source: SourceMap, issues: list[Issue], failed: set[FieldPath], host: Host
+    tree: dict[str, Any],
+    source: SourceMap,
+    issues: list[Issue],
+    failed: set[FieldPath],
+    host: Host,
+    judge: Callable[[Experiment], None] | None = None,
 ) -> ExperimentSpec:
     """Validates and resolves; raises everything that was found so far and on the way."""
     issues += check_plain(tree)
     experiment, wrong = validate(tree, source)
     # A field whose `${...}` failed is left out of the tree: that it is missing is no error of its own.
     issues += [issue for issue in wrong if not _follows(issue.path, failed)]
+    if judge is not None and (experiment is None or issues):
+        raise report(issues, source)
+    if experiment is not None and judge is not None:
+        judge(experiment)
     if experiment is None or issues:
         raise report([*issues, *found_beside(tree, issues, source, host)], source)
     # Only what the user wrote is kept: a default that a later release changes must not look as if it had been

@@ -6,6 +6,7 @@ Only beside a GPU is torch asked, in a process of its own, whether it sees it: a
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 from rftd.daemon.client.address import somebody_listens
 from rftd.ops.health import Diagnosis
+from rftd.ops.machine_environment import machine_environment
 from rftd.workers.devices.engine_build import RAY, NoBuild, how_to_install, vllm_build
 from rftd.workers.devices.host import Device, Host
 from rftd.workers.tinker.access import KEYS
@@ -88,7 +90,14 @@ def ask_torch() -> SeenGpus:
     """The GPUs that torch sees, asked in a process of its own: this one is not to hold any."""
     command = [sys.executable, "-P", "-c", _ASK_TORCH]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=machine_environment(os.environ),
+            timeout=_ASK_TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return SeenGpus(0, f"torch did not say within {_ASK_TIMEOUT_S:g} s")
     try:

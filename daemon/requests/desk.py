@@ -72,7 +72,10 @@ class RequestDesk:
         metrics: Metrics,
         tracer: Tracer | None = None,
     ) -> None:
-        """`known` brings the registry to the log's present; with a `tracer` each answer is a span."""
+        """`known` brings the registry to the log's present; with a `tracer` each answer is a span.
+
+        Whoever may write on `rftd.requests` asks, under whatever name: the commands are those of the asker PRODUCER.
+        """
         self.operations = operations.for_asker(PRODUCER)
         self._log = log
         self._known = known

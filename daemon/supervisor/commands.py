@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
@@ -15,7 +16,7 @@ from rftd.daemon.supervisor.inbox import Request, check_transition
 from rftd.daemon.supervisor.intake import WantedFork
 from rftd.daemon.supervisor.orders import Order, order_of
 from rftd.daemon.supervisor.run import Run
-from rftd.daemon.trust.asker import OWNER, AccessRole, Asker
+from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
 from rftd.daemon.why.answer import answer, blocked_log
 from rftd.daemon.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
 from rftd.daemon.why.wait import Wait, Why
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from rftd.ops.clock import Clock
     from rftd.streams.codec import Writer
     from rftd.streams.log import EventLog
+
+
+_ARCHIVE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class AskedCommands:
@@ -168,12 +172,14 @@ class AskedCommands:
 
     async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
         """See `Operations.archive`."""
+        to = self._kept_in(to, "to")
         by = self._asker.name
         order = order_of(request_id, "archive", experiment, to)
         return await self._keep(order, lambda entry, id: self._keeper.archive(entry, to, id, key=request_id, by=by))
 
     async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Done:
         """See `Operations.restore`."""
+        source = self._kept_in(source, "source")
         by = self._asker.name
         order = order_of(request_id, "restore", experiment, source)
         return await self._keep(order, lambda entry, id: self._keeper.restore(entry, source, id, key=request_id, by=by))
@@ -219,6 +225,21 @@ class AskedCommands:
     async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
         """See `Operations.drop_dead_letter`."""
         return await self._verdicts.drop(dead, by=self._signed(by), reason=reason, key=request_id)
+
+    def _kept_in(self, name: str, field: str) -> str:
+        """The path of an archive: the owner's anywhere, anybody else's by its name in the folder of archives.
+
+        Raises NotAllowedError.
+        """
+        if not name or self._asker.is_owner:
+            return name
+        if not _ARCHIVE.fullmatch(name) or self._keeper.archives is None:
+            raise NotAllowedError(
+                "only the daemon's owner chooses the folder of an archive",
+                field=field,
+                fix="give a plain name, which is one in the daemon's own folder, or none",
+            )
+        return str(self._keeper.archives / name)
 
     def _signed(self, by: str) -> str:
         """The name under which a verdict is recorded: the owner's word for it, anybody else's token."""

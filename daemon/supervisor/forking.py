@@ -13,6 +13,7 @@ import msgspec
 
 from rftd.daemon.config.loading import check_config
 from rftd.daemon.supervisor.preflight import preflight
+from rftd.daemon.trust.judge import Judge
 from rftd.ops.errors import ConfigError, ConflictError
 from rftd.streams.evaluations import eval_id
 from rftd.streams.events.experiment import ExperimentForked
@@ -59,6 +60,7 @@ def forked_spec(
     name: str,
     labels: dict[str, str] | None = None,
     host: Host = ANY_HOST,
+    judge: Judge,
 ) -> ExperimentSpec:
     """The fork's specification. Raises ConfigError (with every field that is wrong), DataError. Blocks.
 
@@ -66,7 +68,10 @@ def forked_spec(
     workers on `host`.
     """
     config: dict[str, Any] = {**parent.config, "name": name, "labels": {**parent.labels, **(labels or {})}}
-    spec = check_config(config, overrides=overrides, host=host)
+    spec = check_config(config, overrides=overrides, host=host, judge=None if judge.asker.is_owner else judge.file)
+    # The whole of it, not the overrides alone: what its parent's submitter may name is nothing to the forker.
+    judge.spec(spec)
+    spec = msgspec.structs.replace(spec, reach=judge.reach)
     history = shared.spine.spec
     event = shared.forked
     assert history is not None

@@ -19,6 +19,7 @@ from rftd.daemon.supervisor.continuing import continued, earlier, is_bench, stam
 from rftd.daemon.supervisor.forking import check_parent, check_payloads, evaluated, forked_spec, lineage_note, moved
 from rftd.daemon.supervisor.reach import within_reach
 from rftd.daemon.trust.asker import Asker
+from rftd.daemon.trust.judge import Judge
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, NotFoundError, ReusedKeyError
@@ -78,16 +79,16 @@ class Intake:
         self._clock = clock
         self._roles = roles
 
-    async def check(self, spec: ExperimentSpec) -> ExperimentSpec:
+    async def check(self, spec: ExperimentSpec, judge: Judge) -> ExperimentSpec:
         """The specification as `submit` would append it for a new key. Raises ConflictError as it does."""
         spec = within_reach(spec, self._roles)
-        if spec.half != "both" and self._half(spec, None) in self._entries:
+        if spec.half != "both" and self._half(spec, None, judge.asker) in self._entries:
             return spec
-        if is_bench(spec) and (measured := await self._measured(spec)):
+        if is_bench(spec) and (measured := await self._measured(spec, judge.asker)):
             benches = [await self._bench(each, spec) for each in measured]
             return _telling(benches[-1][0], [bench.name for bench, _ in benches])
         # Nothing is tidied: what a crash left in the folder of a removed experiment goes when somebody submits.
-        spec, _ = await self._begun(spec, tidy=False)
+        spec, _ = await self._begun(spec, judge.asker, tidy=False)
         self._room()
         return spec
 
@@ -100,18 +101,18 @@ class Intake:
         tasks_elsewhere = spec.half == TRAIN and not has_tasks(spec)
         return filled(spec.config, known.config, *(_OF_BATCH if tasks_elsewhere else ()))
 
-    async def submit(self, spec: ExperimentSpec, *, key: UUID, id: UUID, asker: Asker) -> Accepted:
+    async def submit(self, spec: ExperimentSpec, judge: Judge, *, key: UUID, id: UUID) -> Accepted:
         """See `Operations.submit`; `spec` has passed the preflight, and the event gets this id."""
         spec = within_reach(spec, self._roles)
-        if is_bench(spec) and (measured := await self._measured(spec)):
-            return await self._submit_benches(measured, spec, key=key, id=id, asker=asker)
-        experiment = self._half(spec, id) if spec.half != "both" else made_by(key)
+        if is_bench(spec) and (measured := await self._measured(spec, judge.asker)):
+            return await self._submit_benches(measured, spec, judge, key=key, id=id)
+        experiment = self._half(spec, id, judge.asker) if spec.half != "both" else made_by(key)
         known = self._entries.get(experiment)
         forked: life.ExperimentForked | None = None
         if known is None:
-            spec, forked = await self._begun(spec)
+            spec, forked = await self._begun(spec, judge.asker)
             self._room()
-        submitted = submitted_by(asker, spec)
+        submitted = submitted_by(judge.asker, spec)
         drafts = [self._writer.draft(submitted, experiment=experiment, id=id, correlation=key)]
         if forked is not None:  # in the same append: no reader meets a continuation whose history it does not know
             ours = derive(experiment, "fork")
@@ -125,14 +126,19 @@ class Intake:
         whole = spec.half != TRAIN or has_tasks(spec) or (known is not None and has_tasks(known.spec))
         if whole and (known is None or known.status is Status.SUBMITTED):
             earlier_warnings = known.spec.warnings if known is not None else ()
-            await self._accept(experiment, tuple(dict.fromkeys((*earlier_warnings, *spec.warnings))))
+            earlier_grants = known.spine.grants if known is not None else ()
+            grants = tuple(dict.fromkeys((*earlier_grants, *judge.grants)))
+            await self._accept(experiment, tuple(dict.fromkeys((*earlier_warnings, *spec.warnings))), grants)
         if spec.half != "both":
             await self._check_half(experiment, spec)
         return Accepted(experiment=experiment, name=spec.name, event=id, position=position, warnings=spec.warnings)
 
-    async def _measured(self, spec: ExperimentSpec) -> list[Measured]:
+    async def _measured(self, spec: ExperimentSpec, asker: Asker) -> list[Measured]:
         """The checkpoints that a bench is of; none if it is of a model. Raises ConflictError."""
         measured = await checkpoints_to_measure(self._log, self._entries.values(), spec)
+        for checkpoint in measured:
+            if checkpoint.parent is not None:
+                asker.check_concerned(checkpoint.parent.spine.submitted_by, name=checkpoint.parent.name)
         self._room(len(measured))
         return measured
 
@@ -143,7 +149,7 @@ class Intake:
         return await bench_of(self._log, measured, spec, name)
 
     async def _submit_benches(
-        self, measured: Sequence[Measured], spec: ExperimentSpec, *, key: UUID, id: UUID, asker: Asker
+        self, measured: Sequence[Measured], spec: ExperimentSpec, judge: Judge, *, key: UUID, id: UUID
     ) -> Accepted:
         """Takes in a bench for each checkpoint, in their order. The answer is that of the last one, which has the key.
 
@@ -163,17 +169,19 @@ class Intake:
                 forked = known.spine.forked
             names.append(bench.name)
             event = id if own == key else derive(experiment, "submit")
-            drafts = [self._writer.draft(submitted_by(asker, bench), experiment=experiment, id=event, correlation=own)]
+            drafts = [
+                self._writer.draft(submitted_by(judge.asker, bench), experiment=experiment, id=event, correlation=own)
+            ]
             if forked is not None:
                 fork = derive(experiment, "fork")
                 drafts.append(self._writer.draft(forked, experiment=experiment, id=fork, correlation=own))
             faults.point("submission.before_append")
             position = (await append_when_space(self._log, drafts, clock=self._clock))[0]
             if known is None or known.status is Status.SUBMITTED:
-                await self._accept(experiment, bench.warnings)
+                await self._accept(experiment, bench.warnings, judge.grants)
         return Accepted(experiment=experiment, name=bench.name, event=id, position=position, warnings=bench.warnings)
 
-    def _half(self, spec: ExperimentSpec, event: UUID | None) -> UUID:
+    def _half(self, spec: ExperimentSpec, event: UUID | None, asker: Asker) -> UUID:
         """The experiment that this is a half of: one that lives, else a new one; that of the event, if it is there.
 
         Its id follows from its folder, so that two daemons that take in a half each at once mean the same one. Raises
@@ -190,6 +198,8 @@ class Intake:
         known = next((each for each in same if not each.spine.ended), None)
         if known is None:
             return derive(NAMESPACE, "halves", spec.job_dir, len(same))
+        # What the first half was granted would serve the second one's submitter, and the other way round.
+        asker.check_same(known.spine.submitted_by, name=known.name)
         if halves_of(spec) <= known.spine.halves:
             raise ConflictError(
                 f"{known.name} has its {spec.half} half already",
@@ -209,12 +219,12 @@ class Intake:
             own = Disagreement("half", entry.spec.half, spec.half)
             raise _unlike(entry.name, found if isinstance(found, Disagreement) else own)
 
-    async def fork(self, wanted: WantedFork, host: Host, *, key: UUID, id: UUID, asker: Asker) -> Position:
+    async def fork(self, wanted: WantedFork, host: Host, judge: Judge, *, key: UUID, id: UUID) -> Position:
         """See `Operations.fork`, for workers on `host`; the submission gets this id. The position of its last event."""
         child = made_by(key)
         known = self._entries.get(child)
         if known is None or known.status is Status.SUBMITTED:
-            spec, event = await self._forked(wanted, host)
+            spec, event = await self._forked(wanted, host, judge)
             if known is None:
                 spec = await self._housed(spec)
                 self._room()
@@ -230,15 +240,17 @@ class Intake:
         # One append, with ids that follow from the key: repeated after a crash or a time-out, it adds nothing, and no
         # reader meets a fork whose parent it does not know.
         drafts = [
-            self._writer.draft(submitted_by(asker, spec), experiment=child, id=id, correlation=key),
+            self._writer.draft(submitted_by(judge.asker, spec), experiment=child, id=id, correlation=key),
             self._writer.draft(event, experiment=child, id=derive(child, "fork"), correlation=key),
         ]
         position = (await append_when_space(self._log, drafts, clock=self._clock))[-1]
         if known is None or known.status is Status.SUBMITTED:
-            await self._accept(child, spec.warnings)
+            await self._accept(child, spec.warnings, judge.grants)
         return position
 
-    async def _forked(self, wanted: WantedFork, host: Host) -> tuple[ExperimentSpec, life.ExperimentForked]:
+    async def _forked(
+        self, wanted: WantedFork, host: Host, judge: Judge
+    ) -> tuple[ExperimentSpec, life.ExperimentForked]:
         """The fork's specification and what it shares. Raises NotFoundError, ConfigError, DataError, ConflictError."""
         experiment = wanted.experiment
         at_step = wanted.at_step
@@ -253,7 +265,7 @@ class Intake:
         check_payloads(entry.name, shared.spine, at_step)
         name = wanted.name or self._free_name(f"{entry.name}-fork-{at_step}", Path(parent.job_dir).parent)
         spec = await asyncio.to_thread(
-            forked_spec, parent, shared, wanted.overrides, name=name, labels=wanted.labels, host=host
+            forked_spec, parent, shared, wanted.overrides, name=name, labels=wanted.labels, host=host, judge=judge
         )
         spec = within_reach(spec, self._roles)
         notes = lineage_note(experiment, entry.name, shared)
@@ -266,12 +278,12 @@ class Intake:
         candidates = chain([name], (f"{name}-{number}" for number in count(2)))
         return next(each for each in candidates if each not in taken and not (folder / each).exists())
 
-    async def _accept(self, experiment: UUID, warnings: tuple[str, ...]) -> None:
+    async def _accept(self, experiment: UUID, warnings: tuple[str, ...], grants: tuple[life.Grant, ...]) -> None:
         # Read before the acceptance is written: readers of the experiment begin at these positions, so nothing of it
         # may lie below them.
         heads = as_refs(await self._log.heads())
         events: list[Event] = [life.ExperimentWarned(text=text) for text in warnings]
-        events.append(life.ExperimentAccepted(start=heads))
+        events.append(life.ExperimentAccepted(start=heads, grants=grants))
         drafts: list[Draft] = [
             self._writer.draft(event, experiment=experiment, id=derive(experiment, "accept", number))
             for number, event in enumerate(events)
@@ -279,7 +291,7 @@ class Intake:
         await append_when_space(self._log, drafts, clock=self._clock)
 
     async def _begun(
-        self, spec: ExperimentSpec, *, tidy: bool = True
+        self, spec: ExperimentSpec, asker: Asker, *, tidy: bool = True
     ) -> tuple[ExperimentSpec, life.ExperimentForked | None]:
         """The specification in a folder of its own, and the history that it goes on from, if there is one.
 
@@ -297,6 +309,7 @@ class Intake:
         kept = [entry for entry in before if entry.spine.kept is not Kept.REMOVED]
         if not kept or not await asyncio.to_thread(_used, Path(spec.job_dir)):
             return await self._housed(spec, tidy=tidy), None
+        asker.check_concerned(kept[-1].spine.submitted_by, name=kept[-1].name)
         check_parent(kept[-1].name, kept[-1].spine)
         name = self._free_name(stamped(spec.name, self._clock.now_ns()), Path(spec.job_dir).parent)
         own = moved(spec, name, str(Path(spec.job_dir).with_name(name)))

@@ -58,7 +58,7 @@ class Keeper:
         self._log = log
         self._entries = entries
         self._writer = writer
-        self._archives = archives
+        self.archives = archives
         self._clock = clock
         self._logger = logger
 
@@ -68,7 +68,7 @@ class Keeper:
         self._not_forked(entry)
         if (lost := self._bereft(entry)) is not None:
             raise lost
-        archives = self._archives or Path(entry.job_dir).parent / FOLDER
+        archives = self.archives or Path(entry.job_dir).parent / FOLDER
         path = Path(to) if to else archives / f"{entry.name}-{entry.id.hex[-8:]}.rftd"
         if not to:
             await asyncio.to_thread(fresh, path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,12 +16,14 @@ import msgspec
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.supervisor.findings import INPUT, Findings
+from rftd.daemon.trust.allowances import Allowances
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.plugins import Plugins
+from rftd.streams.events.experiment import Grant
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
-from rftd.workers.control.obstacle import PART_MISSING, Obstacle
+from rftd.workers.control.obstacle import NOT_ALLOWED, PART_MISSING, Obstacle
 from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.devices.device_memory import number_in, settings_of
@@ -347,14 +349,17 @@ def _column(spec: TasksetSpec, key: str | None) -> str | None:
 class Parts:
     """Looks when a run is taken up, and again and again while something is missing."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, allowances: Allowances) -> None:
         self._clock = clock
+        self._allowances = allowances
         self._missing: Obstacle | None = None
         self._look_at_s: float | None = 0.0
         """None: everything was there."""
 
-    async def missing(self, spec: ExperimentSpec, stage: int, recorded: Mapping[str, str]) -> Obstacle | None:
-        """The first part that the stages from `stage` on need and that is not here, as an obstacle.
+    async def missing(
+        self, spec: ExperimentSpec, stage: int, recorded: Mapping[str, str], grants: Sequence[Grant] = ()
+    ) -> Obstacle | None:
+        """The first grant that was withdrawn, or part that the stages from `stage` on need and that is not here.
 
         `recorded` is the environment of the run so far: where each part came from before.
         """
@@ -362,9 +367,18 @@ class Parts:
             # Finished stages are not looked at: a plug-in that nobody needs any more may be uninstalled.
             rest = msgspec.structs.replace(spec, stages=spec.stages[max(0, stage) :])
             # On a thread: importing a plug-in may take seconds, and torch with it.
-            self._missing = await asyncio.to_thread(missing_part, rest, recorded)
+            self._missing = await asyncio.to_thread(self._look, rest, recorded, tuple(grants))
             self._look_at_s = None if self._missing is None else self._clock.monotonic_s() + LOOK_S
         return self._missing
+
+    def _look(self, spec: ExperimentSpec, recorded: Mapping[str, str], grants: Sequence[Grant]) -> Obstacle | None:
+        for grant in self._allowances.withdrawn(grants):
+            return Obstacle(
+                cause=NOT_ALLOWED,
+                reason=f"the daemon's configuration no longer allows {grant.value!r}, which was granted",
+                fix=f"allow it again in the daemon's configuration, under `{grant.kind}`, and restart the daemon",
+            )
+        return missing_part(spec, recorded)
 
 
 def missing_part(spec: ExperimentSpec, recorded: Mapping[str, str]) -> Obstacle | None:

@@ -17,6 +17,7 @@ from rftd.daemon.supervisor.inbox import Inbox, Request, check_command
 from rftd.daemon.supervisor.milestones import tell
 from rftd.daemon.supervisor.preflight import Parts
 from rftd.daemon.supervisor.snapshotter import Snapshotter
+from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.daemon.why.answer import Watch
 from rftd.daemon.why.scene import Phase
 from rftd.daemon.why.wait import Wait
@@ -79,16 +80,16 @@ class Run:
         guard: DiskGuard | None = None,
         hear: Callable[[RunState], Awaitable[None]] | None = None,
         tracer: Tracer | None = None,
+        allowances: Allowances = NOTHING_MORE,
     ) -> None:
         """`spine_offset` is where the experiment was submitted, or less. Without a `guard` space is not looked at.
 
-        Before the first append `hear` raises LogLossError if the log has lost something of it.
-        Workers of the `roles` are started here.
+        Before the first append `hear` raises LogLossError if the log lost something of it. `roles` are started here.
         """
         self._guard = guard
         self._hear = hear
         self.remembers: Witness | None = None  # what this run had read when it met a loss of the log
-        self._parts = Parts(clock) if roles else None
+        self._parts = Parts(clock, allowances) if roles else None
         self._roles = roles
         self._spine_offset = spine_offset
         self._spine = partition_of(topics.EXPERIMENTS, experiment)
@@ -201,7 +202,7 @@ class Run:
         if self._parts is None or spine.spec is None:
             return None
         try:
-            return await self._parts.missing(spine.spec, spine.stage, spine.environment)
+            return await self._parts.missing(spine.spec, spine.stage, spine.environment, spine.grants)
         except Exception as error:
             return self._befallen("controller", error)
 

@@ -7,12 +7,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from rftd.daemon.operations import Accepted, Forked
 from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.intake import Intake, WantedFork
 from rftd.daemon.supervisor.orders import Orders, order_of
 from rftd.daemon.supervisor.preflight import preflight, with_files
+from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker
+from rftd.daemon.trust.judge import Judge
 from rftd.ops import faults
 from rftd.streams.envelope import Position
 from rftd.streams.folds.commands import KeyUse
@@ -32,11 +36,13 @@ class Submissions:
         refresh: Callable[[], Awaitable[None]],
         folders: asyncio.Lock,
         host: Callable[[], Host],
+        allowances: Allowances,
     ) -> None:
         """`folders` is held by whoever takes or frees a job's folder; `refresh` brings the registry up to date.
 
-        `host` says what workers are given; it may block.
+        `host` says what workers are given; it may block. `allowances` hold for everybody but the owner.
         """
+        self._allowances = allowances
         self._host = host
         self._intake = intake
         self._registry = registry
@@ -51,10 +57,11 @@ class Submissions:
         async def write(id: UUID) -> Position:
             # Before the lock: digesting a dataset may take minutes, and nobody else's submission, archive or removal
             # should wait for that.
-            spec = await self._ready(config)
+            judge = Judge(asker, self._allowances)
+            spec = await self._ready(config, judge)
             async with self._folders:
                 await self._refresh()
-                made[id] = await self._intake.submit(spec, key=key, id=id, asker=asker)
+                made[id] = await self._intake.submit(spec, judge, key=key, id=id)
             faults.point("submission.after_append")
             return made[id].position
 
@@ -63,41 +70,45 @@ class Submissions:
 
     async def check(self, config: dict[str, Any], *, asker: Asker) -> ExperimentSpec:
         """See `Operations.check`."""
-        spec = await self._ready(config)
+        judge = Judge(asker, self._allowances)
+        spec = await self._ready(config, judge)
         async with self._folders:
             await self._refresh()
-            return await self._intake.check(spec)
+            return await self._intake.check(spec, judge)
 
-    async def _ready(self, config: dict[str, Any]) -> ExperimentSpec:
+    async def _ready(self, config: dict[str, Any], judge: Judge) -> ExperimentSpec:
         """The checked specification; a half of an experiment that is there has what it left out and both use."""
-        spec = await asyncio.to_thread(self._checked, config)
+        spec = await asyncio.to_thread(self._checked, config, judge)
         if spec.half == "both":
             return spec
         async with self._folders:
             await self._refresh()
             whole = self._intake.filled(spec)
-        return spec if whole == spec.config else await asyncio.to_thread(self._checked, whole)
+        return spec if whole == spec.config else await asyncio.to_thread(self._checked, whole, judge)
 
-    def _checked(self, config: dict[str, Any]) -> ExperimentSpec:
-        """The specification as it could be taken in. Raises ConfigError, DataError. Blocks."""
+    def _checked(self, config: dict[str, Any], judge: Judge) -> ExperimentSpec:
+        """The specification as it could be taken in. Raises ConfigError, DataError, NotAllowedError. Blocks."""
         from rftd.daemon.config.issue import ConfigErrors
         from rftd.daemon.config.loading import check_config
 
         host = self._host()
         try:
-            spec = check_config(config, host=host)
+            spec = check_config(config, host=host, judge=None if judge.asker.is_owner else judge.file)
         except ConfigErrors as errors:
-            raise with_files(errors) from None
-        return preflight(spec, host)
+            # The files that a wrong submission names were not judged: only the owner is told of them.
+            raise with_files(errors) if judge.asker.is_owner else errors from None
+        judge.spec(spec)
+        return preflight(msgspec.structs.replace(spec, reach=judge.reach), host)
 
     async def fork(self, wanted: WantedFork, key: UUID, *, asker: Asker) -> Forked:
         """See `Operations.fork`."""
 
         async def write(id: UUID) -> Position:
             host = await asyncio.to_thread(self._host)
+            judge = Judge(asker, self._allowances)
             async with self._folders:
                 await self._refresh()
-                return await self._intake.fork(wanted, host, key=key, id=id, asker=asker)
+                return await self._intake.fork(wanted, host, judge, key=key, id=id)
 
         use = await self._orders.carry_out(order_of(key, "fork", None, wanted), write, whole=self._whole)
         accepted = self._accepted(use)

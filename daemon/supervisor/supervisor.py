@@ -24,6 +24,7 @@ from rftd.daemon.supervisor.payloads import Keep, PayloadKeeper
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.runs import Runs, UnderWay
 from rftd.daemon.supervisor.submissions import Submissions
+from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.ids import Ids
@@ -61,6 +62,7 @@ class Supervisor(AskedCommands):
         hearing: Hearing | None = None,
         known: Path | None = None,
         tracer: Tracer | None = None,
+        allowances: Allowances = NOTHING_MORE,
     ) -> None:
         """`archives` is where archives go that nobody gave another place; else beside the experiment's folder.
 
@@ -79,6 +81,7 @@ class Supervisor(AskedCommands):
         self._tracer = tracer
         self._of_runs: dict[str, Any] = {"owner": owner, "clock": clock, "ids": ids, "logger": logger, "roles": roles}
         self._of_runs["lost_after_s"] = lost_after_s
+        self._allowances = allowances
         self._registry = Registry(log, known, logger=logger)
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
         self._payloads = PayloadKeeper(
@@ -101,7 +104,9 @@ class Supervisor(AskedCommands):
         folders = self._one_submission = asyncio.Lock()
         """Held by whoever takes or frees a job's folder."""
         intake = Intake(log, self._registry.entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
-        self._submissions = Submissions(intake, self._registry, self._orders, self._refresh, folders, executor.host)
+        self._submissions = Submissions(
+            intake, self._registry, self._orders, self._refresh, folders, executor.host, allowances
+        )
         self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
         if guard is not None:
             guard.folders, guard.collect = self._folders, lambda: self.collect(every=True)
@@ -172,7 +177,16 @@ class Supervisor(AskedCommands):
         if not self._decides:
             return Hosting(self._log, entry.id, self._executor, **same)
         hear = partial(self._hearing.hear_run, entry, self._executor)
-        return Run(self._log, entry.id, self._executor, **same, guard=self._guard, hear=hear, tracer=self._tracer)
+        return Run(
+            self._log,
+            entry.id,
+            self._executor,
+            **same,
+            guard=self._guard,
+            hear=hear,
+            tracer=self._tracer,
+            allowances=self._allowances,
+        )
 
     async def accept_losses(self, names: Sequence[str], *, by: str) -> None:
         """Lets experiments go on without what the log lost, on record. Raises NotFoundError, UsageError."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -13,6 +14,10 @@ from rftd.ops.processors import most
 from rftd.streams.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.launcher.executor import WorkerOrder
+from rftd.workers.rollout.serving.key import SERVE_KEY
+from rftd.workers.tinker.access import BASE_URL, KEYS
+
+TINKER: Final = "tinker"
 
 
 def worker_orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterator[WorkerOrder]:
@@ -30,6 +35,7 @@ def worker_orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> 
         nodes=most_nodes(stage.trainer for stage in spec.stages),
         cluster=cluster,
         paths=read_by("trainer", spec.stages),
+        environment=variables_of("trainer", spec),
         spine_offset=spine_offset,
     )
     exploring = [stage for stage in spec.stages if stage.kind != "train"]
@@ -45,7 +51,7 @@ def worker_orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> 
             start_timeout_s=max(stage.rollout.needs.start_timeout_s for stage in exploring),
             cluster=cluster,
             paths=read_by("explorer", exploring),
-            environment=tuple(sorted({name for stage in exploring for name in stage.rollout.environment})),
+            environment=variables_of("explorer", spec),
             spine_offset=spine_offset,
         )
 
@@ -53,6 +59,30 @@ def worker_orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> 
 def most_nodes(trainers: Iterable[TrainerSpec]) -> int:
     """The machines over which a trainer's ranks are spread, in the stage that asks for most."""
     return max(int(trainer.engine_args.get("nodes", 1)) for trainer in trainers)
+
+
+def variables_of(role: str, spec: ExperimentSpec) -> tuple[str, ...]:
+    """The variables of the daemon's environment that workers of a role need, by name.
+
+    Of those that the specification names, others than the owner get what they were granted.
+    """
+    named = set[str]()
+    ours = set[str]()
+    for stage in spec.stages:
+        if role == "trainer":
+            named |= _of_engine(stage.trainer.engine, stage.trainer.engine_args)
+        elif stage.kind != "train":
+            named |= _of_engine(stage.rollout.engine, stage.rollout.engine_args) | set(stage.rollout.environment)
+            ours |= {SERVE_KEY} if stage.serving is not None else set()
+        if role == "explorer":  # it opens the models of all stages
+            named |= {name for model in stage.auxiliary for name in (model.base_url_env, model.api_key_env)}
+    return tuple(sorted(ours | {name for name in named if name and spec.reach.may_read(name)}))
+
+
+def _of_engine(engine: str, arguments: Mapping[str, Any]) -> set[str]:
+    """The variables that an engine reads: those that its arguments name, and those of a service that it is known by."""
+    named = {value for name, value in arguments.items() if name.endswith("_env") and isinstance(value, str)}
+    return named | ({*KEYS, BASE_URL} if engine == TINKER else set())
 
 
 def read_by(role: str, stages: Iterable[StageSpec]) -> tuple[str, ...]:

@@ -66,6 +66,15 @@ class Asker(msgspec.Struct, frozen=True):
                 fix="ask its submitter, or somebody whose token has the role admin",
             )
 
+    def check_same(self, submitted_by: str, *, name: str) -> None:
+        """Raises NotAllowedError unless this asker submitted the other half of an experiment, or is the owner."""
+        if submitted_by != self.name and not self.is_owner:
+            raise NotAllowedError(
+                f"the other half of {name} was submitted by somebody else",
+                field="mode",
+                fix="submit both halves with the same token, or choose a name",
+            )
+
 
 OWNER: Final = Asker("owner", AccessRole.OWNER)
 """The person whose user the daemon runs as."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from rftd.daemon.allowance_options import allowance_options
 from rftd.daemon.daemon_file import checked_postgres_url, config_option
 from rftd.daemon.launching_options import launching_options
 from rftd.daemon.log_option import SHARED, serve_log_option
@@ -18,6 +19,7 @@ from rftd.daemon.trace_option import trace_option
 if TYPE_CHECKING:
     from rftd.daemon.launching import Launching
     from rftd.daemon.service import Service, ServiceOptions
+    from rftd.daemon.trust.allowances import Allowances
     from rftd.ops.log_file import LogFile
     from rftd.ops.tracing.trace_options import TraceOptions
     from rftd.ops.tracing.tracer import Tracer
@@ -84,6 +86,7 @@ thread, Python's own 5 ms would be added to each commit."""
     help="Lowest level of these lines.",
 )
 @trace_option
+@allowance_options
 @click.option(
     "--worker-lost-after",
     "lost_after_s",
@@ -141,6 +144,7 @@ def command(
     disk_budget: int | None,
     accept_loss: tuple[str, ...],
     traces: TraceOptions | None,
+    allowances: Allowances,
     prices: tuple[tuple[str, float], ...],
 ) -> None:
     """Run the daemon. Log and tables lie below --data (default ./.rftd), or on Kafka and in PostgreSQL."""
@@ -174,6 +178,7 @@ def command(
         accept_loss=accept_loss,
         accepted_by=_who() if accept_loss else "",
         traces=traces,
+        allowances=allowances,
         prices=dict(prices),
     )
     _run(options, file)

@@ -113,7 +113,7 @@ def _missing_weights(outside: Outside) -> list[Missing]:
         if event.method != "checkpoint" or outside.ended:
             continue
         try:
-            with CheckpointChannel(Path(event.path).parent).open(as_ref(event)):
+            with CheckpointChannel(Path(event.path).parent).open(as_ref(event, outside.spec)):
                 pass
         except (RftdError, OSError, ValueError) as error:
             what = error.what if isinstance(error, RftdError) else str(error)

@@ -192,13 +192,13 @@ async def prioritize(daemon: Commanded, body: Prioritize, key: UUID, name: Name)
 @command("/v1/experiments/{name}/archive", To, Receipt, tag=_TAG, optional=True, timeout_s=KEEPING_TIMEOUT_S)
 async def archive(daemon: Daemon, body: To, key: UUID, name: Name) -> Receipt:
     id = await daemon.find(name)
-    return receipt_of(id, await daemon.operations.archive(id, to=_absolute(body.to, "to"), request_id=key))
+    return receipt_of(id, await daemon.operations.archive(id, to=_checked_place(body.to, "to"), request_id=key))
 
 
 @command("/v1/experiments/{name}/restore", From, Receipt, tag=_TAG, optional=True, timeout_s=KEEPING_TIMEOUT_S)
 async def restore(daemon: Daemon, body: From, key: UUID, name: Name) -> Receipt:
     id = await daemon.find(name)
-    place = _absolute(body.source, "source")
+    place = _checked_place(body.source, "source")
     return receipt_of(id, await daemon.operations.restore(id, source=place, request_id=key))
 
 
@@ -228,9 +228,11 @@ def _with_labels(body: Submit) -> dict[str, Any]:
     return {**body.config, "labels": {**(own or {}), **body.labels}}
 
 
-def _absolute(path: str, field: str) -> str:
-    # The daemon resolves no relative path: it would mean its own folder, not the caller's.
-    plain = PurePosixPath(path).is_absolute() and "\0" not in path and ".." not in PurePosixPath(path).parts
+def _checked_place(path: str, field: str) -> str:
+    # The daemon resolves no relative path, which would mean its own folder and not the caller's. A name alone is that
+    # of an archive in its folder of archives.
+    absolute = PurePosixPath(path).is_absolute() or "/" not in path
+    plain = absolute and "\0" not in path and ".." not in PurePosixPath(path).parts
     if path and not plain:
         raise UsageError(f"{path[:200]!r} is no absolute path", field=field, fix="give one of the daemon's machine")
     return path

@@ -23,12 +23,11 @@ from rftd.daemon.views.events import EventPage, EventView
 from rftd.ops import limits
 from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import CodecError, UsageError
-from rftd.streams import topics
 from rftd.streams.deadletters import decode_ours, head_of
 from rftd.streams.envelope import Head, Record
 from rftd.streams.events.catalogue import definitions
 from rftd.streams.log import EventLog
-from rftd.streams.topics import TRUTH, Partition, partition_of
+from rftd.streams.topics import EVENTS, Partition, may_hold
 
 SCANNED_RECORDS: Final = 20_000
 """The most records that are looked at for one page: a stream is shared, and few may belong to the experiment."""
@@ -48,10 +47,10 @@ def partitions_of(experiment: UUID, types: tuple[str, ...] = ()) -> list[Partiti
         if not found:
             raise UsageError(f"no event type {wanted!r}", field="type", fix="use one of " + ", ".join(known))
         streams |= {definition.stream for definition in found} | (
-            {partition.stream for partition in TRUTH} if any(definition.anywhere for definition in found) else set()
+            {partition.stream for partition in EVENTS} if any(definition.anywhere for definition in found) else set()
         )
-    chosen = [partition for partition in TRUTH if not types or partition.stream in streams]
-    return [p for p in chosen if p.stream not in topics.KEYED or p == partition_of(p.stream, experiment)]
+    chosen = [partition for partition in EVENTS if not types or partition.stream in streams]
+    return [partition for partition in chosen if may_hold(partition, experiment)]
 
 
 def matches(name: str, types: tuple[str, ...]) -> bool:
@@ -83,7 +82,7 @@ def decode_cursor(text: str) -> dict[Partition, int]:
         for number, offset in enumerate(known)
     }
     # A cursor is a caller's text: an offset beyond 62 bits would overflow the backend's integers.
-    if any(partition not in TRUTH or not 0 <= offset < 1 << 62 for partition, offset in positions.items()):
+    if any(partition not in EVENTS or not 0 <= offset < 1 << 62 for partition, offset in positions.items()):
         raise UsageError("the cursor names a place that does not exist", field="after", fix="begin without --after")
     return positions
 

@@ -16,6 +16,7 @@ import msgspec
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError
 from rftd.ops.logs import Logger
+from rftd.ops.outbound import web_address
 from rftd.ops.releases import release_of
 from rftd.ops.tracing.conventions import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION
 from rftd.ops.tracing.exporter import Send, SpanExporter
@@ -42,22 +43,23 @@ def trace_options(url: str | None, ratio: float) -> TraceOptions | None:
     if not url:
         return None
     field = "--traces"
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(
-            f"{_shown(url)!r} is no address of an OTLP receiver", field=field, fix="write http://HOST:4318"
-        )
-    if parts.username is not None or parts.query or parts.fragment:
+    if url.startswith(("http://", "https://")) and any(mark in url for mark in "@?#"):
         raise ConfigError(
             "the address has a user, a password or parameters, and command lines are no secret",
             field=field,
             fix=f"leave them out, and set {HEADERS[0]} to the header that the receiver asks for",
         )
+    try:
+        web_address(url, field=field)
+    except ConfigError:
+        raise ConfigError(
+            f"{_shown(url)!r} is no address of an OTLP receiver", field=field, fix="write http://HOST:4318"
+        ) from None
     if _missing():
         raise ConfigError(
             "OpenTelemetry is not installed in this environment", field=field, fix="pip install 'rftd[otel]'"
         )
-    bare = parts.path in ("", "/")
+    bare = urlsplit(url).path in ("", "/")
     return TraceOptions(url=url.rstrip("/") + _PATH if bare else url, ratio=ratio)
 
 

@@ -16,6 +16,7 @@ from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, LogCorruptError, NotFoundError, RftdError
 from rftd.storage.artifacts import ArtifactStore, size_and_sha256
 from rftd.storage.checkpoints import latest, mark_latest, may_share, verify
+from rftd.storage.own_places import checkpoint_folder, is_own_weights
 from rftd.storage.service_state import PATH as SERVICE_STATE
 from rftd.streams.folds.spine import Kept
 from rftd.streams.portable.container import ArchiveReader, ArchiveWriter
@@ -60,7 +61,7 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
         return
     for event in named.kept_checkpoints():
         try:
-            verify(Path(event.path), event.files)
+            verify(checkpoint_folder(spec, event), event.files)
         except RftdError as error:
             notes.append(f"checkpoint of step {event.step} left out: {error.what}")
             continue
@@ -80,6 +81,9 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
             continue
         if not published.path.startswith("/"):
             notes.append(f"weights {published.version} left out: they lie at a service, as {published.path}")
+            continue
+        if not is_own_weights(spec, published):
+            notes.append(f"weights {published.version} left out: {published.path} is not the experiment's")
             continue
         folder = Path(published.path)
         files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())

@@ -51,6 +51,10 @@ class LogBackend(ABC):
     def place(self, url: LogUrl) -> str:
         """The name of a checked URL's place, for people: `Kafka at host:9092`."""
 
+    def variables(self, url: LogUrl) -> tuple[str, ...]:
+        """The variables of the environment that `open` reads for a checked URL, such as that of a password."""
+        return ()
+
     @abstractmethod
     async def open(self, url: LogUrl, *, clock: Clock, ids: Ids) -> EventLog:
         """The log at a checked URL; the caller closes it. Raises UnreachableError if nobody answers there.

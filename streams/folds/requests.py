@@ -1,4 +1,5 @@
-"""Requests of other programs that nobody has answered yet: a fold of the spines, in whatever order they are read.
+"""Requests of other programs that nobody has answered yet: a fold of the requests and of the spines, in
+whatever order they are read.
 
 A request is answered by the event that it became, which carries its key, or by an `experiment.rejected` that names its
 place. So no position has to be kept beside the log: what is open is what the log says.

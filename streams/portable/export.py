@@ -101,7 +101,7 @@ async def export_records(
     own = OwnRecords(log, experiment)
     named = OutsideNames()
     parts = []
-    for partition in topics.TRUTH:
+    for partition in topics.EVENTS:
         if partition in until:
             part = await _partition(own, partition, until[partition].next_offset, archive, named, on_records)
             if part is not None:

@@ -98,7 +98,7 @@ async def closed_heads(log: EventLog) -> Heads:
     # A record names only what was there before it: heads that are read later hold what those read earlier name.
     first = {topics.EXPERIMENTS: spine, topics.TASKS: tasks}
     closed: Heads = {}
-    for partition in topics.TRUTH:
+    for partition in topics.EVENTS:
         found = first.get(partition.stream, rest)
         if partition in found:
             closed[partition] = found[partition]

@@ -60,7 +60,7 @@ async def compare(
     if await submitted_in(log, experiment) is None:
         return present
     later: Record | None = None
-    for partition in topics.TRUTH:
+    for partition in topics.EVENTS:
         source = sources.get(partition, iter(()))
         async for chunk in own.chunks(partition):
             extra = await asyncio.to_thread(_take, chunk, source, present)

@@ -99,7 +99,7 @@ def check_partitions(archive: ArchiveReader) -> None:
         partition = Partition(part.stream, part.partition)
         name = f"log/{part.stream}-{part.partition}"
         if (
-            partition not in topics.TRUTH
+            partition not in topics.EVENTS
             or not may_hold(partition, archive.manifest.experiment)
             or partition in seen
             or part.member.name != name

@@ -59,6 +59,7 @@ _ORDER: Final = (
     topics.CHECKPOINTS,
     topics.WORKERS,
     topics.DEADLETTERS,
+    topics.REQUESTS,
 )
 """The streams in reading order: records that are named are read before those that name them."""
 _OF_NOBODY: Final = frozenset(each.kind for each in definitions() if not each.owner and not each.anywhere)

@@ -53,7 +53,7 @@ def produce(scene: Scene, sent: Sequence[Sent]) -> None:
     async def send() -> None:
         async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap, max_request_size=4_000_000) as producer:
             for value, headers in sent:
-                topic = settings.prefix + "rftd.experiments"
+                topic = settings.prefix + "rftd.requests"
                 await producer.send_and_wait(topic, value, key=b"ci", headers=list(headers))
 
     asyncio.run(send())

@@ -29,6 +29,8 @@ DISK_FULL: Final = "disk_full"
 DISK_BUDGET: Final = "disk_budget"
 PART_MISSING: Final = "part_missing"
 """Something of a third party that it names is not installed where the workers start."""
+NOT_ALLOWED: Final = "not_allowed"
+"""The daemon's configuration no longer allows something that the submission was granted."""
 WORKER_FAILS: Final = "worker_fails"
 """A worker ended again and again without progress; it is tried anew after a while."""
 REFUSED: Final = "refused"
@@ -56,6 +58,7 @@ REFUSALS: Final = _MENDED_BY_A_PERSON | _HOPELESS | _UNFIT
 
 _WANTED: Final = {
     PART_MISSING: "a part that is not installed",
+    NOT_ALLOWED: "a permission that was withdrawn",
     WORKER_FAILS: "a worker that ends again and again",
     REFUSED: "what its workers refuse to work without",
     ERROR: "an error in the daemon",

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from rftd.ops.errors import WorkError
+from rftd.ops.machine_environment import machine_environment
 from rftd.ops.processors import ALL, threads_of
 from rftd.workers.devices.host import Device, Host
 
@@ -86,6 +87,7 @@ def _ask_driver() -> str:
             capture_output=True,
             text=True,
             errors="replace",
+            env=machine_environment(os.environ),
             timeout=_ANSWER_S,
             check=False,
         )

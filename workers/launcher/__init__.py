@@ -1,6 +1,7 @@
 """Launching worker processes, and watching them.
 
 executor   the seam: start, adopt, watch, end
+environment  the variables that a worker has: built from what is allowed
 allotment  which GPUs each of them has
 local      processes of this machine
 local_search  those that an earlier daemon started

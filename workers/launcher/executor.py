@@ -43,7 +43,7 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     """Folders that must be where it runs, beside the job's."""
     environment: tuple[str, ...] = ()
-    """Names of the daemon's variables that it needs; other machines do not have them."""
+    """Names of the daemon's variables that its specification and its role need; it is given no other secret."""
     spine_offset: int = 0
     """The offset on the spine at which the experiment was submitted, or a lower one."""
 

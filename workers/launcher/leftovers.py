@@ -60,6 +60,14 @@ class Leftovers:
         # Nobody but the workers of this place writes to its log; one of another place may have the same one open.
         return not seen.mark and self._writes_our_log(seen.process.pid)
 
+    def was_started(self, process: psutil.Process) -> bool:
+        """True if the process itself shows that it is a worker of the place, whatever a record says of its pid."""
+        try:
+            mark = process.environ().get(MARK, "")
+        except psutil.Error:
+            mark = ""
+        return mark == self._mark or (not mark and self._writes_our_log(process.pid))
+
     def _writes_our_log(self, pid: int) -> bool:
         """True if standard output or standard error is the place's log; False where the system does not tell."""
         with suppress(OSError):

@@ -25,6 +25,7 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.devices.discovery import VISIBLE, find_host, installed_packages
 from rftd.workers.devices.host import Host
 from rftd.workers.launcher.allotment import Allotment
+from rftd.workers.launcher.environment import WorkerEnvironment
 from rftd.workers.launcher.executor import Handle, Search, WorkerOrder
 from rftd.workers.launcher.leftovers import MARK, lives
 from rftd.workers.launcher.local_search import LocalSearch
@@ -216,11 +217,13 @@ class LocalExecutor:
         home: str = "",
         command: Sequence[str] = (sys.executable, "-P", "-m", "rftd.daemon"),
         host: Callable[[], Host] = find_host,
+        environment: WorkerEnvironment | None = None,
         traces: TraceOptions | None = None,
     ) -> None:
         """`home` is the folder that one daemon at a time has for its own: the next one knows the workers by it.
 
         Workers send their spans as `traces` says. `host` looks what this machine can give; it is asked once.
+        `environment` builds what workers have of this process's; by default what any of them needs.
         """
         self._log_url = log_url
         self._home = os.path.realpath(home) if home else log_url
@@ -228,6 +231,7 @@ class LocalExecutor:
         self._here = this_process()
         self._places: dict[str, Place] = {}
         self._look = host
+        self._environment = environment or WorkerEnvironment()
         self._traces = () if traces is None else ("--traces", traces.url, "--trace-ratio", str(traces.ratio))
         self._looking = threading.Lock()
         self._host: Host | None = None
@@ -260,7 +264,8 @@ class LocalExecutor:
         place = self._place(order)
         threads = str(threads_of(order.threads))
         # Before the worker starts: OpenMP reads its number of threads once, when it is loaded.
-        environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, MARK: place.mark}
+        environment = self._environment.of(order)
+        environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, MARK: place.mark}
         environment.setdefault("TOKENIZERS_PARALLELISM", "false")
         # The package setproctitle, which inference engines name their processes with, writes the title over the
         # environment, and so over the mark, unless it is told not to.
@@ -299,6 +304,9 @@ class LocalExecutor:
             # Not taken over by its pid: whoever ended it so would leave what Ray keeps for it reserved for ever.
             self._declined.add(started.worker)
             return DeclinedProcess()
+        # Anybody who may write on rftd.workers may name any process of this user: it would be ended as ours.
+        if not self._place(order).was_started(process):
+            return None
         return self._adopted(order, process)
 
     def opening(self, orders: Sequence[WorkerOrder]) -> list[Search]:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from rftd.workers.launcher.leftovers import LOOK_S, Leftovers
 
 Spawn = Callable[[], "subprocess.Popen[bytes]"]
@@ -28,6 +30,10 @@ class Place:
         self._children: list[subprocess.Popen[bytes]] = []
         self._turn = threading.Lock()
         self._tidying: threading.Thread | None = None
+
+    def was_started(self, process: psutil.Process) -> bool:
+        """True if the process itself shows that it is a worker of this place."""
+        return self._leftovers.was_started(process)
 
     def tidy(self) -> threading.Thread:
         """Begins to end what is left, unless that is under way; the thread ends when nothing is. Never blocks."""

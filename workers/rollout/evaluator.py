@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -54,11 +54,14 @@ class Evaluator:
         log: Logger,
         endpoint: ModelEndpoint | None = None,
         auxiliary: AuxiliaryModels | None = None,
+        reward_environ: Mapping[str, str] | None = None,
     ) -> None:
         """`places` gives the bound on the rows of a stage that run at a time.
 
-        `endpoint` serves the model to workflows that run other programs; `auxiliary` are the models to ask beside it.
+        `endpoint` serves the model to workflows that run other programs; `auxiliary` are the models to ask beside it;
+        processes of rewards have the environment `reward_environ`.
         """
+        self._reward_environ = reward_environ
         self._auxiliary = auxiliary
         self._endpoint = endpoint
         self._engine = engine
@@ -170,6 +173,7 @@ class Evaluator:
             tokenizer=self._tokenizer,
             endpoint=self._endpoint,
             auxiliary=partial(self._auxiliary.of, stage) if self._auxiliary else no_auxiliary_models,
+            reward_environ=self._reward_environ,
         )
         rollouts = Rollouts(
             runner, stage.rollout, places=self._places(lease.stage), clock=self._clock, orphans=self._orphans

@@ -35,6 +35,7 @@ from rftd.workers.rollout.leased import LeasedRollouts
 from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.outbox import Outbox
+from rftd.workers.rollout.rewards.line_process import process_environment
 from rftd.workers.rollout.rollout_log import RolloutLog
 from rftd.workers.rollout.rollout_traces import RolloutTraces
 from rftd.workers.rollout.rollouts import RolloutPlaces, Rollouts
@@ -81,6 +82,7 @@ class Explorer:
         self._joined = False
         self._leaving = False
         self._turn: DeviceTurn | None = None
+        self._reward_environ: dict[str, str] | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until the experiment ends or `stop` is set; then finishes what is under way, as far as time allows."""
@@ -115,6 +117,8 @@ class Explorer:
         assert spec is not None
         stage = next((each for each in spec.stages if each.kind != "train"), spec.stages[0])
         exploring = [each for each in spec.stages if each.taskset is not None] or [stage]
+        # Before the experiment's own variables, which are for what runs in this process.
+        self._reward_environ = process_environment(os.environ)
         # Before the first engine, workflow or program is started: each of them reads what it is told in this way.
         os.environ.update(stage.rollout.environment_values)
         # All stages share the engine, so it has the places of the busiest.
@@ -143,6 +147,7 @@ class Explorer:
             log=self._log,
             endpoint=endpoint,
             auxiliary=auxiliary,
+            reward_environ=self._reward_environ,
         )
         server: ConversationServer | None = None
         for index, each in enumerate(spec.stages):
@@ -184,6 +189,7 @@ class Explorer:
                 tokenizer=tokenizer,
                 endpoint=auxiliary.endpoint,
                 auxiliary=partial(auxiliary.of, stage),
+                reward_environ=self._reward_environ,
             ),
             stage.rollout,
             places=places,
@@ -310,9 +316,16 @@ class Explorer:
         if published is None:
             self._log.warning("eval.no_weights", version=lease.version, generation=lease.generation)
             return
+        spec = self._view.spine.spec
+        assert spec is not None
         began_s = self._member.clock.monotonic_s()
         try:
-            scored = await self._evaluator.score(lease, stage, taskset, as_ref(published))
+            ref = await asyncio.to_thread(as_ref, published, spec)
+        except WorkError as error:
+            self._log.warning("eval.failed", error=error.what, version=lease.version)
+            return
+        try:
+            scored = await self._evaluator.score(lease, stage, taskset, ref)
         except RolloutError as error:
             # The lease expires and is given out again; the dispatcher knows which weights still count.
             self._log.warning("eval.failed", error=error.what, version=lease.version)

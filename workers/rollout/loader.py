@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 
@@ -108,10 +109,12 @@ class WeightsLoader:
     async def _loaded(self, engine: RolloutEngine, target: WeightsPublished) -> RftdError | None:
         """Loads the weights; the error if they cannot be."""
         began_s = self._member.clock.monotonic_s()
+        spec = self._view.spine.spec
+        assert spec is not None  # nothing is due before it
         try:
             self.loading = True
             async with self._device():
-                checksum = await engine.load_weights(as_ref(target))
+                checksum = await engine.load_weights(await asyncio.to_thread(as_ref, target, spec))
                 loaded_s = self._member.clock.monotonic_s()
         except WeightsElsewhereError:
             raise

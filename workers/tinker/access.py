@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from rftd.ops.errors import ConfigError, DataError, RftdError, UnreachableError, WorkError
+from rftd.ops.outbound import web_address
 from rftd.ops.redaction import MASK, Secret
+from rftd.streams.reach import OWNERS, ReachSpec
 
 KEYS: Final = ("TINKER_API_KEY", "TRINITY_API_KEY")
 """The variables that may hold the key; the first that is set counts."""
+BASE_URL: Final = "TINKER_BASE_URL"
+"""The variable with the service's address, where no file has one."""
 FIELD: Final = "model.tinker"
 UNREADABLE: Final = -1
 """In place of a status: an answer came, and the package cannot read it."""
@@ -27,11 +31,27 @@ class Access:
         self.base_url = base_url
 
     @classmethod
-    def of(cls, base_url: str, environ: Mapping[str, str]) -> Access:
-        """Raises ConfigError, which names the variables and never shows a value, if no key is there."""
+    def of(cls, base_url: str, environ: Mapping[str, str], reach: ReachSpec = OWNERS) -> Access:
+        """The way of an experiment that may reach so far.
+
+        Raises ConfigError, which names the variables and never shows a value, if no key is there, or none that may be
+        sent to that address.
+        """
+        # A variable of the explorer's may name another one than the package's own.
+        asked = base_url or environ.get(BASE_URL, "").strip()
+        if asked:
+            reach.check(asked, field=f"{FIELD}.base_url", variable="" if base_url else BASE_URL)
         for variable in KEYS:
+            if not _may_use(variable, asked, reach):
+                continue
             if value := environ.get(variable, "").strip():
-                return cls(Secret(value), variable, base_url)
+                return cls(Secret(value), variable, asked)
+        if reach.restricted:
+            raise ConfigError(
+                f"no key of the Tinker service is given to this experiment for {FIELD}.base_url",
+                field=FIELD,
+                fix=f"have the owner of the daemon set {KEYS[0]}, and allow it for the service's host",
+            )
         raise ConfigError(
             f"no key of the Tinker service: neither {' nor '.join(KEYS)} is set here",
             field=FIELD,
@@ -96,3 +116,10 @@ class Access:
             where=path,
             fix="nothing: training goes on from the newest checkpoint that it still has",
         )
+
+
+def _may_use(variable: str, base_url: str, reach: ReachSpec) -> bool:
+    """True if the key of a variable may be read, and sent to the address; the service's own if that is empty."""
+    if not base_url:
+        return reach.may_read(variable)
+    return reach.may_send(variable, web_address(base_url, field=f"{FIELD}.base_url"))

@@ -116,7 +116,7 @@ class SdkService:
     def answers(self) -> bool:
         """True if the service answers at all, whatever it says."""
         # By a request of its own: the package's client would repeat it for minutes.
-        base_url = self._access.base_url or os.environ.get("TINKER_BASE_URL") or _default_base_url()
+        base_url = self._access.base_url or _default_base_url()
         try:
             return httpx.get(f"{base_url.rstrip('/')}/api/v1/healthz", timeout=_PROBE_S).status_code < 500
         except httpx.HTTPError:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import msgspec
 
 from rftd.ops.errors import RftdError
 from rftd.storage.checkpoints import verify
+from rftd.storage.own_places import checkpoint_folder
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.folds.run_state import RunState
 
@@ -28,7 +28,8 @@ def resume_from(state: RunState, accept: Callable[[CheckpointCommitted], bool] =
     for checkpoint in filter(accept, _newest_first(state)):
         try:
             # Every byte is read: a checkpoint that is loaded damaged would train on without a word.
-            verify(Path(checkpoint.path), checkpoint.files)
+            assert state.spine.spec is not None  # a step of its was executed
+            verify(checkpoint_folder(state.spine.spec, checkpoint), checkpoint.files)
         except RftdError as error:
             reasons.append(f"step {checkpoint.step}: {error.what}")
         else:

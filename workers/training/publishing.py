@@ -201,7 +201,12 @@ class Publisher:
         return [event for event, there in zip(counting, held, strict=True) if not there]
 
     def _holds(self, event: WeightsPublished) -> bool:
-        return self._channels.of(event.method).holds(as_ref(event))
+        try:
+            # First of all: of what is not ours not even the channel is opened.
+            ref = as_ref(event, self._spec)
+        except WorkError:  # announced by somebody who is no trainer of ours: nothing is there
+            return False
+        return self._channels.of(event.method).holds(ref)
 
     def _stands(self, event: WeightsPublished) -> bool:
         """True if it is there, and was never found unreadable, which a look at its name does not show."""
@@ -216,7 +221,8 @@ class Publisher:
                 self._damaged.add(event.path)
             return event.path not in self._damaged  # there is nothing to read through
         try:
-            with self._channels.of(event.method).open(as_ref(event)):
+            ref = as_ref(event, self._spec)
+            with self._channels.of(event.method).open(ref):
                 return True
         except WorkError as error:
             self._log.warning("weights.damaged", version=event.version, error=error.what)
@@ -373,7 +379,15 @@ class Publisher:
         """Removes the bytes of retired weights; the log says by then that they are retired."""
         for event in retired:
             faults.point("weights.before_removal")
-            await asyncio.to_thread(self._channels.of(event.method).retire, as_ref(event))
+            await asyncio.to_thread(self._retire, event)
+
+    def _retire(self, event: WeightsPublished) -> None:
+        try:
+            ref = as_ref(event, self._spec)
+        except WorkError as error:
+            self._log.warning("weights.not_removed", version=event.version, path=event.path, error=error.what)
+        else:
+            self._channels.of(event.method).retire(ref)
 
 
 def _retired(event: WeightsPublished, reason: str, *, lost: bool = False) -> WeightsRetired:

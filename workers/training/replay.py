@@ -92,7 +92,7 @@ async def replay(
         raise UsageError(f"{order.into} exists", field="--into", fix="name a new folder")
     # Before the engine is made: a part that is gone would fail in the middle of hours of replay.
     _check_parts(record)
-    engine = make_engine(spec.stages[0].trainer)
+    engine = make_engine(spec.stages[0].trainer, spec.reach)
     # One thread, as in training: calls of the engine never overlap, and OpenMP counts threads for the thread that asks.
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
         rerun = Rerun(log, record, engine, thread=thread)

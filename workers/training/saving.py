@@ -15,6 +15,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import DataError
 from rftd.storage.checkpoint_witness import CheckpointWitness, write_witness
 from rftd.storage.checkpoints import Former, Staged, place_folder, place_markers, stage_folder, stage_markers, verify
+from rftd.storage.own_places import checkpoint_folder, is_own_checkpoint
 from rftd.storage.service_state import ServiceState
 from rftd.storage.workplace import Workplace
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
@@ -152,7 +153,8 @@ class Saver:
 
     def _former(self, stage: int) -> Former | None:
         """The last checkpoint of the stage: its reference, which no step changes, is not kept once more."""
-        last = next((each for each in reversed(self._state.checkpoints.values()) if each.stage == stage), None)
+        of_stage = (each for each in reversed(self._state.checkpoints.values()) if each.stage == stage)
+        last = next((each for each in of_stage if is_own_checkpoint(self._spec, each.path)), None)
         return None if last is None else Former(Path(last.path), last.files)
 
     def _is_saved(self, done: StepCompleted) -> bool:
@@ -160,7 +162,7 @@ class Saver:
         for (step, _), committed in self._state.checkpoints.items():
             if step == done.step and committed.checksum == done.checksum:
                 try:
-                    verify(Path(committed.path), committed.files)
+                    verify(checkpoint_folder(self._spec, committed), committed.files)
                 except DataError:
                     continue
                 return True
@@ -191,8 +193,10 @@ class Saver:
             await self._lease.append([writer.draft(event, experiment=experiment) for event in deleted])
             faults.point("checkpoint.before_removal")
             # After the events: a crash in between leaves files that nobody names, which the next trainer removes.
-            states = await asyncio.to_thread(named_states, [Path(path)])
-            await discard(self._lease, [Path(path)])
+            # A record may name any folder: what is not the experiment's own is given up by name alone.
+            own = await asyncio.to_thread(is_own_checkpoint, self._spec, path)
+            states = await asyncio.to_thread(named_states, [Path(path)] if own else [])
+            await discard(self._lease, [Path(path)] if own else [])
             # Last: until the lease was confirmed a successor might have resumed from it.
             await self.forget(states)
 

@@ -12,6 +12,7 @@ from rftd.ops import faults
 from rftd.ops.errors import DataError
 from rftd.ops.logs import Logger
 from rftd.storage.checkpoints import misses_its_folder, place_markers, put_back, stage_markers
+from rftd.storage.own_places import is_own_checkpoint
 from rftd.storage.service_state import PATH as SERVICE_STATE
 from rftd.storage.service_state import ServiceState, names_service
 from rftd.storage.unreferenced import (
@@ -38,7 +39,7 @@ async def tidy(lease: RoleLease, state: RunState, spec: ExperimentSpec, log: Log
     files was touched.
     """
     places = [Workplace(folder, lease.writer.epoch) for folder in sorted(work_folders(spec))]
-    for path in await asyncio.to_thread(_take_over, places, state):
+    for path in await asyncio.to_thread(_take_over, places, spec, state):
         log.warning("file.put_back", path=str(path))
     found = await asyncio.to_thread(_found, spec, state, lease.writer.epoch)
     faults.point("workplace.after_listing")
@@ -46,7 +47,7 @@ async def tidy(lease: RoleLease, state: RunState, spec: ExperimentSpec, log: Log
         log.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
     taken = [each for each in places if each.path.is_dir()]
     states = await asyncio.to_thread(_states_in, [*(Path(each.path) for each in found), *(each.path for each in taken)])
-    named = await asyncio.to_thread(named_states, [Path(each.path) for each in state.checkpoints.values()])
+    named = await asyncio.to_thread(lambda: named_states(_folders(spec, state)))
     await discard(lease, [Path(each.path) for each in found], [each.folder for each in taken])
     await _mend_markers(lease, state, spec)
     kept = {each.path for each in named}
@@ -97,15 +98,21 @@ def _open(places: Iterable[Workplace]) -> None:
         place.open()
 
 
-def _take_over(places: Sequence[Workplace], state: RunState) -> list[Path]:
+def _folders(spec: ExperimentSpec, state: RunState) -> list[Path]:
+    """The folders of its checkpoints, but for those that lie where no trainer of its saves one."""
+    paths = (event.path for event in state.checkpoints.values())
+    return [Path(path) for path in paths if is_own_checkpoint(spec, path)]
+
+
+def _take_over(places: Sequence[Workplace], spec: ExperimentSpec, state: RunState) -> list[Path]:
     kept = referenced_by(state)
     # Weights have no list of files in their event, checkpoints have: only these can be verified before they are put
     # back.
     wanted: dict[str, tuple[FileRef, ...]] = dict.fromkeys(kept.weights, ())
     wanted |= {checkpoint.path: checkpoint.files for checkpoint in state.checkpoints.values()}
     found = [path for place in places for path in place.take_over(wanted)]
-    for path in kept.checkpoints:
-        put_back(Path(path))
+    for path in _folders(spec, state):
+        put_back(path)
     return found
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkabl
 import msgspec
 
 from rftd.ops.errors import ConfigError, WorkError
+from rftd.storage.own_places import check_weights
 from rftd.streams.events.weights import WeightsPublished
+from rftd.streams.spec import ExperimentSpec
 from rftd.workers.weights.checksum import checksum_of
 from rftd.workers.weights.manifest import Manifest
 from rftd.workers.weights.tensor_bytes import Weights
@@ -164,8 +166,12 @@ def check_takes(channel: WeightChannel, kind: WeightsKind, method: str) -> None:
         )
 
 
-def as_ref(published: WeightsPublished) -> WeightsRef:
-    """The announced weights as a channel finds them."""
+def as_ref(published: WeightsPublished, spec: ExperimentSpec) -> WeightsRef:
+    """The announced weights as a channel finds them. Blocks.
+
+    Raises WorkError for a place or a channel that is not the experiment's: a record says what its writer likes.
+    """
+    check_weights(spec, published)
     return WeightsRef(
         version=published.version,
         generation=published.generation,

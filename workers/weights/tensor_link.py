@@ -21,7 +21,8 @@ import torch.distributed
 
 from rftd.ops import limits
 from rftd.ops.decoding import json_decoder
-from rftd.ops.errors import WorkError
+from rftd.ops.errors import ConfigError, WorkError
+from rftd.ops.outbound import host_and_port
 from rftd.workers.weights.bit_sums import BitSums
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.checksum import digest_of
@@ -197,14 +198,15 @@ def _as_work_error(weights: WeightsRef) -> Iterator[None]:
 def _publisher(weights: WeightsRef) -> tuple[Any, str, str]:
     """The publisher's store, the name of the weights there, and the address of this process towards it."""
     place, _, name = weights.path.rpartition("/")
-    host, _, port = place.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise WorkError("this is no address of a publisher of weights", where=weights.path)
+    try:
+        host, port = host_and_port(place, field="weights")
+    except ConfigError as error:
+        raise WorkError("this is no address of a publisher of weights", where=weights.path) from error
     try:
         # First by a plain socket: a store would try for as long as its time-out, also where nobody listens.
-        with socket.create_connection((host, int(port)), _CONNECT.total_seconds()) as tried:
+        with socket.create_connection((host, port), _CONNECT.total_seconds()) as tried:
             address = tried.getsockname()[0]
-        return _connected(host, int(port)), name, address
+        return _connected(host, port), name, address
     except (OSError, RuntimeError) as error:
         raise WorkError(_GONE, where=weights.path) from error
 

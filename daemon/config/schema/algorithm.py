@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cas
 
 from pydantic import Field, create_model
 
+from rftd.daemon.config.schema.naming import ARGUMENTS, PLAIN, PLUGIN
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
@@ -41,9 +42,9 @@ class PluginCorrection(AnyCorrection):
     """A third party's, by the name of its entry point in the group `rftd.corrections`."""
 
     kind: Literal["plugin"]
-    name: str
+    name: Annotated[str, PLUGIN]
     """The name of the entry point."""
-    args: Args = {}
+    args: Annotated[Args, ARGUMENTS] = {}
     """Arguments that the correction is made with."""
 
 
@@ -77,13 +78,13 @@ class RolloutCorrection(Section):
 
     rollout_is: Annotated[Literal["token", "sequence"] | None, word()] = None
     """The level at which the loss is multiplied by w: of each token, or of a whole response; none: not at all."""
-    rollout_is_threshold: NumberOrText = 2.0
+    rollout_is_threshold: Annotated[NumberOrText, PLAIN] = 2.0
     """The bound of that multiplier. A number: truncated there (tis). `low_high`: nothing outside (icepop)."""
     rollout_is_batch_normalize: bool = False
     """True: multipliers are divided by their mean over the batch."""
-    rollout_rs: str | None = None
+    rollout_rs: Annotated[str | None, PLAIN] = None
     """The criteria of what is left out, by commas: token_k1..k3, seq_sum_k1..k3, seq_mean_k1..k3, seq_max_k2..k3."""
-    rollout_rs_threshold: NumberOrText | None = None
+    rollout_rs_threshold: Annotated[NumberOrText | None, PLAIN] = None
     """A threshold for all criteria, or one for each, by commas; for k1 `low_high`, or high alone."""
     bypass_mode: Annotated[bool | None, Upstream("verl's default is false.")] = None
     """True: the old log-probabilities are the rollouts'; false: recomputed ones; none: as `bypass_old_logprobs` says,
@@ -127,39 +128,39 @@ class Optimizer(Section):
 class Algorithm(Section):
     """`algorithm`; a part that is not given is the default of the type."""
 
-    algorithm_type: Annotated[str, word()] = "ppo"
+    algorithm_type: Annotated[str, word(), PLUGIN] = "ppo"
     """The algorithm, which sets the default of every part below."""
     repeat_times: Annotated[Count | None, Upstream("The guide's default is 1, and 2 for dpo.")] = None
     """Rollouts of one task, which form a group; none: the algorithm's own."""
     optimizer: Optimizer = section(Optimizer)
     sample_strategy: Annotated[
-        str | None, word(warmup="default"), Upstream("The guide's release calls `default` `warmup`.")
+        str | None, word(warmup="default"), Upstream("The guide's release calls `default` `warmup`."), PLUGIN
     ] = None
     """The making of a batch: `default`, `staleness_control`, or `mix` with rows of an expert; none: the
     algorithm's."""
-    sample_strategy_args: LaidOver | None = None
+    sample_strategy_args: Annotated[LaidOver | None, ARGUMENTS] = None
     """Arguments of `sample_strategy`, merged over its defaults."""
-    advantage_fn: Annotated[str | None, word()] = None
+    advantage_fn: Annotated[str | None, word(), PLUGIN] = None
     """The function that makes advantages of rewards; none: the algorithm's."""
-    advantage_fn_args: LaidOver | None = None
+    advantage_fn_args: Annotated[LaidOver | None, ARGUMENTS] = None
     """Arguments of `advantage_fn`, merged over its defaults."""
-    kl_penalty_fn: Annotated[str | None, word()] = None
+    kl_penalty_fn: Annotated[str | None, word(), PLUGIN] = None
     """The estimate of the KL to the reference that is taken from rewards or advantages; none: the algorithm's."""
-    kl_penalty_fn_args: LaidOver | None = None
+    kl_penalty_fn_args: Annotated[LaidOver | None, ARGUMENTS] = None
     """Arguments of `kl_penalty_fn`, such as `kl_coef`, merged over its defaults."""
     kl_penalty_place: Annotated[Literal["after", "before"], word()] = "after"
     """rftd only: `before` takes the penalty from rewards before a group's normalisation, as verl does."""
-    policy_loss_fn: Annotated[str | None, word()] = None
+    policy_loss_fn: Annotated[str | None, word(), PLUGIN] = None
     """The policy loss; none: the algorithm's."""
-    policy_loss_fn_args: LaidOver | None = None
+    policy_loss_fn_args: Annotated[LaidOver | None, ARGUMENTS] = None
     """Arguments of `policy_loss_fn`, such as its clip range, merged over its defaults."""
-    kl_loss_fn: Annotated[str | None, word()] = None
+    kl_loss_fn: Annotated[str | None, word(), PLUGIN] = None
     """The estimate of the KL to the reference that is added to the loss; none: the algorithm's."""
-    kl_loss_fn_args: LaidOver | None = None
+    kl_loss_fn_args: Annotated[LaidOver | None, ARGUMENTS] = None
     """Arguments of `kl_loss_fn`, such as `kl_coef`, merged over its defaults."""
-    entropy_loss_fn: Annotated[str | None, word()] = None
+    entropy_loss_fn: Annotated[str | None, word(), PLUGIN] = None
     """The loss that rewards entropy; none: the algorithm's."""
-    entropy_loss_fn_args: LaidOver | None = None
+    entropy_loss_fn_args: Annotated[LaidOver | None, ARGUMENTS] = None
     """Arguments of `entropy_loss_fn`, such as `entropy_coef`, merged over its defaults."""
     loss_agg_mode: Annotated[
         Annotated[Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"], word()]

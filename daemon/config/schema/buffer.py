@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from rftd.daemon.config.schema.name_grammar import Label
+from rftd.daemon.config.schema.naming import ARGUMENTS, PATH_PART, PLAIN, PLUGIN
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
@@ -39,37 +40,37 @@ class Format(Section):
 
     prompt_type: Annotated[Literal["messages", "plaintext"], word()] = "messages"
     """The form of a row: a list of messages, or `plaintext` for texts without a chat template."""
-    prompt_key: str = "prompt"
+    prompt_key: Annotated[str, PLAIN] = "prompt"
     """The key of the prompt."""
-    response_key: str = "response"
+    response_key: Annotated[str, PLAIN] = "response"
     """The key of the response, or of a task's right answer."""
-    system_prompt_key: str | None = None
+    system_prompt_key: Annotated[str | None, PLAIN] = None
     """The key of the system prompt; it wins over `system_prompt`."""
-    system_prompt: str | None = None
+    system_prompt: Annotated[str | None, PLAIN] = None
     """The system prompt of rows that bring none."""
-    messages_key: str = "message"
+    messages_key: Annotated[str, PLAIN] = "message"
     """The key of the conversation."""
-    tools_key: str = "tools"
+    tools_key: Annotated[str, PLAIN] = "tools"
     """The key of the tools: a list of objects, or its JSON."""
-    image_key: str | None = refused(None, why=_TEXT)
-    video_key: str | None = refused(None, why=_TEXT)
-    reply_prefix: str | None = None
+    image_key: Annotated[str | None, PLAIN] = refused(None, why=_TEXT)
+    video_key: Annotated[str | None, PLAIN] = refused(None, why=_TEXT)
+    reply_prefix: Annotated[str | None, PLAIN] = None
     """Text that every response begins with, as a part of the prompt."""
-    workflow_key: str = ""
+    workflow_key: Annotated[str, PLAIN] = ""
     """The key of a row's own workflow; empty: all have that of the taskset."""
-    reward_fn_key: str = ""
+    reward_fn_key: Annotated[str, PLAIN] = ""
     """The key of a row's own reward; empty: all have that of the taskset."""
-    chosen_key: str = "chosen"
+    chosen_key: Annotated[str, PLAIN] = "chosen"
     """The key of the better of two answers."""
-    rejected_key: str = "rejected"
+    rejected_key: Annotated[str, PLAIN] = "rejected"
     """The key of the worse of two answers."""
-    completion_key: str = "completion"
+    completion_key: Annotated[str, PLAIN] = "completion"
     """The key of a labelled answer (`schema_type: kto`)."""
-    label_key: str = "label"
+    label_key: Annotated[str, PLAIN] = "label"
     """The key of its label: true if the answer is desirable."""
     enable_concatenated_multi_turn: bool = False
     """True: every message of the assistant in a conversation is imitated, not the last one alone."""
-    chat_template: str | None = None
+    chat_template: Annotated[str | None, PLAIN] = None
     """The template of rows to train on; tasks are asked in the model's."""
     enable_thinking: bool | None = None
     """A variable of the chat template, for rows to train on; none: as `model` says."""
@@ -104,7 +105,7 @@ class RolloutArgs(Section):
     """Maximum number of tokens of a response; none: `model.max_response_tokens`."""
     min_tokens: Annotated[Natural, InUnit("tokens")] | None = None
     """Minimum number of tokens of a response; none: `model.min_response_tokens`."""
-    stop: list[Annotated[str, Field(min_length=1)]] = []
+    stop: Annotated[list[Annotated[str, Field(min_length=1)]], PLAIN] = []
     """Texts at which a response ends."""
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Exclude tokens below this fraction of the most likely token's probability; 0: none."""
@@ -112,7 +113,7 @@ class RolloutArgs(Section):
     """Above 1, tokens that are in the text already become less likely; none: `model.repetition_penalty`."""
     presence_penalty: Annotated[float, Field(ge=-HIGHEST_PENALTY, le=HIGHEST_PENALTY)] = 0.0
     """The amount that logits of tokens lose which are in the response already."""
-    logit_bias: dict[TokenId, Annotated[float, Field(ge=-HIGHEST_BIAS, le=HIGHEST_BIAS)]] = {}
+    logit_bias: Annotated[dict[TokenId, Annotated[float, Field(ge=-HIGHEST_BIAS, le=HIGHEST_BIAS)]], PLAIN] = {}
     """The amount that is added to the logit of a token, by its id."""
     ignore_eos: bool = False
     """True: a response continues after its end-of-sequence token, to its full length."""
@@ -130,8 +131,8 @@ class DataSelector(Section):
     """The order of tasks: that of the file, or a new random one for each epoch (`shuffle`)."""
     seed: Seed = 42
     """The seed of `shuffle`."""
-    feature_keys: list[str] = harmless([], why=_PLACES)
-    kwargs: Args = harmless({}, why=_PLACES)
+    feature_keys: Annotated[list[str], PLAIN] = harmless([], why=_PLACES)
+    kwargs: Annotated[Args, ARGUMENTS] = harmless({}, why=_PLACES)
 
 
 class Taskset(Section):
@@ -143,19 +144,19 @@ class Taskset(Section):
     path: Annotated[str | None, LocalPath()] = None
     """A `.jsonl` file, or a folder with `SPLIT.jsonl`. Required; checked once stages are laid over the global
     sections."""
-    subset_name: str | None = None
+    subset_name: Annotated[str | None, PATH_PART] = None
     """The folder below `path` in which the file is looked for first; none: `path` itself."""
-    split: str = "train"
+    split: Annotated[str, PATH_PART] = "train"
     """The name of the file in a folder, without `.jsonl`."""
     format: Format = section(Format)
     rollout_args: RolloutArgs = section(RolloutArgs)
-    workflow_args: Args = {}
+    workflow_args: Annotated[Args, ARGUMENTS] = {}
     """Arguments of the workflow."""
-    reward_fn_args: Annotated[Args, LocalPath("path")] = {}
+    reward_fn_args: Annotated[Args, LocalPath("path"), ARGUMENTS] = {}
     """Arguments of the reward."""
-    default_workflow_type: str | None = None
+    default_workflow_type: Annotated[str | None, PLUGIN] = None
     """The workflow of rows that name none; none: that of `explorer_input`."""
-    default_reward_fn_type: str | None = None
+    default_reward_fn_type: Annotated[str | None, PLUGIN] = None
     """The reward of rows that name none; none: that of `explorer_input`, or the workflow's own."""
     data_selector: DataSelector = section(DataSelector)
     repeat_times: Annotated[Count | None, Upstream("Trinity-RFT's default is 1, to the same effect.")] = None
@@ -174,12 +175,12 @@ class ReplayBuffer(Section):
 
     enable: bool = False
     """True: the experiences of highest priority are trained first, and the least are retired from a full buffer."""
-    priority_fn: str = "linear_decay"
+    priority_fn: Annotated[str, PLUGIN] = "linear_decay"
     """The priority of experiences: `linear_decay` (new weights first, less with each use), `decay_limit_randomization`,
     `tag`, or one of a third party."""
     reuse_cooldown_time: Annotated[float, Field(ge=0), InUnit("s")] | None = None
     """The time for which a trained experience rests before it may be trained again; none: it is trained once."""
-    priority_fn_args: Args = {"decay": 2.0}
+    priority_fn_args: Annotated[Args, ARGUMENTS] = {"decay": 2.0}
     """Arguments of `priority_fn`, merged over its defaults."""
 
 
@@ -199,9 +200,9 @@ class ExperienceBuffer(Section):
     """The wait after which an incomplete batch is trained."""
     replay_buffer: ReplayBuffer = section(ReplayBuffer)
     total_epochs: Count | None = refused(None, why=_EPOCHS, fix=_AS_ALL, same_as="buffer.total_epochs")
-    split: str = "train"
+    split: Annotated[str, PATH_PART] = "train"
     """The name of the file in a folder of rows, without `.jsonl`."""
-    subset_name: str | None = None
+    subset_name: Annotated[str | None, PATH_PART] = None
     """The folder below `path` in which the file is looked for first; none: `path` itself."""
     format: Format = section(Format)
     schema_type: Annotated[Literal["auto", "experience", "sft", "dpo", "kto", "cpt"], word()] = "auto"
@@ -220,11 +221,11 @@ class ExplorerInput(Section):
     tasksets: list[Taskset] = []
     """In the place of `taskset`: an epoch holds every row of each once, in turns that are drawn for the epoch."""
     eval_tasksets: list[Taskset] = []
-    default_workflow_type: str | None = None
+    default_workflow_type: Annotated[str | None, PLUGIN] = None
     """The workflow of tasksets that name none; without any it is `math_workflow`, with a warning."""
-    default_eval_workflow_type: str | None = None
+    default_eval_workflow_type: Annotated[str | None, PLUGIN] = None
     """The workflow of held-out tasksets that name none; none: `default_workflow_type`."""
-    default_reward_fn_type: str | None = None
+    default_reward_fn_type: Annotated[str | None, PLUGIN] = None
     """The reward of tasksets that name none; none: the workflow's own."""
 
 

@@ -11,6 +11,7 @@ from rftd.daemon.config.schema.buffer import Buffer
 from rftd.daemon.config.schema.explorer import Explorer
 from rftd.daemon.config.schema.model import Model
 from rftd.daemon.config.schema.name_grammar import Label, LabelText, Name, OptionalName
+from rftd.daemon.config.schema.naming import ADDRESS, ARGUMENTS, PATH, PLAIN, PLUGIN, URL
 from rftd.daemon.config.schema.policy import Policy
 from rftd.daemon.config.schema.section import (
     Args,
@@ -38,7 +39,7 @@ Mode: TypeAlias = Annotated[Literal["both", "train", "explore", "bench", "serve"
 class Cluster(Section):
     """`cluster`; the derived counts of the guide are not fields of the file."""
 
-    ray_address: Annotated[str, Upstream("Any cluster may be named.")] = "auto"
+    ray_address: Annotated[str, Upstream("Any cluster may be named."), ADDRESS] = "auto"
     """The address of the cluster that the daemon uses; another one is refused."""
     node_num: Natural | None = 0
     """0 = what there is."""
@@ -66,7 +67,7 @@ class Monitor(Section):
     monitor_type: Annotated[
         Literal["tensorboard", "wandb", "mlflow", "swanlab"], word(), Upstream("Metrics are sent to it.")
     ] = harmless("tensorboard", why="metrics are in the log, in `rftd get` and at /metrics", promises=True)
-    monitor_args: Args | None = harmless(None, why="nothing is sent to a monitor")
+    monitor_args: Annotated[Args | None, ARGUMENTS] = harmless(None, why="nothing is sent to a monitor")
     """Arguments of the monitor: `base_url` and `api_key` of wandb, `uri`, `username` and `password` of mlflow; others
     of these two are refused."""
     detailed_stats: bool = harmless(False)
@@ -77,7 +78,7 @@ class Monitor(Section):
 class DataJuicer(Section):
     """`service.data_juicer`."""
 
-    server_url: Url = None
+    server_url: Annotated[Url, URL] = None
     auto_start: bool = False
     port: Natural | None = None
 
@@ -99,7 +100,7 @@ Style = Annotated[
 class Synchronizer(Section):
     """`synchronizer`."""
 
-    sync_method: Annotated[Method, Upstream("`nccl` runs where it is not written, too.")] = "nccl"
+    sync_method: Annotated[Method, Upstream("`nccl` runs where it is not written, too."), PLUGIN] = "nccl"
     """The way of weights to explorers: `checkpoint` by files, `memory` by a shared mapping, `nccl` from GPU to GPU, or
     a weight channel of a third party by its name."""
     sync_style: Style = "fixed"
@@ -114,9 +115,9 @@ class Synchronizer(Section):
     """Explore steps that are added to those before the first synchronisation."""
     sync_timeout: Annotated[Seconds, Upstream("The guide shows 1200.")] = 3600.0
     """Maximum wait of explorers for new weights; then they continue with the old ones."""
-    memory_dir: str = ""
+    memory_dir: Annotated[str, PATH] = ""
     """rftd only: the folder of the channel `memory`; empty: the machine's memory."""
-    group_name: str = harmless("rollout_weight_sync")
+    group_name: Annotated[str, PLAIN] = harmless("rollout_weight_sync")
     wait_for_checkpoint: bool = harmless(False, why="Trinity-RFT reads it as little")
 
 
@@ -127,8 +128,8 @@ _BEFORE: Final = "leave it out, and prepare the dataset before it is submitted"
 class Operator(Section):
     """An operator and its arguments."""
 
-    name: str
-    args: Args = {}
+    name: Annotated[str, PLUGIN]
+    args: Annotated[Args, ARGUMENTS] = {}
 
 
 class ExperiencePipeline(Section):
@@ -136,9 +137,9 @@ class ExperiencePipeline(Section):
 
     operators: list[Operator] = refused([], why=_OPERATORS, fix=_BEFORE)
     save_input: bool = harmless(True, why="the log keeps every experience")
-    input_save_path: Url = harmless(None, why="the log keeps every experience")
-    inputs: dict[str, Any] = refused({}, why=_OPERATORS, fix=_BEFORE)
-    output: Any = refused(None, why=_OPERATORS, fix=_BEFORE)
+    input_save_path: Annotated[Url, PATH] = harmless(None, why="the log keeps every experience")
+    inputs: Annotated[dict[str, Any], ARGUMENTS] = refused({}, why=_OPERATORS, fix=_BEFORE)
+    output: Annotated[Any, ARGUMENTS] = refused(None, why=_OPERATORS, fix=_BEFORE)
 
 
 class TaskPipeline(Section):
@@ -146,11 +147,11 @@ class TaskPipeline(Section):
 
     operators: list[Operator] = refused([], why=_OPERATORS, fix=_BEFORE)
     num_process: Count = harmless(4, why=_OPERATORS)
-    config_path: str | None = refused(None, why=_OPERATORS, fix=_BEFORE)
-    inputs: list[str] = refused([], why=_OPERATORS, fix=_BEFORE)
-    output: Any = refused(None, why=_OPERATORS, fix=_BEFORE)
-    target_fields: list[str] = refused([], why=_OPERATORS, fix=_BEFORE)
-    priority_weights: dict[str, float] = refused({}, why=_OPERATORS, fix=_BEFORE)
+    config_path: Annotated[str | None, PATH] = refused(None, why=_OPERATORS, fix=_BEFORE)
+    inputs: Annotated[list[str], ARGUMENTS] = refused([], why=_OPERATORS, fix=_BEFORE)
+    output: Annotated[Any, ARGUMENTS] = refused(None, why=_OPERATORS, fix=_BEFORE)
+    target_fields: Annotated[list[str], PLAIN] = refused([], why=_OPERATORS, fix=_BEFORE)
+    priority_weights: Annotated[dict[str, float], PLAIN] = refused({}, why=_OPERATORS, fix=_BEFORE)
     top_k: Annotated[int, Field(ge=-1)] = refused(-1, why=_OPERATORS, fix=_BEFORE)
 
 
@@ -186,10 +187,10 @@ class Experiment(Section):
     """The part of the experiment's folder between project and name; empty: none."""
     name: Name = "rft"
     """The last part of the experiment's folder, and its name in every command."""
-    checkpoint_root_dir: str = ""
+    checkpoint_root_dir: Annotated[str, PATH] = ""
     """The folder above that of the experiment; empty: `$TRINITY_CHECKPOINT_ROOT_DIR`, else `./checkpoints`. Absolute by
     the time the daemon reads it."""
-    ray_namespace: Annotated[str, Upstream("Trinity-RFT 0.6 has the group in it, too.")] = ""
+    ray_namespace: Annotated[str, Upstream("Trinity-RFT 0.6 has the group in it, too."), PLAIN] = ""
     """The namespace of its actors on a Ray cluster; empty: `PROJECT/NAME`."""
     continue_from_checkpoint: bool = acts_later(
         True, why="the daemon continues from the experiment that ended in the folder"
@@ -201,7 +202,7 @@ class Experiment(Section):
     """rftd only: all other random numbers follow from it."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     """rftd only: the experiment's turn among those that wait; the highest goes first."""
-    labels: dict[Label, LabelText] = {}
+    labels: Annotated[dict[Label, LabelText], PLAIN] = {}
     """rftd only: texts by name that are kept with the experiment."""
     algorithm: Algorithm = section(Algorithm)
     data_processor: DataProcessor = section(DataProcessor)
@@ -218,4 +219,6 @@ class Experiment(Section):
     service: Service = section(Service, mark=FieldEffect("harmless", "no operator asks for it"))
     log: Log = section(Log)
     stages: list[Stage] = []
-    derived: dict[str, Any] = harmless({}, why="it follows from the rest, and `rftd config show` prints it")
+    derived: Annotated[dict[str, Any], ARGUMENTS] = harmless(
+        {}, why="it follows from the rest, and `rftd config show` prints it"
+    )

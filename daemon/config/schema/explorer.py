@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from rftd.daemon.config.schema.naming import ADDRESS, ARGUMENTS, PLAIN, PLUGIN, URL, VARIABLE
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
@@ -45,8 +46,8 @@ class RolloutModel(Section):
         fix="write it in model.model_path",
         same_as="model.model_path",
     )
-    name: str | None = harmless(None)
-    engine_type: Annotated[Engine, Upstream("Not written, it is vLLM on every machine.")] = "vllm"
+    name: Annotated[str | None, PLAIN] = harmless(None)
+    engine_type: Annotated[Engine, Upstream("Not written, it is vLLM on every machine."), PLUGIN] = "vllm"
     """The engine that generates: `vllm`, `torch`, `external`, or a third party's; not written: vLLM on a GPU, else
     torch."""
     engine_num: Count = 1
@@ -59,7 +60,7 @@ class RolloutModel(Section):
     """vLLM's: GPUs that the layers are spread over one after another; more than 1 is refused."""
     enable_expert_parallel: bool = False
     """vLLM's: true places whole experts on different GPUs."""
-    extra_engine_args: Args = {}
+    extra_engine_args: Annotated[Args, ARGUMENTS] = {}
     """Further arguments of the engine, by its own names."""
     use_v1: bool = harmless(True, why="vLLM has no other engine any more")
     enforce_eager: bool = False
@@ -108,7 +109,7 @@ class RolloutModel(Section):
     ignore_eos: bool = False
     """True: of every taskset, as if its `rollout_args` said so."""
     enable_multimodal: bool = refused(False, why="models are asked with text alone")
-    chat_template: str | None = None
+    chat_template: Annotated[str | None, PLAIN] = None
     """In the place of `model.custom_chat_template`; none: as there."""
     enable_thinking: bool | None = None
     """In the place of `model.enable_thinking`; none: as there."""
@@ -116,12 +117,12 @@ class RolloutModel(Section):
     enable_openai_api: bool = harmless(False, why="agent programs and mode serve have it without")
     enable_log_requests: bool = harmless(False, why="the log keeps every request")
     base_port: Natural | None = harmless(None, why="ports are chosen")
-    api_key: Url = harmless("EMPTY", why="an engine of ours has no address")
+    api_key: Annotated[Url, VARIABLE] = harmless("EMPTY", why="an engine of ours has no address")
     enable_auto_tool_choice: Annotated[bool | None, Upstream("Trinity-RFT's default is false.")] = None
     """True or none: calls are looked for wherever tools are offered."""
-    tool_call_parser: Annotated[str | None, Upstream("Without it no calls are looked for.")] = None
+    tool_call_parser: Annotated[str | None, Upstream("Without it no calls are looked for."), PLUGIN] = None
     """The form in which the model writes calls of tools; none: `hermes`."""
-    reasoning_parser: str | None = None
+    reasoning_parser: Annotated[str | None, PLUGIN] = None
     """The form in which the model writes its thoughts, which are then told apart; none: they stay in the text."""
     nnodes: Count = refused(1, why="an engine is on one machine")
     node_rank: Natural = harmless(0, why="an engine is on one machine")
@@ -137,15 +138,15 @@ class AuxiliaryModel(RolloutModel):
 
     model_path: Annotated[str | None, LocalPath()] = None
     """The folder of the model; required with an engine of its own."""
-    name: str | None = None
+    name: Annotated[str | None, PLAIN] = None
     """The name by which workflows and rewards ask for it; none: made of the model's."""
-    engine_type: Annotated[Engine, Upstream("Trinity-RFT's default is `vllm`.")] = "torch"
+    engine_type: Annotated[Engine, Upstream("Trinity-RFT's default is `vllm`."), PLUGIN] = "torch"
     """The engine in each explorer, or `external` for a service."""
-    model_name: str | None = None
+    model_name: Annotated[str | None, PLAIN] = None
     """rftd only, with `engine_type: external`: what the service calls the model."""
-    base_url: Url = None
+    base_url: Annotated[Url, URL] = None
     """rftd only: the service's address up to `/v1`, or `{env: NAME}`."""
-    api_key: Url = "EMPTY"
+    api_key: Annotated[Url, VARIABLE] = "EMPTY"
     """`{env: NAME}`, or `EMPTY` for a service that wants none."""
     repetition_penalty: float | None = refused(None, why=_ASKED)
     min_response_tokens: Annotated[Natural, InUnit("tokens")] | None = refused(None, why=_ASKED)
@@ -156,8 +157,8 @@ class AuxiliaryModel(RolloutModel):
     enable_auto_tool_choice: Annotated[bool | None, Upstream("Trinity-RFT's default is false.")] = refused(
         None, why=_FORMS
     )
-    tool_call_parser: str | None = refused(None, why=_FORMS)
-    reasoning_parser: str | None = refused(None, why=_FORMS)
+    tool_call_parser: Annotated[str | None, PLUGIN] = refused(None, why=_FORMS)
+    reasoning_parser: Annotated[str | None, PLUGIN] = refused(None, why=_FORMS)
     enable_expert_parallel: bool = harmless(False, why=_SMALL)
     enable_prefix_caching: bool = harmless(True, why=_SMALL)
     enable_chunked_prefill: bool = harmless(True, why=_SMALL)
@@ -171,7 +172,7 @@ class AuxiliaryModel(RolloutModel):
     """GPUs that are counted for it; its engine is on one device."""
     pipeline_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
     """GPUs that are counted for it; its engine is on one device."""
-    extra_engine_args: Args = {}
+    extra_engine_args: Annotated[Args, ARGUMENTS] = {}
     """Further arguments of its engine, or of the questions to a service."""
     dtype: Annotated[
         Literal["bfloat16", "float16", "float32", "auto"],
@@ -181,7 +182,7 @@ class AuxiliaryModel(RolloutModel):
     """The number format of its weights; not written: `float32`."""
     max_num_seqs: Count | None = None
     """Questions that are answered at once; none: 16."""
-    chat_template: str | None = None
+    chat_template: Annotated[str | None, PLAIN] = None
     """A chat template, as text, instead of the model's own."""
     max_model_len: Tokens | None = None
     """Maximum number of tokens of prompt and response together; none: `model.max_model_len`."""
@@ -225,7 +226,7 @@ class StragglerReissue(Section):
 class Explorer(Section):
     """`explorer`."""
 
-    name: str = harmless("explorer")
+    name: Annotated[str, PLAIN] = harmless("explorer")
     runner_per_model: Count = 8
     """Rollouts that one explorer runs at once."""
     runner_prepare_concurrency: Count = harmless(8, why="runners need no preparation")
@@ -234,7 +235,7 @@ class Explorer(Section):
     """Longest attempt at one rollout."""
     max_retry_times: Natural = 2
     """Further attempts at a rollout that fails or takes too long."""
-    env_vars: Annotated[dict[str, Any], Upstream("A secret may be written out.")] = {}
+    env_vars: Annotated[dict[str, Any], Upstream("A secret may be written out."), VARIABLE] = {}
     """Text or a number, which explorers and what they start are given; a secret is `{env: NAME}`, and read where they
     run."""
     concurrent_mode: Annotated[Literal["sequential", "asynchronous", "multi-threading"], word()] = "sequential"
@@ -252,13 +253,13 @@ class Explorer(Section):
     """True: mode bench measures the newest checkpoint of an experiment in the folder alone; False: each one."""
     proxy_port: Natural = 8010
     """The port that clients find with `mode: serve`; 0 takes any that is free."""
-    listen_address: Annotated[str, Upstream("Trinity-RFT's is `0.0.0.0`, every interface.")] = "127.0.0.1"
+    listen_address: Annotated[str, Upstream("Trinity-RFT's is `0.0.0.0`, every interface."), ADDRESS] = "127.0.0.1"
     """The address that clients find with `mode: serve`; one beyond this machine needs a key."""
     service_status_check_interval: Seconds = harmless(60.0, why="an engine that dies is noticed at once")
     min_running_model_num: Count = checked(
         1, why="with mode serve, all engines continue to answer, because weights change between two tokens"
     )
-    db_url: Url = harmless(None, why="the log keeps what was served")
+    db_url: Annotated[Url, URL] = harmless(None, why="the log keeps what was served")
     over_rollout: OverRollout = section(OverRollout)
     dynamic_timeout: DynamicTimeout = section(DynamicTimeout)
     straggler_reissue: StragglerReissue = section(StragglerReissue)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from rftd.daemon.config.schema.naming import ARGUMENTS, CODE, PLAIN, URL, VARIABLE
 from rftd.daemon.config.schema.section import (
     Count,
     InUnit,
@@ -29,20 +30,20 @@ _IN_FOLDER = "write it into config.json of the model's folder"
 class Lora(Section):
     """An entry of `model.lora_configs`."""
 
-    name: str
+    name: Annotated[str, PLAIN]
     """The adapter's name."""
     path: Annotated[str | None, LocalPath()] = None
     """A folder in peft's layout to begin from; none: a fresh adapter."""
-    base_model_name: str | None = checked(None, why="an adapter belongs to model.model_path")
+    base_model_name: Annotated[str | None, PLAIN] = checked(None, why="an adapter belongs to model.model_path")
     lora_rank: Count = 32
     """The rank of the adapter's matrices."""
     lora_alpha: Count = 32
     """The scale of what the adapter adds, divided by its rank."""
-    lora_dtype: str = checked("auto", why="adapters are trained in float32")
+    lora_dtype: Annotated[str, PLAIN] = checked("auto", why="adapters are trained in float32")
     # A word or a list: the resolver tells which, with a better message than a union of types has.
-    target_modules: Any = "all-linear"
+    target_modules: Annotated[Any, PLAIN] = "all-linear"
     """The modules that get an adapter: a list of names, or `all-linear`."""
-    exclude_modules: Any = None
+    exclude_modules: Annotated[Any, PLAIN] = None
     """Modules that get none although `target_modules` names them."""
 
 
@@ -51,7 +52,7 @@ class Tinker(Section):
 
     enable: bool = False
     """True: the service Tinker trains and generates, in the place of engines here."""
-    base_model: Annotated[str | None, Upstream("Trinity-RFT 0.6 has `model.model_path` alone.")] = None
+    base_model: Annotated[str | None, Upstream("Trinity-RFT 0.6 has `model.model_path` alone."), PLAIN] = None
     """The model's name at the service; none: the last two parts of `model.model_path`."""
     rank: Annotated[int, Field(ge=1, le=4096), Upstream("Trinity-RFT 0.6 has 16.")] = 32
     """The rank of the adapter that is trained."""
@@ -63,7 +64,7 @@ class Tinker(Section):
     """Train the adapter of the attention layers."""
     train_unembed: bool = True
     """Train the adapter of the output layer."""
-    base_url: str | None = None
+    base_url: Annotated[str | None, URL] = None
     """Another address of the service; none: its own."""
 
 
@@ -72,11 +73,11 @@ class ExternalModel(Section):
 
     enable: bool = False
     """True, with mode bench: a service is measured in the place of `model_path`."""
-    base_url_env: str = "OPENAI_BASE_URL"
+    base_url_env: Annotated[str, VARIABLE] = "OPENAI_BASE_URL"
     """The environment variable that holds the service's address."""
-    api_key_env: Annotated[str, Upstream("A key is always needed.")] = "OPENAI_API_KEY"
+    api_key_env: Annotated[str, Upstream("A key is always needed."), VARIABLE] = "OPENAI_API_KEY"
     """The environment variable that holds the service's key; empty: it needs none."""
-    model_name: str | None = None
+    model_name: Annotated[str | None, PLAIN] = None
     """The service's name of the model; required with `enable`."""
 
 
@@ -87,9 +88,9 @@ class Model(Section):
     """The local Hugging Face folder of the model that is trained."""
     critic_model_path: Annotated[str, LocalPath()] = ""
     """The folder that the critic begins from; empty: `model_path`."""
-    trust_remote_code: bool = False
+    trust_remote_code: Annotated[bool, CODE] = False
     """True: code in the model's folder may run."""
-    custom_chat_template: str | None = None
+    custom_chat_template: Annotated[str | None, PLAIN] = None
     """A chat template, as text, in the place of the model's own."""
     chat_template_path: Annotated[str | None, LocalPath()] = refused(
         None, why="the client reads no template", fix="write the text into model.custom_chat_template"
@@ -119,7 +120,7 @@ class Model(Section):
     lora_configs: list[Lora] | None = None
     fully_sharded_loras: bool = harmless(False, why="the adapter is not sharded")
     max_cpu_loras: Natural | None = harmless(None)
-    rope_scaling: dict[str, Any] | None = refused(None, why=_ROTATION, fix=_IN_FOLDER)
+    rope_scaling: Annotated[dict[str, Any] | None, ARGUMENTS] = refused(None, why=_ROTATION, fix=_IN_FOLDER)
     rope_theta: float | None = refused(None, why=_ROTATION, fix=_IN_FOLDER)
     tinker: Tinker = section(Tinker)
     external_model: ExternalModel = section(ExternalModel)

@@ -6,11 +6,12 @@ defaults and bounds: nothing is written here when a policy is added.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 from pydantic import create_model
 
+from rftd.daemon.config.schema.naming import ARGUMENTS, PLUGIN
 from rftd.daemon.config.schema.section import Args, Count, Natural, Section, any_of, argument_field
 from rftd.streams.spec import SyncSpec
 from rftd.workers.control.policies.paced import Paced
@@ -31,9 +32,9 @@ class PluginPolicy(AnyPolicy):
     """A third party's, by the name of its entry point in the group `rftd.policies`."""
 
     kind: Literal["plugin"]
-    name: str
+    name: Annotated[str, PLUGIN]
     """The name of the entry point."""
-    args: Args = {}
+    args: Annotated[Args, ARGUMENTS] = {}
     """Arguments that the policy is made with."""
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from rftd.daemon.config.schema.naming import ARGUMENTS, PATH, PLAIN, PLUGIN
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
@@ -45,8 +46,8 @@ class Megatron(Section):
 class Trainer(Section):
     """`trainer`."""
 
-    name: str = harmless("trainer")
-    trainer_type: Annotated[str, word(), Upstream("Trainers are verl's and Tinker's.")] = "verl"
+    name: Annotated[str, PLAIN] = harmless("trainer")
+    trainer_type: Annotated[str, word(), Upstream("Trainers are verl's and Tinker's."), PLUGIN] = "verl"
     """The engine that trains: `verl`, `torch`, or a third party's. Not written: torch trains where verl cannot."""
     trainer_strategy: Annotated[
         Literal["fsdp2", "fsdp", "megatron"], word(), Upstream("The guide's release trains with `fsdp`.")
@@ -98,9 +99,9 @@ class Trainer(Section):
     max_checkpoints_to_keep: Annotated[Natural, Upstream("The guide's `trainer_config` keeps 5.")] = 0
     """0 = all."""
     megatron: Megatron = section(Megatron)
-    trainer_config: Args | None = None
+    trainer_config: Annotated[Args | None, ARGUMENTS] = None
     """veRL's own tree: each key acts, is refused with the field that says it here, or is named in a warning."""
-    trainer_config_path: str = ""
+    trainer_config_path: Annotated[str, PATH] = ""
     """The older spelling: the client reads the file and puts it into trainer_config."""
-    engine_args: Args = {}
+    engine_args: Annotated[Args, ARGUMENTS] = {}
     """rftd only: handed to the engine as it is."""

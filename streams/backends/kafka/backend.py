@@ -23,8 +23,9 @@ from rftd.streams.backends.kafka.connect import arguments, translate
 from rftd.streams.backends.kafka.log import KafkaLog
 from rftd.streams.backends.kafka.partitions import Names, Offsets
 from rftd.streams.backends.kafka.records import Gaps
+from rftd.streams.backends.kafka.rights import WRITES, Allowed, in_words, missing_rights
 from rftd.streams.backends.kafka.settings import SCHEME, KafkaSettings, kafka_url, parse_kafka
-from rftd.streams.backends.kafka.topics import Difference, topic_differences
+from rftd.streams.backends.kafka.topics import Difference, rights_of_user, topic_differences
 from rftd.streams.envelope import Stretch
 from rftd.streams.topics import TRUTH, Partition
 
@@ -48,6 +49,10 @@ class KafkaBackend(LogBackend):
     def place(self, url: LogUrl) -> str:
         return f"Kafka at {parse_kafka(url.text).bootstrap}"
 
+    def variables(self, url: LogUrl) -> tuple[str, ...]:
+        settings = parse_kafka(url.text)
+        return (settings.password_env,) if settings.sasl else ()
+
     async def open(self, url: LogUrl, *, clock: Clock, ids: Ids) -> KafkaLog:
         return await KafkaLog.open(parse_kafka(url.text), clock=clock, ids=ids)
 
@@ -55,6 +60,9 @@ class KafkaBackend(LogBackend):
         try:
             settings = parse_kafka(text)
             async with asyncio.timeout(_TIMEOUT_S):
+                rights = _of_rights(settings, await rights_of_user(settings))
+                if any(each.status == "fail" for each in rights):  # what it may not look at cannot be compared
+                    return [Diagnosis("kafka", "ok", f"{settings.bootstrap} answers"), *rights]
                 differences = await topic_differences(settings)
         except TimeoutError:
             return [Diagnosis("kafka", "fail", f"no answer within {_TIMEOUT_S:g} s", "see whether the brokers run")]
@@ -66,7 +74,22 @@ class KafkaBackend(LogBackend):
         absent = any(difference.setting == "existence" for difference in differences)
         deleted = [] if absent else await _of_records(settings)
         well = [] if differences else [Diagnosis("topics", "ok", "all are there, as they must be")]
-        return [answers, *topics, *deleted, *well, *_of_settings(settings)]
+        return [answers, *rights, *topics, *deleted, *well, *_of_settings(settings)]
+
+
+def _of_rights(settings: KafkaSettings, allowed: Allowed) -> list[Diagnosis]:
+    """The rights that this user lacks as a daemon; a user of workers has enough with less."""
+    lacking = {role: in_words(missing_rights(role, allowed, settings.prefix)) for role in WRITES}
+    if not allowed:
+        return []
+    if not lacking["daemon"]:
+        return [Diagnosis("rights", "ok", "all that a daemon needs on the topics that are there")]
+    what = f"the user {settings.username or 'anonymous'} lacks {lacking['daemon']}"
+    fix = "kafka-acls.sh --add, as docs/production.md (Rights) has it"
+    if enough := [role for role, lacks in lacking.items() if not lacks]:
+        what = f"enough for the role {' and '.join(enough)}; for a daemon, {what}"
+        return [Diagnosis("rights", "warn", what, f"nothing, if no daemon uses this user; else {fix}")]
+    return [Diagnosis("rights", "fail", what, fix)]
 
 
 def _of_topics(differences: list[Difference]) -> Iterator[Diagnosis]:

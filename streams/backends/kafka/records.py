@@ -28,9 +28,8 @@ from rftd.ops.ids import derive
 from rftd.streams.chain import GENESIS, link
 from rftd.streams.envelope import Draft, Head, Record, Stretch
 from rftd.streams.newest import Newest
-from rftd.streams.requests import TYPES as REQUEST_TYPES
 from rftd.streams.requests import structured
-from rftd.streams.topics import EXPERIMENTS, Partition
+from rftd.streams.topics import REQUESTS, Partition
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -114,7 +113,7 @@ def _request(headers: Headers, value: bytes) -> bytes | None:
         named = {name.lower(): item.decode() for name, item in headers if item is not None and name != HEAD}
     except UnicodeDecodeError:
         return None
-    if len(named) < len(headers) or not named.get("ce_type", "").startswith(REQUEST_TYPES):
+    if len(named) < len(headers) or "ce_type" not in named:
         return None
     attributes = {name.removeprefix("ce_"): text for name, text in named.items() if name.startswith("ce_")}
     if "traceparent" in named:
@@ -256,7 +255,7 @@ def records_of(
     found: list[Record] = []
     for message in messages:
         value = message.value or b""
-        asked = _request(message.headers, value) if partition.stream == EXPERIMENTS else None
+        asked = _request(message.headers, value) if partition.stream == REQUESTS else None
         if asked is None:
             envelope = envelope_of(message.headers, value)
         else:  # no key: a reader that left out a second one of the same id would leave it without its refusal

@@ -15,6 +15,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError, ConflictError, UnreachableError
 from rftd.streams.backends.kafka.connect import REQUEST_TIMEOUT_S, arguments, check_cluster, translate
+from rftd.streams.backends.kafka.rights import Allowed, allowed_operations
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.topics import TOPICS, Topic
 
@@ -116,6 +117,20 @@ async def topic_differences(settings: KafkaSettings) -> list[Difference]:
     try:
         async with asyncio.timeout(3 * REQUEST_TIMEOUT_S):
             return await _differences(admin, settings, await _describe(admin, settings))
+    except (kafka.KafkaError, OSError, TimeoutError) as error:
+        raise translate(error, settings) from error
+    finally:
+        await admin.close()
+
+
+async def rights_of_user(settings: KafkaSettings) -> Allowed:
+    """The rights of the user on each topic of the log; empty where the broker does not tell, or is too old to."""
+    admin = await _start(settings)
+    try:
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            return await _asked(lambda: allowed_operations(admin, settings.prefix))
+    except NotImplementedError:
+        return {}
     except (kafka.KafkaError, OSError, TimeoutError) as error:
         raise translate(error, settings) from error
     finally:

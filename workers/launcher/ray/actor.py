@@ -19,7 +19,7 @@ from rftd.ops.decoding import json_decoder
 from rftd.ops.logs import configure, logger
 from rftd.workers.guest import Guest, Outcome
 from rftd.workers.launcher.leftovers import MARK
-from rftd.workers.launcher.ray.arrival import end_predecessors, refusal_of, write_to
+from rftd.workers.launcher.ray.arrival import end_predecessors, refusal_of, take_variables, write_to
 from rftd.workers.launcher.ray.messages import ActorOrder
 from rftd.workers.launcher.ray.rank_host_actor import HostBegun, host_actors
 from rftd.workers.launcher.started_here import StartedHere
@@ -74,8 +74,7 @@ class WorkerActor:
         if (refusal := refusal_of(order, node)) != "":
             return refusal
         write_to(Path(order.log_path), node if order.by_node else "")
-        # Not by the runtime environment, which Ray's control store keeps and shows: some of them are secrets.
-        os.environ.update(order.env)
+        take_variables(order)
         configure()
         ours = order.assignment
         if ours.role == "explorer":  # a trainer's cycles may hold activations

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rftd.ops import limits
 from rftd.ops.releases import release_of
+from rftd.workers.launcher.environment import reduce_environment
 from rftd.workers.launcher.leftovers import MARK, end_all, visible
 from rftd.workers.launcher.ray.messages import ActorOrder
 
@@ -24,6 +25,15 @@ def variables_of(order: ActorOrder, mark: str) -> dict[str, str]:
         "SPT_NOENV": "1",
         MARK: mark,
     }
+
+
+def take_variables(order: ActorOrder) -> None:
+    """Gives this process the environment of the order's worker: it began with all that its node was started with."""
+    reduce_environment(order.keep)
+    for name, value in order.defaults.items():
+        os.environ.setdefault(name, value)
+    # Not by the runtime environment, which Ray's control store keeps and shows: some of them are secrets.
+    os.environ.update(order.env)
 
 
 def refusal_of(order: ActorOrder, node: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import subprocess
 import sys
@@ -20,13 +19,14 @@ from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.processors import threads_of
 from rftd.ops.releases import release_of
-from rftd.ops.tracing.trace_options import HEADERS, TraceOptions
+from rftd.ops.tracing.trace_options import TraceOptions
 from rftd.ops.words import Level, Words
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.split_submission import ROLES, TRAINER
 from rftd.workers.devices.discovery import installed_packages
 from rftd.workers.devices.host import ANY_HOST, Device, Host
 from rftd.workers.guest import Assignment
+from rftd.workers.launcher.environment import WorkerEnvironment
 from rftd.workers.launcher.executor import UNFIT_PLACE, Handle, Search, WorkerOrder
 from rftd.workers.launcher.ray.handles import RayHandle, RaySearch, RaySweep
 from rftd.workers.launcher.ray.messages import (
@@ -74,12 +74,12 @@ class RayExecutor:
         logger: Logger,
         says: Path,
         driver: Sequence[str] = DRIVER,
-        environ: Mapping[str, str] | None = None,
+        environment: WorkerEnvironment | None = None,
         traces: TraceOptions | None = None,
         roles: frozenset[str] = ROLES,
     ) -> None:
-        """`says` is the file for what Ray and its driver print. Workers, of these `roles`, send their spans as `traces`
-        says."""
+        """`says` is the file for what Ray and its driver print. `environment` builds what workers have of this
+        process's. Workers, of these `roles`, send their spans as `traces` says."""
         self._roles = roles
         self._traces = traces
         self._log_url = log_url
@@ -88,7 +88,7 @@ class RayExecutor:
         self._logger = logger
         self._says = says
         self._driver = tuple(driver)
-        self._environ = dict(os.environ if environ is None else environ)
+        self._environment = environment or WorkerEnvironment()
         self._lock = threading.Lock()
         self._handles: dict[UUID, RayHandle | RaySweep | RaySearch] = {}
         self._child: subprocess.Popen[bytes] | None = None
@@ -147,10 +147,6 @@ class RayExecutor:
             self._handles[asked.request.number] = asked
         self._say(asked.request)
 
-    def _names(self, order: WorkerOrder) -> tuple[str, ...]:
-        """The daemon's variables that a worker needs."""
-        return order.environment if self._traces is None else (*order.environment, *HEADERS)
-
     def end(self, handle: RayHandle) -> None:
         """Says that a worker is to leave; one that nobody has placed yet never is."""
         assert handle.asked is not None
@@ -185,7 +181,9 @@ class RayExecutor:
             by_node=cluster.logs_by_node,
             paths=(str(order.log_path.parent.parent), *order.paths),
             release=release_of("rftd"),
-            env={name: self._environ[name] for name in self._names(order) if name in self._environ},
+            env=self._environment.named_by(order),
+            defaults=self._environment.passed(),
+            keep=(*self._environment.pass_env, *_set_by(self._options.runtime_env)),
         )
         handle = RayHandle(self, wanted)
         with self._lock:
@@ -245,7 +243,7 @@ class RayExecutor:
                 stdout=subprocess.PIPE,
                 stderr=says,
                 start_new_session=True,  # Ctrl-C at the daemon's terminal is not for it: it ends when the daemon does
-                env=driver_environment(self._environ),
+                env=driver_environment(self._environment),
             )
         with self._lock:
             told = [msgspec.json.encode(options) + b"\n"]
@@ -321,13 +319,21 @@ def host_of(cluster: ClusterSeen, address: str) -> Host:
     )
 
 
-def driver_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the driver: of the daemon's, without a usage report, and with a token that is used."""
-    found = {**environ, "RAY_USAGE_STATS_ENABLED": "0"}
-    if not environ.keys().isdisjoint(TOKENS):
+def driver_environment(environment: WorkerEnvironment) -> dict[str, str]:
+    """The environment of the driver: what workers share and what is Ray's, without a usage report, and with a token
+    that is used."""
+    found = environment.of_machine() | environment.of_family("RAY_*") | {"RAY_USAGE_STATS_ENABLED": "0"}
+    if not found.keys().isdisjoint(TOKENS):
         # At an address that is written out Ray shows a token only in this mode; a cluster without one does not mind.
         found.setdefault("RAY_AUTH_MODE", "token")
     return found
+
+
+def _set_by(runtime_env: Mapping[str, Any]) -> tuple[str, ...]:
+    """The variables that Ray sets as the owner's runtime environment says: by name, and for the code that it brings."""
+    if not runtime_env:
+        return ()
+    return ("PYTHONPATH", *map(str, runtime_env.get("env_vars") or {}))
 
 
 def _place(order: WorkerOrder) -> str:

@@ -33,6 +33,10 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
     release: str
     env: dict[str, str]
     """Variables that the worker finds in its environment; their values are shown nowhere."""
+    defaults: dict[str, str] = {}
+    """Variables that it finds there unless the node has its own."""
+    keep: tuple[str, ...] = ()
+    """Patterns of the node's own variables that stay, beside those that any program of a machine may have."""
 
     @property
     def name(self) -> str:

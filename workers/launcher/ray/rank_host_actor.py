@@ -10,7 +10,7 @@ import msgspec
 
 from rftd.ops.decoding import json_decoder
 from rftd.workers.launcher.leftovers import MARK
-from rftd.workers.launcher.ray.arrival import end_predecessors, refusal_of, variables_of
+from rftd.workers.launcher.ray.arrival import end_predecessors, refusal_of, take_variables, variables_of
 from rftd.workers.launcher.ray.messages import ActorOrder
 from rftd.workers.launcher.ray.placement import CPUS
 from rftd.workers.training.ranks.host import RankHost
@@ -42,7 +42,7 @@ class RankHostActor:
             if (refusal := refusal_of(wanted, node)) != "":
                 return msgspec.json.encode(HostBegun(refusal=refusal))
             if self._host is None:
-                os.environ.update(wanted.env)
+                take_variables(wanted)
                 end_predecessors(os.environ[MARK])
                 self._host = RankHost(node)
             place = RankHostPlace(address=node, port=self._host.port, key=self._host.key)

@@ -72,9 +72,11 @@ class AuxiliaryModels:
                     from rftd.workers.rollout.auxiliary.service import ModelService, service_address
                     from rftd.workers.rollout.auxiliary.service_arguments import ServiceArgs
 
-                    address = service_address(spec, environ)
+                    address = service_address(spec, environ, reach=experiment.reach)
                     arguments = converted(spec.engine_args, ServiceArgs)
-                    service = ModelService(spec, arguments, address, clock=clock, transport=transport)
+                    service = ModelService(
+                        spec, arguments, address, clock=clock, reach=experiment.reach, transport=transport
+                    )
                     self._opened.append((spec, service))
                 else:
                     self._opened.append((spec, AuxiliaryEngine(spec, experiment, stage, clock)))

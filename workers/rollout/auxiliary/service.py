@@ -16,8 +16,11 @@ from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import ConfigError, RolloutError
+from rftd.ops.outbound import web_address
+from rftd.ops.outbound_transport import PublicTransport
 from rftd.ops.redaction import MASK, Secret
 from rftd.streams.auxiliary import AuxiliarySpec
+from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.spec import SamplingSpec
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, ModelAddress
 from rftd.workers.rollout.auxiliary.retries import Retries
@@ -76,35 +79,58 @@ class _Busy(NamedTuple):
     after_s: float | None = None
 
 
-def service_address(spec: AuxiliarySpec, environ: Mapping[str, str], known: ServiceModel | None = None) -> ModelAddress:
+def service_address(
+    spec: AuxiliarySpec,
+    environ: Mapping[str, str],
+    known: ServiceModel | None = None,
+    *,
+    reach: ReachSpec = OWNERS,
+) -> ModelAddress:
     """Base URL and key of the service, from the environment where the file names variables.
 
-    `known` is what errors call the model, by default the auxiliary model of that name.
+    `known` is what errors call the model, by default the auxiliary model of that name; `reach` is the experiment's.
 
     Raises ConfigError, which names the variable and never shows a value.
     """
     known = known or auxiliary(spec)
-    base_url = (_variable(known, spec.base_url_env, environ) if spec.base_url_env else spec.base_url).rstrip("/")
-    if not base_url.startswith(("http://", "https://")):
+    base_url = _variable(known, spec.base_url_env, environ, reach) if spec.base_url_env else spec.base_url
+    base_url = base_url.rstrip("/")
+    try:
+        reach.check(base_url, field=known.field, variable=spec.base_url_env)
+        address = web_address(base_url, field=known.field)
+    except ConfigError as error:
+        if reach.restricted and spec.base_url_env:
+            raise _withheld(known, spec.base_url_env) from None
         where = f"the environment variable {spec.base_url_env}" if spec.base_url_env else "base_url"
-        raise ConfigError(
-            f"{where} of {known.who} is no http address",
-            field=known.field,
-            fix="give it with http:// or https://, up to /v1",
-        )
-    key = _variable(known, spec.api_key_env, environ) if spec.api_key_env else NO_KEY
+        raise ConfigError(f"{where} of {known.who} {error.what}", field=known.field, fix=error.fix) from None
+    key = NO_KEY
+    if spec.api_key_env:
+        if not reach.may_send(spec.api_key_env, address):
+            raise _withheld(known, spec.api_key_env)
+        key = _variable(known, spec.api_key_env, environ, reach)
     return ModelAddress(base_url, Secret(key), spec.model_name)
 
 
-def _variable(known: ServiceModel, name: str, environ: Mapping[str, str]) -> str:
-    value = environ.get(name, "").strip()
-    if not value:
-        raise ConfigError(
-            f"the environment variable {name}, which {known.who} needs, is not set here",
-            field=known.field,
-            fix=f"export {name} where the explorers run, then start the daemon (or the worker) anew",
-        )
-    return value
+def _variable(known: ServiceModel, name: str, environ: Mapping[str, str], reach: ReachSpec) -> str:
+    value = environ.get(name, "").strip() if reach.may_read(name) else ""
+    if value:
+        return value
+    if reach.restricted:
+        raise _withheld(known, name)
+    raise ConfigError(
+        f"the environment variable {name}, which {known.who} needs, is not set here",
+        field=known.field,
+        fix=f"export {name} where the explorers run, then start the daemon (or the worker) anew",
+    )
+
+
+def _withheld(known: ServiceModel, name: str) -> ConfigError:
+    """The error for a variable that another's experiment does not get: the same whether it is set or not."""
+    return ConfigError(
+        f"the environment variable {name}, which {known.who} needs, is not given to this experiment for that address",
+        field=known.field,
+        fix=f"have the owner of the daemon set {name}, and allow it for the service's host",
+    )
 
 
 class ModelService:
@@ -118,15 +144,19 @@ class ModelService:
         *,
         clock: Clock,
         known: ServiceModel | None = None,
+        reach: ReachSpec = OWNERS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """`known` is what errors call the model; `transport` stands for the network in tests."""
+        """`known` is what errors call the model, `reach` is the experiment's; `transport` stands for the network in
+        tests."""
         self.address = address
         self._known = known or auxiliary(spec)
         self._spec = spec
         self._arguments = arguments
         self._clock = clock
         self._places = asyncio.Semaphore(max(1, spec.concurrency))
+        if transport is None and reach.restricted:
+            transport = PublicTransport(reach.hosts(spec.base_url_env), field=self._known.field)
         # A redirect is not followed: the key would travel to wherever it points.
         self._client = httpx.AsyncClient(
             transport=transport,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.spec import ModelSpec, RolloutSpec
 from rftd.workers.devices.device_memory import Need
 from rftd.workers.devices.host import Device, Host
@@ -48,6 +49,8 @@ class EngineOpening(Generic[A]):
     """True: a request's tokens have the same bits beside any neighbours, or `open` raises ConfigError."""
     biased: tuple[int, ...] = ()
     """The token ids that tasksets have a bias for."""
+    reach: ReachSpec = OWNERS
+    """The addresses and variables that the experiment may use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.streams.auxiliary import SERVICE, AuxiliarySpec
 from rftd.streams.events.experience import Span
+from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.workers.rollout.auxiliary.auxiliary_model import ModelAddress
 from rftd.workers.rollout.auxiliary.service import (
     ModelService,
@@ -56,12 +57,14 @@ class ExternalEngine:
         *,
         slots: int,
         clock: Clock,
+        reach: ReachSpec = OWNERS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """At most `slots` questions are under way at a time. `transport` stands for the network in tests."""
+        """At most `slots` questions are under way at a time. `reach` is the experiment's; `transport` stands for the
+        network in tests."""
         spec = _spec(arguments, slots)
         self._service = ModelService(
-            spec, arguments, address, clock=clock, known=_known(arguments), transport=transport
+            spec, arguments, address, clock=clock, known=_known(arguments), reach=reach, transport=transport
         )
         self._tokenizer = tokenizer
         self._random = SystemRandom()
@@ -140,9 +143,10 @@ def _known(arguments: ExternalArgs) -> ServiceModel:
 
 async def _open(opening: EngineOpening[ExternalArgs]) -> RolloutEngine:
     arguments = opening.arguments
-    address = service_address(_spec(arguments, opening.slots), os.environ, _known(arguments))
+    spec = _spec(arguments, opening.slots)
+    address = service_address(spec, os.environ, _known(arguments), reach=opening.reach)
     tokenizer = await asyncio.to_thread(external_tokenizer, opening.model)
-    return ExternalEngine(arguments, address, tokenizer, slots=opening.slots, clock=opening.clock)
+    return ExternalEngine(arguments, address, tokenizer, slots=opening.slots, clock=opening.clock, reach=opening.reach)
 
 
 ENGINE: Final = RolloutEngineDefinition(arguments=ExternalArgs, open=_open)

@@ -124,6 +124,7 @@ async def open_engine(experiment: ExperimentSpec, stage: StageSpec, *, slots: in
         seed=experiment.seed,
         deterministic=experiment.deterministic,
         biased=tuple(sorted({token for taskset in _tasksets(experiment) for token, _ in taskset.sampling.logit_bias})),
+        reach=experiment.reach,
     )
     return await engine.open(opening)
 

@@ -1,16 +1,35 @@
-"""`LineProcess`: a Python module in a process of its own that answers lines of JSON, one for one."""
+"""`LineProcess`: a Python module in a process of its own that answers lines of JSON, one for one.
+
+It reads what models wrote. It has an environment that is made for it, without keys and without what an experiment gives
+its explorers, and Python takes no settings from there.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import Any, Final
 
+from rftd.ops.machine_environment import matches
+from rftd.workers.launcher.leftovers import MARK
+
+_NAMES: Final = frozenset(
+    {"PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", MARK}
+)
+_FAMILIES: Final = ("LC_*", "OMP_*", "MKL_*")
 ANSWER_S: Final = 600.0
 """A process that has not answered for so long is ended; the first answer may have to wait for a model to be read."""
+
+
+def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The part of an explorer's environment that processes of its rewards have: what a computation needs."""
+    found = {name: value for name, value in environ.items() if name in _NAMES or matches(name, _FAMILIES)}
+    return {"PATH": os.defpath, **found}
 
 
 class ProcessEnded(Exception):
@@ -26,6 +45,8 @@ class LineProcess:
 
     def __init__(self, module: str, *, timeout_s: float = ANSWER_S) -> None:
         """Without an answer within `timeout_s` the process is killed."""
+        self.environ: Mapping[str, str] = {"PATH": os.defpath}
+        """The environment that it is started with."""
         self._module = module
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[str] | None = None
@@ -60,8 +81,9 @@ class LineProcess:
 
     def _started(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
-            # -P: a file of the folder that the explorer runs in must not stand in for a library.
-            [sys.executable, "-P", "-m", self._module],
+            # -I: neither a file of the folder that the explorer runs in nor a variable must choose what it imports.
+            [sys.executable, "-I", "-m", self._module],
+            env=dict(self.environ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

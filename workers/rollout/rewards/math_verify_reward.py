@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final
 
 import msgspec
@@ -31,6 +32,9 @@ class MathVerifyReward:
     def __init__(self, *, timeout_s: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_S)] = 5.0) -> None:
         self._judge = _Judge(timeout_s)
 
+    def start_with(self, environ: Mapping[str, str]) -> None:
+        self._judge.process.environ = environ
+
     def score(self, response: str, truth: str, task: Task) -> RewardResult:
         """`accuracy`: 0 or 1, and as a remark `judge_gave_up`: 1 where the answer was too long or took too long."""
         marked = answer_of(response)
@@ -52,13 +56,13 @@ class _Judge:
         self._seconds = seconds
         # Two calls of a reward may run at once, on two threads.
         self._lock = threading.Lock()
-        self._process = LineProcess("rftd.workers.rollout.rewards.math_verify_judge")
+        self.process = LineProcess("rftd.workers.rollout.rewards.math_verify_judge")
 
     def accepts(self, truth: str, answer: str) -> bool | None:
         """True if math-verify accepts the answer; None if it took too long. Raises ProcessEnded for another end."""
         try:
             with self._lock:
-                return bool(self._process.ask([truth, answer, self._seconds]))
+                return bool(self.process.ask([truth, answer, self._seconds]))
         except ProcessEnded as ended:
             if ended.status == -signal.SIGPROF:
                 return None

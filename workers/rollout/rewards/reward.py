@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -21,6 +21,15 @@ class RewardResult(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, **parts: float) -> RewardResult:
         """The sum of the parts."""
         return cls(value=sum(parts.values()), parts=parts)
+
+
+@runtime_checkable
+class ProcessReward(Protocol):
+    """A reward that starts a process."""
+
+    def start_with(self, environ: Mapping[str, str]) -> None:
+        """Takes the environment of its process, before the first response is scored."""
+        ...
 
 
 class Reward(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
@@ -39,6 +40,9 @@ class RewardModel:
         self._asking = threading.Lock()
         self._waiting_lock = threading.Lock()
         self._waiting: list[_Scoring] = []
+
+    def start_with(self, environ: Mapping[str, str]) -> None:
+        self._process.environ = environ
 
     @staticmethod
     def check_arguments(*, path: str, **_: object) -> None:

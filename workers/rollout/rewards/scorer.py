@@ -16,7 +16,7 @@ from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryModel
 from rftd.workers.rollout.call_spans import reward_span
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.registry import REWARDS
-from rftd.workers.rollout.rewards.reward import Reward, RewardResult
+from rftd.workers.rollout.rewards.reward import ProcessReward, Reward, RewardResult
 from rftd.workers.rollout.rewards.rollout_view import RolloutView
 from rftd.workers.rollout.threads import on_daemon_thread
 from rftd.workers.tasksets.task import Task
@@ -153,7 +153,14 @@ def _parameter(reward: Reward, name: str) -> inspect.Parameter | None:
         return None
 
 
-def open_scorer(name: str, arguments: Mapping[str, Any] | None = None) -> Scorer:
-    """The scorer of a registered reward. Raises ConfigError for the name or the arguments."""
+def open_scorer(
+    name: str, arguments: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
+) -> Scorer:
+    """The scorer of a registered reward, whose processes have the environment `environ`; None: next to nothing.
+
+    Raises ConfigError for the name or the arguments.
+    """
     reward = REWARDS.open(name, arguments)
+    if environ is not None and isinstance(reward, ProcessReward):
+        reward.start_with(environ)
     return Scorer(name, reward, on_thread=not REWARDS.builtin(name) or getattr(reward, "blocks", False))

@@ -41,11 +41,10 @@ from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.rollouts import RolloutPlaces
 from rftd.workers.rollout.serving.conversations import Conversations
 from rftd.workers.rollout.serving.history import BY_IDS, Feedback, History, KeptAnswer
+from rftd.workers.rollout.serving.key import SERVE_KEY
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.tasksets.tokenizer import Tokenizer
 
-KEY_VARIABLE: Final = "RFTD_SERVE_KEY"
-"""The environment variable of explorers that holds the key which clients must bring."""
 _STATUS: Final[tuple[tuple[type[RftdError], int], ...]] = ((NotFoundError, 404), (ConflictError, 409))
 
 
@@ -113,12 +112,12 @@ class ConversationServer:
         """
         spec = stage.serving
         assert spec is not None
-        key = os.environ.get(KEY_VARIABLE, "")
+        key = os.environ.get(SERVE_KEY, "")
         if not key and not ip_address(spec.address).is_loopback:
             raise ConfigError(
                 f"{spec.address} can be reached from other machines, and there is no key",
                 field="explorer.listen_address",
-                fix=f"set {KEY_VARIABLE} where the explorer runs, or write 127.0.0.1",
+                fix=f"set {SERVE_KEY} where the explorer runs, or write 127.0.0.1",
             )
         self._key = Secret(key) if key else None
         try:

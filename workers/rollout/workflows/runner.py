@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 from uuid import UUID
 
@@ -62,12 +62,14 @@ class WorkflowRunner:
         tokenizer: Tokenizer,
         endpoint: ModelEndpoint | None = None,
         auxiliary: ModelsOfRollout = no_auxiliary_models,
+        reward_environ: Mapping[str, str] | None = None,
     ) -> None:
         """Raises ConfigError if the taskset's own workflow or reward cannot be opened.
 
         `endpoint` serves the model to workflows that run other programs; `auxiliary` gives the auxiliary models for an
-        attempt at a rollout.
+        attempt at a rollout; processes of rewards have the environment `reward_environ`.
         """
+        self._reward_environ = reward_environ
         self._endpoint = endpoint
         self._auxiliary = auxiliary
         self._taskset = taskset
@@ -160,7 +162,9 @@ class WorkflowRunner:
         wanted = reward or _own_reward(workflow, name, taskset)
         if wanted not in self._scorers:
             own = wanted == taskset.reward or (taskset.reward is None and name == taskset.workflow)
-            self._scorers[wanted] = open_scorer(wanted, taskset.reward_args if own else None)
+            self._scorers[wanted] = open_scorer(
+                wanted, taskset.reward_args if own else None, environ=self._reward_environ
+            )
         return workflow, self._scorers[wanted]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
+from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.spec import StageSpec, TrainerSpec
 from rftd.workers.devices.device_memory import Need
 from rftd.workers.training.losses.demands import Part
@@ -33,6 +34,8 @@ class TrainerOpening(Generic[A]):
     """`engine_args` of the first stage, checked."""
     threads: int
     """The number of threads to compute with, at least 1."""
+    reach: ReachSpec = OWNERS
+    """The addresses and variables that the experiment may use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from rftd.ops.errors import ConfigError
 from rftd.ops.plugin_arguments import parsed
 from rftd.ops.plugins import Plugins
 from rftd.ops.processors import threads_of
+from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.spec import StageSpec, TrainerSpec
 from rftd.workers.devices.device_memory import shown, terms_of
 from rftd.workers.devices.host import Host
@@ -129,11 +130,11 @@ def check_models(stage: StageSpec) -> None:
             trains(stage, Path(folder))
 
 
-def make_engine(spec: TrainerSpec) -> TrainerEngine:
-    """The trainer engine that a stage names, not opened yet. Raises ConfigError."""
+def make_engine(spec: TrainerSpec, reach: ReachSpec = OWNERS) -> TrainerEngine:
+    """The trainer engine that a stage names, not opened yet; `reach` is the experiment's. Raises ConfigError."""
     engine = lookup(spec.engine)
     return engine.make(
-        TrainerOpening(trainer=spec, arguments=_arguments(engine, spec), threads=threads_of(spec.threads))
+        TrainerOpening(trainer=spec, arguments=_arguments(engine, spec), threads=threads_of(spec.threads), reach=reach)
     )
 
 

@@ -31,9 +31,9 @@ from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Writer, decode, decode_as, decode_head
 from rftd.streams.deadletters import DeadLetterBox, head_of
 from rftd.streams.envelope import Draft, Head
-from rftd.streams.events.experiment import ExperimentRejected
+from rftd.streams.events.experiment import ExperimentCancelled, ExperimentRejected, Fence
 from rftd.streams.requests import cloud_event, request_in, structured
-from rftd.streams.topics import EXPERIMENTS, Partition
+from rftd.streams.topics import EXPERIMENTS, REQUESTS, Partition
 from rftd.streams.verify.checker import verify
 from rftd.workers.devices.host import ANY_HOST
 from rftd.workers.launcher.local import LocalExecutor
@@ -102,7 +102,7 @@ class World:
         return FILE.replace("FOLDER", str(self.folder)).replace("NAME", name)
 
     async def write(self, value: bytes, partition: int = 0) -> None:
-        await self.log.append([Draft(Partition(EXPERIMENTS, partition), IDS.new(), b"", value)])
+        await self.log.append([Draft(Partition(REQUESTS, partition), IDS.new(), b"", value)])
 
     async def ask(self, type: str, id: str, *, partition: int = 0, **attributes: Any) -> None:
         await self.write(event(type, id, **attributes), partition)
@@ -187,7 +187,7 @@ async def test_a_refusal_is_an_event_that_names_the_record_and_lasts(world: Worl
     assert sorted(found) == ["1RFTD-CON-002", "2RFTD-CON-001", "4RFTD-CON-001", "5RFTD-NOF-001"]
     first = found["2RFTD-CON-001"]
     assert first.request is not None
-    assert (first.request.place, first.request.source) == ("rftd.experiments/0@1", "/ci")
+    assert (first.request.place, first.request.source) == ("rftd.requests/0@1", "/ci")
     assert "cancel it, or choose a name" in first.reason
     assert daemon.counted("pause", "refused") == 2
     await world.ask("rftd.experiment.cancel", "6", subject="mine")
@@ -207,7 +207,7 @@ async def test_an_answer_is_in_the_trace_of_whoever_asked(world: World) -> None:
     await world.ask("rftd.experiment.pause", "3", subject="mine", traceparent=["no", "text"])
     await daemon.look()
     accepted, refused = sink.spans
-    assert {each.name for each in sink.spans} == {"process rftd.experiments"}
+    assert {each.name for each in sink.spans} == {"process rftd.requests"}
     assert f"{accepted.context.trace_id:032x}-{accepted.parent_id:016x}" in caller
     assert (accepted.error, refused.error, refused.parent_id) == ("", "RFTD-CON-001", 0)
     heads = await world.heads()
@@ -279,8 +279,8 @@ async def test_records_that_are_no_experiment_stop_nothing(world: World, tmp_pat
     assert sorted(await world.types()) == sorted(["accepted", "submitted", *["rejected"] * (len(strange) + 1)])
     refused = await world.refusals()
     assert {each.request.place for each in refused if each.request} == {
-        *(f"rftd.experiments/1@{offset}" for offset in range(len(garbage), len(garbage) + len(strange))),
-        "rftd.experiments/0@0",
+        *(f"rftd.requests/1@{offset}" for offset in range(len(garbage), len(garbage) + len(strange))),
+        "rftd.requests/0@0",
     }
     assert all(each.reason for each in refused)
     assert "sk-very-secret" not in repr(refused)
@@ -299,6 +299,38 @@ async def test_records_that_are_no_experiment_stop_nothing(world: World, tmp_pat
 
 
 @pytest.mark.anyio
+async def test_on_the_spine_a_request_is_a_dead_letter_and_nothing_is_done(world: World, tmp_path: Path) -> None:
+    daemon = Daemon(world.log)
+    yaml = {"datacontenttype": "application/yaml", "data": world.file()}
+    value = event("rftd.experiment.submit", "1", **yaml)
+    await world.log.append([Draft(Partition(EXPERIMENTS, 1), IDS.new(), b"", value)])
+    await daemon.look()
+    assert await world.types() == []
+    report = await verify(world.log, chained=True)
+    assert [letter.place for letter in report.dead_letters] == ["rftd.experiments/1@0"]
+
+
+@pytest.mark.anyio
+async def test_an_event_among_the_requests_is_a_dead_letter(world: World) -> None:
+    """Who may write requests writes no events by it: neither one that ends an experiment, nor a fence."""
+    daemon = Daemon(world.log)
+    await world.submit("1")
+    await daemon.look()
+    entry = next(iter((await daemon.supervisor.known()).entries.values()))
+    writer = Writer(source="stranger", clock=CLOCK, ids=IDS)
+    fence = Fence(role="controller", epoch=1, previous=0, owner=IDS.new())
+    for forged, role, epoch in ((ExperimentCancelled(), "", 0), (fence, "controller", 1)):
+        draft = writer.under(role=role, epoch=epoch).draft(forged, experiment=entry.id)
+        await world.log.append([Draft(Partition(REQUESTS, 0), draft.id, draft.head, draft.value)])
+    again = Daemon(world.log)
+    await again.look()
+    assert [str(each.status) for each in (await again.supervisor.known()).entries.values()] == ["queued"]
+    report = await verify(world.log, chained=True)
+    assert not report.findings
+    assert [letter.place for letter in report.dead_letters] == ["rftd.requests/0@1", "rftd.requests/0@2"]
+
+
+@pytest.mark.anyio
 async def test_the_order_in_which_partitions_are_read_changes_nothing(world: World) -> None:
     daemon = Daemon(world.log)
     for number in range(4):
@@ -313,8 +345,9 @@ async def test_the_order_in_which_partitions_are_read_changes_nothing(world: Wor
         turned = type(registry.requests)()
         records = [
             record
-            for number in range(4)
-            for record in await world.log.read(Partition(EXPERIMENTS, (first + number) % 4), 0, max_records=1000)
+            for number in range(8)
+            for stream in ((EXPERIMENTS, REQUESTS)[(number + first) % 2],)
+            for record in await world.log.read(Partition(stream, (first + number // 2) % 4), 0, max_records=1000)
         ]
         for record in records:
             asked = request_in(record)

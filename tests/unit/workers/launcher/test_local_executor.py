@@ -223,6 +223,18 @@ def test_a_worker_that_ray_runs_is_left_to_ray(machine: Machine) -> None:
         actor.communicate(b"\n", timeout=60)
 
 
+@pytest.mark.parametrize("mark", ["", "another/explorer/0@/elsewhere"], ids=["unmarked", "of_another_place"])
+def test_a_process_that_a_record_names_and_that_is_no_worker_of_the_place_is_let_be(machine: Machine, mark: str) -> None:
+    """Whoever may write on rftd.workers may name any process of the daemon's user."""
+    environ = {**os.environ, MARK: mark} if mark else {name: text for name, text in os.environ.items() if name != MARK}
+    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environ)
+    try:
+        assert machine.executor.adopt(machine.order, announced(stranger.pid)) is None
+        assert stranger.poll() is None
+    finally:
+        stranger.communicate(b"\n", timeout=60)
+
+
 @pytest.mark.parametrize("machine", ["deaf"], indirect=True)
 def test_all_processes_are_looked_through_once_and_not_as_long_as_one_lives(machine: Machine) -> None:
     _, engine = machine.started()

@@ -48,7 +48,9 @@ async def test_phases_come_with_the_activation_and_failures_with_heartbeats(tmp_
             async with gate.evaluating(5, 0):
                 pass
         weights = {"w": TensorBytes("uint8", (3,), memoryview(b"abc"))}
-        written = checkpoint.export(weights, tmp_path / "v5-g0", version=5, generation=0)
+        assert view.spine.spec is not None
+        view.spine.spec = msgspec.structs.replace(view.spine.spec, job_dir=str(tmp_path))
+        written = checkpoint.export(weights, tmp_path / "weights" / "v5-g0", version=5, generation=0)
         view.weights.published[5, 0] = msgspec.structs.replace(
             view.weights.published[5, 0], path=written.path, manifest=written.manifest, checksum=written.checksum
         )

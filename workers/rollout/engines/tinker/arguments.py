@@ -47,7 +47,7 @@ async def _open(opening: EngineOpening[TinkerArgs]) -> RolloutEngine:
     from rftd.workers.rollout.engines.tinker.engine import TinkerRolloutEngine
     from rftd.workers.tinker.sdk import connect
 
-    access = Access.of(opening.arguments.base_url, os.environ)
+    access = Access.of(opening.arguments.base_url, os.environ, opening.reach)
     return TinkerRolloutEngine(connect(access), opening.model, access.place)
 
 

@@ -60,7 +60,8 @@ def _make(opening: TrainerOpening[TinkerTrainerArgs]) -> TrainerEngine:
     from rftd.workers.tinker.sdk import connect
     from rftd.workers.training.engines.tinker.engine import TinkerTrainerEngine
 
-    return TinkerTrainerEngine(opening.arguments, lambda: connect(Access.of(opening.arguments.base_url, os.environ)))
+    base_url = opening.arguments.base_url
+    return TinkerTrainerEngine(opening.arguments, lambda: connect(Access.of(base_url, os.environ, opening.reach)))
 
 
 ENGINE: Final = TrainerEngineDefinition(

@@ -22,7 +22,8 @@ from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SamplingSpec, ServingS
 from rftd.workers.rollout.rollouts import RolloutPlaces
 from rftd.workers.rollout.serving.conversations import Conversations, result_of
 from rftd.workers.rollout.serving.history import History
-from rftd.workers.rollout.serving.server import KEY_VARIABLE, ConversationServer
+from rftd.workers.rollout.serving.key import SERVE_KEY
+from rftd.workers.rollout.serving.server import ConversationServer
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 
@@ -280,7 +281,7 @@ async def test_what_cannot_be_is_refused_as_openai_refuses(tmp_path: Path, monke
             Served(tmp_path, ScriptedEngine(), port=served.client.base_url.port)
     with pytest.raises(ConfigError, match="no key"):
         Served(tmp_path, ScriptedEngine(), address="0.0.0.0")
-    monkeypatch.setenv(KEY_VARIABLE, "sesame")
+    monkeypatch.setenv(SERVE_KEY, "sesame")
     async with serving(tmp_path, ScriptedEngine()) as served:
         assert (await served.refused("/commit"))[0] == 401
         said = {"messages": [user("a")], "max_tokens": 5}

@@ -1,0 +1,92 @@
+"""`Names`: marks of fields by the kind of thing outside of the file that their value names, and a walk over them.
+
+Every field that takes free text or a free mapping has one; a test lists those that have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from pydantic.fields import FieldInfo
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.schema.section import LocalPath, Section
+
+
+class NameKind(StrEnum):
+    """The kinds of things that a value of the experiment file may name."""
+
+    PATH = "path"
+    """A file or a folder."""
+    PATH_PART = "path_part"
+    """A file or a folder below another one."""
+    URL = "url"
+    """The address of a service that is asked, as text or as `{env: NAME}`."""
+    ADDRESS = "address"
+    """An address that is listened on, or that of a cluster."""
+    VARIABLE = "variable"
+    """A variable of the environment: its name, `{env: NAME}`, or a mapping of names to values."""
+    CODE = "code"
+    """True lets code run that lies beside a model."""
+    ARGUMENTS = "arguments"
+    """A mapping that an engine or a plug-in reads in its own way."""
+    PLUGIN = "plugin"
+    """The name of a part that the daemon's owner installed."""
+    PLAIN = "plain"
+    """Text that names nothing outside of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Marks a field with the kind of thing that its value names."""
+
+    kind: NameKind
+
+
+PATH: Final = Names(NameKind.PATH)
+PATH_PART: Final = Names(NameKind.PATH_PART)
+URL: Final = Names(NameKind.URL)
+ADDRESS: Final = Names(NameKind.ADDRESS)
+VARIABLE: Final = Names(NameKind.VARIABLE)
+CODE: Final = Names(NameKind.CODE)
+ARGUMENTS: Final = Names(NameKind.ARGUMENTS)
+PLUGIN: Final = Names(NameKind.PLUGIN)
+PLAIN: Final = Names(NameKind.PLAIN)
+
+
+class NamedValue(NamedTuple):
+    """A value of a file that names something outside of it."""
+
+    kind: NameKind
+    path: FieldPath
+    value: Any
+
+
+def kind_of(field: FieldInfo) -> NameKind | None:
+    """The kind of thing that a field names; None for a field without a mark."""
+    for mark in field.metadata:
+        if isinstance(mark, Names):
+            return mark.kind
+    return NameKind.PATH if any(isinstance(mark, LocalPath) for mark in field.metadata) else None
+
+
+def named_values(section: Section, path: FieldPath = ()) -> Iterator[NamedValue]:
+    """Every marked value below a section that the file sets to something that is not empty."""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        kind = kind_of(field)
+        if kind is None:
+            yield from _below(value, (*path, name))
+        elif name in section.model_fields_set and value not in (None, "", {}, [], False):
+            yield NamedValue(kind, (*path, name), value)
+
+
+def _below(value: Any, path: FieldPath) -> Iterator[NamedValue]:
+    if isinstance(value, Section):
+        yield from named_values(value, path)
+    elif isinstance(value, list | dict):
+        for key, item in enumerate(value) if isinstance(value, list) else value.items():
+            yield from _below(item, (*path, key))

@@ -1,0 +1,161 @@
+"""The check of every address that a file, a worker or a record names, by its text alone: no name is resolved here.
+
+A submission that is not the owner's reaches public addresses and those that the configuration allows. Names are checked
+once more where a connection is made, by `outbound_transport`: they may lead anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from rftd.ops.errors import ConfigError
+
+_PORTS: Final = {"http": 80, "https": 443}
+_UNWRITABLE: Final = re.compile(r"[^\x21-\x7e]|\\")
+"""Characters that no address has, and that parsers of addresses drop, replace or disagree on."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?")
+_NAME_CHARS: Final = 254
+_NUMBER: Final = re.compile(r"0[xX][0-9A-Fa-f]*|[0-9]+")
+_PRIVATE_ENDS: Final = (
+    *("localhost", "localdomain", "local", "internal", "intranet", "private", "corp", "home", "lan", "svc", "arpa"),
+)
+"""Ends of names that no public address has."""
+_CARRIERS: Final = (0, 0xFFFF << 16, 0x64FF9B << 64)
+"""The first 96 bits of IPv6 addresses whose last 32 are one of IPv4: `::`, `::ffff:0:`, `64:ff9b::`."""
+
+
+class PrivateAddressError(ConfigError):
+    """An address that only the owner may name, unless the configuration allows it."""
+
+
+class WebAddress(NamedTuple):
+    """The parts of an http address."""
+
+    scheme: str
+    host: str
+    """In lower case, without brackets and without a dot at its end."""
+    port: int
+
+
+def check_url(text: str, *, field: str, public_only: bool, allowed: Sequence[str] = ()) -> None:
+    """Returns if `text` is an http address; with `public_only` one whose host may be public, or is `allowed`.
+
+    `allowed` are hosts, as HOST or HOST:PORT. Nothing is resolved. Raises ConfigError for no http address and
+    PrivateAddressError for one that is refused; neither repeats what may be a secret.
+    """
+    address = web_address(text, field=field)
+    if public_only and not names_host(allowed, address) and not may_be_public(address.host):
+        raise PrivateAddressError(
+            f"{address.host!r} is no public address",
+            field=field,
+            fix=f"name a public one, or have the daemon's owner allow it: --allow-url {_host_text(address.host)}",
+        )
+
+
+def web_address(text: str, *, field: str) -> WebAddress:
+    """The parts of an http address. Raises ConfigError, which does not repeat the text, for anything else."""
+    if _UNWRITABLE.search(text):
+        raise _error(
+            "has a character that no address has", field, "write it in ASCII: a name as xn--..., a path as %XX"
+        )
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise _error("is no http address", field, "write http://HOST:PORT/PATH or https://...") from None
+    if parts.scheme not in _PORTS or not parts.hostname or port == 0:
+        raise _error("is no http address", field, "begin it with http:// or https://, and a host")
+    if "@" in parts.netloc:
+        raise _error("has a user or a password, which everybody reads", field, "name a variable for the key")
+    if "?" in text or "#" in text:
+        raise _error("has parameters", field, "leave out what follows ? or #; a key belongs into a variable")
+    return WebAddress(parts.scheme, host_of(parts.hostname, field=field), port or _PORTS[parts.scheme])
+
+
+def host_and_port(text: str, *, field: str) -> tuple[str, int]:
+    """The host and the port of `HOST:PORT`, as records name other workers. Raises ConfigError for anything else."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise _error("is no HOST:PORT", field, "write a host and a port from 1 to 65535")
+    if host.startswith("[") != host.endswith("]"):
+        raise _error("is no HOST:PORT", field, "write an IPv6 address in brackets")
+    return host_of(host.strip("[]"), field=field), int(port)
+
+
+def host_of(text: str, *, field: str) -> str:
+    """The name or IP address in its one form. Raises ConfigError for other spellings of numbers, and for no host."""
+    if ":" in text:
+        try:
+            address = IPv6Address(text)
+        except ValueError:
+            raise _error("is no IPv6 address", field, "write it as in [2001:db8::1]") from None
+        if address.scope_id is not None:
+            raise _error("names a device of this machine", field, "leave out what follows %")
+        return str(address)
+    if not _NAME.fullmatch(text) or len(text) > _NAME_CHARS:
+        raise _error("has no name of a host", field, "take letters, digits, dots and dashes")
+    host = text.lower().removesuffix(".")
+    # As browsers and C libraries read it: what ends in a number is an IPv4 address, in whatever base it is written.
+    if _NUMBER.fullmatch(host.rpartition(".")[2]):
+        try:
+            return str(IPv4Address(host))
+        except ValueError:
+            raise _error("is another spelling of an IPv4 address", field, "write it as in 192.0.2.1") from None
+    return host
+
+
+def may_be_public(host: str) -> bool:
+    """False for an IP address that is not of the internet at large, and for a name that no public address has."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return "." in host and not any(host == end or host.endswith("." + end) for end in _PRIVATE_ENDS)
+    return is_public(address)
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """True if anybody on the internet has this address, and not this machine, its networks, or several machines."""
+    if isinstance(address, IPv6Address) and (carried := _carried(address)) is not None:
+        # Somebody turns it into the other one on the way.
+        return is_public(carried)
+    return address.is_global and not (
+        address.is_private
+        or address.is_loopback
+        or address.is_link_local
+        or address.is_multicast
+        or address.is_reserved
+        or address.is_unspecified
+        or (isinstance(address, IPv6Address) and address.is_site_local)
+    )
+
+
+def names_host(entries: Iterable[str], address: WebAddress) -> bool:
+    """True if one of the entries, each HOST or HOST:PORT, is the address's."""
+    own = {address.host, f"{_host_text(address.host)}:{address.port}", _host_text(address.host)}
+    return any(entry.strip().lower().removesuffix(".") in own for entry in entries)
+
+
+def _carried(address: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address within one of IPv6: mapped, compatible, translated (NAT64), 6to4 or Teredo."""
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address.teredo is not None:
+        return address.teredo[1]
+    number = int(address)
+    if number >> 32 in _CARRIERS and number > 1:  # 0 and 1 are addresses of IPv6's own
+        return IPv4Address(number & 0xFFFFFFFF)
+    return None
+
+
+def _host_text(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _error(what: str, field: str, fix: str) -> ConfigError:
+    return ConfigError(what, field=field, fix=fix)

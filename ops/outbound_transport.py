@@ -1,0 +1,99 @@
+"""`PublicTransport`: connections of httpx to public addresses alone, checked where each is made.
+
+A name is resolved once, all that it leads to is checked, and the connection goes to one of these very addresses: what
+the name leads to a moment later does not matter. The certificate is still that of the name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import ip_address
+from typing import Final, TypeAlias
+from urllib.request import getproxies, proxy_bypass
+
+import httpx
+
+from rftd.ops.outbound import WebAddress, check_url, host_of, is_public, names_host
+
+Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+"""The IP addresses of a name, for a port; none if there are none."""
+
+_REFUSED: Final = "it has no address that this experiment may reach"
+"""Said of a name that leads nowhere as well: nobody learns which names there are."""
+
+
+class PublicTransport(httpx.AsyncBaseTransport):
+    """Sends each request to a public address, or to one that is allowed; else raises httpx.ConnectError."""
+
+    def __init__(self, allowed: Sequence[str] = (), *, field: str, resolve: Resolve | None = None) -> None:
+        """`allowed` are hosts, as HOST or HOST:PORT, that may have any address; `field` is named by errors."""
+        self._allowed = tuple(allowed)
+        self._field = field
+        self._resolve = resolve or _resolved
+        self._direct = _transport()
+        self._proxied: dict[str, httpx.AsyncHTTPTransport] = {}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """The answer to a request. Raises ConfigError for an address that is refused by its text."""
+        url = request.url
+        check_url(str(url.copy_with(query=None)), field=self._field, public_only=True, allowed=self._allowed)
+        port = url.port or (443 if url.scheme == "https" else 80)
+        address = WebAddress(url.scheme, host_of(url.raw_host.decode("ascii"), field=self._field), port)
+        found = await self._resolve(address.host, port)
+        if not names_host(self._allowed, address) and not all(is_public(ip_address(each)) for each in found):
+            raise httpx.ConnectError(_REFUSED, request=request)
+        if (proxy := _proxy_of(url)) is not None:
+            # It resolves the name by itself; what is known of the name here was checked.
+            return await self._through(proxy).handle_async_request(request)
+        failed: httpx.ConnectError | None = None
+        for each in found:
+            try:
+                return await self._direct.handle_async_request(_to(request, each))
+            except httpx.ConnectError as error:
+                failed = error
+        raise failed or httpx.ConnectError(_REFUSED, request=request)
+
+    async def aclose(self) -> None:
+        """Closes all connections."""
+        for each in (self._direct, *self._proxied.values()):
+            await each.aclose()
+
+    def _through(self, proxy: str) -> httpx.AsyncHTTPTransport:
+        if proxy not in self._proxied:
+            self._proxied[proxy] = _transport(proxy)
+        return self._proxied[proxy]
+
+
+def _to(request: httpx.Request, address: str) -> httpx.Request:
+    """The request to an address of its host, by whose name the certificate is checked."""
+    # Its headers have the name already.
+    return httpx.Request(
+        request.method,
+        request.url.copy_with(host=address),
+        headers=request.headers,
+        stream=request.stream,
+        extensions={**request.extensions, "sni_hostname": request.url.raw_host.decode("ascii")},
+    )
+
+
+def _transport(proxy: str | None = None) -> httpx.AsyncHTTPTransport:
+    return httpx.AsyncHTTPTransport(proxy=proxy, limits=httpx.Limits(max_connections=None))
+
+
+def _proxy_of(url: httpx.URL) -> str | None:
+    """The owner's proxy for a URL, as other programs find it in the environment."""
+    proxies = getproxies()
+    if proxy_bypass(url.netloc.decode("ascii")):
+        return None
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
+
+
+async def _resolved(host: str, port: int) -> Sequence[str]:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return ()
+    return tuple(dict.fromkeys(str(each[4][0]) for each in found))
