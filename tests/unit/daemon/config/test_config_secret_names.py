@@ -79,11 +79,6 @@ def test_logs_mask_it_in_fields_and_in_text(name: str) -> None:
         assert CANARY not in mask_text(text)
 
 
-def test_a_variable_in_its_place_passes() -> None:
-    spec = check_config(laid(f"{TASKSET}.workflow_args", {"openai_key": {"env": "OPENAI_KEY"}}))
-    assert spec.config["buffer"]["explorer_input"]["taskset"]["workflow_args"]["openai_key"] == {"env": "OPENAI_KEY"}
-
-
 def test_names_of_columns_are_no_secrets() -> None:
     format = {"prompt_key": "question", "response_key": "answer", "system_prompt_key": "system"}
     spec = check_config(laid(f"{TASKSET}.format", format))
