@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast test-engines test-tinker test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock newer clean
+.PHONY: demo test test-fast test-base test-engines test-tinker test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock audit newer clean
 
 STACK ?= embedded
 
@@ -21,6 +21,11 @@ test: $(READY)                      ## the whole test suite, three files at a ti
 
 test-fast: $(READY)                 ## the inner loop: all but what is slow, starts a daemon, or needs a server
 	$(BIN)/python -P -m pytest -q --fast -n 3 $(SPREAD)
+
+test-base: $(READY)                 ## the wheel with its base lock in an empty environment: its size, and a run of fake engines there
+	rm -rf build/wheel
+	$(BIN)/python -m hatchling build -t wheel -d build/wheel
+	$(BIN)/python -P tests/packaging/base_install.py build/wheel/*.whl
 
 ENGINES := build/engines-cpu
 
@@ -79,7 +84,7 @@ check: $(READY)                     ## format, types, layers, file lengths
 
 BENCHES := start_up config_check log_append log_size log_socket experience_path rollout_torch rollout_penalties train_step projector_apply demo_runs demo_kills \
   deterministic_kills replay_runs kafka_produce kafka_consume experience_path_kafka projector_postgres page_postgres demo_stacks cluster_faults lineage_why \
-  endpoint_calls recovery_time rebuild_million verify_log large_history departed_workers soak hard_bound select_many async_sync inflight drop_bias elastic buffer_cooldown weight_channel staleness_learning demo_async algorithms_learn vocabulary_memory math_rewards convert metrics_kills daemon_load traced_runs metrics_windows gpu_figures
+  endpoint_calls held_connections recovery_time rebuild_million verify_log large_history departed_workers soak soak_clients hard_bound select_many async_sync inflight drop_bias elastic buffer_cooldown weight_channel staleness_learning demo_async algorithms_learn vocabulary_memory math_rewards convert metrics_kills daemon_load traced_runs metrics_windows gpu_figures
 
 bench: $(READY)                     ## measure everything on docs/benchmarks.md; about three hours
 	for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -P tests/bench/$$each.py || exit 1; done
@@ -137,7 +142,12 @@ torture-tinker: $(READY)            ## 10,000 faults of a service that trains an
 
 lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
-	  --no-emit-find-links --no-header --group dev pyproject.toml -o requirements/lock.txt
+	  --no-emit-find-links --no-header --extra torch --extra plot --group dev pyproject.toml -o requirements/lock.txt
+	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
+	  --no-emit-find-links --no-header --no-annotate -c requirements/lock.txt pyproject.toml -o requirements/base.txt
+	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
+	  --no-emit-find-links --no-header --no-annotate requirements/audit.in -o requirements/audit.txt
+	$(MAKE) requirements/rftd.cdx.json
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate -c requirements/lock.txt tests/bench/trl/requirements.in \
 	  -o tests/bench/trl/requirements.txt
@@ -146,7 +156,7 @@ lock:                               ## re-resolve the lock (needs uv)
 	    --no-header --no-annotate tests/bench/agents/$$each.in -o tests/bench/agents/$$each.txt || exit 1; done
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate --override requirements/engines-cpu.overrides \
-	  --group pyproject.toml:dev pyproject.toml requirements/engines-cpu.in -o requirements/engines-cpu.txt
+	  --extra torch --extra plot --group pyproject.toml:dev pyproject.toml requirements/engines-cpu.in -o requirements/engines-cpu.txt
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate --extra all --group pyproject.toml:dev pyproject.toml \
 	  -o requirements/engines-cuda.txt
@@ -154,6 +164,21 @@ lock:                               ## re-resolve the lock (needs uv)
 	  --no-header --no-annotate -c requirements/lock.txt requirements/tinker-client.in -o requirements/tinker-client.txt
 	uv pip compile -q --generate-hashes --python-version 3.12 --python-platform linux --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate requirements/tinker-server.in -o requirements/tinker-server.txt
+
+AUDIT := build/audit
+
+audit: $(AUDIT)/.ready              ## whether pinned releases have known vulnerabilities (for a schedule)
+	$(AUDIT)/bin/python -P requirements/audit.py
+
+$(AUDIT)/.ready: requirements/audit.txt $(READY)
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(AUDIT)
+	$(BIN)/uv pip install -q --python $(AUDIT)/bin/python --no-deps --require-hashes -r requirements/audit.txt
+	touch $(AUDIT)/.ready
+
+# The bill of materials that the wheel carries (PEP 770).
+requirements/rftd.cdx.json: requirements/base.txt pyproject.toml $(AUDIT)/.ready
+	$(AUDIT)/bin/cyclonedx-py requirements requirements/base.txt --pyproject pyproject.toml --output-reproducible \
+	  --of JSON -o requirements/rftd.cdx.json
 
 newer: $(READY)                     ## whether later releases of vLLM, verl, Ray and Tinker fit together (for a schedule)
 	$(BIN)/python -P requirements/newer.py

@@ -7,6 +7,7 @@ verbs/          one file for each verb, with what it shows
 daemon_file     the same options from a YAML file
 service         one daemon, composed: log, log server, projections, supervisor, HTTP
 allowance_options  the options that allow names to others than the owner
+entrance        who is let in, and how; `entrance_options` has the options
 launching       which workers a daemon starts, and by which launcher; `launching_options` has the options
 log_option      the options that say where the log is; `trace_option` those that say where traces go
 log_source      where the log is: embedded, or at a URL

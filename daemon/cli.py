@@ -25,6 +25,8 @@ class Verb(NamedTuple):
 _HERE: Final = "rftd.daemon.verbs"
 VERBS: Final = {
     "serve": Verb(f"{_HERE}.serve:command", "Run the daemon: event log, tables, HTTP API and workers in one command."),
+    "open": Verb(f"{_HERE}.open:command", "Open the daemon in a browser, by a link that signs it in once."),
+    "token": Verb(f"{_HERE}.token:token", "Add, list, remove or rotate the tokens that let others use the daemon."),
     "demo": Verb(f"{_HERE}.demo:command", "Train a tiny model on this machine, in about a minute."),
     "stack": Verb(f"{_HERE}.stack:stack", "Run a real Kafka and Postgres on this machine, for development."),
     "submit": Verb(f"{_HERE}.submit:command", "Submit the experiment in a YAML file."),

@@ -13,6 +13,8 @@ import yaml
 from rftd.ops.errors import ConfigError
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_TYPED_ONLY: Final = ("data", "unsafe_allow_unauthenticated")
+"""Options that a file cannot have: the place of the data, and what nobody should get by copying a file."""
 _NULL: Final = "tag:yaml.org,2002:null"
 
 
@@ -25,7 +27,7 @@ def take_daemon_file(ctx: click.Context, param: click.Parameter, value: str | No
         return
     known: dict[str, click.Option] = {}
     for option in ctx.command.params:
-        if isinstance(option, click.Option) and option.name and option.name != param.name and option.name != "data":
+        if isinstance(option, click.Option) and option.name and option.name not in {param.name, *_TYPED_ONLY}:
             spelled = max(option.opts, key=len).removeprefix("--").replace("-", "_")
             known[spelled] = option
     ctx.default_map = _read(Path(value), known)

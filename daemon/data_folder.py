@@ -12,6 +12,7 @@ import msgspec
 
 from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import ConflictError
+from rftd.ops.own_folder import OTHERS, PASSAGE, tighten
 from rftd.ops.paths import absolute_path
 
 FOLDER_HEADER: Final = "Rftd-Folder"
@@ -67,7 +68,10 @@ class DataFolder:
         return sha256(f"{self.root.resolve()}:{found.st_dev}:{found.st_ino}".encode()).hexdigest()[:16]
 
     def prepare(self) -> None:
-        """Makes the folders, closed to other users. Raises ConflictError where an import has not ended."""
+        """Makes the folder, or takes it, closed to other users with all that the daemon writes there.
+
+        Raises ConflictError where an import has not ended.
+        """
         if self.importing.exists():
             file = self.importing.read_text(encoding="utf-8").partition(" ")[2]
             raise ConflictError(
@@ -77,6 +81,16 @@ class DataFolder:
             )
         make_durable_folder(self.root)
         make_durable_folder(self.files)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the folder to other users, and what earlier releases left open in it."""
+        # To pass through, for the Postgres of `rftd stack`: where root started that, it runs as another user.
+        passes = any(stack.stat().st_uid != os.geteuid() for stack in self.root.glob("stack/postgres/data"))
+        tighten(self.root.resolve(), OTHERS & ~PASSAGE if passes else OTHERS)
+        for path in (*self.root.glob("*"), *self.log.glob("*")):
+            if path.name != "stack":
+                tighten(path)
 
     def announce(self, endpoint: Endpoint) -> None:
         """Writes endpoint.json, whole or not at all."""

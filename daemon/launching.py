@@ -7,6 +7,7 @@ import msgspec
 from rftd.daemon.data_folder import DataFolder
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
+from rftd.ops.own_folder import FolderAccess
 from rftd.ops.tracing.trace_options import HEADERS, TraceOptions
 from rftd.streams.backends.backend import backend_of
 from rftd.streams.backends.backend import log_url as parsed_log_url
@@ -46,6 +47,7 @@ def launchers_of(
     ids: Ids,
     logger: Logger,
     traces: TraceOptions | None,
+    folders: FolderAccess = FolderAccess.PRIVATE,
 ) -> Executor:
     """The launcher of a daemon's workers, which reach the log at `log_url`."""
     url = parsed_log_url(log_url)
@@ -55,7 +57,9 @@ def launchers_of(
 
     def local() -> Executor:
         look = find_host if launching.roles == ROLES else _unseen
-        return LocalExecutor(log_url, home=str(folder.root), host=look, environment=environment, traces=traces)
+        return LocalExecutor(
+            log_url, home=str(folder.root), host=look, environment=environment, traces=traces, folders=folders
+        )
 
     if not launching.on_ray:
         return local()

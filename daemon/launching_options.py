@@ -103,7 +103,7 @@ def launching_options(function: F) -> F:
             multiple=True,
             metavar="PATTERN",
             envvar="RFTD_PASS_ENV",
-            help="Variable of the daemon's environment that workers get too, such as WANDB_* for a plug-in. Repeatable.",
+            help="Variable of the daemon's that workers get too, such as WANDB_* for a plug-in. Repeatable.",
         ),
     )
     wrapped: Any = placed

@@ -48,15 +48,16 @@ async def owned_log(
         # Opened before the socket: the file's lock says whether another daemon has the folder, whose socket must stay.
         embedded = await SqliteLog.open(folder.log, refuse_loss=refuse_loss)
         door = None if refuse_loss else Door()
+        ours = False
         try:
-            # Closed to other users: whoever opens the socket may append to the log.
-            folder.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             async with LogServer(embedded, folder.socket, file=embedded.path, door=door):
+                ours = True
                 yield OwnedLog(log=embedded, worker_url=f"unix:{folder.socket}", door=door)
         finally:
             # While the file is locked, so that it is not the folder that another daemon has just made.
-            with suppress(OSError):
-                folder.socket.parent.rmdir()
+            if ours:
+                with suppress(OSError):
+                    folder.socket.parent.rmdir()
             await embedded.close()
         return
     backend = backend_of(url)

@@ -147,6 +147,10 @@ class Operations(Protocol):
         """Removes the files of one that has ended, for good unless `archive`; its name is free. Raises as `archive`."""
         ...
 
+    async def queued_by(self) -> dict[str, int]:
+        """The number of experiments in the queue, by the name of who submitted them."""
+        ...
+
     async def refusals(self) -> list[Position]:
         """The newest refusals of requests by records, oldest first."""
         ...

@@ -1,4 +1,4 @@
-"""Every experiment in the log, by state and in order of submission: a fold of the spines' life events and of requests."""
+"""Every experiment in the log, by state and in order of submission: a fold of life events and of requests."""
 
 from __future__ import annotations
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -18,9 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.daemon.api.app import make_app
 from rftd.daemon.api.probes import Gate
-from rftd.daemon.api.problem import refusal
-from rftd.daemon.data_folder import DataFolder, Endpoint
+from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.dlq.desk import watch_dead_letters
+from rftd.daemon.entrance import Entrance, EntranceOptions, check_reach
 from rftd.daemon.folder_log import keep_for, of_another_log
 from rftd.daemon.launching import Launching, launchers_of
 from rftd.daemon.log_source import OwnedLog, owned_log
@@ -33,14 +31,16 @@ from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.payloads import Keep
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
+from rftd.daemon.trust.keyring import Keyring
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.commit import commit_of
 from rftd.ops.errors import NotFoundError, RftdError, UsageError
-from rftd.ops.http_server import bind, serving_http, url_of
+from rftd.ops.http_server import bind
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
+from rftd.ops.own_folder import FolderAccess
 from rftd.ops.releases import release_of
 from rftd.ops.tracing.trace_options import TraceOptions
 from rftd.ops.tracing.tracer import Tracer
@@ -59,8 +59,6 @@ from rftd.streams.retention import enforce_retention
 
 T = TypeVar("T")
 
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-
 
 class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `rftd serve`."""
@@ -69,8 +67,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 7070
     """0: a free one."""
-    token: str | None = None
-    """The token that every request must carry, if set; without one only loopback is served."""
+    door: EntranceOptions = EntranceOptions()
+    """Who is let in, and how."""
     worker_lost_after_s: float = limits.WORKER_LOST_AFTER_S
     """A worker that sends no heartbeat for this long is ended and started anew."""
     log_at: LogUrl | None = None
@@ -92,6 +90,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The roles whose workers are started here, and where."""
     allowances: Allowances = NOTHING_MORE
     """The names that submissions may hold which are not the owner's."""
+    folders: FolderAccess = FolderAccess.PRIVATE
+    """The users who may enter what workers make."""
     traces: TraceOptions | None = None
     """The receiver of the spans of daemon and workers; None: nothing is traced."""
 
@@ -118,6 +118,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     folder: DataFolder
     supervisor: Supervisor
     projector: Projector
+    keyring: Keyring | None
+    """The tokens; None if everybody is the owner."""
 
 
 def _without_secrets(url: str) -> str:
@@ -140,22 +142,21 @@ async def running(
     A log or a database elsewhere that is not there is waited for: meanwhile the daemon is live and not ready. Raises
     ConflictError if another daemon holds folder or port, and LogError if the embedded log refuses to open.
     """
-    _check_reach(options)
+    check_reach(options.host, options.door)
     folder = DataFolder(options.data)
     async with AsyncExitStack() as stack:
         await _take(folder, options, stack)
         # Before the log is opened: a port that is taken is the commonest mistake, and nothing needs to be undone yet.
-        bound = bind(options.host, options.port)
-        stack.callback(bound.close)
-        gate = Gate(folder=await asyncio.to_thread(lambda: folder.id))
+        bound = stack.enter_context(closing(bind(options.host, options.port)))
+        door = await asyncio.to_thread(partial(Entrance, folder, options.door, clock=clock, logger=logger))
         front = await stack.enter_async_context(AsyncExitStack())
         if options.log_at is not None:
-            await _answer(front, gate, bound, folder)
-        parts = _Parts(options, folder, gate, stack, clock=clock, ids=ids, logger=logger)
+            await door.answer(front, bound)
+        parts = _Parts(options, folder, door.gate, stack, clock=clock, ids=ids, logger=logger)
         owned = await parts.log()
         if options.log_at is None:
             # Not before: the log's lock says that no other daemon has the folder, and its address.
-            await _answer(front, gate, bound, folder)
+            await door.answer(front, bound)
         hearing = await parts.hearing(owned)
         feed = MetricsFeed(Metrics(version=release_of("rftd"), commit=commit_of("rftd")))
         engine, projector = await parts.state(owned.log, hearing, feed.metrics)
@@ -172,27 +173,28 @@ async def running(
             feed=feed,
             clock=clock,
             ids=ids,
-            token=options.token,
+            doorkeeper=door.keeper,
             guard=guard,
             troubles=troubles,
             tracer=tracer,
             prices=options.prices,
             daemon_log=folder.daemon_log,
         )
-        gate.open(app)
+        door.gate.open(app)
         # Entered after log, database and projector, so that it is left before them: no task outlives what it uses.
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         shows: _Work = {
             "projector": projector.run,
+            "certificate": door.watch_certificate,
             "metrics": lambda: follow_metrics(owned.log, feed, supervisor.known),
             "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),
             **parts.requests(owned.log, supervisor, feed.metrics, tracer),
         }
         patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
-        work = shows | _upkeep(owned.log, supervisor, guard, clock)
-        background = [tasks.create_task(patient(each, name)) for name, each in work.items()]
+        upkeep = _upkeep(owned.log, supervisor, guard, clock)
+        background = [tasks.create_task(patient(each, name)) for name, each in (shows | upkeep).items()]
         try:
-            yield Service(url=url_of(bound), folder=folder, supervisor=supervisor, projector=projector)
+            yield Service(folder=folder, supervisor=supervisor, projector=projector, url=door.url, keyring=door.keyring)
             # Inside the block, with projector and API still up: workers that leave are folded and shown.
             await supervisor.drain()
         finally:
@@ -211,22 +213,6 @@ async def _take(folder: DataFolder, options: ServiceOptions, stack: AsyncExitSta
         await asyncio.to_thread(keep_for, folder, embedded=False)
 
 
-async def _answer(front: AsyncExitStack, gate: Gate, bound: socket.socket, folder: DataFolder) -> None:
-    """Serves the gate until `front` is left, and writes down where: whoever asks is told what is waited for."""
-    await front.enter_async_context(serving_http(gate, bound, refusal=refusal))
-    await asyncio.to_thread(folder.announce, Endpoint(url=url_of(bound), pid=os.getpid(), folder=folder.id))
-
-
-def _check_reach(options: ServiceOptions) -> None:
-    """Raises UsageError for an address that strangers reach, without a token."""
-    if options.host not in LOOPBACK and not options.token:
-        raise UsageError(
-            f"{options.host} is reachable from outside and no token is set",
-            field="--host",
-            fix="serve on 127.0.0.1, or set RFTD_TOKEN",
-        )
-
-
 def _supervisor(
     options: ServiceOptions,
     owned: OwnedLog,
@@ -241,7 +227,15 @@ def _supervisor(
 ) -> Supervisor:
     return Supervisor(
         owned.log,
-        launchers_of(options.launching, owned.worker_url, folder, ids=ids, logger=logger, traces=options.traces),
+        launchers_of(
+            options.launching,
+            owned.worker_url,
+            folder,
+            ids=ids,
+            logger=logger,
+            traces=options.traces,
+            folders=options.folders,
+        ),
         slots=options.slots,
         keep=options.keep,
         owner=ids.new(),

@@ -9,6 +9,7 @@ ids         the source of identity: UUIDv7 for what is new, UUIDv5 for what foll
 decoding    plain data as one type, for several threads at once
 cancelling  cancellation that an error has taken the place of
 durable     files and folders that survive a power cut
+own_folder  folders and files of this user alone, and the refusal of those that are not
 plugins     named extensions: our table, then entry points of third parties
 plugin_arguments  the arguments that an extension declares
 paths       paths that people write, in one form
@@ -25,13 +26,18 @@ outbound_transport  connections of httpx to public addresses alone
 log_file    lines in a file that stays small
 own_output  the file that a process's output goes to, kept small
 tracing     spans of OpenTelemetry: which are made, their names, and their way out; off unless it is asked for
+repeated_lines  equal log lines, counted instead of written
 logs        structlog set-up: JSON or console, one line an event
 histogram   counts of values by size, many at once
 metric_totals  totals that are read at a scrape and not counted
 metrics     every metric name, in one file
 releases    the installed releases of programs and libraries
+extras      optional packages that many installations do without
 commit      the commit that an installation was made from
+tls         a certificate and its key, checked and renewed
+open_files  the number of files and connections that a process may have open
 http_connection  one client's connection: what is no request, or comes too slowly, is refused
+http_listener  accepts connections, and lets clients go where no file can be opened
 http_server uvicorn on a bound socket, inside a process's own loop
 health      liveness and readiness, as named checks; the lines of `rftd doctor`
 """

@@ -3,6 +3,7 @@
     RftdError
     ├── UsageError            the caller's input: exit 2, HTTP 422
     │   ├── ConfigError       an experiment file, with file, line, column and field
+    │   │   └── NotInstalledError  packages of an extra are not installed where they are needed
     │   ├── DataError         a model or dataset that is missing, empty or malformed
     │   │   └── RowError      a row of one that is as it was accepted
     │   └── ArchiveError      an export that is damaged, cut off, or of another format
@@ -73,6 +74,13 @@ class ConfigError(UsageError):
 
     code = "RFTD-CFG-001"
     remedy = "Correct what the message names; `rftd config check FILE` shows everything at once."
+
+
+class NotInstalledError(ConfigError):
+    """What is asked for needs packages of an optional extra, which are not installed where it would run."""
+
+    code = "RFTD-INS-001"
+    remedy = "Install the extra that the message names into the environment of whoever said it, and start that again."
 
 
 class DataError(UsageError):

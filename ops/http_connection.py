@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import heapq
+import select
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
@@ -22,16 +25,31 @@ def plain_refusal(_status: int, what: str) -> tuple[bytes, bytes]:
     return b"text/plain; charset=utf-8", f"{what}\n".encode()
 
 
+class Waits(IntEnum):
+    """The thing that a server waits for, in the order in which connections give way."""
+
+    FIRST_BYTE = 0
+    REQUEST = 1
+    """The rest of a request that has begun."""
+    NEXT_REQUEST = 2
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConnectionBounds:
     """The bounds of one server's connections."""
 
     head_s: float = limits.HTTP_HEAD_S
     """The longest time from the first byte of a request, or from the connection, to the end of its head."""
+    body_s: float = limits.HTTP_BODY_S
+    """The time from the end of the head in which a body may come at any rate."""
+    body_bytes_per_s: float = limits.HTTP_BODY_BYTES_PER_S
+    """The least rate at which it must have come since."""
+    whole_body_s: float = limits.HTTP_WHOLE_BODY_S
+    """The longest time in which it must have come at any rate."""
     unread_s: float = limits.HTTP_UNREAD_S
     """The longest time that an answer may wait for its client to read on."""
     connections: int = limits.HTTP_CONNECTIONS
-    """The most connections at once."""
+    """The most connections at once; beyond, those give way that wait without a whole request."""
 
 
 DEFAULT_BOUNDS: Final = ConnectionBounds()
@@ -40,7 +58,7 @@ DEFAULT_BOUNDS: Final = ConnectionBounds()
 class HttpConnection(H11Protocol):
     """One client's connection. What is no HTTP, comes too slowly or once too often is refused in the server's own form.
 
-    uvicorn bounds the wait between two requests only. A body has the bounds of whoever reads it.
+    uvicorn bounds the wait between two requests only.
     """
 
     def __init__(self, *, bounds: ConnectionBounds, refusal: Refusal, **given: Any) -> None:
@@ -49,11 +67,16 @@ class HttpConnection(H11Protocol):
         self._refusal: Final = refusal
         self._head_due: asyncio.TimerHandle | None = None
         self._read_due: asyncio.TimerHandle | None = None
+        self._body_due: asyncio.TimerHandle | None = None
+        self._body_began_s = 0.0
+        self._body_bytes = 0
+        self._heard = False
+        self._waits_since_s = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Counts the connection, and waits for its first request."""
         super().connection_made(transport)
-        if len(self.connections) > self._bounds.connections:
+        if len(self.connections) > self._bounds.connections and not self._make_room():
             self._refuse(503, f"{self._bounds.connections} connections are open: come again later")
         else:
             self._await_head()
@@ -62,9 +85,13 @@ class HttpConnection(H11Protocol):
         """Takes what the client sent."""
         if self.transport.is_closing():  # refused: what still comes is of no interest
             return
+        self._heard = True
+        self._body_bytes += len(data)
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._forget_head()
+            if self.cycle.more_body and self._body_due is None:
+                self._await_body()
         elif self._head_due is None:
             self._await_head()
 
@@ -72,7 +99,31 @@ class HttpConnection(H11Protocol):
         """Ends what waited for the client."""
         self._forget_head()
         self._forget_read()
+        self._forget_body()
         super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Waits for the next request."""
+        self._waits_since_s = self.loop.time()
+        super().on_response_complete()
+
+    @property
+    def claim(self) -> tuple[Waits, float] | None:
+        """The reason and the time since when the client lets the server wait; None while an answer is made."""
+        if self.transport.is_closing():
+            return None
+        if self.cycle is not None and not self.cycle.response_complete:
+            return (Waits.REQUEST, self._body_began_s) if self.cycle.more_body else None
+        if not self._heard:
+            return Waits.FIRST_BYTE, self._waits_since_s
+        unfinished = self._head_due is not None or self.conn.their_state is h11.SEND_BODY
+        return Waits.REQUEST if unfinished else Waits.NEXT_REQUEST, self._waits_since_s
+
+    def give_way(self) -> None:
+        """Ends a connection whose client lets the server wait, so that others get in."""
+        self._refuse(503, f"{self._bounds.connections} connections are open, and this one waited longest")
+        # Now, not once it is closed: until then each newcomer would show out as many again.
+        self.connections.discard(self)
 
     def cut(self) -> None:
         """Breaks off an answer that has begun and has not ended; leaves a connection without one as it is."""
@@ -95,7 +146,42 @@ class HttpConnection(H11Protocol):
         """Refuses what is no HTTP; `msg` is uvicorn's own sentence."""
         self._refuse(400, "what was sent is no valid HTTP/1.1 request")
 
+    def _make_room(self) -> bool:
+        """Ends connections that have waited long, the silent ones first; False if all others are being answered."""
+        others = [each for each in self.connections if isinstance(each, HttpConnection) and each is not self]
+        claims = [(claim, id(each), each) for each in others if (claim := each.claim) is not None]
+        unread = _with_unread([each for claim, _, each in claims if claim[0] is Waits.FIRST_BYTE])
+        waiting = [claim for claim in claims if claim[2] not in unread]
+        # Several at once: looking through all of them for each newcomer would be the next thing to attack.
+        for _, _, connection in heapq.nsmallest(max(1, self._bounds.connections // 16), waiting):
+            connection.give_way()
+        # Those with something unread are looked at in this turn of the loop or the next one.
+        return bool(waiting or unread) and len(self.connections) <= self._bounds.connections * 9 // 8
+
+    def _await_body(self) -> None:
+        self._body_began_s = self.loop.time()
+        self._body_bytes = 0
+        self._body_due = self.loop.call_later(self._bounds.body_s, self._weigh_body)
+
+    def _weigh_body(self) -> None:
+        """Refuses a body that comes too slowly, or looks again when it would be."""
+        self._body_due = None
+        if self.transport.is_closing() or self.cycle is None or self.cycle.response_complete:
+            return
+        if not self.cycle.more_body:
+            return
+        bounds = self._bounds
+        allowed_s = min(bounds.body_s + self._body_bytes / bounds.body_bytes_per_s, bounds.whole_body_s)
+        left_s = self._body_began_s + allowed_s - self.loop.time()
+        if left_s <= 0 and self.flow.read_paused:  # the application does not read: no fault of the client's
+            left_s = bounds.body_s
+        if left_s > 0:
+            self._body_due = self.loop.call_later(left_s, self._weigh_body)
+        else:
+            self._refuse(408, f"of the body {self._body_bytes} bytes came in {allowed_s:g} s")
+
     def _await_head(self) -> None:
+        self._waits_since_s = self.loop.time()
         self._head_due = self.loop.call_later(self._bounds.head_s, self._slow)
 
     def _slow(self) -> None:
@@ -106,6 +192,7 @@ class HttpConnection(H11Protocol):
     def _refuse(self, status: int, what: str) -> None:
         """Answers with an error and closes, or only closes where an answer has begun."""
         self._forget_head()
+        self._forget_body()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()
             return
@@ -125,7 +212,24 @@ class HttpConnection(H11Protocol):
             self._head_due.cancel()
             self._head_due = None
 
+    def _forget_body(self) -> None:
+        if self._body_due is not None:
+            self._body_due.cancel()
+            self._body_due = None
+
     def _forget_read(self) -> None:
         if self._read_due is not None:
             self._read_due.cancel()
             self._read_due = None
+
+
+def _with_unread(connections: Sequence[HttpConnection]) -> set[HttpConnection]:
+    """Those whose clients have sent something that nobody has read yet: in a rush, the loop comes to it late."""
+    poll = select.poll()
+    by_number = {}
+    for connection in connections:
+        end = connection.transport.get_extra_info("socket")
+        if end is not None and (number := end.fileno()) >= 0:
+            by_number[number] = connection
+            poll.register(number, select.POLLIN)
+    return {by_number[number] for number, _ in poll.poll(0)}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +17,10 @@ from starlette.types import ASGIApp
 
 from rftd.ops.errors import ConflictError
 from rftd.ops.http_connection import DEFAULT_BOUNDS, ConnectionBounds, HttpConnection, Refusal, plain_refusal
+from rftd.ops.http_listener import Listener
+from rftd.ops.logs import logger
+from rftd.ops.open_files import open_files
+from rftd.ops.tls import ServerTls
 
 GRACE_S = 2
 """The time that open requests and event streams get at the end."""
@@ -23,8 +29,9 @@ TICK_S = 1.0
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
+        self._tls = tls
         self.up = asyncio.Event()
         self._leaving = asyncio.Event()
 
@@ -50,7 +57,19 @@ class _Server(uvicorn.Server):
                     await self._leaving.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """Listens, as uvicorn's own does, but by a listener that does not give way where no file can be opened."""
+        await self.lifespan.startup()
+        made: Any = self.config.http_protocol_class
+        state = self.lifespan.state
+        connect = partial(made, config=self.config, server_state=self.server_state, app_state=state, _loop=None)
+        listeners = [
+            Listener(bound, connect, logger=logger(), backlog=self.config.backlog, tls=self._tls)
+            for bound in sockets or ()
+        ]
+        for listener in listeners:
+            listener.listen()
+        self.servers = listeners  # type: ignore[assignment]  # uvicorn does no more with them than to close them
+        self.started = True
         self.up.set()
 
     @contextlib.contextmanager
@@ -85,10 +104,12 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return bound
 
 
-def url_of(bound: socket.socket) -> str:
-    """The address of a bound socket, as a URL."""
+def url_of(bound: socket.socket, tls: ServerTls | None = None) -> str:
+    """The address of a bound socket, as a URL; with `tls` one whose host the certificate is for."""
     host, port = bound.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if tls is None else "https"
+    host = host if tls is None else tls.host_for(host)
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 @asynccontextmanager
@@ -99,26 +120,28 @@ async def serving_http(
     keep_alive_s: int = 5,
     refusal: Refusal = plain_refusal,
     bounds: ConnectionBounds = DEFAULT_BOUNDS,
+    tls: ServerTls | None = None,
 ) -> AsyncIterator[None]:
     """Serves `app` while the block runs; on its end requests under way are given `GRACE_S`.
 
     A connection without a request is closed after `keep_alive_s`. `refusal` is the form of answers to what never
-    became a request.
+    became a request. Connections take at most three quarters of the files that this process may open.
     """
+    bounds = replace(bounds, connections=min(bounds.connections, open_files() * 3 // 4))
     # uvicorn makes each connection by calling it, as it would call a class.
     connection: Any = partial(HttpConnection, bounds=bounds, refusal=refusal)
-    server = _Server(
-        uvicorn.Config(
-            app,
-            http=connection,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            # One second more for handlers that have not begun to answer.
-            timeout_graceful_shutdown=GRACE_S + 1,
-            timeout_keep_alive=keep_alive_s,
-        )
+    config = uvicorn.Config(
+        app,
+        http=connection,
+        log_config=None,  # its lines go where all others go, and are counted there if they repeat
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        # One second more for handlers that have not begun to answer.
+        timeout_graceful_shutdown=GRACE_S + 1,
+        timeout_keep_alive=keep_alive_s,
     )
+    server = _Server(config, None if tls is None else tls.context)
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.serve(sockets=[bound]))
         try:

@@ -54,11 +54,34 @@ CONFIG_ERRORS: Final = 50
 REQUEST_SIZE_BYTES: Final = 4 * MIB
 HTTP_HEAD_S: Final = 30.0
 """A client that takes longer to say what it wants is refused."""
+HTTP_BODY_S: Final = 20.0
+"""A body that has not come after so long must have come at a rate of at least `HTTP_BODY_BYTES_PER_S` since then."""
+HTTP_BODY_BYTES_PER_S: Final = 16 * 1024
+HTTP_WHOLE_BODY_S: Final = 300.0
+"""A body that takes longer is refused, at any rate."""
 HTTP_UNREAD_S: Final = 120.0
 """A client that reads nothing of its answer for so long is cut off."""
 HTTP_CONNECTIONS: Final = 4096
-"""Connections of one server; those beyond are refused."""
+"""Connections of one server, if its process may open a third more files; beyond, those that wait give way."""
 QUEUED_EXPERIMENTS: Final = 1000
+"""Experiments that wait in the queue, of all askers together."""
+PRODUCER_QUEUED_EXPERIMENTS: Final = 500
+"""Of these, those of programs that submit by records."""
+READ_TOKEN_CONNECTIONS: Final = 32
+"""Requests of one token of role read that are under way at once; so below. `rftd token add` sets others."""
+READ_TOKEN_STREAMS: Final = 8
+SUBMIT_TOKEN_SUBMISSIONS_PER_HOUR: Final = 120
+SUBMIT_TOKEN_QUEUED_EXPERIMENTS: Final = 50
+SUBMIT_TOKEN_CONNECTIONS: Final = 64
+SUBMIT_TOKEN_STREAMS: Final = 16
+ADMIN_TOKEN_SUBMISSIONS_PER_HOUR: Final = 600
+ADMIN_TOKEN_QUEUED_EXPERIMENTS: Final = 500
+ADMIN_TOKEN_CONNECTIONS: Final = 128
+ADMIN_TOKEN_STREAMS: Final = 32
+TEMPLATE_STEPS: Final = 1_000_000
+"""Steps of a chat template for one conversation; one of a thousand messages takes some ten thousand."""
+TEMPLATE_S: Final = 10.0
+"""Processor time of one."""
 TASKSET_ROW_SIZE_BYTES: Final = 1 * MIB
 
 # Work.

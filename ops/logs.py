@@ -5,6 +5,7 @@ Fields have one order: time, level, event, then whom it is about, then the other
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import structlog
 
 from rftd.ops.log_file import LogFile
 from rftd.ops.redaction import mask_text, redact
+from rftd.ops.repeated_lines import RepeatedLines
 from rftd.ops.tracing.span import current
 
 FIRST: Final = ("time", "level", "event", "role", "slot", "experiment", "name")
@@ -36,17 +38,21 @@ def configure(
     as_json: bool = True,
     fit: Callable[[str], str] | None = None,
     file: LogFile | None = None,
+    libraries: bool = False,
 ) -> None:
     """Sets this process's logging: to standard error, since standard output is for data; and as JSON to a `file`.
 
-    `fit` may break long lines of standard error. With a file, warnings of libraries that use Python's own logging are
-    lines of it like all others.
+    `fit` may break long lines of standard error. With a file, or with `libraries`, warnings of libraries that use
+    Python's own logging are lines like all others. Equal warnings and errors are counted, and told once a minute.
     """
+    repeats = RepeatedLines(_write_line)
+    atexit.register(repeats.flush)
     console = structlog.dev.ConsoleRenderer(colors=False, sort_keys=False)
     renderer: Any = structlog.processors.JSONRenderer() if as_json else console
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            repeats,
             _name_trace,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
@@ -60,7 +66,7 @@ def configure(
         logger_factory=structlog.WriteLoggerFactory(_StandardError(fit)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,  # a logger that was used before this call would keep its old settings
     )
-    if file is not None:
+    if file is not None or libraries:
         logging.basicConfig(handlers=[_OfLibraries()], level=logging.WARNING, force=True)
 
 
@@ -68,6 +74,11 @@ def logger(**fields: Any) -> Logger:
     """A logger whose lines carry these fields."""
     bound: Logger = structlog.get_logger(**fields)
     return bound
+
+
+def _write_line(level: str, fields: dict[str, Any]) -> None:
+    """Writes a line of these fields, `event` among them."""
+    getattr(logger(), level)(**fields)
 
 
 class _StandardError:

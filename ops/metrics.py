@@ -89,8 +89,7 @@ class Metrics:
             metric.remove_by_labels({"experiment": experiment})
 
     def _life(self, version: str, commit: str) -> None:
-        labels = ["version", "commit"]
-        build = Gauge("rftd_build_info", "Constant 1; build metadata", labels, registry=self.registry)
+        build = Gauge("rftd_build_info", "Constant 1; build data", ["version", "commit"], registry=self.registry)
         build.labels(version, commit).set(1)
         ProcessCollector(registry=self.registry)
         self.http_requests = Counter(
@@ -98,6 +97,9 @@ class Metrics:
             "Requests to the API, by the path of the route and the status of the answer",
             ["route", "status"],
             registry=self.registry,
+        )
+        self.http_refused = Counter(
+            "rftd_http_refused_total", "Requests refused at the door, by reason", ["reason"], registry=self.registry
         )
         self.requests = Counter(
             "rftd_requests_total",

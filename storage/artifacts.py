@@ -15,6 +15,7 @@ from tempfile import NamedTemporaryFile
 from rftd.ops import faults
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import LogCorruptError, NotFoundError, UsageError
+from rftd.ops.own_folder import give_umask_rights
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 
@@ -42,6 +43,7 @@ class ArtifactStore:
             # A name of its own in the same folder: another process may be writing the same artifact.
             with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
                 try:
+                    give_umask_rights(file.fileno())
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 sys.path.append(str(Path(__file__).parent))
 
 os.environ.setdefault("RFTD_DISK_RESERVE", "0")  # a machine with little space runs the tests all the same
+# Where daemons write down their addresses for their user: a folder of this run, and not that of whoever runs it.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rftd-state-")
 # Kafka lives for seconds here: the first of the JIT's two compilers and one thread that collects garbage halve the
 # processor time of a start, and of the tool that formats its folder.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -49,6 +52,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         cost_s[item.path] = cost_s.get(item.path, 0.0) + marked_s
     # The sort is stable, so that tests of one file stay in their order; every process must arrive at the same one.
     items.sort(key=lambda item: (-cost_s[item.path], item.path))
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state folder of the test's own: what a test starts is found by no other."""
+    folder = tmp_path_factory.getbasetemp() / "state"
+    folder.mkdir(exist_ok=True)
+    own = Path(tempfile.mkdtemp(dir=folder))
+    monkeypatch.setenv("XDG_STATE_HOME", str(own))
+    monkeypatch.delenv("RFTD_TOKEN", raising=False)
+    return own
 
 
 @pytest.fixture

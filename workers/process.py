@@ -6,12 +6,14 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from uuid import UUID
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DiskFullError, LogLossError, RftdError, UnreachableError, WorkError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
+from rftd.ops.own_folder import close_folder
 from rftd.ops.tracing.tracer import Tracer
 from rftd.storage.resume import resumed_follower
 from rftd.streams import topics
@@ -145,6 +147,8 @@ async def _announced(
 ) -> None:
     """Runs the work; its end, clean or not, is announced if the log can still be reached."""
     error: RftdError | None = None
+    # An earlier release, or another program, may have made it open to everybody.
+    await asyncio.to_thread(close_folder, Path(job_dir))
     try:
         await work()
     # First: without the log nothing can be announced, and trying would hide the reason behind another error.

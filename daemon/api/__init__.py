@@ -1,6 +1,10 @@
 """The HTTP API of the daemon: what `rftd.daemon.views` declares, over HTTP. In reading order:
 
-app              `make_app`: the parts together, behind a guard of hosts, origins, token and sizes
+app              `make_app`: the parts together
+doorkeeper       who asks, by token or cookie; foreign hosts and pages are refused
+guard            the layer around the app: doorkeeper, connections of a token, sizes, headers for browsers
+login            the route at which a one-time link signs a browser in
+methods          HEAD and OPTIONS
 tally            counts requests by route and status
 traced           a span for each request, in the caller's trace
 services         the daemon as reads and commands see it: tables, log, its commands

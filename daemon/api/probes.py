@@ -12,13 +12,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rftd.daemon.api.doorkeeper import Doorkeeper
+from rftd.daemon.api.guard import with_headers
 from rftd.daemon.api.problem import OtherFolderError, answer
-from rftd.daemon.api.routes import respond
+from rftd.daemon.api.routes import ASKER, asker_of, respond
 from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Applied, Services
 from rftd.daemon.data_folder import FOLDER_HEADER
 from rftd.daemon.patience import Troubles
 from rftd.daemon.supervisor.disk_guard import DiskGuard
+from rftd.daemon.trust.asker import AccessRole
 from rftd.ops.errors import RftdError, UnreachableError
 from rftd.ops.health import CHECK_TIMEOUT_S, Finding, Health, Note, Verdict, said
 from rftd.ops.metrics import CONTENT_TYPE, OPEN_CONTENT_TYPE
@@ -40,17 +43,18 @@ def router(services: Services) -> APIRouter:
 
     @routes.get("/livez", responses=_VERDICT)
     async def livez(request: Request, verbose: Verbose = None) -> Response:
-        """The verdict on the process: 200 if it should go on as it is."""
-        return verdict_response(await services.health.live(), request)
+        """The verdict on the process: 200 if it should go on as it is. Reasons are for askers with a token."""
+        return verdict_response(await services.health.live(), request, reasons=_is_known(request))
 
     @routes.get("/readyz", responses=_VERDICT)
     async def readyz(request: Request, verbose: Verbose = None) -> Response:
-        """The verdict on its parts: 200 if requests can be served."""
-        return verdict_response(await services.health.ready(), request)
+        """The verdict on its parts: 200 if requests can be served. Reasons are for askers with a token."""
+        return verdict_response(await services.health.ready(), request, reasons=_is_known(request))
 
     @routes.get("/metrics", responses={200: {"description": "Prometheus text.", "content": _TEXT}})
     async def metrics(request: Request) -> Response:
         """Every metric; as OpenMetrics, with the traces of some rollouts, if that is asked for and there are any."""
+        asker_of(request, AccessRole.READ)
         wanted = "application/openmetrics-text" in request.headers.get("accept", "")
         open_metrics = wanted and services.scrape.names_traces
         text = await services.scrape.text(open_metrics=open_metrics)
@@ -59,13 +63,25 @@ def router(services: Services) -> APIRouter:
     return routes
 
 
-def verdict_response(verdict: Verdict, request: Request) -> Response:
-    """The answer that tells of a verdict: 200 or 503, in text, or as JSON if the request asks `?verbose`."""
+def _is_known(request: Request) -> bool:
+    """True if the guard saw a token of role read at least."""
+    return request.scope[ASKER] is not None
+
+
+def verdict_response(verdict: Verdict, request: Request, *, reasons: bool) -> Response:
+    """The answer that tells of a verdict: 200 or 503, in text, or as JSON if the request asks `?verbose`.
+
+    Without `reasons`, which name hosts, paths and experiments, it only names the checks that fail.
+    """
     status = 200 if verdict.ok else 503
+    if not reasons:
+        checks = tuple(Finding(name=check.name, ok=check.ok, reason="") for check in verdict.checks)
+        verdict = Verdict(ok=verdict.ok, checks=checks)
     verbose = request.query_params.get("verbose", "0") not in ("0", "false")
     if verbose:
         return respond(verdict, status=status)
-    told = [f"{finding.name}: {finding.reason}" for finding in verdict.checks if finding.reason]
+    failing = [finding.name for finding in verdict.checks if not finding.ok and not finding.reason]
+    told = failing + [f"{finding.name}: {finding.reason}" for finding in verdict.checks if finding.reason]
     return Response("\n".join(["ok"] * verdict.ok + told), status_code=status, media_type="text/plain")
 
 
@@ -76,12 +92,14 @@ HOLD_S: Final = 5.0
 class Gate:
     """An ASGI application: live, not ready, and 503 with the reason for everything else, until it is opened.
 
-    What is no probe is kept for a moment: whoever asks a daemon that is about to be ready gets its answer. A request
-    that is meant for the daemon of another folder is refused, before its token is looked at and before it acts.
+    Without a token only probes are answered, as later. What is no probe is kept for a moment: whoever asks a daemon
+    that is about to be ready gets its answer. A request that is meant for the daemon of another folder is refused,
+    before its token is looked at and before it acts.
     """
 
-    def __init__(self, *, hold_s: float = HOLD_S, folder: str = "") -> None:
+    def __init__(self, *, hold_s: float = HOLD_S, folder: str = "", doorkeeper: Doorkeeper | None = None) -> None:
         self._hold_s = hold_s
+        self._doorkeeper = doorkeeper or Doorkeeper(None)
         self._folder = folder
         self._settled = asyncio.Event()
         """Set once it is open, or once it is known that somebody has to bring what is missing."""
@@ -104,23 +122,33 @@ class Gate:
         if scope["type"] == "http" and Headers(scope=scope).get(FOLDER_HEADER, self._folder) != self._folder:
             await answer(OtherFolderError("this is the daemon of another data folder"))(scope, receive, send)
             return
-        if self._app is None and scope["type"] == "http" and scope["path"] not in ("/livez", "/readyz"):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._hold_s):
-                    await self._settled.wait()
+        if self._app is None and scope["type"] == "http":
+            send = with_headers(send)
+            try:
+                bearer = self._doorkeeper.bearer_of(scope)
+            except RftdError as error:
+                await answer(error)(scope, receive, send)
+                return
+            if scope["path"] not in ("/livez", "/readyz"):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._hold_s):
+                        await self._settled.wait()
+            if self._app is None:
+                await self._answer(Request(scope), reasons=bearer is not None)(scope, receive, send)
+                return
         if self._app is not None:
             await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            await self._answer(Request(scope))(scope, receive, send)
 
-    def _answer(self, request: Request) -> Response:
+    def _answer(self, request: Request, *, reasons: bool) -> Response:
         error = self._error
         # Live although nothing works: an orchestrator that restarts the daemon would only make it wait anew.
         if request.url.path == "/livez":
-            return verdict_response(Verdict(ok=True, checks=()), request)
+            return verdict_response(Verdict(ok=True, checks=()), request, reasons=reasons)
         if request.url.path == "/readyz":
             finding = Finding(name=self._name, ok=False, reason=said(error))
-            return verdict_response(Verdict(ok=False, checks=(finding,)), request)
+            return verdict_response(Verdict(ok=False, checks=(finding,)), request, reasons=reasons)
+        if not reasons:
+            return answer(UnreachableError("the daemon is not ready", fix="ask again in a second"))
         missing = "" if self._name == "daemon" else f"its {self._name} is not there: "
         what = f"the daemon is not ready, {missing}{error.what}"
         return answer(UnreachableError(what, where=error.where, fix=error.fix or "see /readyz?verbose"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -10,19 +11,23 @@ from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import compile_path
 
+from rftd.daemon.api.methods import methods_of
 from rftd.daemon.output.failure import leaves, parts
+from rftd.daemon.trust.quota import QuotaError
 from rftd.daemon.views.problem import MEDIA_TYPE, Problem, ProblemPart
 from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, UsageError
 from rftd.ops.logs import logger
 
 
 class RefusedError(UsageError):
-    """The request carries no valid bearer token."""
+    """The request carries no valid token: none, an unknown one, or one that has expired; which of them is not told."""
 
     code = "RFTD-API-001"
-    remedy = "Set `RFTD_TOKEN` to the daemon's token, or send `Authorization: Bearer TOKEN`."
+    remedy = (
+        "On the daemon's machine run `rftd` as its user, which finds the owner's token by itself. Elsewhere set "
+        "`RFTD_TOKEN` to a token that `rftd token add NAME` printed, or send `Authorization: Bearer TOKEN`."
+    )
     http_status = 401
 
 
@@ -30,7 +35,10 @@ class ForbiddenError(UsageError):
     """The request came through a foreign web page or a host name that the daemon does not serve."""
 
     code = "RFTD-API-002"
-    remedy = "Use the daemon's IP address or `localhost`, and not a page of another origin."
+    remedy = (
+        "Use the daemon's IP address, `localhost` or a name of `rftd serve --allow-host`, and not a page of another "
+        "origin."
+    )
     http_status = 403
 
 
@@ -100,6 +108,8 @@ def answer(error: RftdError, headers: Mapping[str, str] | None = None) -> Respon
     if error.http_status == 503:
         # Standard clients and proxies repeat by themselves what has this header.
         headers["Retry-After"] = "1"
+    if isinstance(error, QuotaError) and error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
     body = msgspec.json.encode(problem_of(error))
     return Response(body, status_code=error.http_status, media_type=MEDIA_TYPE, headers=headers)
 
@@ -122,7 +132,7 @@ async def on_error(request: Request, error: Exception) -> Response:
         what = str(error.orig).partition("\n")[0]
         return answer(UnreachableError(f"the state database does not answer: {what}", fix="see /readyz?verbose"))
     if isinstance(error, HTTPException):
-        headers = {"Allow": ", ".join(_allowed(request))} if error.status_code == 405 else {}
+        headers = {"Allow": ", ".join(methods_of(request.app, request.url.path))} if error.status_code == 405 else {}
         return answer(_of_status(error.status_code, request), headers)
     # The details stay in the log: a traceback in an answer shows paths and values to whoever found the bug.
     logger().error("api.bug", method=request.method, path=request.url.path, error=repr(error), exc_info=error)
@@ -135,17 +145,6 @@ async def on_error(request: Request, error: Exception) -> Response:
         fix="see the daemon's log",
     )
     return Response(msgspec.json.encode(bug), status_code=500, media_type=MEDIA_TYPE)
-
-
-def _allowed(request: Request) -> list[str]:
-    """The methods of a path, of all its routes together."""
-    allowed: set[str] = set()
-    # Starlette's own 405 names the methods of the first route that matches the path, and paths have one route for
-    # each.
-    for path, operations in request.app.openapi()["paths"].items():
-        if compile_path(path)[0].match(request.url.path):
-            allowed.update(method.upper() for method in operations)
-    return sorted(allowed)
 
 
 def _of_status(status: int, request: Request) -> RftdError:

@@ -35,6 +35,8 @@ _LATE: Final = {"Status": Status}
 
 ASKER: Final = "rftd.asker"
 """The key of an ASGI scope under which the guard leaves the asker."""
+BEARER: Final = "rftd.bearer"
+"""The key under which it leaves the asker with the digest of its token."""
 REQUEST: Final = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)
 Key = Annotated[
     str | None,
@@ -105,7 +107,7 @@ def respond(value: Any, *, status: int = 200, headers: dict[str, str] | None = N
 
 
 def asker_of(request: Request, needed: AccessRole) -> Asker:
-    """The asker that the guard found. Raises NotAllowedError if its role is smaller than the one that is needed."""
+    """The asker that the guard saw. Raises NotAllowedError if its role is smaller than the one that is needed."""
     asker: Asker = request.scope[ASKER]
     asker.check_role(needed)
     return asker
@@ -129,7 +131,8 @@ def request_id(key: str | None, ids: Ids, asker: Asker) -> UUID:
 
 def _asked(services: Services, read: ReadRoute[Any]) -> Handler:
     async def route(request: Request, **parameters: Any) -> Response:
-        return respond(await read.work(services.for_asker(asker_of(request, read.role)), **parameters))
+        asker_of(request, read.role)
+        return respond(await read.work(services.for_bearer(request.scope[BEARER]), **parameters))
 
     route.__doc__ = read.text
     return with_parameters(route, [*parameters_of(read.work, read.path), REQUEST])
@@ -138,13 +141,16 @@ def _asked(services: Services, read: ReadRoute[Any]) -> Handler:
 def _commanded(services: Services, command: CommandRoute[Any, Any]) -> Handler:
     async def route(request: Request, key: str | None = None, **parameters: Any) -> Response:
         asker = asker_of(request, command.role)
+        mine = services.for_bearer(request.scope[BEARER])
         _check_query(request, parameters)
         body = await read_body(request, command)
+        if command.submits:
+            mine.take_submission()
         # Without a key each request gets a fresh one, so that two equal requests without a key are two commands.
         keys = [] if command.dry else [request_id(key, services.ids, asker)]
         with body.lines():
             async with _within(command.timeout_s):
-                receipt = await command.work(services.for_asker(asker), body.value, *keys, **parameters)
+                receipt = await command.work(mine, body.value, *keys, **parameters)
         location = f"/v1/experiments/{receipt.id}" if isinstance(receipt, SubmitReceipt) else None
         return respond(receipt, status=_status_of(command), headers={"Location": location} if location else None)
 

@@ -8,11 +8,28 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from rftd.daemon.api.doorkeeper import OPEN_PATHS
+from rftd.daemon.trust.asker import AccessRole
 from rftd.daemon.views.problem import MEDIA_TYPE, Problem
 from rftd.daemon.views.route import YAML, CommandRoute, Route
 from rftd.daemon.views.wire import wire_name
 from rftd.ops.health import Verdict
 
+SCHEMES: Final = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A token: the owner's, or one of `rftd token add`."},
+    "cookie": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "rftd_session",
+        "description": "The session of a browser that `/login` signed in; its name ends in the folder's id.",
+    },
+}
+"""The ways to say who asks."""
+_REFUSALS: Final = {
+    "401": "No valid token; which kind of wrong it is, is not told.",
+    "403": "The token's role is too small, or the daemon's configuration does not allow what is named.",
+    "429": "A limit of the token is reached.",
+}
 _FILE: Final = "The experiment file itself, paths absolute and no secret as a value; a `${...}` in it stays text."
 
 
@@ -41,6 +58,8 @@ def install(app: FastAPI, declared: list[Route[Any]]) -> None:
     bodies: list[type[msgspec.Struct]] = [each.body for each in declared if isinstance(each, CommandRoute)]
     kinds: list[type[msgspec.Struct]] = [*bodies, *(each.answer for each in declared), Problem, Verdict]
 
+    roles = {(each.path, "post" if isinstance(each, CommandRoute) else "get"): each.role for each in declared}
+
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = get_openapi(
@@ -54,14 +73,32 @@ def install(app: FastAPI, declared: list[Route[Any]]) -> None:
             for name in ("HTTPValidationError", "ValidationError"):
                 components.pop(name, None)
             components.update(schemas_of(list(dict.fromkeys(kinds)), asked=bodies))
-            for path in schema["paths"].values():
-                for operation in path.values():
+            schema["components"]["securitySchemes"] = SCHEMES
+            for path, operations in schema["paths"].items():
+                for method, operation in operations.items():
                     # FastAPI's own error form; ours is in 4XX.
                     operation["responses"].pop("422", None)
+                    _guarded(operation, path, roles.get((path, method), AccessRole.READ))
             app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
+
+
+def _guarded(operation: dict[str, Any], path: str, role: AccessRole) -> None:
+    """Adds who may ask to an operation, and how whoever may not is answered."""
+    if path in OPEN_PATHS:
+        operation["security"] = []
+        return
+    operation["security"] = [{name: []} for name in SCHEMES]
+    needs = f"Needs a token of role `{role.label}`."
+    operation["description"] = f"{operation['description']}\n\n{needs}" if operation.get("description") else needs
+    for status, text in _REFUSALS.items():
+        operation["responses"].setdefault(status, {"description": text, "content": _json("Problem", MEDIA_TYPE)})
+    operation["responses"]["429"] = {
+        **operation["responses"]["429"],
+        "headers": {"Retry-After": {"description": "Seconds, where only time helps.", "schema": {"type": "integer"}}},
+    }
 
 
 def _json(name: str, media_type: str = "application/json") -> dict[str, Any]:

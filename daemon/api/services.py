@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -15,7 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from rftd.daemon.api.problem import BusyError
 from rftd.daemon.metrics_scrape import Scrape
 from rftd.daemon.operations import Operations
-from rftd.daemon.trust.asker import Asker
+from rftd.daemon.trust.asker import OWNER, AccessRole, Asker
+from rftd.daemon.trust.keyring import Keyring
+from rftd.daemon.trust.token_holder import TokenHolder
+from rftd.daemon.trust.tokens import Bearer, asker_of
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import UsageError
 from rftd.ops.health import Health
@@ -30,6 +33,8 @@ READ_TIMEOUT_S: Final = 10.0
 """The longest wait for the tables to reach `?after=`."""
 FOLLOWERS: Final = 64
 """The most clients that follow experiments at once: each looks at the tables twice a second."""
+EVERYBODY: Final = Bearer(OWNER, "")
+"""Whoever asks a daemon that was told to ask for no token."""
 _POSITION: Final = re.compile(r"([a-z.]{1,40})/(\d{1,4})@(\d{1,18})")
 
 
@@ -95,9 +100,39 @@ class Services:
     curves: RewardCurves = field(default_factory=RewardCurves)
     followers: Followers = field(default_factory=Followers)
 
-    def for_asker(self, asker: Asker) -> Services:
-        """The daemon as this asker sees it: commands are given in the asker's name."""
-        return replace(self, operations=self.operations.for_asker(asker))
+    keyring: Keyring | None = None
+    """The tokens that let askers in; None: everybody is the owner."""
+    bearer: Bearer = EVERYBODY
+    """The one who asks."""
+
+    def for_bearer(self, bearer: Bearer) -> Services:
+        """The daemon as this bearer's asker sees it: commands are given in the asker's name."""
+        return replace(self, operations=self.operations.for_asker(bearer.asker), bearer=bearer)
+
+    @property
+    def asker(self) -> Asker:
+        """The one who asks."""
+        return self.bearer.asker
+
+    def take_submission(self) -> None:
+        """Counts a submission of the asker. Raises QuotaError if its hour's are used up."""
+        if self.keyring is not None:
+            self.keyring.uses.take_submission(self.asker.name, self.asker.quota)
+
+    def login_path(self) -> str:
+        """The path of a one-time link, with the rights of the asker."""
+        return "/login" if self.keyring is None else self.keyring.link_for(self.bearer)
+
+    def holders(self) -> tuple[TokenHolder, ...]:
+        """The named tokens in use that the asker may see: all for an admin, else the asker's own."""
+        if self.keyring is None:
+            return ()
+        uses = self.keyring.uses
+        return tuple(
+            TokenHolder(entry, asker_of(entry).quota, uses.use_of(entry.name))
+            for entry in self.keyring.tokens.entries()
+            if self.asker.role >= AccessRole.ADMIN or entry.name == self.asker.name
+        )
 
     @asynccontextmanager
     async def read(self, after: str | None = None) -> AsyncIterator[AsyncConnection]:
@@ -133,9 +168,20 @@ class Services:
         """The experiment that a person named, within a snapshot that is open. Raises NotFoundError, UsageError."""
         return await resolve_experiment(connection, wanted)
 
-    def follower(self) -> AbstractContextManager[None]:
-        """One of the places for clients that wait. Raises BusyError if all are taken."""
-        return self.followers.one()
+    @contextmanager
+    def follower(self) -> Iterator[None]:
+        """One of the places for clients that wait. Raises BusyError if all are taken, QuotaError for the asker's."""
+        with ExitStack() as stack:
+            if self.keyring is not None:
+                stack.enter_context(self.keyring.uses.stream(self.asker.name, self.asker.quota))
+            stack.enter_context(self.followers.one())
+            yield
+
+    def check_follower(self) -> None:
+        """Raises what `follower` would."""
+        if self.keyring is not None:
+            self.keyring.uses.check_stream(self.asker.name, self.asker.quota)
+        self.followers.check()
 
 
 def position_of(text: str) -> Position:

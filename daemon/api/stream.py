@@ -7,12 +7,13 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from rftd.daemon.api.routes import Handler, parameters_of, with_parameters
+from rftd.daemon.api.routes import BEARER, REQUEST, Handler, asker_of, parameters_of, with_parameters
 from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
+from rftd.daemon.trust.asker import AccessRole
 from rftd.daemon.views.experiments import ENDED, ExperimentPage, page_of
 from rftd.daemon.views.route import STREAM, After, Name
 from rftd.daemon.views.wire import encode
@@ -62,16 +63,21 @@ def router(services: Services) -> APIRouter:
 
 
 def _stream(services: Services) -> Handler:
-    async def route(name: Name, after: After = None) -> Response:
+    async def page(name: Name, after: After = None) -> None:
         """The experiment's page whenever it changed, until the experiment has ended."""
-        id = await services.find(name, after)
+
+    async def route(request: Request, name: str, after: str | None = None) -> Response:
+        asker_of(request, AccessRole.READ)
+        mine = services.for_bearer(request.scope[BEARER])
+        id = await mine.find(name, after)
         # Before the stream begins: once headers are sent, a refusal could no longer be a status.
-        services.followers.check()
+        mine.check_follower()
         return StreamingResponse(
-            _follow(services, id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+            _follow(mine, id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
         )
 
-    return with_parameters(route, parameters_of(route, STREAM))
+    route.__doc__ = page.__doc__
+    return with_parameters(route, [*parameters_of(page, STREAM), REQUEST])
 
 
 async def _follow(services: Services, experiment: UUID) -> AsyncIterator[bytes]:

@@ -1,22 +1,28 @@
-"""The daemon's address: the one that was given, else the one in its folder, else the usual port.
+"""The daemon's address and token: as given, else as its folder says, else of this user's daemon, else the usual port.
 
-The usual port is asked only where nobody named a folder.
+The last two are asked only where nobody named a folder. A token goes to the URL that it belongs to, and to no other.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import socket
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from rftd.daemon.data_folder import FOLDER_HEADER
 from rftd.daemon.settings import Settings, data_folder, names_folder
+from rftd.daemon.trust.listener import is_others_port
+from rftd.daemon.trust.token_file import TokenFile, TokenFileError
+from rftd.daemon.trust.user_state import UserState
 from rftd.ops.errors import UnreachableError, UsageError
+from rftd.ops.redaction import Secret
 
 DEFAULT_URL: Final = "http://127.0.0.1:7070"
 ENDPOINT_FILE: Final = "endpoint.json"
@@ -32,11 +38,17 @@ class Address(NamedTuple):
     """The data folder that names this URL as its daemon's, as a person names it; empty if no folder does."""
     folder_id: str = ""
     """The id of that folder; empty if an earlier release wrote it."""
+    token: Secret = Secret("")
+    """The token that belongs to this URL; empty if none is known."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """The header by which the daemon of another folder knows that it is not meant, if there is an id."""
-        return {FOLDER_HEADER: self.folder_id} if self.folder_id else {}
+        """The token, and the header by which the daemon of another folder knows that it is not meant, if known.
+
+        Raises UsageError for a token that no header can carry.
+        """
+        folder = {FOLDER_HEADER: self.folder_id} if self.folder_id else {}
+        return folder | authorization(self.token.reveal())
 
 
 class NoDaemonError(UnreachableError):
@@ -70,17 +82,44 @@ def find_daemon(settings: Settings, environ: Mapping[str, str]) -> str:
 
 
 def find_address(settings: Settings, environ: Mapping[str, str]) -> Address:
-    """The daemon's address.
+    """The daemon's address, with the token that belongs to it.
 
     Raises UsageError for one that is no URL, and NoDaemonError for a named folder in which no daemon wrote its address.
     """
     folder = data_folder(settings, environ)
     named = settings.server or environ.get("RFTD_SERVER")
-    given = Address(named) if named else _announced(folder)
+    announced = _announced(folder)
+    given = Address(named) if named else announced
     if given is None and names_folder(settings, environ):
         # At the usual port may be the daemon of another folder, which must not be given what is meant for this one.
         raise NoDaemonError(folder)
-    given = given or Address(DEFAULT_URL)
+    given = _checked(given or _own_daemon(environ) or Address(DEFAULT_URL))
+    if token := environ.get("RFTD_TOKEN", ""):
+        return given._replace(token=Secret(token))
+    return given._replace(token=Secret(_token_for(given.url, announced, environ)))
+
+
+def _own_daemon(environ: Mapping[str, str]) -> Address | None:
+    """The one daemon of this user, or of several the one at the usual address."""
+    daemons = UserState(environ).daemons()
+    chosen = daemons if len(daemons) == 1 else [daemon for daemon in daemons if daemon.url == DEFAULT_URL]
+    return Address(chosen[0].url, chosen[0].folder, chosen[0].folder_id) if chosen else None
+
+
+def _token_for(url: str, announced: Address | None, environ: Mapping[str, str]) -> str:
+    """The owner's token for exactly this URL: of the folder that names it, else of this user's daemon there."""
+    token = ""
+    if announced is not None and announced.url == url:
+        with suppress(FileNotFoundError, TokenFileError):
+            token = TokenFile(Path(announced.folder)).owner_token()
+    if not token:
+        token = next((daemon.token for daemon in UserState(environ).daemons() if daemon.url == url), "")
+    # A daemon that was killed leaves its address behind, and another user's program may have its port by now.
+    return "" if token and is_others_port(url) else token
+
+
+def _checked(given: Address) -> Address:
+    """The address in its plain form. Raises UsageError for one that is no URL."""
     url = given.url.rstrip("/")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -117,9 +156,22 @@ def somebody_listens(url: str, *, timeout_s: float = LISTENS_TIMEOUT_S) -> bool:
         return False
 
 
-def trusted_by(url: str) -> ssl.SSLContext | bool:
-    """The certificates that a client of `url` trusts: the system's, and nobody's where the address needs none.
+def authorization(token: str) -> dict[str, str]:
+    """The header that carries the token, if there is one. Raises UsageError for what no header can carry."""
+    if not (token.isascii() and token.isprintable()):
+        raise UsageError(
+            "it holds a character that no header can carry", field="RFTD_TOKEN", fix="use the daemon's token"
+        )
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
-    Reading the system's takes longer than most answers.
+
+def trusted_by(url: str) -> ssl.SSLContext | bool:
+    """The certificates that a client of `url` trusts: those of SSL_CERT_FILE or SSL_CERT_DIR, else the usual ones.
+
+    Nobody's where the address needs none: to read the usual ones takes longer than most answers.
     """
-    return True if urlsplit(url).scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if urlsplit(url).scheme != "https":
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR"):
+        return ssl.create_default_context()  # OpenSSL reads both variables by itself
+    return True

@@ -23,13 +23,24 @@ from rftd.daemon.views.wire import from_wire, to_wire
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.decoding import UNREADABLE, json_decoder
-from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, UsageError, WaitTimeoutError
+from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, WaitTimeoutError
 from rftd.ops.health import Verdict
 from rftd.ops.ids import SystemIds
 
 if TYPE_CHECKING:
     from rftd.streams.backends.backend import LogUrl
     from rftd.streams.log import EventLog
+
+
+class CertificateError(UnreachableError):
+    """The daemon's certificate is not for this address, or nobody that this machine trusts signed it."""
+
+    code = "RFTD-NET-002"
+    remedy = (
+        "Use the name that the certificate is for; for one that your own authority signed, set `SSL_CERT_FILE` to that "
+        "authority's certificate."
+    )
+
 
 R = TypeVar("R", bound=msgspec.Struct)
 B = TypeVar("B", bound=msgspec.Struct)
@@ -69,7 +80,7 @@ class Client:
         self.url = self._address.url
         self._timeout_s = settings.timeout_s
         self._ids = SystemIds(SystemClock())
-        headers = _authorization(environ.get("RFTD_TOKEN", "")) | self._address.headers
+        headers = self._address.headers
         try:
             # A proxy of the environment is for the internet, not for a daemon next door.
             self._http = httpx.Client(
@@ -122,6 +133,11 @@ class Client:
         except ValueError:
             clock_s = None
         return Readiness(verdict, clock_s)
+
+    @property
+    def has_token(self) -> bool:
+        """True if a token is known for this daemon."""
+        return bool(self._address.token.reveal())
 
     def metrics(self) -> str:
         """The daemon's metrics, as Prometheus reads them. Raises UnreachableError, and UsageError for a wrong token."""
@@ -188,6 +204,8 @@ class Client:
         return given
 
     def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
+        if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return CertificateError(str(error).partition(": ")[2] or str(error), where=self.url)
         return UnreachableError(
             f"no daemon answers: {str(error) or type(error).__name__}",
             where=self.url,
@@ -197,6 +215,8 @@ class Client:
 
 def nobody_listens(error: RftdError) -> bool:
     """True if the error says that the daemon is not there at all: nothing was sent, or only to one that refuses it."""
+    if isinstance(error, CertificateError):
+        return False
     return isinstance(error, NoDaemonError) or isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
 
 
@@ -242,15 +262,6 @@ def follow(
                 on_away(error)
         failures += 1
         time.sleep(limits.RESTART_BACKOFF_S[min(failures, len(limits.RESTART_BACKOFF_S)) - 1])
-
-
-def _authorization(token: str) -> dict[str, str]:
-    """The header that carries the token, if there is one. Raises UsageError for what no header can carry."""
-    if not (token.isascii() and token.isprintable()):
-        raise UsageError(
-            "it holds a character that no header can carry", field="RFTD_TOKEN", fix="use the daemon's token"
-        )
-    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _given(parameters: Mapping[str, Parameter]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -21,10 +22,10 @@ from rftd.daemon.demo.outcome import DemoOutcome, draw_curve, read_examples, rea
 from rftd.daemon.demo.progress import Progress
 from rftd.daemon.demo.sums import write_sums
 from rftd.daemon.output.terminal import width_of
-from rftd.daemon.settings import Settings
 from rftd.daemon.views import commands, experiments
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
 from rftd.ops.errors import ConfigError, NotFoundError, UnreachableError, UsageError, WaitTimeoutError
+from rftd.ops.extras import PLOT, TORCH, check_extra
 from rftd.ops.ids import Ids
 
 T = TypeVar("T")
@@ -57,8 +58,10 @@ def run_demo(
 ) -> bool:
     """Runs the demo below `folder`, `clustered` on a Kafka and a Postgres of its own; `engine` makes the rollouts.
 
-    True if held-out accuracy rose by `bar` at least.
+    True if held-out accuracy rose by `bar` at least. Raises NotInstalledError before anything is made.
     """
+    check_extra(TORCH, "the demo")
+    check_extra(PLOT, "the picture of the demo")
     _make(folder)
     from rftd.workers.models.tiny_model import make_tiny_model
 
@@ -91,7 +94,7 @@ def run_demo(
         progress = Progress(_write, width=lambda: width_of(sys.stdout), monotonic_s=time.monotonic)
         page = _follow(host, name, progress)
         progress.end()
-        outcome = _ask(host, lambda client: read_outcome(client.url, name))
+        outcome = _ask(host, lambda client: read_outcome(client.url, host.headers, name))
         examples = _ask(host, lambda client: read_examples(client, name))
         restarts = host.restarts
         url = host.url
@@ -166,7 +169,7 @@ def _ask(host: DaemonHost, question: Callable[[Client], T]) -> T:
     while True:
         try:
             host.tend()
-            with Client(Settings(server=host.url, timeout_s=10.0)) as client:
+            with Client(replace(host.settings, timeout_s=10.0), {}) as client:
                 return question(client)
         except (UnreachableError, WaitTimeoutError, NotFoundError, OSError, httpx.HTTPError) as error:
             if time.monotonic() - began_s > UNREACHABLE_S:

@@ -14,8 +14,9 @@ from typing import Self
 import httpx
 import msgspec
 
-from rftd.daemon.client.address import trusted_by
+from rftd.daemon.client.address import find_address, trusted_by
 from rftd.daemon.data_folder import DataFolder, Endpoint
+from rftd.daemon.settings import Settings
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UnreachableError
 from rftd.ops.health import Verdict
@@ -68,6 +69,16 @@ class DaemonHost:
     def url(self) -> str:
         """The address at which the daemon answers now; after a restart it is another."""
         return json_decoder(Endpoint).decode(self._folder.endpoint.read_bytes()).url
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of a client of the daemon, which finds address and token in its folder."""
+        return Settings(data=str(self._folder.root))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of a request to the daemon as its owner. Raises NoDaemonError before it has answered."""
+        return find_address(self.settings, {}).headers
 
     def tend(self) -> None:
         """Starts the daemon again if it has died."""

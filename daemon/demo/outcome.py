@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -92,9 +92,9 @@ def read_examples(client: Client, experiment: str) -> list[Example]:
     return found
 
 
-def read_outcome(url: str, experiment: str) -> DemoOutcome:
+def read_outcome(url: str, headers: Mapping[str, str], experiment: str) -> DemoOutcome:
     """The outcome so far of an experiment. Raises httpx.HTTPError if the daemon does not answer."""
-    with httpx.Client(base_url=url, timeout=30.0, trust_env=False) as client:
+    with httpx.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False) as client:
         page = _get(client, f"/v1/experiments/{experiment}")
         steps = _steps(client, experiment)
         last_version = max((step["step"] for step in steps), default=0)

@@ -2,6 +2,7 @@
 
 machine      python, packages, clock, limits
 folder       the data folder, its disk, artifacts, the log's socket
+access       what other users of the machine could read or replace
 engines      devices, which engines can run on them, and which see them
 cluster      the log and the database that lie elsewhere
 daemon       the port, the daemon that should be there, its token, its metrics

@@ -12,8 +12,10 @@ from typing import Final
 from rftd.daemon.client.address import ENDPOINT_FILE, NoDaemonError, OtherDaemonError
 from rftd.daemon.client.client import Client, Readiness, nobody_listens
 from rftd.daemon.settings import Settings
+from rftd.daemon.trust.token_file import TokenFile, TokenFileError
+from rftd.daemon.views.access import tokens as read_tokens
 from rftd.daemon.views.version import version as read_version
-from rftd.ops.clock import Clock
+from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import RftdError, UnreachableError, UsageError, WaitTimeoutError
 from rftd.ops.health import Diagnosis, Finding
 from rftd.ops.releases import release_of
@@ -98,21 +100,57 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
     except RftdError as error:
         if error.code == _REFUSED:
             given = environ.get(_VARIABLE)
-            had = f"refuses the token in {_VARIABLE}" if given else f"asks for a token, and {_VARIABLE} is not set"
-            fix = f"export {_VARIABLE} with the token that rftd serve was started with"
+            found = "refuses the one in its folder" if client.has_token else f"{_VARIABLE} is not set"
+            had = f"refuses the token in {_VARIABLE}" if given else f"asks for a token, and {found}"
+            fix = f"export {_VARIABLE} with a token of this daemon: rftd token add NAME, where it runs"
             yield Diagnosis("token", "fail", f"the daemon at {client.url} {had}", fix)
         else:
             yield Diagnosis("daemon", "fail", f"{client.url} fails: {error.what}", error.fix or "see the daemon's log")
         return
-    asks = f"the token in {_VARIABLE} is not refused" if environ.get(_VARIABLE) else "none is asked for"
-    yield Diagnosis("token", "ok", asks)
+    yield from _of_tokens(client, environ)
     mine = release_of("rftd")
     if release != mine:
         what = f"the daemon is of release {release}, and this program of {mine}"
         yield Diagnosis("release", "warn", what, "install one release for both")
     series = sum(1 for line in metrics.splitlines() if line.startswith("rftd_"))
-    told = "with the token as its bearer token" if environ.get(_VARIABLE) else "without a token"
+    told = "with a token of role read" if client.has_token else "without a token"
     yield Diagnosis("monitor", "ok", f"{client.url}/metrics has {series} series for Prometheus, {told}")
+
+
+def _of_tokens(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
+    """The findings of the token in use, and of those that others have, as far as it may see them."""
+    try:
+        held = client.ask(read_tokens).value
+    except RftdError:  # a daemon of a release without them
+        return
+    if not client.has_token:
+        what = "none is asked for: the daemon takes everybody for its owner"
+        yield Diagnosis("token", "warn", what, "start it without --unsafe-allow-unauthenticated")
+        return
+    origin = f"in {_VARIABLE}" if environ.get(_VARIABLE) else "found by itself"
+    yield Diagnosis("token", "ok", f"that of {held.asker}, with the role {held.role}, {origin}")
+    for item in held.items:
+        until = "no end" if item.expires_ns is None else f"until {iso(item.expires_ns)[:16]}"
+        taken = (
+            f"{item.submitted} of {item.submissions_per_hour} submissions this hour, "
+            f"{item.waiting} of {item.queued} in the queue, "
+            f"{item.streaming} of {item.streams} streams, {item.connected} of {item.connections} connections"
+        )
+        yield Diagnosis("tokens", "ok", f"{item.name}: {item.role}, {until}; {taken}")
+
+
+def check_tokens(folder: Path) -> list[Diagnosis]:
+    """Checks that the files of tokens in the data folder can be read, and by nobody else."""
+    file = TokenFile(folder)
+    findings = []
+    for read in (file.read, file.owner_token):
+        try:
+            read()
+        except FileNotFoundError:  # before the first start
+            continue
+        except TokenFileError as error:
+            findings.append(Diagnosis("tokens", "fail", f"{error.where}: {error.what}", error.fix or error.remedy))
+    return findings
 
 
 def check_endpoint(folder: Path) -> list[Diagnosis]:

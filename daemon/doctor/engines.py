@@ -6,7 +6,6 @@ Only beside a GPU is torch asked, in a process of its own, whether it sees it: a
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,8 +13,8 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from rftd.daemon.client.address import somebody_listens
+from rftd.ops.extras import PACKAGES, TORCH
 from rftd.ops.health import Diagnosis
-from rftd.ops.machine_environment import machine_environment
 from rftd.workers.devices.engine_build import RAY, NoBuild, how_to_install, vllm_build
 from rftd.workers.devices.host import Device, Host
 from rftd.workers.tinker.access import KEYS
@@ -41,8 +40,16 @@ def check_devices(host: Host) -> list[Diagnosis]:
 def check_engines(host: Host) -> list[Diagnosis]:
     """One finding for each engine: that it can run here, or why not. One that is missing for a GPU is a warning."""
     where = "the GPUs, and deterministic experiments on the CPU" if host.gpus else "the CPU"
-    torch = Diagnosis("engine torch", "ok", f"can generate and train on {where}")
-    return [torch, _vllm(host), _verl(host), _flash_attention(host), _megatron(host)]
+    return [_torch(host, where), _vllm(host), _verl(host), _flash_attention(host), _megatron(host)]
+
+
+def _torch(host: Host, where: str) -> Diagnosis:
+    check = "engine torch"
+    if missing := [name for name in PACKAGES[TORCH] if name not in host.packages]:
+        verb = "are" if len(missing) > 1 else "is"
+        what = f"cannot generate or train here, nor read a tokenizer: {', '.join(missing)} {verb} not installed"
+        return Diagnosis(check, "warn", what, f"pip install 'rftd[{TORCH}]', if workers run here")
+    return Diagnosis(check, "ok", f"can generate and train on {where}")
 
 
 def check_tinker(host: Host, environ: Mapping[str, str]) -> list[Diagnosis]:
@@ -72,7 +79,7 @@ class SeenGpus(NamedTuple):
 
 def check_gpus(host: Host, seen: SeenGpus | None = None) -> list[Diagnosis]:
     """One finding for each engine that is installed: whether it sees the GPUs that workers are given; none without."""
-    if not host.gpus:
+    if not host.gpus or TORCH not in host.packages:  # that it is not installed is a finding of its own
         return []
     # vLLM's CUDA build and verl compute through the torch of the same environment.
     seen = seen or ask_torch()
@@ -90,14 +97,7 @@ def ask_torch() -> SeenGpus:
     """The GPUs that torch sees, asked in a process of its own: this one is not to hold any."""
     command = [sys.executable, "-P", "-c", _ASK_TORCH]
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=machine_environment(os.environ),
-            timeout=_ASK_TIMEOUT_S,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return SeenGpus(0, f"torch did not say within {_ASK_TIMEOUT_S:g} s")
     try:

@@ -13,7 +13,7 @@ from rftd.daemon.doctor.checkpoints import check_checkpoints
 from rftd.daemon.doctor.prompts import check_prompts
 from rftd.daemon.supervisor.preflight import preflight, with_files
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConfigError, DataError, RftdError, WorkError
+from rftd.ops.errors import ConfigError, DataError, NotInstalledError, RftdError, WorkError
 from rftd.ops.health import Diagnosis
 from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import StageSpec
@@ -81,6 +81,9 @@ def _of_model(stage: StageSpec) -> Iterator[Diagnosis]:
         yield from _of_weights(folder)
     try:
         stage_tokenizer(stage)
+    except NotInstalledError as error:
+        yield Diagnosis("tokenizer", "warn", f"not looked at, which workers do: {error.what}", error.fix or "")
+        return
     except DataError as error:
         yield Diagnosis("tokenizer", "fail", f"{folder}: {error.what}", error.fix or "")
         return

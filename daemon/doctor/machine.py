@@ -14,7 +14,7 @@ from rftd.ops.clock import Clock, iso
 from rftd.ops.health import Diagnosis
 
 ROOMS: Final = ("daemon", "workers", "storage", "streams", "ops")
-NEEDED: Final = ("apsw", "fastapi", "msgspec", "numpy", "safetensors", "sqlmodel", "torch", "transformers", "uvicorn")
+NEEDED: Final = ("apsw", "fastapi", "msgspec", "numpy", "sqlmodel", "uvicorn")
 _RELEASED_NS: Final = 1_735_689_600 * 10**9
 """2025-01-01: a clock that says less was never set."""
 _OPEN_FILES: Final = 1024
@@ -75,7 +75,8 @@ def check_clock(clock: Clock) -> list[Diagnosis]:
 
 def check_limits() -> list[Diagnosis]:
     """The finding of the limits of processes that are started here: the files that one may have open."""
-    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The hard one: daemon and workers raise their own as far as that.
+    _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if open_files < _OPEN_FILES and open_files != resource.RLIM_INFINITY:
         what = f"a process may have {open_files} files open: each worker and each client takes some of the daemon's"
         return [Diagnosis("limits", "warn", what, f"ulimit -n {_OPEN_FILES} before rftd serve")]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConfigError, DataError
+from rftd.ops.errors import ConfigError, DataError, NotInstalledError
 from rftd.ops.health import Diagnosis
 from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import StageSpec, TasksetSpec
@@ -80,6 +80,8 @@ def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
             rows = _spread(len(taskset))
             for row in rows:
                 taskset.train_rows(row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
+    except NotInstalledError:  # of the tokenizer, which has a finding of its own
+        return
     except DataError as error:
         template = "chat template" in error.what
         place = f"{error.where}: " if error.where else ""

@@ -20,6 +20,7 @@ import msgspec
 from rftd.daemon.stack.ports import LOOPBACK
 from rftd.daemon.stack.process import held
 from rftd.ops.errors import NotFoundError, UnreachableError
+from rftd.ops.own_folder import make_own_folder
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
@@ -121,8 +122,10 @@ def classpath() -> str:
     """
     jgo = _package("jgo")
     # By user: on a shared machine another user's lock file could not be opened, and the cache is each user's own
-    # anyway.
-    with held(Path(tempfile.gettempdir()) / f"rftd-jars-{os.getuid()}.lock", timeout_s=_DOWNLOAD_TIMEOUT_S):
+    # anyway. In a folder of his own: whoever made the file first could hold the lock for ever.
+    own = Path(tempfile.gettempdir()) / f"rftd-jars-{os.getuid()}"
+    make_own_folder(own)
+    with held(own / "lock", timeout_s=_DOWNLOAD_TIMEOUT_S):
         try:
             # jgo prints its progress to standard output, which belongs to the answer of the verb.
             with contextlib.redirect_stdout(io.StringIO()):

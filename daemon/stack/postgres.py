@@ -17,6 +17,7 @@ from typing import Final
 from rftd.daemon.stack.ports import LOOPBACK, answers, kept_ports, refuse_used
 from rftd.daemon.stack.process import LocalServer
 from rftd.ops.errors import NotFoundError, UnreachableError
+from rftd.ops.own_folder import OTHERS, PASSAGE, tighten
 
 NO_GROUP: Final = 65534
 """The group of a server that root starts: the group of its user might have rights."""
@@ -142,6 +143,13 @@ class PostgresServer(LocalServer):
         if data.parent != self.folder:
             shutil.rmtree(data.parent, ignore_errors=True)
         super().remove()
+
+    def close_to_others(self) -> None:
+        """Closes the folder and our files in it; a cluster of another user's, which root starts, stays reachable."""
+        passes = server_uid(self.data) is not None
+        tighten(self.folder, OTHERS & ~PASSAGE if passes else OTHERS)
+        for path in self.folder.glob("*"):
+            tighten(path)
 
     def _launch(self) -> None:
         refuse_used(self.port, "postgres")

@@ -20,6 +20,7 @@ import psutil
 
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UnreachableError, WaitTimeoutError
+from rftd.ops.own_folder import tighten
 
 _INTERVAL_S: Final = 0.05
 # The kernel counts start times in ticks of 10 ms; a reused pid is never as near as that.
@@ -187,13 +188,18 @@ class LocalServer(ABC):
     def ready(self) -> bool:
         """True if it answers and serves."""
 
+    def close_to_others(self) -> None:
+        """Closes the folder to other users: a broker's files hold every record."""
+        tighten(self.folder)
+
     def start(self, *, timeout_s: float = 120.0) -> None:
         """Returns when clients are served; at once if it runs already. A new folder is prepared first.
 
         Raises NotFoundError without its programs, UnreachableError if they cannot be fetched or it ends, ConflictError
         if its port is taken, WaitTimeoutError after `timeout_s`.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self.close_to_others()
         # Two commands at once would both find no process and prepare or start the folder twice.
         with held(self.folder / "start.lock", timeout_s=_LOCK_TIMEOUT_S):
             if self._process.pid is None:

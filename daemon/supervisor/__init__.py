@@ -8,7 +8,9 @@ forking      a fork's specification, and the changes that are allowed
 continuing   a file submitted again goes on from what ended in its folder
 benching     mode bench of an experiment: each of its checkpoints, or the newest, as a fork that only evaluates
 findings     everything that checks refuse, under the fields of the file
-preflight    what only the daemon can know: models, rows, tasksets, digests before it accepts, parts of others later
+engine_packages  packages that engines need, where workers run and where the daemon does
+preflight    what only the daemon can know before it accepts: models, rows, tasksets, digests
+parts        permissions and parts of third parties that a run needs when it is taken up
 disk_guard   pauses experiments before a disk is full
 berth        one wanted worker, and the process that fills its place
 fleet        the worker processes of an experiment: start, adopt, restart with back-off, drain

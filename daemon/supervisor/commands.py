@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -27,6 +28,7 @@ from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
+from rftd.streams.folds.spine import Status
 from rftd.streams.spec import ExperimentSpec
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class AskedCommands:
     """Implements `Operations`, as the owner until `for_asker` says otherwise."""
 
     runs: Runs
+    """The experiments under way."""
     _asker: Asker = OWNER
     _clock: Clock
     _decides: bool
@@ -208,6 +211,11 @@ class AskedCommands:
                 return await work(entry, id)
 
         return _done(await self._orders.carry_out(order, write))
+
+    async def queued_by(self) -> dict[str, int]:
+        """See `Operations.queued_by`."""
+        entries = (await self.known()).entries.values()
+        return dict(Counter(entry.spine.submitted_by for entry in entries if entry.status is Status.QUEUED))
 
     async def refusals(self) -> list[Position]:
         """See `Operations.refusals`."""

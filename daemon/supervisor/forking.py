@@ -13,7 +13,7 @@ import msgspec
 
 from rftd.daemon.config.loading import check_config
 from rftd.daemon.supervisor.preflight import preflight
-from rftd.daemon.trust.judge import Judge
+from rftd.daemon.trust.judge import SubmissionJudge
 from rftd.ops.errors import ConfigError, ConflictError
 from rftd.streams.evaluations import eval_id
 from rftd.streams.events.experiment import ExperimentForked
@@ -60,7 +60,7 @@ def forked_spec(
     name: str,
     labels: dict[str, str] | None = None,
     host: Host = ANY_HOST,
-    judge: Judge,
+    judge: SubmissionJudge,
 ) -> ExperimentSpec:
     """The fork's specification. Raises ConfigError (with every field that is wrong), DataError. Blocks.
 

@@ -9,6 +9,7 @@ from uuid import UUID
 from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.run import STUCK_S, TICK_S
+from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.daemon.why.answer import Watch
 from rftd.daemon.why.scene import Phase
 from rftd.daemon.why.wait import Wait
@@ -54,8 +55,11 @@ class Hosting:
         roles: frozenset[str],
         lost_after_s: float = limits.WORKER_LOST_AFTER_S,
         spine_offset: int = 0,
+        allowances: Allowances = NOTHING_MORE,
     ) -> None:
-        """`spine_offset` is where the experiment was submitted, or less."""
+        """`spine_offset` is where the experiment was submitted, or less; `allowances` are those of this daemon."""
+        self._allowances = allowances
+        self._allowed = True
         self._log = log
         self._clock = clock
         self._logger = logger
@@ -97,6 +101,7 @@ class Hosting:
         )
         try:
             await follower.catch_up()
+            await self._judge_grants()
             self._phase = Phase.LEADING
             self._fleet.take_up(self.state.spine.spec or beginning.spec)
             self._fleet.seek_opening()
@@ -153,6 +158,19 @@ class Hosting:
         """Returns once the workers have left."""
         await self._gone.wait()
 
+    async def _judge_grants(self) -> None:
+        """Holds what another daemon's configuration granted against this one's, on whose machine workers would run."""
+        grants = self.state.spine.grants
+        withdrawn = await asyncio.to_thread(lambda: list(self._allowances.withdrawn(grants)))
+        self._allowed = not withdrawn
+        for grant in withdrawn[:1]:
+            self._logger.error(
+                "hosting.not_allowed",
+                experiment=str(self.state.experiment),
+                reason=f"this daemon's configuration does not allow {grant.value!r}",
+                fix=f"allow it under `{grant.kind}`, and restart this daemon",
+            )
+
     async def _tend(self, follower: Follower) -> None:
         fleet = self._fleet
         spine = self.state.spine
@@ -161,7 +179,7 @@ class Hosting:
             await follower.pump(TICK_S)
             if fleet.ended:
                 await follower.catch_up()
-            lost = fleet.tend(start=spine.status is Status.RUNNING)
+            lost = fleet.tend(start=self._allowed and spine.status is Status.RUNNING)
             if mine := [each for each in lost if self._is_mine(each, here)]:
                 drafts = [self._writer.draft(event, experiment=self.state.experiment) for event in mine]
                 await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))

@@ -19,7 +19,7 @@ from rftd.daemon.supervisor.continuing import continued, earlier, is_bench, stam
 from rftd.daemon.supervisor.forking import check_parent, check_payloads, evaluated, forked_spec, lineage_note, moved
 from rftd.daemon.supervisor.reach import within_reach
 from rftd.daemon.trust.asker import Asker
-from rftd.daemon.trust.judge import Judge
+from rftd.daemon.trust.judge import SubmissionJudge
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, NotFoundError, ReusedKeyError
@@ -79,7 +79,7 @@ class Intake:
         self._clock = clock
         self._roles = roles
 
-    async def check(self, spec: ExperimentSpec, judge: Judge) -> ExperimentSpec:
+    async def check(self, spec: ExperimentSpec, judge: SubmissionJudge) -> ExperimentSpec:
         """The specification as `submit` would append it for a new key. Raises ConflictError as it does."""
         spec = within_reach(spec, self._roles)
         if spec.half != "both" and self._half(spec, None, judge.asker) in self._entries:
@@ -101,7 +101,7 @@ class Intake:
         tasks_elsewhere = spec.half == TRAIN and not has_tasks(spec)
         return filled(spec.config, known.config, *(_OF_BATCH if tasks_elsewhere else ()))
 
-    async def submit(self, spec: ExperimentSpec, judge: Judge, *, key: UUID, id: UUID) -> Accepted:
+    async def submit(self, spec: ExperimentSpec, judge: SubmissionJudge, *, key: UUID, id: UUID) -> Accepted:
         """See `Operations.submit`; `spec` has passed the preflight, and the event gets this id."""
         spec = within_reach(spec, self._roles)
         if is_bench(spec) and (measured := await self._measured(spec, judge.asker)):
@@ -149,7 +149,7 @@ class Intake:
         return await bench_of(self._log, measured, spec, name)
 
     async def _submit_benches(
-        self, measured: Sequence[Measured], spec: ExperimentSpec, judge: Judge, *, key: UUID, id: UUID
+        self, measured: Sequence[Measured], spec: ExperimentSpec, judge: SubmissionJudge, *, key: UUID, id: UUID
     ) -> Accepted:
         """Takes in a bench for each checkpoint, in their order. The answer is that of the last one, which has the key.
 
@@ -219,7 +219,7 @@ class Intake:
             own = Disagreement("half", entry.spec.half, spec.half)
             raise _unlike(entry.name, found if isinstance(found, Disagreement) else own)
 
-    async def fork(self, wanted: WantedFork, host: Host, judge: Judge, *, key: UUID, id: UUID) -> Position:
+    async def fork(self, wanted: WantedFork, host: Host, judge: SubmissionJudge, *, key: UUID, id: UUID) -> Position:
         """See `Operations.fork`, for workers on `host`; the submission gets this id. The position of its last event."""
         child = made_by(key)
         known = self._entries.get(child)
@@ -249,7 +249,7 @@ class Intake:
         return position
 
     async def _forked(
-        self, wanted: WantedFork, host: Host, judge: Judge
+        self, wanted: WantedFork, host: Host, judge: SubmissionJudge
     ) -> tuple[ExperimentSpec, life.ExperimentForked]:
         """The fork's specification and what it shares. Raises NotFoundError, ConfigError, DataError, ConflictError."""
         experiment = wanted.experiment

@@ -1,13 +1,11 @@
-"""Checks that only the daemon can make: models, rows and digests before it accepts, parts of third parties later.
+"""Checks that only the daemon can make before it accepts: models, rows and digests.
 
 Files are read, none is written.
 """
 
 from __future__ import annotations
 
-import asyncio
-import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,15 +13,12 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import ConfigErrors
+from rftd.daemon.supervisor.engine_packages import check_packages, left_to_workers
 from rftd.daemon.supervisor.findings import INPUT, Findings
-from rftd.daemon.trust.allowances import Allowances
-from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.plugins import Plugins
-from rftd.streams.events.experiment import Grant
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
-from rftd.workers.control.obstacle import NOT_ALLOWED, PART_MISSING, Obstacle
 from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.devices.device_memory import number_in, settings_of
@@ -38,7 +33,6 @@ from rftd.workers.rollout.workflows.runner import check_names
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.training.engines import registry as trainer_engines
-from rftd.workers.training.extensions import check_extensions
 
 _JUDGE: Final = "llm_judge_reward"
 
@@ -122,10 +116,6 @@ def _check_biases(taskset: TasksetSpec, stage: StageSpec) -> None:
             )
 
 
-LOOK_S: Final = 2.0
-"""The pause between two looks for a part that is missing: somebody is installing it."""
-
-
 def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
     """The specification with rows, digests and step counts filled in, for workers on `host`.
 
@@ -135,7 +125,7 @@ def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
     stages = tuple(_stage(stage, host, found) for stage in spec.stages)
     check_tasksets(spec, found)
     found.check()
-    return msgspec.structs.replace(spec, stages=stages)
+    return msgspec.structs.replace(spec, stages=stages, warnings=(*spec.warnings, *left_to_workers(spec)))
 
 
 def with_files(errors: ConfigErrors) -> ConfigErrors:
@@ -165,6 +155,7 @@ def _count(stage: StageSpec, found: Findings) -> dict[FieldPath, TasksetSpec]:
 
 def _stage(stage: StageSpec, host: Host, found: Findings) -> StageSpec:
     _check_parts(stage, found)
+    check_packages(stage, host, found)
     _check_models(stage, host, found)
     counted = _count(stage, found)
     for each, path in _tasksets(stage):
@@ -305,6 +296,13 @@ def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None
             field=field,
             fix=fix,
         )
+    # Weights that only unpickling reads are code, which no worker runs: it would be refused there, again and again.
+    if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
+        raise DataError(
+            f"the weights in {path!r} are pickles (pytorch_model.bin), which rftd never loads",
+            field=field,
+            fix="save them as model.safetensors, as save_pretrained does by itself; .bin files are not read",
+        )
     check_model_type(folder, trust_remote_code=trusted, field=field)
 
 
@@ -344,54 +342,3 @@ def _column(spec: TasksetSpec, key: str | None) -> str | None:
     form = spec.format
     names = [name for name in form.__struct_fields__ if name.endswith("_key") and getattr(form, name) == key]
     return f"format.{names[0]}" if key and names else None
-
-
-class Parts:
-    """Looks when a run is taken up, and again and again while something is missing."""
-
-    def __init__(self, clock: Clock, allowances: Allowances) -> None:
-        self._clock = clock
-        self._allowances = allowances
-        self._missing: Obstacle | None = None
-        self._look_at_s: float | None = 0.0
-        """None: everything was there."""
-
-    async def missing(
-        self, spec: ExperimentSpec, stage: int, recorded: Mapping[str, str], grants: Sequence[Grant] = ()
-    ) -> Obstacle | None:
-        """The first grant that was withdrawn, or part that the stages from `stage` on need and that is not here.
-
-        `recorded` is the environment of the run so far: where each part came from before.
-        """
-        if self._look_at_s is not None and self._clock.monotonic_s() >= self._look_at_s:
-            # Finished stages are not looked at: a plug-in that nobody needs any more may be uninstalled.
-            rest = msgspec.structs.replace(spec, stages=spec.stages[max(0, stage) :])
-            # On a thread: importing a plug-in may take seconds, and torch with it.
-            self._missing = await asyncio.to_thread(self._look, rest, recorded, tuple(grants))
-            self._look_at_s = None if self._missing is None else self._clock.monotonic_s() + LOOK_S
-        return self._missing
-
-    def _look(self, spec: ExperimentSpec, recorded: Mapping[str, str], grants: Sequence[Grant]) -> Obstacle | None:
-        for grant in self._allowances.withdrawn(grants):
-            return Obstacle(
-                cause=NOT_ALLOWED,
-                reason=f"the daemon's configuration no longer allows {grant.value!r}, which was granted",
-                fix=f"allow it again in the daemon's configuration, under `{grant.kind}`, and restart the daemon",
-            )
-        return missing_part(spec, recorded)
-
-
-def missing_part(spec: ExperimentSpec, recorded: Mapping[str, str]) -> Obstacle | None:
-    """The first part that is not installed here, or cannot be imported. Blocks."""
-    importlib.invalidate_caches()  # it may have been installed since this process last looked
-    try:
-        check_extensions(spec, recorded)
-        for stage in spec.stages:
-            rollout_engines.ENGINES.check(stage.rollout.engine)
-            make_policy(stage.policy)
-            make_priority(stage.policy.priority)
-            for taskset in (*tasksets_of(stage), *stage.evals):
-                check_names(taskset)
-    except ConfigError as error:
-        return Obstacle(cause=PART_MISSING, reason=error.what, fix=error.fix or "install it")
-    return None

@@ -15,7 +15,7 @@ from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.inbox import Inbox, Request, check_command
 from rftd.daemon.supervisor.milestones import tell
-from rftd.daemon.supervisor.preflight import Parts
+from rftd.daemon.supervisor.parts import Parts
 from rftd.daemon.supervisor.snapshotter import Snapshotter
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.daemon.why.answer import Watch

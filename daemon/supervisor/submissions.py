@@ -16,7 +16,8 @@ from rftd.daemon.supervisor.orders import Orders, order_of
 from rftd.daemon.supervisor.preflight import preflight, with_files
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker
-from rftd.daemon.trust.judge import Judge
+from rftd.daemon.trust.judge import SubmissionJudge
+from rftd.daemon.trust.quota import QuotaError
 from rftd.ops import faults
 from rftd.streams.envelope import Position
 from rftd.streams.folds.commands import KeyUse
@@ -57,10 +58,11 @@ class Submissions:
         async def write(id: UUID) -> Position:
             # Before the lock: digesting a dataset may take minutes, and nobody else's submission, archive or removal
             # should wait for that.
-            judge = Judge(asker, self._allowances)
+            judge = SubmissionJudge(asker, self._allowances)
             spec = await self._ready(config, judge)
             async with self._folders:
                 await self._refresh()
+                self._check_quota(asker)
                 made[id] = await self._intake.submit(spec, judge, key=key, id=id)
             faults.point("submission.after_append")
             return made[id].position
@@ -70,13 +72,13 @@ class Submissions:
 
     async def check(self, config: dict[str, Any], *, asker: Asker) -> ExperimentSpec:
         """See `Operations.check`."""
-        judge = Judge(asker, self._allowances)
+        judge = SubmissionJudge(asker, self._allowances)
         spec = await self._ready(config, judge)
         async with self._folders:
             await self._refresh()
             return await self._intake.check(spec, judge)
 
-    async def _ready(self, config: dict[str, Any], judge: Judge) -> ExperimentSpec:
+    async def _ready(self, config: dict[str, Any], judge: SubmissionJudge) -> ExperimentSpec:
         """The checked specification; a half of an experiment that is there has what it left out and both use."""
         spec = await asyncio.to_thread(self._checked, config, judge)
         if spec.half == "both":
@@ -86,7 +88,7 @@ class Submissions:
             whole = self._intake.filled(spec)
         return spec if whole == spec.config else await asyncio.to_thread(self._checked, whole, judge)
 
-    def _checked(self, config: dict[str, Any], judge: Judge) -> ExperimentSpec:
+    def _checked(self, config: dict[str, Any], judge: SubmissionJudge) -> ExperimentSpec:
         """The specification as it could be taken in. Raises ConfigError, DataError, NotAllowedError. Blocks."""
         from rftd.daemon.config.issue import ConfigErrors
         from rftd.daemon.config.loading import check_config
@@ -105,9 +107,10 @@ class Submissions:
 
         async def write(id: UUID) -> Position:
             host = await asyncio.to_thread(self._host)
-            judge = Judge(asker, self._allowances)
+            judge = SubmissionJudge(asker, self._allowances)
             async with self._folders:
                 await self._refresh()
+                self._check_quota(asker)
                 return await self._intake.fork(wanted, host, judge, key=key, id=id)
 
         use = await self._orders.carry_out(order_of(key, "fork", None, wanted), write, whole=self._whole)
@@ -123,6 +126,14 @@ class Submissions:
             parent=forked.parent,
             at_step=forked.at_step,
         )
+
+    def _check_quota(self, asker: Asker) -> None:
+        """Raises QuotaError if so many of the asker's experiments wait that no other may."""
+        most = asker.quota.queued
+        entries = self._registry.entries.values()
+        own = sum(1 for entry in entries if entry.status is Status.QUEUED and entry.spine.submitted_by == asker.name)
+        if most is not None and own >= most:
+            raise QuotaError(f"{own} experiments of {asker.name!r} wait already", fix="cancel some of them")
 
     def _whole(self, use: KeyUse) -> bool:
         """True if the experiment is accepted as well as submitted; one of two halves is always looked at again."""

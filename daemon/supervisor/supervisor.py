@@ -114,7 +114,6 @@ class Supervisor(AskedCommands):
         held = slots if self._decides else HOSTED  # elsewhere it was decided how many run
         note = self._note if self._decides else None
         self.runs = Runs(self._run_of, slots=held, clock=clock, logger=logger, note=note, lost=hearing.meet)
-        """The experiments under way."""
 
     async def drive(self) -> None:
         """Runs the queue until cancelled; workers under way are left to the next daemon, which adopts them."""
@@ -175,7 +174,7 @@ class Supervisor(AskedCommands):
     def _run_of(self, entry: Entry) -> UnderWay:
         same = {**self._of_runs, "spine_offset": entry.spine_offset}
         if not self._decides:
-            return Hosting(self._log, entry.id, self._executor, **same)
+            return Hosting(self._log, entry.id, self._executor, **same, allowances=self._allowances)
         hear = partial(self._hearing.hear_run, entry, self._executor)
         return Run(
             self._log,

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from rftd.daemon.trust.quota import PRODUCER_QUOTA, UNLIMITED, Quota
 from rftd.ops.errors import UsageError
 
 
@@ -42,6 +43,8 @@ class Asker(msgspec.Struct, frozen=True):
 
     name: str
     role: AccessRole
+    quota: Quota = UNLIMITED
+    """The limits of the token, those of its role included."""
 
     @property
     def is_owner(self) -> bool:
@@ -78,5 +81,5 @@ class Asker(msgspec.Struct, frozen=True):
 
 OWNER: Final = Asker("owner", AccessRole.OWNER)
 """The person whose user the daemon runs as."""
-PRODUCER: Final = Asker("producer", AccessRole.SUBMIT)
+PRODUCER: Final = Asker("producer", AccessRole.SUBMIT, PRODUCER_QUOTA)
 """Every program that writes requests as records: the broker knows who it is, a record does not."""

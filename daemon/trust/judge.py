@@ -1,4 +1,4 @@
-"""`Judge`: the verdict on a submission that is not the owner's, field by field, and the grants that it rests on."""
+"""`SubmissionJudge`: the verdict on a submission that is not the owner's, field by field, and its grants."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 _TINKER_KEY: Final = "TINKER_API_KEY"
 
 
-class Judge:
+class SubmissionJudge:
     """Collects grants of one submission. Every check raises NotAllowedError, which never tells whether a thing exists.
 
     `file` is to be called before anything that a file names is looked at, `spec` before anything is appended.

@@ -1,6 +1,8 @@
 """One file for each CLI verb, with its rendering; verbs of one family share one, as the table in `cli` says.
 
 serve        the daemon
+open         a browser, signed in by a one-time link
+token        who may use the daemon: add, ls, rm, rotate
 demo         a tiny model, trained in a minute
 stack        a Kafka and a Postgres for development
 submit       submit an experiment; fork: a new one from a step of another; run: the commands that do it

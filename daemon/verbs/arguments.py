@@ -32,12 +32,10 @@ def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     from rftd.daemon.client.address import find_address
     from rftd.ops.errors import RftdError
 
-    token = os.environ.get("RFTD_TOKEN")
     try:
         address = find_address(current(ctx), os.environ)
         url = f"{address.url}/v1/experiments?limit=200"
-        headers = address.headers | ({"Authorization": f"Bearer {token}"} if token else {})
-        request = Request(url, headers=headers)  # noqa: S310 - http(s) only
+        request = Request(url, headers=address.headers)  # noqa: S310 - http(s) only
         with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
             items: list[dict[str, Any]] = json.load(answer)["items"]
     except (OSError, HTTPException, ValueError, KeyError, RftdError):

@@ -68,8 +68,9 @@ def _of_machine(
     import os
     from pathlib import Path
 
+    from rftd.daemon.doctor.access import check_access, check_socket_access
     from rftd.daemon.doctor.cluster import check_log, check_postgres
-    from rftd.daemon.doctor.daemon import check_daemon, check_endpoint
+    from rftd.daemon.doctor.daemon import check_daemon, check_endpoint, check_tokens
     from rftd.daemon.doctor.engines import check_devices, check_engines, check_gpus, check_ray, check_tinker
     from rftd.daemon.doctor.folder import check_folder, check_socket
     from rftd.daemon.doctor.machine import check_clock, check_identity, check_limits, check_packages, check_python
@@ -87,9 +88,11 @@ def _of_machine(
         *check_ray(host, ray_address),
         *check_tinker(host, os.environ),
         *check_folder(folder, clock),
-        *(check_socket(folder) if log_at is None else ()),
+        *check_access(folder),
+        *((*check_socket(folder), *check_socket_access(folder)) if log_at is None else ()),
         *check_log(log_at),
         *check_postgres(postgres),
+        *check_tokens(folder),
         *check_endpoint(folder),
         *check_daemon(settings, os.environ, clock),
     ]

@@ -21,6 +21,11 @@ _WHERE: Final = (
     "rftd.streams.events.catalogue",
     "rftd.daemon.config.issue",
     "rftd.daemon.api.problem",
+    "rftd.daemon.client.client",
+    "rftd.daemon.trust.asker",
+    "rftd.daemon.trust.quota",
+    "rftd.daemon.trust.token_file",
+    "rftd.ops.tls",
     "rftd.workers.rollout.endpoint.call_error",
 )
 """Modules that define errors."""

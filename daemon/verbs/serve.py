@@ -9,6 +9,8 @@ import click
 
 from rftd.daemon.allowance_options import allowance_options
 from rftd.daemon.daemon_file import checked_postgres_url, config_option
+from rftd.daemon.entrance_options import entrance_options
+from rftd.daemon.folders_option import begin_process, folders_option
 from rftd.daemon.launching_options import launching_options
 from rftd.daemon.log_option import SHARED, serve_log_option
 from rftd.daemon.output.terminal import fitting_errors, say
@@ -17,10 +19,12 @@ from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_o
 from rftd.daemon.trace_option import trace_option
 
 if TYPE_CHECKING:
+    from rftd.daemon.entrance import EntranceOptions
     from rftd.daemon.launching import Launching
     from rftd.daemon.service import Service, ServiceOptions
     from rftd.daemon.trust.allowances import Allowances
     from rftd.ops.log_file import LogFile
+    from rftd.ops.own_folder import FolderAccess
     from rftd.ops.tracing.trace_options import TraceOptions
     from rftd.ops.tracing.tracer import Tracer
     from rftd.streams.backends.backend import LogUrl
@@ -37,7 +41,7 @@ thread, Python's own 5 ms would be added to each commit."""
     default="127.0.0.1",
     show_default=True,
     envvar="RFTD_HOST",
-    help="Address to listen on; any but loopback needs RFTD_TOKEN.",
+    help="Address to listen on; any but loopback needs TLS, or --tls-terminated-elsewhere.",
 )
 @click.option(
     "--port",
@@ -47,6 +51,7 @@ thread, Python's own 5 ms would be added to each commit."""
     envvar="RFTD_PORT",
     help="Port to listen on; 0 picks a free one.",
 )
+@entrance_options
 @serve_log_option
 @click.option(
     "--postgres",
@@ -110,6 +115,7 @@ thread, Python's own 5 ms would be added to each commit."""
     envvar="RFTD_DISK_BUDGET",
     help="Space limit for --data and all experiments' folders, else experiments pause. Default: no limit.",
 )
+@folders_option
 @click.option(
     "--accept-loss",
     "accept_loss",
@@ -132,6 +138,7 @@ def command(
     settings: Settings,
     host: str,
     port: int,
+    door: EntranceOptions,
     log_at: LogUrl | None,
     postgres: str | None,
     launching: Launching,
@@ -142,13 +149,13 @@ def command(
     lost_after_s: float,
     disk_reserve: int | None,
     disk_budget: int | None,
+    folders: FolderAccess,
     accept_loss: tuple[str, ...],
     traces: TraceOptions | None,
     allowances: Allowances,
     prices: tuple[tuple[str, float], ...],
 ) -> None:
     """Run the daemon. Log and tables lie below --data (default ./.rftd), or on Kafka and in PostgreSQL."""
-    import os
     from pathlib import Path
 
     from rftd.daemon.data_folder import DataFolder
@@ -160,6 +167,7 @@ def command(
     from rftd.streams.backends.backend import backend_of
 
     _check_log(log_at, launching, payloads)
+    begin_process(folders)
     file = LogFile(DataFolder(Path(data_folder(settings))).daemon_log)
     fit = None if log_format == "json" else fitting_errors
     configure(level=log_level, as_json=log_format == "json", fit=fit, file=file)
@@ -167,12 +175,13 @@ def command(
         data=Path(data_folder(settings)),
         host=host,
         port=port,
-        token=os.environ.get("RFTD_TOKEN") or None,
+        door=door,
         worker_lost_after_s=lost_after_s,
         log_at=backend_of(log_at).checked(log_at.text) if log_at is not None else None,
         state_url=checked_postgres_url(postgres) if postgres else "",
         disk=DiskLimits(reserve_bytes=disk_reserve, budget_bytes=disk_budget),
         launching=launching,
+        folders=folders,
         slots=slots,
         keep=Keep(payloads),
         accept_loss=accept_loss,
@@ -262,6 +271,11 @@ def _tell_where(options: ServiceOptions, service: Service) -> None:
     say(f"  metrics  {service.url}/metrics")
     if options.traces is not None:
         say(f"  traces   {options.traces.url}     ratio  {options.traces.ratio:g}")
+    if service.keyring is None:
+        say("warning: --unsafe-allow-unauthenticated: whoever reaches this port may run commands as you", err=True)
+    elif sys.stdout.isatty():
+        # To a terminal alone: whoever reads this line first has the owner's rights.
+        say(f"  browser  {service.url}{service.keyring.owner_link()}     once, within five minutes")
 
 
 async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
@@ -271,7 +285,7 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
 
     import httpx
 
-    from rftd.daemon.client.address import trusted_by
+    from rftd.daemon.client.address import authorization, trusted_by
     from rftd.daemon.service import running
     from rftd.ops.clock import SystemClock
     from rftd.ops.cycles import tune_allocator, tune_collector
@@ -305,8 +319,10 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
     try:
         daemon = running(options, clock=clock, ids=SystemIds(clock), logger=log, tracer=tracer)
         async with daemon as service:
-            trusted = trusted_by(service.url)
-            async with httpx.AsyncClient(timeout=10.0, verify=trusted, trust_env=False) as client:
+            tls = options.door.tls
+            trusted = trusted_by(service.url) if tls is None else tls.trusting()
+            headers = {} if service.keyring is None else authorization(service.keyring.tokens.owner_token)
+            async with httpx.AsyncClient(timeout=10.0, verify=trusted, trust_env=False, headers=headers) as client:
                 # Asked over HTTP like anybody would: this line is printed once the daemon answers, not once it
                 # believes to.
                 answer = await client.get(f"{service.url}/readyz")

@@ -100,11 +100,14 @@ def async_command(
     """
     from pathlib import Path
 
+    from rftd.ops.extras import PLOT, check_extra
     from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
     from rftd.workers.control.simulator.long_tail import LongTail
     from rftd.workers.control.simulator.report import compare as forecast
     from rftd.workers.control.simulator.system import SimulatedUpdates
 
+    if plot is not None:  # before the forecast, which takes a while
+        check_extra(PLOT, "--plot")
     asked = Asked(updates=SimulatedUpdates(updates), **asked_for)
     stage = _stage(file, overrides)
     stages = stages_of(asked, stage)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rftd.daemon.daemon_file import config_option
+from rftd.daemon.folders_option import begin_process, folders_option
 from rftd.daemon.log_option import worker_log_option
 from rftd.daemon.trace_option import trace_option
 from rftd.ops import limits
@@ -15,6 +16,7 @@ from rftd.ops import limits
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from rftd.ops.own_folder import FolderAccess
     from rftd.ops.tracing.trace_options import TraceOptions
     from rftd.ops.tracing.tracer import Tracer
     from rftd.streams.backends.backend import LogUrl
@@ -26,6 +28,7 @@ def _log_options(function: F) -> F:
     for option in (
         click.option("--spine-offset", type=click.IntRange(0), default=0, hidden=True),
         click.option("--worker", type=click.UUID, hidden=True),
+        folders_option,
         trace_option,
         click.option("--experiment", help="Id of the experiment. Default: any running one."),
         worker_log_option,
@@ -51,18 +54,26 @@ def explorer(
     spine_offset: int,
     worker: UUID | None,
     slot: int | None,
+    folders: FolderAccess,
     traces: TraceOptions | None,
 ) -> None:
     """Run rollouts of leased tasks."""
+    begin_process(folders)
     _run("explorer", log_at, experiment, slot, spine_offset, worker, traces)
 
 
 @command.command()
 @_log_options
 def trainer(
-    log_at: LogUrl, experiment: str | None, spine_offset: int, worker: UUID | None, traces: TraceOptions | None
+    log_at: LogUrl,
+    experiment: str | None,
+    spine_offset: int,
+    worker: UUID | None,
+    folders: FolderAccess,
+    traces: TraceOptions | None,
 ) -> None:
     """Train planned batches. While another trainer is alive, this one stands by; then it takes over."""
+    begin_process(folders)
     _run("trainer", log_at, experiment, -1, spine_offset, worker, traces)
 
 
@@ -92,7 +103,7 @@ def _run(
         id = UUID(experiment) if experiment else None
     except ValueError:
         raise UsageError(f"{experiment!r} is no id", field="--experiment", fix="see rftd ls --json") from None
-    configure()
+    configure(libraries=True)
     if role == "explorer":
         tune_collector()
     else:  # a trainer's cycles may hold activations: they are looked for as often as Python does by itself

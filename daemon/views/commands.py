@@ -133,7 +133,7 @@ def of_file(content: dict[str, Any]) -> Submit:
     return Submit(config=content)
 
 
-@command("/v1/experiments", Submit, SubmitReceipt, tag=_TAG, of_file=of_file)
+@command("/v1/experiments", Submit, SubmitReceipt, tag=_TAG, of_file=of_file, submits=True)
 async def submit(daemon: Commanded, body: Submit, key: UUID) -> SubmitReceipt:
     """Submit an experiment. It is validated, and in the log when this answers."""
     accepted = await daemon.operations.submit(_with_labels(body), request_id=key)
@@ -149,7 +149,7 @@ async def check(daemon: Daemon, body: Submit) -> CheckReport:
     return CheckReport(name=spec.name, job_dir=spec.job_dir, warnings=list(spec.warnings))
 
 
-@command("/v1/experiments/{name}/fork", Fork, ForkReceipt, tag=_TAG)
+@command("/v1/experiments/{name}/fork", Fork, ForkReceipt, tag=_TAG, submits=True)
 async def fork(daemon: Daemon, body: Fork, key: UUID, name: Name) -> ForkReceipt:
     """A new experiment that shares this one's history up to a step and goes on from there, with changes."""
     forked = await daemon.operations.fork(

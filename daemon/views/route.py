@@ -19,13 +19,14 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from rftd.daemon.trust.asker import AccessRole
+from rftd.daemon.trust.asker import AccessRole, Asker
 from rftd.ops.ids import Ids
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from rftd.daemon.operations import Operations
+    from rftd.daemon.trust.token_holder import TokenHolder
     from rftd.storage.queries.curve import RewardCurves
     from rftd.streams.log import EventLog
 
@@ -91,6 +92,19 @@ class Daemon(Protocol):
     @property
     def daemon_log(self) -> Path | None: ...
 
+    @property
+    def asker(self) -> Asker:
+        """The one who asks."""
+        ...
+
+    def login_path(self) -> str:
+        """The path of a one-time link, with the rights of the asker."""
+        ...
+
+    def holders(self) -> tuple[TokenHolder, ...]:
+        """The named tokens in use that the asker may see."""
+        ...
+
     def read(self, after: str | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
         """One snapshot of the tables, not older than the record at `after`."""
         ...
@@ -155,6 +169,8 @@ class CommandRoute(Route[R], Generic[B, R]):
     """Makes the body of an experiment file's content, if the file itself is taken as well."""
     dry: bool = False
     """True: nothing is appended, so it has no key, and `work` is called without one."""
+    submits: bool = False
+    """True if it makes an experiment, and so counts as a submission of its asker."""
 
 
 def read(
@@ -181,6 +197,7 @@ def command(
     of_file: Callable[[dict[str, Any]], B] | None = None,
     dry: bool = False,
     role: AccessRole = AccessRole.SUBMIT,
+    submits: bool = False,
 ) -> Callable[[Callable[..., Awaitable[R]]], CommandRoute[B, R]]:
     """Declares a command: the function below carries it out, once for each key."""
 
@@ -198,6 +215,7 @@ def command(
             of_file=of_file,
             dry=dry,
             role=role,
+            submits=submits,
         )
 
     return declared

@@ -1,4 +1,4 @@
-"""The address of the log's socket, which only its user may open."""
+"""The address of the log's socket, in a folder that only its user may enter."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rftd.ops.errors import ConflictError, UsageError
+from rftd.ops.own_folder import make_own_folder
 
 PATH_SIZE_BYTES: Final = 100
 """The longest path of a Unix socket in bytes: kernels allow 104 (macOS) to 108 (Linux) with the final zero."""
@@ -27,10 +28,11 @@ def check_path(path: Path) -> None:
 def listen(path: Path) -> socket.socket:
     """A listening socket at `path` that only this user may open; a dead one in its place is removed.
 
-    Raises ConflictError if another process listens there.
+    Raises ConflictError if another process listens there, or if another user may enter the folder: he could put a
+    socket of his own in the place of ours, and workers would append to him.
     """
     check_path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_own_folder(path.parent)
     # The file outlives its process: only a connection tells whether anybody listens, and `bind` refuses any file there.
     if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Self, cast
 
 from rftd.ops.decoding import UNREADABLE
-from rftd.ops.errors import CodecError, RftdError, UnreachableError
+from rftd.ops.errors import CodecError, ConflictError, RftdError, UnreachableError
+from rftd.ops.own_folder import check_sockets_folder
 from rftd.streams.socket import messages as wire
+from rftd.streams.socket.door import user_of
 from rftd.streams.socket.frames import FrameReader
 
 
@@ -33,13 +35,25 @@ class Connection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(cls, path: Path) -> Self:
-        """A connection to the server at `path`. Raises UnreachableError if nobody listens there."""
+        """A connection to the server at `path`.
+
+        Raises UnreachableError if nobody listens there, ConflictError if it may be, or is, another user who does.
+        """
+        check_sockets_folder(path.parent)
         try:
-            _, connection = await asyncio.get_running_loop().create_unix_connection(cls, os.fspath(path))
+            transport, connection = await asyncio.get_running_loop().create_unix_connection(cls, os.fspath(path))
         except OSError as error:
             raise UnreachableError(
                 f"no daemon answers: {error.strerror or error}", where=str(path), fix="start it with `rftd serve`"
             ) from error
+        # Asked of the kernel, before a byte is sent: the folder may have changed since it was looked at.
+        if (user := user_of(transport)) not in (None, os.geteuid()):
+            transport.abort()
+            raise ConflictError(
+                f"user {user} serves a log at this socket, and this process runs as {os.geteuid()}",
+                where=str(path),
+                fix="run workers as the daemon's user",
+            )
         return connection
 
     @property

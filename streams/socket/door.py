@@ -73,10 +73,22 @@ class Door:
 
 def pid_of(transport: asyncio.BaseTransport) -> int:
     """The process at the other end of a Unix socket; 0 where the system does not say."""
+    credentials = _credentials_of(transport)
+    return 0 if credentials is None else credentials[0]
+
+
+def user_of(transport: asyncio.BaseTransport) -> int | None:
+    """The user whose process is at the other end of a Unix socket; None where the system does not say."""
+    credentials = _credentials_of(transport)
+    return None if credentials is None else credentials[1]
+
+
+def _credentials_of(transport: asyncio.BaseTransport) -> tuple[int, int, int] | None:
     end = transport.get_extra_info("socket")
     if end is None or not hasattr(socket, "SO_PEERCRED"):
-        return 0
-    return int(_CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0])
+        return None
+    pid, user, group = _CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, user, group
 
 
 def _experiment_of(draft: Draft) -> UUID | None:

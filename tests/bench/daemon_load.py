@@ -85,7 +85,9 @@ def watched(scene: Scene, name: str, seconds: float, every_s: float) -> Load:
 
 def scraped(scene: Scene) -> dict[str, float]:
     """The samples of /metrics now."""
-    with urllib.request.urlopen(f"{scene.host.url}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{scene.host.url}/metrics", headers=scene.host.headers), timeout=30
+    ) as answer:
         return shown(answer.read().decode())
 
 

@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -25,7 +26,6 @@ from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.demo.demo import ENDED, experiment_text
 from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.demo.sums import write_sums
-from rftd.daemon.settings import Settings
 from rftd.daemon.views import commands, experiments
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
@@ -109,7 +109,7 @@ def train(
 def _submit(host: DaemonHost, demo: Mapping[str, Any], folder: Path, seed: int) -> UUID:
     environ = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}
     submission = load_text(yaml.safe_dump(demo), "demo.yaml", overrides=(), environ=environ, cwd=folder)
-    with Client(Settings(server=host.url, timeout_s=30.0)) as client:
+    with Client(replace(host.settings, timeout_s=30.0), {}) as client:
         request = str(SystemIds(SystemClock()).new())
         return UUID(
             client.send(commands.submit, commands.Submit(config=submission.config), request_id=request).value.id
@@ -122,7 +122,7 @@ async def _until(host: DaemonHost, log: Path, experiment: UUID, target: float | 
     Looks into the file of the log, which costs the daemon nothing; its API is asked seldom.
     """
     deadline_s, asked_s, position, best = time.monotonic() + TIMEOUT_S, time.monotonic(), 0, 0.0
-    with Client(Settings(server=host.url, timeout_s=30.0)) as client:
+    with Client(replace(host.settings, timeout_s=30.0), {}) as client:
         spine = partition_of(topics.EXPERIMENTS, experiment)
         view = await SqliteView.open(log)
         try:

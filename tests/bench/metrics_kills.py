@@ -61,7 +61,9 @@ def compared(scene: Scene, name: str) -> tuple[int, dict[str, tuple[float | None
 def scraped(scene: Scene) -> str | None:
     """The answer of /metrics; None while the daemon does not answer."""
     try:
-        with urllib.request.urlopen(f"{scene.host.url}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{scene.host.url}/metrics", headers=scene.host.headers), timeout=30
+        ) as answer:
             return str(answer.read().decode())
     except OSError:
         return None

@@ -80,7 +80,7 @@ def main() -> None:
         with scene.host:
             name = scene.submit(EXPERIMENT, *RUN)
             scene.until_step(name, 1)
-            with prometheus_of(Path(folder), scene.host.url, every_s=1) as prometheus:
+            with prometheus_of(Path(folder), scene.host.url, scene.data.root / "owner.token", every_s=1) as prometheus:
                 for _ in range(given.kills):
                     time.sleep(given.seconds / (given.kills + 1))
                     scene.kill("daemon", name)

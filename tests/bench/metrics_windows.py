@@ -87,7 +87,9 @@ def window(scene: Scene, client: Client, name: str, switch: Path, *, metrics: bo
     while (left_s := first.at_s + window_s - time.perf_counter()) > 0:
         time.sleep(min(1.0, left_s))
         if metrics:
-            with urllib.request.urlopen(f"{scene.host.url}/metrics", timeout=30) as answer:
+            with urllib.request.urlopen(
+                urllib.request.Request(f"{scene.host.url}/metrics", headers=scene.host.headers), timeout=30
+            ) as answer:
                 answer.read()
     last = look()
     rollouts = (last.step - first.step) * GROUPS * GROUP_SIZE

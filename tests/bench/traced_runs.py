@@ -109,7 +109,9 @@ def scraping(scene: Scene) -> Iterator[None]:
 
     def scrape() -> None:
         while not over.wait(1.0):
-            with urllib.request.urlopen(f"{scene.host.url}/metrics", timeout=30) as answer:
+            with urllib.request.urlopen(
+                urllib.request.Request(f"{scene.host.url}/metrics", headers=scene.host.headers), timeout=30
+            ) as answer:
                 answer.read()
 
     thread = threading.Thread(target=scrape)

@@ -16,6 +16,7 @@ from synthetic.log.tape import Tape
 from synthetic.until import poll
 
 from rftd.daemon.cli import main
+from rftd.daemon.client.address import authorization
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.launching import Launching
 from rftd.daemon.log_source import connect_log
@@ -107,12 +108,12 @@ def test_a_third_party_cannot_replace_one_of_ours() -> None:
         backend_of(LogUrl("nowhere", "nowhere:x"))
 
 
-def names_at(url: str) -> list[str]:
+def names_at(url: str, headers: dict[str, str]) -> list[str]:
     """The experiments that a daemon lists, once there is one: its tables come a little after the log."""
     listed: list[str] = []
 
     def looked() -> bool:
-        answer = httpx.get(f"{url}/v1/experiments", trust_env=False, timeout=20.0).json()
+        answer = httpx.get(f"{url}/v1/experiments", headers=headers, trust_env=False, timeout=20.0).json()
         listed[:] = [each["name"] for each in answer["items"]]
         return bool(listed)
 
@@ -134,12 +135,14 @@ async def test_a_daemon_serves_on_it(tmp_path: Path) -> None:
         options = ServiceOptions(data=tmp_path / str(number), port=0, log_at=url, launching=nobody)
         async with running(options, clock=clock, ids=ids, logger=logger()) as service:
             assert "log on a rehearsal, served" in options.where(service.folder)
-            async with httpx.AsyncClient(trust_env=False, timeout=20.0) as http:
+            assert service.keyring is not None
+            headers = authorization(service.keyring.tokens.owner_token)
+            async with httpx.AsyncClient(trust_env=False, timeout=20.0, headers=headers) as http:
                 assert (await http.get(f"{service.url}/readyz")).status_code == 200
                 if number == 1:
                     taken = await http.post(f"{service.url}/v1/experiments", json={"config": config})
                     assert taken.is_success, taken.text
-            known = await asyncio.to_thread(names_at, service.url)
+            known = await asyncio.to_thread(names_at, service.url, headers)
             assert known == ["sums"]
     heads = await (await opened("rehearsal:served")).heads()
     assert any(partition.stream == topics.EXPERIMENTS for partition in heads)

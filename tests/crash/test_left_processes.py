@@ -67,7 +67,8 @@ def test_no_engine_outlives_its_worker_until_the_next(tmp_path: Path, monkeypatc
         port = str(free.getsockname()[1])
     monkeypatch.syspath_prepend(str(parts))
     path = os.pathsep.join(filter(None, (str(parts), os.environ.get("PYTHONPATH"))))
-    scene = Scene(tmp_path, environ={"PYTHONPATH": path, "ENGINE_PORT": port, "ENGINE_FILE": str(told)})
+    environ = {"PYTHONPATH": path, "ENGINE_PORT": port, "ENGINE_FILE": str(told)}
+    scene = Scene(tmp_path, environ={**environ, "RFTD_PASS_ENV": "PYTHONPATH ENGINE_*"})
     reward = "buffer.explorer_input.taskset.default_reward_fn_type=judged"
 
     def engines() -> list[tuple[int, psutil.Process | None, str]]:

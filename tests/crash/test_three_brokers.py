@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 
-import httpx
 import pytest
 from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
 from synthetic.deaths.killing import IN_ORDER, weights_of
@@ -177,7 +176,7 @@ def until_not_ready(scene: Scene, words: str) -> None:
     """Returns once /readyz says no with these words."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
-        said = httpx.get(f"{scene.host.url}/readyz", timeout=30.0, trust_env=False)
+        said = scene.get("/readyz")
         if said.status_code == 503 and words in said.text:
             return
         assert time.monotonic() < deadline_s, said.text

@@ -44,6 +44,7 @@ def on_the_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH")))))
+    monkeypatch.setenv("RFTD_PASS_ENV", "PYTHONPATH")
     return site
 
 

@@ -50,6 +50,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     install(folder, "rftd_bad_parts", PARTS, POINTS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
+        patch.setenv("RFTD_PASS_ENV", "PYTHONPATH")
         patch.syspath_prepend(str(folder))
         scene = Scene(folder, "--worker-lost-after", "3s")
         with scene.host:

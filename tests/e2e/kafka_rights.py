@@ -1,7 +1,7 @@
 """Each role under a Kafka user of its own, with the rights of docs/production.md and no others: `make test-kafka-acl`.
 
-The broker's settings, users and rights are the page's lines. A whole run of daemon, explorer and trainer, submitted by a
-producer, has to work with them; everything that the page's table does not grant has to be refused.
+The broker's settings, users and rights are the page's lines. A whole run of daemon, explorer and trainer, submitted by
+a producer, has to work with them; everything that the page's table does not grant has to be refused.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ def test_the_table_of_the_page_is_what_each_user_may(broker: SecuredKafka, ended
 def test_the_doctor_names_missing_rights(broker: SecuredKafka, ended_run: Scene) -> None:
     said = {user: doctor(ended_run, broker, user) for user in USERS.values()}
     assert "all that a daemon needs" in said["rftd"][1]
-    assert "enough for the role explorer; for a daemon, the user rftd-explorer lacks Write on" in said["rftd-explorer"][1]
+    assert (
+        "enough for the role explorer; for a daemon, the user rftd-explorer lacks Write on" in said["rftd-explorer"][1]
+    )
     assert "enough for the role trainer;" in said["rftd-trainer"][1]
     assert [said[user][0] for user in USERS.values()] == [0, 0, 0, 1]
     assert "the user producer lacks Describe, DescribeConfigs, Read, Write on rftd.experiments" in said["producer"][1]

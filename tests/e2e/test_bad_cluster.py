@@ -23,7 +23,9 @@ from sqlalchemy import text
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from synthetic.faults.tcp_proxy import TcpProxy
 
+from rftd.daemon.client.address import NoDaemonError, find_address
 from rftd.daemon.doctor.cluster import check_postgres
+from rftd.daemon.settings import Settings
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops import limits
@@ -41,7 +43,7 @@ class BufferEntry:
     """A daemon that is live and not ready, until somebody puts things right."""
 
     def __init__(self, folder: Path, process: subprocess.Popen[bytes], url: str) -> None:
-        self._log, self._process, self._url = folder / "serve.log", process, url
+        self._log, self._data, self._process, self._url = folder / "serve.log", folder / "data", process, url
 
     def refuses(self, *words: str) -> str:
         """What /readyz says once it says all the words; never a crash, never a traceback."""
@@ -71,8 +73,9 @@ class BufferEntry:
 
     def _ask(self, path: str) -> tuple[int, str]:
         try:
-            answer = httpx.get(self._url + path, timeout=10.0, trust_env=False)
-        except (OSError, httpx.HTTPError) as error:
+            headers = find_address(Settings(data=str(self._data)), {}).headers
+            answer = httpx.get(self._url + path, headers=headers, timeout=10.0, trust_env=False)
+        except (OSError, httpx.HTTPError, NoDaemonError) as error:
             return 0, str(error)
         return answer.status_code, answer.text
 

@@ -6,7 +6,6 @@ import os
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
@@ -16,7 +15,7 @@ BUDGET, BALLAST_BYTES = "256MiB", 256 << 20
 def readiness(scene: Scene, wanted: int) -> str:
     """What /readyz says once it answers with this status."""
     deadline_s = time.monotonic() + 60.0
-    while (said := httpx.get(f"{scene.host.url}/readyz?verbose", trust_env=False)).status_code != wanted:
+    while (said := scene.get("/readyz?verbose")).status_code != wanted:
         assert time.monotonic() < deadline_s, said.text
         time.sleep(0.05)
     return said.text
@@ -43,9 +42,7 @@ def test_a_budget_is_kept_and_the_run_goes_on(tmp_path: Path) -> None:
         resumed = scene.rftd("resume", name)
         assert resumed.status == 5, resumed
         assert "goes on by itself" in resumed.err, resumed
-        assert (
-            'rftd_disk_short{cause="disk_budget"} 1.0' in httpx.get(f"{scene.host.url}/metrics", trust_env=False).text
-        )
+        assert 'rftd_disk_short{cause="disk_budget"} 1.0' in scene.get("/metrics").text
         scene.kill("daemon", name)
         scene.until_state(name, "paused")  # the next daemon sees the same
         ballast.unlink()

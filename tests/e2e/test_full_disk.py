@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import time
 
-import httpx
 import pytest
 from synthetic.daemon.scene import Scene
 
@@ -19,11 +18,11 @@ def test_a_full_disk_is_waited_out(embedded_scene: Scene) -> None:
     resource.prlimit(embedded_scene.host.pid, resource.RLIMIT_FSIZE, (64 * 1024, unlimited[1]))
     deadline_s = time.monotonic() + 30.0
     # The projector may meet the limit first, and SQLite calls it an I/O error: wait for the log.
-    while "space" not in (ready := httpx.get(f"{embedded_scene.host.url}/readyz?verbose", trust_env=False)).text:
+    while "space" not in (ready := embedded_scene.get("/readyz?verbose")).text:
         assert time.monotonic() < deadline_s, f"the daemon never noticed: {ready.text}"
         time.sleep(0.05)
     assert ready.status_code == 503
-    assert httpx.get(f"{embedded_scene.host.url}/livez", trust_env=False).status_code == 200
+    assert embedded_scene.get("/livez").status_code == 200
     shown = embedded_scene.rftd("get", name)
     assert shown.status == 0, shown
     assert "waiting       RFTD-LOG-004: no space for an append" in shown.out, shown

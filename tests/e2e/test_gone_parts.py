@@ -42,7 +42,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     parts = folder / "parts"
     parts.mkdir()
     install(parts, "rftd_gone_parts", PARTS, POINTS, version="1.2")
-    environ = {"PYTHONPATH": os.pathsep.join(filter(None, (str(parts), os.environ.get("PYTHONPATH"))))}
+    path = os.pathsep.join(filter(None, (str(parts), os.environ.get("PYTHONPATH"))))
+    environ = {"PYTHONPATH": path, "RFTD_PASS_ENV": "PYTHONPATH"}
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(parts))
         scene = Scene(folder, environ=environ)

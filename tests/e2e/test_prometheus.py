@@ -55,7 +55,7 @@ def _has_data_before_a_kill_and_after_it(scene: Scene, tmp_path: Path) -> None:
     name = scene.submit(EXPERIMENT, *LONG)
     for folder in ("before", "after"):
         (tmp_path / folder).mkdir()
-        with prometheus_of(tmp_path / folder, scene.host.url) as prometheus:
+        with prometheus_of(tmp_path / folder, scene.host.url, scene.data.root / "owner.token") as prometheus:
             poll(lambda: not without_data(prometheus, name), told=lambda: without_data(prometheus, name))
             assert _phases(prometheus) == {"publish", "transfer", "load", "resume"}
             drawn = prometheus.ask(f'last_over_time(rftd_rollout_reward_mean{{experiment="{name}"}}[5m])')

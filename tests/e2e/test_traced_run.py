@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import httpx
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from synthetic.servers.otlp_receiver import otlp_receiver
@@ -20,9 +19,9 @@ def test_a_trace_crosses_the_processes(tmp_path: Path) -> None:
         with scene.host:
             name = scene.submit(EXPERIMENT, *SHORT)
             assert scene.until_ended(name).experiment.summary.state == "completed"
-            answer = httpx.get(f"{scene.host.url}/v1/experiments", headers={"traceparent": CALLER}, trust_env=False)
+            answer = scene.get("/v1/experiments", traceparent=CALLER)
             assert answer.status_code == 200
-            metrics = httpx.get(f"{scene.host.url}/metrics", trust_env=False).text
+            metrics = scene.get("/metrics").text
             trainer = scene.folder / "checkpoints" / "crash" / name / "log" / "trainer.log"
             lines = [json.loads(line) for line in trainer.read_text().splitlines() if line.startswith("{")]
             step = next(line for line in lines if line["event"] == "step.completed")

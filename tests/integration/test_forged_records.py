@@ -1,4 +1,4 @@
-"""Well-formed records that a stranger writes on each topic: a run may end, and nothing outside of its folder is touched."""
+"""Well-formed records of a stranger on each topic: a run may end, and nothing outside of its folder is touched."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_a_forger_on_a_topic_reaches_nothing_outside_the_experiment(
         writer.close()
 
     listener = await asyncio.start_server(told, "127.0.0.1", 0)
-    address = "127.0.0.1:%d" % listener.sockets[0].getsockname()[1]
+    address = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     executor = fake_world.executor(log, clock, ids)
     # Few versions and checkpoints are kept, so that forged ones come to be removed.
     trainer = TrainerSpec(engine="fake", engine_args={"step_s": 0.15}, save_interval=2, max_checkpoints_to_keep=1)

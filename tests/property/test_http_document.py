@@ -10,7 +10,8 @@ from synthetic.daemon.http_probe import probed
 
 
 @pytest.mark.slow
-def test_answers_are_what_the_document_says() -> None:
-    found = probed(seed=None, examples=2, phases=["fuzzing"])
+@pytest.mark.parametrize("role", ["owner", "read"])
+def test_answers_are_what_the_document_says(role: str) -> None:
+    found = probed(seed=None, examples=2, phases=["fuzzing"], role=role)
     assert found.failures == {}
     assert found.requests > 60

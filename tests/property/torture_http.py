@@ -1,7 +1,7 @@
 """The long version of the test of the API's document: requests by the thousand, every check, nothing found.
 
 Prints a JSON object and ends with status 1 if an answer was not what the document says; a seed repeats its requests.
-Run: python -P tests/property/torture_http.py [--requests 10000] [--first-seed 0]
+Run: python -P tests/property/torture_http.py [--requests 10000] [--first-seed 0] [--role owner]
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--role", choices=("owner", "admin", "submit", "read"), default="owner")
     chosen = parser.parse_args()
     from synthetic.daemon.http_probe import probed
 
     began_s, requests, failures, rounds = time.monotonic(), 0, {}, 0
     for seed in count(chosen.first_seed):
-        found = probed(seed=seed, examples=EXAMPLES, phases=PHASES)
+        found = probed(seed=seed, examples=EXAMPLES, phases=PHASES, role=chosen.role)
         requests += found.requests
         failures |= found.failures
         rounds += 1

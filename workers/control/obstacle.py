@@ -15,6 +15,7 @@ from rftd.ops.errors import (
     LogCorruptError,
     NonFiniteLossError,
     NotFoundError,
+    NotInstalledError,
     RftdError,
     RowError,
     TrainError,
@@ -47,7 +48,7 @@ RESUMABLE: Final = TRIED_AGAIN | {SIGNAL_LOST}
 """Causes of which a command may end the pause."""
 
 _MENDED_BY_A_PERSON: Final = frozenset(
-    kind.code for kind in (DataError, NotFoundError, LogCorruptError, DeviceMemoryError)
+    kind.code for kind in (DataError, NotFoundError, NotInstalledError, LogCorruptError, DeviceMemoryError)
 )
 _HOPELESS: Final = frozenset(kind.code for kind in (NonFiniteLossError, RowError, TrainError))
 _UNFIT: Final = frozenset(kind.code for kind in (ConfigError, UsageError))

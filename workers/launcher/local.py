@@ -18,6 +18,7 @@ import psutil
 from rftd.ops import limits
 from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import WorkError
+from rftd.ops.own_folder import FolderAccess
 from rftd.ops.processors import threads_of
 from rftd.ops.tracing.trace_options import TraceOptions
 from rftd.ops.words import Level, Words
@@ -219,11 +220,13 @@ class LocalExecutor:
         host: Callable[[], Host] = find_host,
         environment: WorkerEnvironment | None = None,
         traces: TraceOptions | None = None,
+        folders: FolderAccess = FolderAccess.PRIVATE,
     ) -> None:
         """`home` is the folder that one daemon at a time has for its own: the next one knows the workers by it.
 
-        Workers send their spans as `traces` says. `host` looks what this machine can give; it is asked once.
-        `environment` builds what workers have of this process's; by default what any of them needs.
+        Workers send their spans as `traces` says, and open what they make to `folders`. `host` looks what this machine
+        can give; it is asked once. `environment` builds what workers have of this process's; by default what any of
+        them needs.
         """
         self._log_url = log_url
         self._home = os.path.realpath(home) if home else log_url
@@ -233,6 +236,7 @@ class LocalExecutor:
         self._look = host
         self._environment = environment or WorkerEnvironment()
         self._traces = () if traces is None else ("--traces", traces.url, "--trace-ratio", str(traces.ratio))
+        self._folders = () if folders is FolderAccess.PRIVATE else ("--folders", folders.value)
         self._looking = threading.Lock()
         self._host: Host | None = None
         self._workers: dict[str, OrderedProcess | AdoptedProcess] = {}
@@ -256,7 +260,14 @@ class LocalExecutor:
 
     def start(self, order: WorkerOrder) -> Handle:
         arguments = [*self._command, "worker", order.role, "--log", self._log_url]
-        arguments += ["--experiment", str(order.experiment), "--worker", str(order.worker), *self._traces]
+        arguments += [
+            "--experiment",
+            str(order.experiment),
+            "--worker",
+            str(order.worker),
+            *self._traces,
+            *self._folders,
+        ]
         if order.spine_offset:
             arguments += ["--spine-offset", str(order.spine_offset)]
         if order.slot >= 0:

@@ -13,5 +13,6 @@ message         one message of a conversation, and how rows spell it
 tokenizer       `Tokenizer`: text to ids and back, the chat template, end-of-sequence ids
 byte_tokenizer  one id per byte, for the fake engine and tests: imports nothing
 stage_tokenizer which tokenizer a stage has
+template_bound  the steps that a chat template may do
 hf_tokenizer    the tokenizer of a local model folder; imports transformers when it is opened
 """

@@ -13,7 +13,9 @@ import msgspec
 
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError
+from rftd.ops.extras import TORCH, check_extra
 from rftd.workers.tasksets.message import Message
+from rftd.workers.tasksets.template_bound import bounded
 
 GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """The mark with which a chat template begins what the assistant says."""
@@ -121,7 +123,8 @@ class HfTokenizer:
                 fix="set model.custom_chat_template, or use simple_workflow with prompt_type: plaintext",
             )
         try:
-            yield
+            with bounded():
+                yield
         except Exception as error:
             raise DataError(
                 f"the chat template refuses messages of the roles {[m.role for m in messages]}: {error}",
@@ -139,7 +142,8 @@ def open_tokenizer(
 ) -> HfTokenizer:
     """The tokenizer of a model folder; reads files, never the network. Raises DataError if there is none.
 
-    `template_args` are variables that the chat template may ask for, such as `enable_thinking`.
+    `template_args` are variables that the chat template may ask for, such as `enable_thinking`. Raises
+    NotInstalledError without the extra `torch`.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -148,6 +152,7 @@ def open_tokenizer(
             where=path,
             fix="rftd reads local folders: download the model and set model.model_path to where it lies",
         )
+    check_extra(TORCH, "the tokenizer of a model folder")
     # It takes seconds to import; processes that only fold or plan never pay for it.
     from transformers import AutoTokenizer
 

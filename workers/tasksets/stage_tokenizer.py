@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rftd.ops.errors import DataError
+from rftd.ops.extras import TORCH, check_extra
 from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import FormatSpec, ModelSpec, StageSpec
 from rftd.workers.tasksets.tokenizer import Tokenizer
@@ -24,6 +25,7 @@ class _FileDecoder:
     """A tokenizer.json, read without transformers, whose import takes seconds."""
 
     def __init__(self, path: Path) -> None:
+        check_extra(TORCH, "the tokenizer of a model folder")
         from tokenizers import Tokenizer as Reader
 
         try:

@@ -36,7 +36,7 @@ def check_extensions(spec: ExperimentSpec, recorded: Mapping[str, str]) -> None:
             was = f"; it was {known} where it was trained" if known != MISSING else ""
             raise ConfigError(
                 f"the {part}, which this experiment trains with, is not installed here{was}",
-                fix="install it in this environment, or put its folder on PYTHONPATH",
+                fix="install it in this environment, or put its folder on PYTHONPATH, with serve --pass-env PYTHONPATH",
             )
 
 

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from rftd.ops.errors import ConflictError, DiskFullError, WeightsElsewhereError, WorkError
+from rftd.ops.own_folder import tighten
 from rftd.storage.shared_memory import shared_folder
 from rftd.workers.weights import mapped_file
 from rftd.workers.weights.channel import ChannelPlace, Exported, WeightsRef, check_announced, name_of
@@ -245,6 +246,7 @@ def _own(folder: Path) -> None:
     """Makes the folder for this user alone: others may write beside it, so what lies there is not believed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
+    tighten(folder)
     # lstat: a link that somebody else made under this name must not be followed.
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():

@@ -1,4 +1,4 @@
-"""`Names`: marks of fields by the kind of thing outside of the file that their value names, and a walk over them.
+"""`NamingMark`: marks of fields by the kind of thing outside of the file that their value names, and a walk over them.
 
 Every field that takes free text or a free mapping has one; a test lists those that have none.
 """
@@ -40,21 +40,21 @@ class NameKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class NamingMark:
     """Marks a field with the kind of thing that its value names."""
 
     kind: NameKind
 
 
-PATH: Final = Names(NameKind.PATH)
-PATH_PART: Final = Names(NameKind.PATH_PART)
-URL: Final = Names(NameKind.URL)
-ADDRESS: Final = Names(NameKind.ADDRESS)
-VARIABLE: Final = Names(NameKind.VARIABLE)
-CODE: Final = Names(NameKind.CODE)
-ARGUMENTS: Final = Names(NameKind.ARGUMENTS)
-PLUGIN: Final = Names(NameKind.PLUGIN)
-PLAIN: Final = Names(NameKind.PLAIN)
+PATH: Final = NamingMark(NameKind.PATH)
+PATH_PART: Final = NamingMark(NameKind.PATH_PART)
+URL: Final = NamingMark(NameKind.URL)
+ADDRESS: Final = NamingMark(NameKind.ADDRESS)
+VARIABLE: Final = NamingMark(NameKind.VARIABLE)
+CODE: Final = NamingMark(NameKind.CODE)
+ARGUMENTS: Final = NamingMark(NameKind.ARGUMENTS)
+PLUGIN: Final = NamingMark(NameKind.PLUGIN)
+PLAIN: Final = NamingMark(NameKind.PLAIN)
 
 
 class NamedValue(NamedTuple):
@@ -68,7 +68,7 @@ class NamedValue(NamedTuple):
 def kind_of(field: FieldInfo) -> NameKind | None:
     """The kind of thing that a field names; None for a field without a mark."""
     for mark in field.metadata:
-        if isinstance(mark, Names):
+        if isinstance(mark, NamingMark):
             return mark.kind
     return NameKind.PATH if any(isinstance(mark, LocalPath) for mark in field.metadata) else None
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Final, NamedTuple
+from unittest import mock
 
 import msgspec
 from synthetic.daemon.doctor_world import DoctorWorld
@@ -70,9 +71,8 @@ def clock(moved_ns: Callable[[int], int]) -> Seed:
 
 
 def few_files(world: DoctorWorld) -> list[str]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    world.stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    """A hard limit, which a process cannot set back, so it is only told of one."""
+    world.stack.enter_context(mock.patch.object(resource, "getrlimit", lambda _: (512, 512)))
     return []
 
 
@@ -248,6 +248,8 @@ FAULTS: Final = {
     "nobody answers": Fault(words("--server", f"http://{NOBODY}"), "daemon", "warn", ("none answers", "rftd serve")),
     "a wrong token": Fault(token("wrong"), "token", "fail", ("refuses the token in RFTD_TOKEN", "export RFTD_TOKEN")),
     "no token": Fault(token(None), "token", "fail", ("RFTD_TOKEN is not set", "export RFTD_TOKEN")),
+    "everybody is the owner": Fault(words(), "token", "warn", ("takes everybody", "--unsafe-allow-unauthenticated")),
+    "tokens that others can read": Fault(in_data("tokens.json", "{}"), "tokens", "fail", ("tokens.json", "chmod 600")),
     "a token that no header carries": Fault(token("r\u00e9"), "token", "fail", ("no header can carry",)),
     "a daemon that waits for its log": Fault(
         waits_for_its_log,

@@ -16,8 +16,11 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.daemon.api.app import make_app
+from rftd.daemon.api.doorkeeper import Doorkeeper
 from rftd.daemon.metrics_feed import MetricsFeed
+from rftd.daemon.trust.keyring import Keyring
 from rftd.ops.clock import SystemClock
+from rftd.ops.logs import logger
 from rftd.ops.metrics import Metrics
 from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.projector import Projector
@@ -49,7 +52,9 @@ class House:
 
 @asynccontextmanager
 async def open_house(folder: Path, *, token: str | None = None) -> AsyncIterator[House]:
-    """A house whose log holds one complete run, named `small`."""
+    """A house whose log holds one complete run, named `small`; with a `token` of the owner, or open to everybody."""
+    clock = SystemClock()
+    keyring = Keyring(folder, clock=clock, logger=logger(), from_environ=token) if token is not None else None
     run = SyntheticRun(Tape(), job_dir=str(folder / "job")).write()
     log, engine = MemoryLog(), open_database(sqlite_url(folder / "state.db"))
     for start in range(0, len(run.tape.drafts), 100):
@@ -63,7 +68,7 @@ async def open_house(folder: Path, *, token: str | None = None) -> AsyncIterator
         engine=engine,
         projector=projector,
         feed=feed,
-        token=token,
+        doorkeeper=Doorkeeper(keyring),
         daemon_log=folder / "daemon.log",
     )
     async with asyncio.TaskGroup() as tasks:

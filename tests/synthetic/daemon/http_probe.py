@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import schemathesis
 from fastapi import FastAPI
@@ -23,7 +23,11 @@ from synthetic.log.tape import Tape
 
 from rftd.daemon.api import services
 from rftd.daemon.api.app import make_app
+from rftd.daemon.api.doorkeeper import Doorkeeper
 from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.trust.keyring import Keyring
+from rftd.daemon.trust.quota import Quota
+from rftd.daemon.trust.token_file import TokenFile
 from rftd.daemon.views.route import NAME_CHARACTERS
 from rftd.ops.clock import SystemClock
 from rftd.ops.http_server import bind, serving_http, url_of
@@ -42,8 +46,18 @@ KNOWN: Final = 0.8
 """Share of the requests that name something that is there."""
 WAITS_S: Final = 0.02
 """Instead of the seconds for which a daemon waits for its tables, and a client for an event."""
-REFUSED: Final = ["2xx", "401", "403", "404", "409", "413", "422", "503", "504", "507"]
+REFUSED: Final = ["2xx", "401", "403", "404", "409", "413", "422", "429", "503", "504", "507"]
 """A request that is as the document says may still be refused: an experiment file has more rules than a schema."""
+
+
+class Place(NamedTuple):
+    """An API to be asked."""
+
+    url: str
+    names: list[str]
+    """Experiments that are there."""
+    headers: dict[str, str]
+    """Those of a request with the role's token."""
 
 
 @dataclass
@@ -56,8 +70,8 @@ class Found:
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[tuple[str, list[str]]]:
-    """The URL of an API over runs that are complete, forked, paused and under way, and over dead letters; their names.
+async def served(folder: Path, role: str) -> AsyncIterator[Place]:
+    """An API over runs that are complete, forked, paused and under way, and over dead letters; a token of the role.
 
     The commands are those of a daemon; nothing drives its experiments.
     """
@@ -84,27 +98,34 @@ async def served(folder: Path) -> AsyncIterator[tuple[str, list[str]]]:
     # Nothing is driven, so no worker is started.
     nobody = LocalExecutor("unix:nowhere", host=lambda: ANY_HOST)
     operations = Supervisor(log, nobody, owner=ids.new(), clock=clock, ids=ids, logger=logger(), archives=folder / "a")
-    app: FastAPI = make_app(operations=operations, log=log, engine=tables, projector=projector)
+    keyring = Keyring(folder, clock=clock, logger=logger())
+    token = keyring.tokens.owner_token
+    if role != "owner":
+        many = Quota(submissions_per_hour=1_000_000, queued=1_000_000)
+        token = TokenFile(folder).add("probe", role, created_ns=0, expires_ns=None, quota=many)
+    keeper = Doorkeeper(keyring)
+    app: FastAPI = make_app(operations=operations, log=log, engine=tables, projector=projector, doorkeeper=keeper)
     bound = bind("127.0.0.1", 0)
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(projector.run())
         async with serving_http(app, bound):
-            yield url_of(bound), ["small", "twig", "halted", "going", str(runs[0].id), "twig@1"]
+            names = ["small", "twig", "halted", "going", str(runs[0].id), "twig@1"]
+            yield Place(url_of(bound), names, {"Authorization": f"Bearer {token}"})
         following.cancel()
     await tables.dispose()
 
 
 @contextmanager
-def beside() -> Iterator[tuple[str, list[str]]]:
-    """`served` runs on a thread of its own; the URL and the names are those that it yields."""
-    told: queue.SimpleQueue[tuple[str, list[str]] | BaseException] = queue.SimpleQueue()
+def beside(role: str) -> Iterator[Place]:
+    """`served` runs on a thread of its own; the place is the one that it yields."""
+    told: queue.SimpleQueue[Place | BaseException] = queue.SimpleQueue()
     loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def serve() -> None:
         over = asyncio.Event()
         loops.append((asyncio.get_running_loop(), over))
         with tempfile.TemporaryDirectory() as folder:
-            async with served(Path(folder)) as place:
+            async with served(Path(folder), role) as place:
                 told.put(place)
                 await over.wait()
 
@@ -128,19 +149,21 @@ def beside() -> Iterator[tuple[str, list[str]]]:
         thread.join(30)
 
 
-def probed(*, seed: int | None, examples: int, phases: list[str]) -> Found:
+def probed(*, seed: int | None, examples: int, phases: list[str], role: str = "owner") -> Found:
     """The findings of every check, in so many examples of each kind per operation; without a seed always the same."""
     before, services.READ_TIMEOUT_S = services.READ_TIMEOUT_S, WAITS_S
     try:
-        with beside() as (url, names):
-            return _asked(_document(url, names, seed=seed, examples=examples, phases=phases))
+        with beside(role) as place:
+            return _asked(_document(place, seed=seed, examples=examples, phases=phases))
     finally:
         services.READ_TIMEOUT_S = before
 
 
-def _document(url: str, names: list[str], *, seed: int | None, examples: int, phases: list[str]) -> Any:
-    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+def _document(place: Place, *, seed: int | None, examples: int, phases: list[str]) -> Any:
+    names = place.names
+    schema = schemathesis.openapi.from_url(f"{place.url}/openapi.json", headers=place.headers)
     config = schema.config
+    config.headers = place.headers
     config.seed = seed
     config.generation.update(max_examples=examples, deterministic=seed is None, database="none", no_shrink=True)
     config.phases.update(phases=phases)

@@ -143,6 +143,9 @@ class LogOperations:
         event = experiment.ExperimentRemoved(reason=reason)
         return await self._change(event, experiment_id, request_id, (Status.COMPLETED, Status.CANCELLED))
 
+    async def queued_by(self) -> dict[str, int]:
+        return {}
+
     async def refusals(self) -> list[Position]:
         registry = Registry(self._log)
         await registry.catch_up()

@@ -52,10 +52,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def prometheus_of(folder: Path, daemon: str, *, every_s: int = 2) -> Iterator[Prometheus]:
-    """A Prometheus with our rules, which scrapes every `every_s`, for as long as the block runs."""
+def prometheus_of(folder: Path, daemon: str, token: Path, *, every_s: int = 2) -> Iterator[Prometheus]:
+    """A Prometheus with our rules, which scrapes every `every_s` with the token in a file, while the block runs."""
     at = f"127.0.0.1:{free_port()}"
-    target = {"job_name": "rftd", "static_configs": [{"targets": [urllib.parse.urlsplit(daemon).netloc]}]}
+    target = {
+        "job_name": "rftd",
+        "authorization": {"credentials_file": str(token)},
+        "static_configs": [{"targets": [urllib.parse.urlsplit(daemon).netloc]}],
+    }
     every = {"scrape_interval": f"{every_s}s", "scrape_timeout": f"{every_s}s", "evaluation_interval": f"{every_s}s"}
     rules = [str(OPS / "prometheus" / "rules.yml")]
     config = folder / "prometheus.yml"

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
+import httpx
 import psutil
 from synthetic.daemon.command_line import Said
 from synthetic.until import PATIENCE_S
@@ -23,7 +25,6 @@ from rftd.daemon.config.loading import load_text
 from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.log_source import log_to_read
-from rftd.daemon.settings import Settings
 from rftd.daemon.views import commands, experiments
 from rftd.daemon.views.experiments import ExperimentPage
 from rftd.ops.clock import SystemClock
@@ -173,8 +174,13 @@ class Scene:
         path.write_text(text)
         return path
 
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        """The daemon's answer to a GET of its owner. Raises OSError, httpx.HTTPError and NoDaemonError."""
+        url = f"{self.host.url}{path}"
+        return httpx.get(url, headers={**self.host.headers, **headers}, timeout=30.0, trust_env=False)
+
     def client(self) -> Client:
-        return Client(Settings(server=self.host.url, timeout_s=60.0))
+        return Client(replace(self.host.settings, timeout_s=60.0), {})
 
     def page(self, name: str) -> ExperimentPage | None:
         """The experiment's page; None while the daemon does not answer."""

@@ -19,7 +19,6 @@ from synthetic.until import PATIENCE_S
 from rftd.daemon.cli import VERBS, main, rftd
 from rftd.daemon.client.client import Client
 from rftd.daemon.demo.host import DaemonHost
-from rftd.daemon.settings import Settings
 from rftd.daemon.views import experiments
 
 FAKES = (
@@ -63,7 +62,11 @@ class World:
         if words[0] == "rftd":
             return self.rftd(words[1:])
         if words[0] == "curl":
-            answer = httpx.get(words[-1].replace(ADDRESS, self.host.url), timeout=20.0, trust_env=False)
+            url = next(word for word in words if word.startswith(ADDRESS)).replace(ADDRESS, self.host.url)
+            # What the shell would put there: the file lies in the world's folder.
+            token = "-H" in words and (self.folder / ".rftd" / "owner.token").read_text().strip()
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            answer = httpx.get(url, headers=headers, timeout=20.0, trust_env=False)
             assert answer.is_success, (line, answer.text)
             return answer.text
         if words[:2] == ["kill", "-9"]:
@@ -106,7 +109,7 @@ class World:
         """The process of the trainer that works now."""
         deadline_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline_s:
-            with Client(Settings(server=self.host.url)) as client:
+            with Client(self.host.settings, {}) as client:
                 for row in client.ask(experiments.listed).value.items:
                     for worker in client.ask(experiments.one, name=row.id).value.workers:
                         if worker.role == "trainer" and worker.state == "live":

@@ -22,7 +22,7 @@ from rftd.streams.deadletters import decode_ours
 from rftd.streams.envelope import Draft
 from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.experiment import Fence
-from rftd.streams.events.registry import Event, Definition
+from rftd.streams.events.registry import Definition, Event
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.log import EventLog
@@ -36,7 +36,16 @@ class Forger:
     """Writes on one stream about one experiment; `usurps`: he fences the roles first, else he plays those that are."""
 
     def __init__(
-        self, log: EventLog, stream: str, experiment: UUID, victim: Path, address: str, *, usurps: bool, clock: Clock, ids: Ids
+        self,
+        log: EventLog,
+        stream: str,
+        experiment: UUID,
+        victim: Path,
+        address: str,
+        *,
+        usurps: bool,
+        clock: Clock,
+        ids: Ids,
     ) -> None:
         """`victim` is a folder that is not the experiment's, `address` a listener that nobody may ask."""
         self.written: Counter[str] = Counter()

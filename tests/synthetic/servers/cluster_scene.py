@@ -24,10 +24,10 @@ from synthetic.daemon.scene import Scene
 from synthetic.faults.tcp_proxy import TcpProxy
 from synthetic.until import PATIENCE_S
 
-from rftd.daemon.client.address import trusted_by
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.daemon.views.experiments import ExperimentPage
+from rftd.ops.errors import RftdError
 from rftd.streams.backends.kafka.partitions import Names
 from rftd.streams.backends.kafka.records import envelope_of
 
@@ -101,9 +101,8 @@ class ClusterScene(Scene):
     def ready(self) -> tuple[int, str]:
         """The status and the body of /readyz; (0, reason) if nobody answers."""
         try:
-            url = self.url
-            answer = httpx.get(f"{url}/readyz", timeout=30.0, verify=trusted_by(url), trust_env=False)
-        except (OSError, httpx.HTTPError) as error:
+            answer = self.get("/readyz")
+        except (OSError, httpx.HTTPError, RftdError) as error:
             return 0, str(error)
         return answer.status_code, answer.text
 

@@ -85,7 +85,10 @@ class SecuredKafka:
             self.run(line.replace("$(kafka-storage.sh random-uuid)", "cmZ0ZC1jb21wb3NlLTAwMQ"))
         with (self.folder / "broker.log").open("wb") as output:
             self._process = subprocess.Popen(
-                self._java("-Xmx384m", "kafka.Kafka", "server.properties"), cwd=self.folder, stdout=output, stderr=output
+                self._java("-Xmx384m", "kafka.Kafka", "server.properties"),
+                cwd=self.folder,
+                stdout=output,
+                stderr=output,
             )
         try:
             self._wait()

@@ -16,8 +16,11 @@ from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.launching import Launching, launchers_of
 from rftd.daemon.service import ServiceOptions
 from rftd.ops.clock import SystemClock
+from rftd.ops.errors import ConfigError, UsageError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
+from rftd.streams.backends.backend import backend_of
+from rftd.streams.backends.backend import log_url as parsed_log_url
 from rftd.workers.launcher.by_role import ExecutorByRole
 from rftd.workers.launcher.local import LocalExecutor
 from rftd.workers.launcher.ray.launcher import RayOptions
@@ -82,3 +85,39 @@ def test_processes_of_this_machine_are_started_without_anything_of_ray(tmp_path:
     assert isinstance(nobody, LocalExecutor)
     assert not nobody.host().seen
     assert not isinstance(made(roles=BOTH), ExecutorByRole)
+
+
+def test_patterns_of_variables_reach_the_workers_launcher(tmp_path: Path) -> None:
+    said: list[Launching] = []
+
+    @click.command()
+    @launching_options.launching_options
+    def serve(launching: Launching) -> None:
+        said.append(launching)
+
+    serve.main(["--pass-env", "WANDB_*", "--pass-env", "PLACE"], standalone_mode=False)
+    assert said[0].pass_env == ("WANDB_*", "PLACE")
+    with pytest.raises(UsageError, match="no name of a variable"):
+        serve.main(["--pass-env", "A=b"], standalone_mode=False)
+
+
+def test_what_ray_would_show_is_not_put_into_its_runtime_environment(tmp_path: Path) -> None:
+    given = tmp_path / "env.yaml"
+    given.write_text("env_vars: {PLACE: here, OPENAI_API_KEY: hidden}")
+
+    @click.command()
+    @launching_options.launching_options
+    def serve(launching: Launching) -> None:
+        raise AssertionError
+
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY") as refused:
+        serve.main(["--workers", "ray", "--ray-runtime-env", str(given)], standalone_mode=False)
+    assert "--pass-env OPENAI_API_KEY" in str(refused.value)
+    assert "hidden" not in str(refused.value)
+
+
+def test_workers_are_given_the_password_of_their_log_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = parsed_log_url("kafka://me@h:9092/?security=SASL_SSL&password_env=LOG_PASSWORD")
+    assert backend_of(url).variables(url) == ("LOG_PASSWORD",)
+    plain = parsed_log_url("kafka://h:9092/")
+    assert backend_of(plain).variables(plain) == ()

@@ -112,18 +112,104 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
             await app.lost.wait()
 
 
-async def test_connections_beyond_the_bound_are_refused_and_the_others_go_on() -> None:
-    async with served(App(), ConnectionBounds(connections=2)) as address:
-        first = await asyncio.open_connection(*address)
-        second = await asyncio.open_connection(*address)
-        for reader, writer in (first, second):
+async def test_a_connection_gives_way_to_a_newcomer_if_it_lets_the_server_wait() -> None:
+    """The silent ones first, then those with a part of a request, then those between two requests."""
+    async with served(App(), ConnectionBounds(connections=3)) as address:
+        idle = await asyncio.open_connection(*address)
+        idle[1].write(WHOLE)
+        assert (await idle[0].readuntil(b"0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        begun = await asyncio.open_connection(*address)
+        begun[1].write(WHOLE[:10])
+        silent = await asyncio.open_connection(*address)
+        newcomers = []
+        for shown_out in (silent, begun, idle):
+            newcomer = await asyncio.open_connection(*address)
+            newcomer[1].write(WHOLE)
+            assert (await newcomer[0].readuntil(b"0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert (await shown_out[0].read()).startswith(b"HTTP/1.1 503 ")
+            newcomers.append(newcomer)
+        for _, writer in (idle, begun, silent, *newcomers):
+            writer.close()
+
+
+async def test_where_all_are_being_answered_a_newcomer_is_refused_and_they_go_on() -> None:
+    class Held(App):
+        goes_on = asyncio.Event()
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await self.goes_on.wait()
+            await super().__call__(scope, receive, send)
+
+    app = Held()
+    async with served(app, ConnectionBounds(connections=2)) as address:
+        answered = [await asyncio.open_connection(*address) for _ in range(2)]
+        for _, writer in answered:
             writer.write(WHOLE)
-            assert (await reader.readuntil(b"0\r\n\r\n")).startswith(b"HTTP/1.1 200")
         assert (await told(address)).startswith(b"HTTP/1.1 503 ")
-        first[1].close()
-        await first[1].wait_closed()
-        while not (
-            heard := await told(address, WHOLE.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
-        ).startswith(b"HTTP/1.1 200"):
-            assert heard.startswith(b"HTTP/1.1 503 ")
-        second[1].close()
+        app.goes_on.set()
+        for reader, writer in answered:
+            assert (await reader.readuntil(b"0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            writer.close()
+
+
+async def test_hundreds_of_silent_connections_keep_nobody_out() -> None:
+    app = App()
+    async with served(app, ConnectionBounds(connections=64)) as address:
+        held = [await asyncio.open_connection(*address) for _ in range(256)]
+        for number in range(32):
+            last = WHOLE.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+            assert (await told(address, last)).startswith(b"HTTP/1.1 200"), number
+        for _, writer in held:
+            writer.close()
+    assert app.requests == 32
+
+
+class Reads(App):
+    """Reads the whole body before it answers, and says whether it came to its end."""
+
+    whole = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while (message := await receive())["type"] == "http.request" and message["more_body"]:
+            pass
+        self.whole = message["type"] == "http.request"
+        if self.whole:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": self.answer})
+        self.lost.set()
+
+
+POST = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 10000\r\n\r\n"
+
+
+@pytest.mark.parametrize(("whole_s", "rate"), [(60.0, 1_000_000), (SOON_S, 1)], ids=["too slow", "too long"])
+async def test_a_body_that_does_not_come_is_refused_and_is_no_request(whole_s: float, rate: int) -> None:
+    app = Reads()
+    async with served(app, ConnectionBounds(body_s=SOON_S, body_bytes_per_s=rate, whole_body_s=whole_s)) as address:
+        heard = await told(address, POST, b"x" * 10)
+        await app.lost.wait()
+    assert heard.startswith(b"HTTP/1.1 408 ")
+    assert b"of the body " in heard
+    assert not app.whole
+
+
+async def test_a_body_that_comes_fast_enough_has_its_time() -> None:
+    """After the first bound it is weighed, not refused."""
+    app = Reads()
+    async with served(app, ConnectionBounds(body_s=SOON_S, body_bytes_per_s=100)) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(POST + b"x" * 9_999)
+        await asyncio.sleep(SOON_S * 4)
+        writer.write(b"x")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+
+async def test_a_slow_body_gives_way() -> None:
+    app = Reads()
+    async with served(app, ConnectionBounds(connections=1)) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(POST + b"x" * 10)
+        assert (await told(address, POST + b"x" * 10_000)).startswith(b"HTTP/1.1 200 ")
+        assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+        writer.close()

@@ -7,13 +7,16 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import structlog
 
+from rftd.ops.clock import ManualClock
 from rftd.ops.log_file import LogFile
 from rftd.ops.logs import configure, logger
+from rftd.ops.repeated_lines import REMEMBERED, WINDOW_S, RepeatedLines
 
 
 @pytest.fixture(autouse=True)
@@ -101,3 +104,53 @@ def test_a_file_that_cannot_be_written_loses_lines_and_nothing_else(tmp_path: Pa
     (tmp_path / "file").touch()
     LogFile(tmp_path / "file" / "daemon.log").write("a")
     LogFile(tmp_path).write("a")
+
+
+def test_equal_warnings_are_counted_and_told_once_a_minute(tmp_path: Path) -> None:
+    """A client that makes the daemon say one thing a thousand times a second fills no disk."""
+    clock = ManualClock()
+    told: list[dict[str, object]] = []
+    lines = RepeatedLines(lambda level, fields: told.append({"level": level, **fields}), clock)
+
+    def passes(level: str, **fields: object) -> bool:
+        try:
+            lines(None, level, fields)
+        except structlog.DropEvent:
+            return False
+        return True
+
+    assert passes("warning", event="no room", reason="files")
+    assert [passes("warning", event="no room", reason="files") for _ in range(100_000)].count(True) == 0
+    assert passes("warning", event="no room", reason="memory")  # another line
+    assert passes("error", event="no room", reason="files")
+    assert all(passes("info", event="step", number=1) for _ in range(3))
+    assert told == []
+    clock.advance(WINDOW_S)
+    assert passes("info", event="anything")
+    assert told == [{"level": "warning", "event": "no room", "reason": "files", "repeated": 100_000}]
+    assert passes("warning", event="no room", reason="files")  # at once again, after the minute
+    assert not passes("warning", event="no room", reason="files")
+    lines.flush()
+    assert told[1:] == [{"level": "warning", "event": "no room", "reason": "files", "repeated": 1}]
+
+
+def test_different_lines_are_forgotten_before_they_fill_the_memory() -> None:
+    told: list[object] = []
+    lines = RepeatedLines(lambda level, fields: told.append(fields["event"]), ManualClock())
+    for number in range(10 * REMEMBERED):
+        for _ in range(2):
+            with suppress(structlog.DropEvent):
+                lines(None, "warning", {"event": f"line {number}"})
+    assert told == [f"line {number}" for number in range(9 * REMEMBERED)]
+
+
+def test_lines_of_asyncio_and_uvicorn_are_counted_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.log"
+    configure(file=LogFile(path))
+    for _ in range(1000):
+        logging.getLogger("asyncio").error("socket.accept() out of system resource")
+        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    assert [line["event"] for line in lines_of(path)] == [
+        "socket.accept() out of system resource",
+        "Invalid HTTP request received.",
+    ]

@@ -17,6 +17,7 @@ from rftd.ops import limits
 from rftd.ops.cycles import tune_collector
 from rftd.ops.decoding import json_decoder
 from rftd.ops.logs import configure, logger
+from rftd.ops.own_folder import FolderAccess, close_to_others
 from rftd.workers.guest import Guest, Outcome
 from rftd.workers.launcher.leftovers import MARK
 from rftd.workers.launcher.ray.arrival import end_predecessors, refusal_of, take_variables, write_to
@@ -73,6 +74,7 @@ class WorkerActor:
         node = ray.util.get_node_ip_address()
         if (refusal := refusal_of(order, node)) != "":
             return refusal
+        close_to_others(FolderAccess(os.environ.get("RFTD_FOLDERS") or FolderAccess.PRIVATE))
         write_to(Path(order.log_path), node if order.by_node else "")
         take_variables(order)
         configure()

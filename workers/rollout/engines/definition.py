@@ -107,5 +107,8 @@ class RolloutEngineDefinition(Generic[A]):
 
     They may read files, and import nothing heavy: the daemon runs them, on a thread. What they cannot know passes.
     """
+    extra: str = ""
+    """The extra of rftd, a key of `rftd.ops.extras.PACKAGES`, without which it cannot be opened; empty: it needs none.
+    """
     memory: Callable[[EnginePlan[A]], EngineMemory | None] = _unknown
     """The memory that the engine takes of a device, if known. Engines that share a device are summed."""

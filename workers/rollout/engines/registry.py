@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rftd.ops.errors import ConfigError
+from rftd.ops.extras import check_extra
 from rftd.ops.plugin_arguments import parsed
 from rftd.ops.plugins import Plugins
 from rftd.ops.processors import threads_of
@@ -109,10 +110,12 @@ def _planned(
 async def open_engine(experiment: ExperimentSpec, stage: StageSpec, *, slots: int, clock: Clock) -> RolloutEngine:
     """The stage's rollout engine, with room for `slots` requests at once and no weights yet.
 
-    Raises ConfigError, and what its definition's `open` raises.
+    Raises ConfigError, NotInstalledError, and what its definition's `open` raises.
     """
     rollout = stage.rollout
     engine = lookup(rollout.engine)
+    if engine.extra:
+        check_extra(engine.extra, f"the {rollout.engine} engine")
     opening = EngineOpening(
         model=stage.model,
         rollout=rollout,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
+from rftd.ops.extras import TORCH, check_extra
 from rftd.workers.models.model_type import check_scoring_model
 from rftd.workers.rollout.rewards.line_process import LineProcess
 from rftd.workers.rollout.rewards.reward import RewardResult
@@ -34,6 +35,7 @@ class RewardModel:
         device: Annotated[str, msgspec.Meta(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu",
         batch_size: Annotated[int, msgspec.Meta(ge=1)] = BATCH,
     ) -> None:
+        check_extra(TORCH, "the reward reward_model")
         self._model = {"path": path, "device": device}
         self._batch_size = batch_size
         self._process = LineProcess(_PROCESS)

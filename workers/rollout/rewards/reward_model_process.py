@@ -15,6 +15,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from rftd.workers.tasksets.template_bound import bounded
+
 
 class ModelScorer:
     """A model and its tokenizer on a device."""
@@ -56,7 +58,8 @@ class ModelScorer:
 
     def _encoded(self, conversations: list[list[dict[str, Any]]]) -> Any:
         if self._tokenizer.chat_template:
-            texts = [self._tokenizer.apply_chat_template(each, tokenize=False) for each in conversations]
+            with bounded():
+                texts = [self._tokenizer.apply_chat_template(each, tokenize=False) for each in conversations]
             return self._tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
         before = ["\n".join(message["content"] for message in each[:-1]) for each in conversations]
         return self._tokenizer(

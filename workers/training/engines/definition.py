@@ -49,6 +49,8 @@ class TrainerEngineDefinition(Generic[A]):
     """
     make: Callable[[TrainerOpening[A]], TrainerEngine]
     """The engine, not opened yet: nothing is loaded and no process is started."""
+    extra: str = ""
+    """The extra of rftd, a key of `rftd.ops.extras.PACKAGES`, without which it cannot be made; empty: it needs none."""
     opened_with: tuple[str, ...] = ()
     """The arguments that are taken when the engine is opened, for every stage; the others are each stage's own."""
     lacks: Mapping[Part, str] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rftd.ops.errors import ConfigError
+from rftd.ops.extras import check_extra
 from rftd.ops.plugin_arguments import parsed
 from rftd.ops.plugins import Plugins
 from rftd.ops.processors import threads_of
@@ -131,8 +132,11 @@ def check_models(stage: StageSpec) -> None:
 
 
 def make_engine(spec: TrainerSpec, reach: ReachSpec = OWNERS) -> TrainerEngine:
-    """The trainer engine that a stage names, not opened yet; `reach` is the experiment's. Raises ConfigError."""
+    """The trainer engine that a stage names, not opened yet; `reach` is the experiment's. Raises ConfigError,
+    NotInstalledError."""
     engine = lookup(spec.engine)
+    if engine.extra:
+        check_extra(engine.extra, f"the {spec.engine} engine")
     return engine.make(
         TrainerOpening(trainer=spec, arguments=_arguments(engine, spec), threads=threads_of(spec.threads), reach=reach)
     )

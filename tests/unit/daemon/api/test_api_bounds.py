@@ -89,6 +89,30 @@ async def test_a_method_that_a_path_has_not_names_those_that_it_has(client: http
     assert answer.json()["code"] == "RFTD-API-004"
 
 
+@pytest.mark.parametrize("path", ["/livez", "/v1/experiments", SMALL, "/openapi.json", "/metrics"])
+async def test_head_is_get_without_its_body(client: httpx.AsyncClient, path: str) -> None:
+    whole, head = await client.get(path), await client.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-type"] == whole.headers["content-type"]
+    missing = await client.head("/v1/experiments/none")
+    assert (missing.status_code, missing.content) == (404, b"")
+
+
+async def test_the_head_of_a_stream_ends_at_once(client: httpx.AsyncClient) -> None:
+    head = await client.head(f"{SMALL}/stream")
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-type"].startswith("text/event-stream")
+
+
+async def test_options_names_the_methods_of_a_path(client: httpx.AsyncClient) -> None:
+    for path, allowed in (("/v1/experiments", "GET, HEAD, OPTIONS, POST"), ("/livez", "GET, HEAD, OPTIONS")):
+        answer = await client.options(path)
+        assert (answer.status_code, answer.headers["allow"], answer.content) == (204, allowed, b"")
+    assert (await client.options(f"{SMALL}/cancel")).headers["allow"] == "OPTIONS, POST"
+    assert (await client.head(f"{SMALL}/cancel")).status_code == 405
+    assert (await client.options("/nowhere")).status_code in (404, 405)
+
+
 async def test_the_document_says_what_probes_and_the_stream_send(client: httpx.AsyncClient, house: House) -> None:
     paths = (await client.get("/openapi.json")).json()["paths"]
     for probe in ("/livez", "/readyz"):

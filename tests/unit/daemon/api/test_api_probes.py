@@ -123,10 +123,11 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/requests/refused": "/v1/requests/refused",
         "/v1/logs": "/v1/logs",
         "/v1/lineage": "/v1/lineage?id=small/weights/4",
+        "/v1/tokens": "/v1/tokens",
         "/version": "/version",
     }
     reads = {path for path, operations in document["paths"].items() if "get" in operations}
-    elsewhere = {"/livez", "/readyz", "/metrics", "/v1/experiments/{name}/stream", "/v1/dead-letters/one"}
+    elsewhere = {"/livez", "/readyz", "/login", "/metrics", "/v1/experiments/{name}/stream", "/v1/dead-letters/one"}
     assert reads == {*asked, *elsewhere}
     for path, url in asked.items():
         schema = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]

@@ -219,7 +219,7 @@ def test_version_says_why_no_daemon_says_its_release(rftd: Rftd, guarded: Served
         waits = rftd("version", "--server", url)
     assert waits.status == 0
     assert f"daemon: the daemon is not ready, its log is not there: Kafka does not answer, at {url}" in waits.out
-    assert f"daemon: no valid bearer token, at {guarded.url}" in rftd("version", "--server", guarded.url).out
+    assert f"daemon: no valid token, at {guarded.url}" in rftd("version", "--server", guarded.url).out
     nobody = rftd("version", "--server", "http://127.0.0.1:1")
     assert "daemon: none answers at http://127.0.0.1:1" in nobody.out
     assert json.loads(rftd("version", "--server", url, "--json").out)["reason"] == f"none answers at {url}"

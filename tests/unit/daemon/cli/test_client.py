@@ -365,7 +365,9 @@ def test_a_refusal_after_a_restart_is_the_end_of_it(stranger: Stranger, page: by
         list(follow(client, "small", patience_s=1e6))
 
 
-def test_certificates_are_read_only_for_an_address_that_needs_them() -> None:
+def test_certificates_are_read_only_for_an_address_that_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
     assert trusted_by("HTTPS://host") is True
     nobody = trusted_by("http://127.0.0.1:7070")
     assert isinstance(nobody, ssl.SSLContext)

@@ -66,7 +66,8 @@ def test_the_doctor_finds_it_and_says_what_to_do(rftd: Rftd, world: DoctorWorld,
 
 
 def test_a_sound_machine_and_a_sound_file_have_none_of_them(rftd: Rftd, world: DoctorWorld) -> None:
-    said = rftd("doctor", *world.experiment(), "--json")
+    world.patch.setenv("RFTD_TOKEN", "right")
+    said = rftd("doctor", *world.experiment(), "--server", world.guarded.url, "--json")
     assert said.status == 0, said.out
     report = json.loads(said.out)
     assert not [each for each in report["checks"] if each["status"] == "fail"]

@@ -35,6 +35,14 @@ SIZES: Final = (Terminal(80, 24), Terminal(200, 50))
 TOKEN: Final = "a-token-of-the-house"
 LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "serve": ("serve --roles explorer", "serve --payloads until-trained --kafka {nobody}"),
+    "open": ("open --print",),
+    "token add": (
+        "token add ann --role submit --expires 30d --data {empty}",
+        "token add ann --role read --data {empty}",
+    ),
+    "token ls": ("token ls --data {empty}", "token ls --data {data}"),
+    "token rm": ("token rm nobody --data {data}",),
+    "token rotate": ("token rotate owner --data {data}", "token rotate nobody --data {data}"),
     "demo": ("demo --folder {data}",),
     "stack up": ("stack up --kafka-port 99999",),
     "stack down": ("stack down",),
@@ -106,6 +114,7 @@ OFFLINE: Final = (
     *("serve", "demo", "stack up", "stack down", "stack status", "stack run", "run", "convert", "config check"),
     *("config show", "config schema", "import-verl", "sim async", "doctor", "verify", "replay", "rebuild", "export"),
     *("import", "explain", "completion", "version", "gc", "worker explorer", "worker trainer"),
+    *("token add", "token ls", "token rm", "token rotate"),
 )
 """Verbs that ask no daemon."""
 WORD: Final = re.compile(r"[^\s()\[\],:;'\"=/]+")

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
+from rftd.daemon.api.doorkeeper import Doorkeeper
 from rftd.daemon.api.probes import Gate
 from rftd.daemon.data_folder import FOLDER_HEADER
+from rftd.daemon.trust.keyring import Keyring
+from rftd.ops.clock import SystemClock
 from rftd.ops.errors import UnreachableError
+from rftd.ops.logs import logger
 
 pytestmark = pytest.mark.anyio
 
 
 def client_of(gate: Gate) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://daemon")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://127.0.0.1:7070")
 
 
 async def test_it_is_live_and_not_ready_and_says_why() -> None:
@@ -37,6 +42,21 @@ async def test_it_is_live_and_not_ready_and_says_why() -> None:
         assert refused.status_code == 503
         assert refused.headers["content-type"] == "application/problem+json"
         assert "no broker answers" in refused.json()["detail"]
+
+
+async def test_without_a_token_it_says_that_it_is_not_ready_and_nothing_else(tmp_path: Path) -> None:
+    keyring = Keyring(tmp_path, clock=SystemClock(), logger=logger())
+    gate = Gate(hold_s=0.0, doorkeeper=Doorkeeper(keyring))
+    gate.wait_for("log", UnreachableError("no broker answers at k:9092", fix="start it"))
+    owner = {"Authorization": f"Bearer {keyring.tokens.owner_token}"}
+    async with client_of(gate) as client:
+        for path in ("/readyz", "/readyz?verbose", "/livez", "/v1/experiments", "/login"):
+            assert "k:9092" not in (await client.get(path)).text
+        assert (await client.get("/readyz")).text == "log"
+        assert (await client.get("/readyz")).status_code == 503
+        assert (await client.get("/v1/experiments")).status_code == 401
+        assert "k:9092" in (await client.get("/readyz?verbose", headers=owner)).text
+        assert "k:9092" in (await client.get("/v1/experiments", headers=owner)).text
 
 
 async def test_a_request_is_kept_while_it_only_starts() -> None:

@@ -299,10 +299,9 @@ async def test_records_that_are_no_experiment_stop_nothing(world: World, tmp_pat
 
 
 @pytest.mark.anyio
-async def test_on_the_spine_a_request_is_a_dead_letter_and_nothing_is_done(world: World, tmp_path: Path) -> None:
+async def test_on_the_spine_a_request_is_a_dead_letter_and_nothing_is_done(world: World) -> None:
     daemon = Daemon(world.log)
-    yaml = {"datacontenttype": "application/yaml", "data": world.file()}
-    value = event("rftd.experiment.submit", "1", **yaml)
+    value = event("rftd.experiment.submit", "1", datacontenttype="application/yaml", data=world.file())
     await world.log.append([Draft(Partition(EXPERIMENTS, 1), IDS.new(), b"", value)])
     await daemon.look()
     assert await world.types() == []
@@ -312,7 +311,6 @@ async def test_on_the_spine_a_request_is_a_dead_letter_and_nothing_is_done(world
 
 @pytest.mark.anyio
 async def test_an_event_among_the_requests_is_a_dead_letter(world: World) -> None:
-    """Who may write requests writes no events by it: neither one that ends an experiment, nor a fence."""
     daemon = Daemon(world.log)
     await world.submit("1")
     await daemon.look()

@@ -13,14 +13,18 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 from synthetic.daemon.house import House
+from synthetic.daemon.log_operations import LogOperations
 
+from rftd.daemon.api.doorkeeper import Doorkeeper
+from rftd.daemon.api.guard import Guard
 from rftd.daemon.api.routes import declared_routes, router
 from rftd.daemon.api.services import Services
-from rftd.daemon.views import dead_letters, events, experiences, experiments, history, logs, refusals, version
+from rftd.daemon.views import access, dead_letters, events, experiences, experiments, history, logs, refusals, version
 from rftd.daemon.views.route import Daemon, Limit, Name, ReadRoute, read
 from rftd.daemon.views.wire import from_wire, to_wire
 from rftd.ops.clock import iso, time_ns_of
 from rftd.storage.queries.experiments import ExperimentSummary
+from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.folds.spine import Status
 
 ASKED: dict[Any, dict[str, object]] = {
@@ -40,6 +44,7 @@ ASKED: dict[Any, dict[str, object]] = {
     logs.logs: {"name": "small"},
     logs.daemon_logs: {},
     refusals.refused: {},
+    access.tokens: {},
     version.version: {},
     experiments.why: {"name": "small"},
 }
@@ -98,8 +103,9 @@ async def twice(daemon: Daemon, name: Name, number: Limit = 4) -> Twice:
 @pytest.mark.anyio
 async def test_a_read_is_declared_once() -> None:
     app = FastAPI()
-    app.include_router(router(Services(**dict.fromkeys(_needed(), None)), [twice]))  # type: ignore[arg-type]
-    transport = httpx.ASGITransport(app)
+    parts = {**dict.fromkeys(_needed(), None), "operations": LogOperations(MemoryLog())}
+    app.include_router(router(Services(**parts), [twice]))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(Guard(app, doorkeeper=Doorkeeper(None), uses=None))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         path, query = twice.url({"name": "a/b", "number": 21})
         assert path == "/v1/experiments/a%2Fb/twice"

@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import ssl
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def acls() -> Iterator[tuple[set[str], set[str], set[str], bool]]:
             if line.startswith("kafka-acls.sh "):
                 words = shlex.split(line)
                 given: dict[str, set[str]] = {}
-                for name, value in zip(words, words[1:], strict=False):
+                for name, value in pairwise(words):
                     given.setdefault(name, set()).add(value)
                 users = {each.removeprefix("User:") for each in given["--allow-principal"]}
                 yield users, given["--operation"], given["--topic"], "prefixed" in words

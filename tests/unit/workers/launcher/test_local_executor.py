@@ -224,7 +224,7 @@ def test_a_worker_that_ray_runs_is_left_to_ray(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("mark", ["", "another/explorer/0@/elsewhere"], ids=["unmarked", "of_another_place"])
-def test_a_process_that_a_record_names_and_that_is_no_worker_of_the_place_is_let_be(machine: Machine, mark: str) -> None:
+def test_a_process_that_a_record_names_and_that_is_no_worker_is_let_be(machine: Machine, mark: str) -> None:
     """Whoever may write on rftd.workers may name any process of the daemon's user."""
     environ = {**os.environ, MARK: mark} if mark else {name: text for name, text in os.environ.items() if name != MARK}
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environ)

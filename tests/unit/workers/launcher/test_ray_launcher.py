@@ -19,10 +19,11 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.ops.releases import release_of
-from rftd.ops.tracing.trace_options import TraceOptions
+from rftd.ops.tracing.trace_options import HEADERS, TraceOptions
 from rftd.streams.cluster import ClusterSpec
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.split_submission import ROLES
+from rftd.workers.launcher.environment import WorkerEnvironment
 from rftd.workers.launcher.executor import UNFIT_PLACE, WorkerOrder
 from rftd.workers.launcher.ray.arrival import refusal_of
 from rftd.workers.launcher.ray.deaths import reason_of
@@ -81,7 +82,8 @@ class Play:
         (folder / "says").touch()
         (folder / "heard").touch()
         driver = (sys.executable, str(folder / "driver.py"), str(folder))
-        self.launcher = launcher_of(folder, driver, environ=environ, traces=traces, roles=roles)
+        environment = WorkerEnvironment(environ, needed=HEADERS, pass_env=("PLUGIN_*",))
+        self.launcher = launcher_of(folder, driver, environment=environment, traces=traces, roles=roles)
 
     def say(self, **report: Any) -> None:
         with (self.folder / "says").open("a") as says:
@@ -121,7 +123,7 @@ def test_a_worker_is_told_where_its_spans_go_and_what_the_receiver_wants(tmp_pat
 
 @pytest.fixture
 def play(tmp_path: Path) -> Iterator[Play]:
-    made = Play(tmp_path, SECRET="hidden", OTHER="x")
+    made = Play(tmp_path, SECRET="hidden", OTHER="x", PLUGIN_PLACE="there")
     yield made
     made.close()
 
@@ -136,6 +138,8 @@ def test_a_worker_goes_from_its_order_to_its_end_by_what_is_heard_of_it(play: Pl
     [said] = play.said_of(order)
     assert (said["namespace"], said["devices"], said["begin"]) == ("a/b", 2, True)
     assert said["env"] == {"SECRET": "hidden"}, "those that it needs, and no others"
+    assert said["defaults"] == {"PLUGIN_PLACE": "there"}
+    assert said["keep"] == ["PLUGIN_*", "PYTHONPATH", "A"], "what the owner passes, and what he has Ray set"
     play.say(type="cluster", nodes=[])
     play.say(
         type="actor", worker=str(order.worker), state="pending", waits="2 GPUs on one node; 1 is free", unblock="u"
@@ -374,8 +378,18 @@ def test_a_node_without_the_model_or_of_another_release_is_named(tmp_path: Path)
 
 
 def test_a_token_is_shown_to_a_cluster_unless_somebody_turned_that_off() -> None:
-    assert "RAY_AUTH_MODE" not in driver_environment({"OTHER": "x"})
-    assert driver_environment({"RAY_AUTH_TOKEN": "t"})["RAY_AUTH_MODE"] == "token"
-    assert driver_environment({"RAY_AUTH_TOKEN_PATH": "/t"})["RAY_AUTH_MODE"] == "token"
-    off = {"RAY_AUTH_TOKEN": "t", "RAY_AUTH_MODE": "disabled"}
-    assert driver_environment(off)["RAY_AUTH_MODE"] == "disabled"
+    def given(**environ: str) -> dict[str, str]:
+        return driver_environment(WorkerEnvironment(environ))
+
+    assert "RAY_AUTH_MODE" not in given(OTHER="x")
+    assert given(RAY_AUTH_TOKEN="t")["RAY_AUTH_MODE"] == "token"
+    assert given(RAY_AUTH_TOKEN_PATH="/t")["RAY_AUTH_MODE"] == "token"
+    assert given(RAY_AUTH_TOKEN="t", RAY_AUTH_MODE="disabled")["RAY_AUTH_MODE"] == "disabled"
+
+
+def test_a_driver_has_what_any_program_of_the_machine_has_and_no_key_of_the_daemons() -> None:
+    environ = {"PATH": "/bin", "CUDA_HOME": "/cuda", "RAY_ADDRESS": "h:1", "RFTD_TOKEN": "t", "OPENAI_API_KEY": "k"}
+    found = driver_environment(WorkerEnvironment(environ, pass_env=("*",)))
+    assert found.keys() == {"PATH", "CUDA_HOME", "RAY_ADDRESS", "OPENAI_API_KEY", "RAY_USAGE_STATS_ENABLED"}
+    alone = driver_environment(WorkerEnvironment(environ))
+    assert alone.keys() == {"PATH", "CUDA_HOME", "RAY_ADDRESS", "RAY_USAGE_STATS_ENABLED"}

@@ -6,13 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from rftd.ops.errors import DataError
 from rftd.workers.tasksets.byte_tokenizer import EOS, ByteTokenizer
 from rftd.workers.tasksets.hf_tokenizer import open_tokenizer
 from rftd.workers.tasksets.message import Message, parse_messages
+from rftd.workers.tasksets.template_bound import bounded
 
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
 CHAT = (Message("user", "hi"),)
@@ -106,3 +109,41 @@ def test_nothing_here_imports_transformers_or_torch_before_a_tokenizer_is_opened
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+LOOPS = "{% for a in range(10000) %}{% for b in range(10000) %}{% for c in range(10000) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [LOOPS + "{% endfor %}", LOOPS + "{{ b }}{% endfor %}x"])
+def test_a_template_of_nested_loops_is_refused_after_so_many_steps(folder: Path, template: str) -> None:
+    tokenizer = open_tokenizer(str(folder), chat_template=template)
+    with pytest.raises(DataError, match="takes more than 1000000 steps"):
+        tokenizer.chat_text(CHAT, generation_prompt=True)
+    tokenizer = open_tokenizer(str(folder), chat_template=f"{{% generation %}}x{{% endgeneration %}}{template}")
+    with pytest.raises(DataError, match="takes more than 1000000 steps"):
+        tokenizer.marked_text(CHAT)
+
+
+def test_a_template_is_bounded_by_its_own_steps_alone() -> None:
+    """What is around it, a debugger's trace too, stays as it was."""
+    environment = ImmutableSandboxedEnvironment()
+    template = environment.from_string("{% for a in range(40) %}{{ a }}{% endfor %}")
+    traced: list[str] = []
+
+    def trace(frame: FrameType, event: str, argument: object) -> None:
+        traced.append(event)
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with bounded(1000):
+            text = template.render()
+            for _ in range(1000):
+                pass
+        assert sys.gettrace() is trace
+    finally:
+        sys.settrace(before)
+    assert text.endswith("3839")
+    with pytest.raises(DataError, match="more than 20 steps"), bounded(20):
+        template.render()
+    assert sys.gettrace() is before

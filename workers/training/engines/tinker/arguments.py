@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
+from rftd.ops.extras import TORCH
 from rftd.workers.tinker.access import Access
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.losses.demands import Part
@@ -65,5 +66,9 @@ def _make(opening: TrainerOpening[TinkerTrainerArgs]) -> TrainerEngine:
 
 
 ENGINE: Final = TrainerEngineDefinition(
-    arguments=TinkerTrainerArgs, make=_make, opened_with=TinkerTrainerArgs.__struct_fields__, lacks=LACKS
+    arguments=TinkerTrainerArgs,
+    make=_make,
+    extra=TORCH,
+    opened_with=TinkerTrainerArgs.__struct_fields__,
+    lacks=LACKS,
 )

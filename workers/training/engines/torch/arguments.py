@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 
 from rftd.ops import limits
+from rftd.ops.extras import TORCH
 from rftd.ops.plugin_arguments import parsed
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.training.engines.critic_arguments import CriticArgs
@@ -87,6 +88,7 @@ def _make(opening: TrainerOpening[TorchTrainerArgs]) -> TrainerEngine:
 ENGINE: Final = TrainerEngineDefinition(
     arguments=TorchTrainerArgs,
     make=_make,
+    extra=TORCH,
     opened_with=OPENED_WITH,
     # Each rank has everything.
     needs=lambda stage, base, _devices: [*training_needs(stage, base), held_need(stage, base)],

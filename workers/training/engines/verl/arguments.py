@@ -11,6 +11,7 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
+from rftd.ops.extras import TORCH
 from rftd.ops.plugin_arguments import parsed
 from rftd.streams.spec import StageSpec
 from rftd.workers.devices.compute_device import DeviceName
@@ -185,5 +186,5 @@ def _make(opening: TrainerOpening[VerlTrainerArgs]) -> TrainerEngine:
 
 
 ENGINE: Final = TrainerEngineDefinition(
-    arguments=VerlTrainerArgs, make=_make, opened_with=OPENED_WITH, needs=_needs, trains=_trains
+    arguments=VerlTrainerArgs, make=_make, extra=TORCH, opened_with=OPENED_WITH, needs=_needs, trains=_trains
 )

@@ -1,0 +1,114 @@
+"""`Guard`: the layer around the app: who asks, how much at once, how large a body, and headers for browsers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rftd.daemon.api.doorkeeper import Doorkeeper
+from rftd.daemon.api.problem import TooLargeError, answer
+from rftd.daemon.api.routes import ASKER, BEARER
+from rftd.daemon.trust.quota import QuotaUses
+from rftd.ops import limits
+from rftd.ops.errors import RftdError, UsageError
+
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""A page may use files of this daemon and nothing else, and no script or style that is written into it."""
+HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Guard:
+    """The ASGI layer around the app."""
+
+    def __init__(self, app: ASGIApp, *, doorkeeper: Doorkeeper, uses: QuotaUses | None) -> None:
+        self._app = app
+        self._doorkeeper = doorkeeper
+        self._uses = uses
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        send = with_headers(send)
+        try:
+            # Checked before the body is read: a stranger must not make the daemon hold four megabytes for each
+            # refusal.
+            bearer = scope[BEARER] = self._doorkeeper.bearer_of(scope)
+            scope[ASKER] = None if bearer is None else bearer.asker
+            if self._uses is None or bearer is None:
+                await self._admit(scope, receive, send)
+                return
+            with self._uses.connection(bearer.asker.name, bearer.asker.quota):
+                await self._admit(scope, receive, send)
+        except RftdError as error:
+            await answer(error)(scope, receive, send)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            body = await _within_size(Headers(scope=scope), receive)
+        except RftdError as error:
+            await answer(error)(scope, receive, send)
+            return
+        await self._app(scope, _Replay(body, receive), send)
+
+
+def with_headers(send: Send) -> Send:
+    """Sends answers with the headers that bound what a browser does with them."""
+
+    async def noted(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+            # Answers are one asker's; a cache between here and there must not give them to the next.
+            headers.setdefault("Cache-Control", "no-store")
+        await send(message)
+
+    return noted
+
+
+async def _within_size(headers: Headers, receive: Receive) -> bytes:
+    """The whole body. Raises TooLargeError as soon as it is known to be too large."""
+    # A declared size saves reading; it may be missing (chunked) or a lie, so what arrives is counted too.
+    declared = headers.get("content-length", "0")
+    size = int(declared) if declared.isdigit() else 0
+    body = bytearray()
+    while size <= limits.REQUEST_SIZE_BYTES:
+        message = await receive()
+        if message["type"] != "http.request":  # what came so far may be valid, and is not what was meant
+            raise UsageError("the body ended before its end", field="body", fix="send the whole request again")
+        body += message.get("body", b"")
+        size = max(size, len(body))
+        if not message.get("more_body", False):
+            break
+    if size > limits.REQUEST_SIZE_BYTES:
+        raise TooLargeError(
+            f"a body of {size} bytes or more is over the limit of {limits.REQUEST_SIZE_BYTES}",
+            fix="an experiment file names datasets by path; it does not hold them",
+        )
+    return bytes(body)
+
+
+class _Replay:
+    """Hands the body that was read to the app, then whatever comes after it."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body = self._body
+        self._body = None
+        return {"type": "http.request", "body": body, "more_body": False}

@@ -1,0 +1,61 @@
+"""`Methods`: HEAD is answered as GET without its body, and OPTIONS with the methods of the path."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_GET: Final = "GET"
+
+
+class Methods:
+    """The innermost layer around the app: whoever may not ask for a path learns nothing of its methods either."""
+
+    def __init__(self, app: ASGIApp, *, served: FastAPI) -> None:
+        self._app = app
+        self._served = served
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"] if scope["type"] == "http" else ""
+        if method not in ("HEAD", "OPTIONS") or not (methods := methods_of(self._served, scope["path"])):
+            await self._app(scope, receive, send)
+        elif method == "OPTIONS":
+            allowed = sorted({*methods, "OPTIONS", *({"HEAD"} if _GET in methods else ())})
+            headers = [(b"allow", ", ".join(allowed).encode())]
+            await send({"type": "http.response.start", "status": 204, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+        elif _GET in methods:
+            await self._app({**scope, "method": _GET}, receive, _Headless(send))
+        else:
+            await self._app(scope, receive, send)
+
+
+def methods_of(served: FastAPI, path: str) -> list[str]:
+    """The methods of a path in the API's document, of all its routes together; none if there is no such path."""
+    if path == served.openapi_url:
+        return [_GET]
+    methods: set[str] = set()
+    # Starlette's own 405 names the methods of the first route that matches the path, and paths have one route for
+    # each.
+    for pattern, operations in served.openapi()["paths"].items():
+        if compile_path(pattern)[0].match(path):
+            methods.update(method.upper() for method in operations)
+    return sorted(methods)
+
+
+class _Headless:
+    """Sends the head of an answer; an endless one is ended with it."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._ended = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] != "http.response.body":
+            await self._send(message)
+        elif not self._ended:
+            self._ended = True
+            await self._send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,109 @@
+"""The options that say who is let in, and how: `--allow-host`, `--tls-cert`, ..., `--unsafe-allow-unauthenticated`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rftd.daemon.entrance import EntranceOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+UNSAFE: Final = "--unsafe-allow-unauthenticated"
+
+
+class HostName(click.ParamType[str]):
+    """A host name without a port."""
+
+    name = "host name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name in lower case."""
+        labels = str(value).split(".")
+        if len(str(value)) > 253 or not all(re.fullmatch(r"[A-Za-z0-9_-]{1,63}", label) for label in labels):
+            self.fail(f"{value!r} is no host name: write it without scheme, port and path", param, ctx)
+        return str(value).lower()
+
+
+def entrance_options(function: F) -> F:
+    """Adds the options to `rftd serve`, which is given `door`."""
+
+    @functools.wraps(function)
+    def guarded(
+        *args: Any,
+        allow_hosts: tuple[str, ...],
+        tls_cert: str | None,
+        tls_key: str | None,
+        tls_terminated_elsewhere: bool,
+        unsafe_allow_unauthenticated: bool,
+        **kwargs: Any,
+    ) -> Any:
+        door = _door(allow_hosts, tls_cert, tls_key, tls_terminated_elsewhere, unsafe_allow_unauthenticated)
+        return function(*args, door=door, **kwargs)
+
+    options = (
+        click.option(
+            "--allow-host",
+            "allow_hosts",
+            type=HostName(),
+            multiple=True,
+            metavar="NAME",
+            help="Host name by which clients reach this daemon, beside localhost, addresses and those of the "
+            "certificate. Repeatable.",
+        ),
+        click.option(
+            "--tls-cert",
+            type=click.Path(dir_okay=False),
+            metavar="FILE",
+            envvar="RFTD_TLS_CERT",
+            help="Certificate chain in PEM form: HTTPS instead of HTTP. Read anew when the file changes.",
+        ),
+        click.option(
+            "--tls-key",
+            type=click.Path(dir_okay=False),
+            metavar="FILE",
+            envvar="RFTD_TLS_KEY",
+            help="Private key of the certificate.",
+        ),
+        click.option(
+            "--tls-terminated-elsewhere",
+            is_flag=True,
+            envvar="RFTD_TLS_TERMINATED_ELSEWHERE",
+            help="Listen on any address without TLS: a proxy, or a network that nobody reads, is in front.",
+        ),
+        click.option(
+            UNSAFE,
+            is_flag=True,
+            help="Take everybody who reaches the port for the owner. Anybody then runs commands as this user.",
+        ),
+    )
+    for option in reversed(options):
+        guarded = option(guarded)
+    return guarded  # type: ignore[return-value]  # click's decorators keep the signature that mypy cannot see
+
+
+def _door(
+    allow_hosts: tuple[str, ...], tls_cert: str | None, tls_key: str | None, elsewhere: bool, unauthenticated: bool
+) -> EntranceOptions:
+    from rftd.daemon.entrance import EntranceOptions
+    from rftd.ops.errors import UsageError
+    from rftd.ops.tls import ServerTls
+
+    if (tls_cert is None) != (tls_key is None):
+        missing = "--tls-key" if tls_key is None else "--tls-cert"
+        raise UsageError("a certificate needs its key, and a key its certificate", field=missing, fix="give both")
+    tls = ServerTls(Path(tls_cert), Path(tls_key)) if tls_cert is not None and tls_key is not None else None
+    return EntranceOptions(
+        token=os.environ.get("RFTD_TOKEN") or None,
+        allow_hosts=allow_hosts,
+        tls=tls,
+        tls_terminated_elsewhere=elsewhere,
+        unauthenticated=unauthenticated,
+    )

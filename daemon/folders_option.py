@@ -1,0 +1,39 @@
+"""`--folders`: the users who may enter what a daemon or a worker makes, and the start of such a process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rftd.ops.own_folder import FolderAccess
+
+
+class _Access(click.Choice[str]):
+    def __init__(self) -> None:
+        super().__init__(("private", "group"))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from rftd.ops.own_folder import FolderAccess
+
+        return FolderAccess(super().convert(value, param, ctx))
+
+
+folders_option = click.option(
+    "--folders",
+    type=_Access(),
+    default="private",
+    show_default=True,
+    envvar="RFTD_FOLDERS",
+    help="Who may enter experiments' folders: this user, or its group. The data folder is always private.",
+)
+
+
+def begin_process(folders: FolderAccess) -> None:
+    """Closes what this process will make to other users, and lets it open as many files as it may."""
+    from rftd.ops.open_files import raise_open_files
+    from rftd.ops.own_folder import close_to_others
+
+    close_to_others(folders)
+    raise_open_files()

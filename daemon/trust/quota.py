@@ -1,0 +1,148 @@
+"""`Quota`: the limits of one token; and `QuotaUses`, which counts what is taken of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError
+
+HOUR_S: Final = 3600.0
+
+
+class QuotaError(RftdError):
+    """The token's limit of submissions, queued experiments, connections or event streams is reached."""
+
+    code = "RFTD-API-009"
+    remedy = "Try again later, end something of your own, or ask the daemon's owner for larger limits of the token."
+    exit_status = 5
+    http_status = 429
+    retry_after_s: float | None = None
+    """The time after which the same request may pass; None where only an end of something else helps."""
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The limits of one token; None of any: the limit of its role, and for the owner none."""
+
+    submissions_per_hour: int | None = None
+    """Submissions and forks within an hour."""
+    queued: int | None = None
+    """Experiments that wait in the queue."""
+    connections: int | None = None
+    """Requests under way at once, each on a connection of its own."""
+    streams: int | None = None
+    """Event streams at once."""
+
+    def within(self, defaults: Quota) -> Quota:
+        """These limits, with `defaults` where none is set."""
+        own = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        return msgspec.structs.replace(defaults, **own)
+
+
+UNLIMITED: Final = Quota()
+"""The owner's: only the daemon's general limits hold."""
+QUOTAS: Final = {
+    "read": Quota(
+        submissions_per_hour=0,
+        queued=0,
+        connections=limits.READ_TOKEN_CONNECTIONS,
+        streams=limits.READ_TOKEN_STREAMS,
+    ),
+    "submit": Quota(
+        submissions_per_hour=limits.SUBMIT_TOKEN_SUBMISSIONS_PER_HOUR,
+        queued=limits.SUBMIT_TOKEN_QUEUED_EXPERIMENTS,
+        connections=limits.SUBMIT_TOKEN_CONNECTIONS,
+        streams=limits.SUBMIT_TOKEN_STREAMS,
+    ),
+    "admin": Quota(
+        submissions_per_hour=limits.ADMIN_TOKEN_SUBMISSIONS_PER_HOUR,
+        queued=limits.ADMIN_TOKEN_QUEUED_EXPERIMENTS,
+        connections=limits.ADMIN_TOKEN_CONNECTIONS,
+        streams=limits.ADMIN_TOKEN_STREAMS,
+    ),
+}
+"""The limits of each role."""
+PRODUCER_QUOTA: Final = Quota(queued=limits.PRODUCER_QUEUED_EXPERIMENTS)
+"""The limits of all programs that submit by records, together."""
+
+
+class QuotaUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The amounts that one token has taken."""
+
+    submissions_per_hour: int
+    connections: int
+    streams: int
+
+
+class QuotaUses:
+    """The amounts that each token has taken, by the token's name. They begin anew with each start of the daemon."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._submitted_s: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._connections: defaultdict[str, int] = defaultdict(int)
+        self._streams: defaultdict[str, int] = defaultdict(int)
+
+    def use_of(self, name: str) -> QuotaUse:
+        """The present use of one token."""
+        return QuotaUse(
+            submissions_per_hour=len(self._recent(name)),
+            connections=self._connections[name],
+            streams=self._streams[name],
+        )
+
+    def take_submission(self, name: str, quota: Quota) -> None:
+        """Counts a submission. Raises QuotaError, with the time to wait, if the hour's are used up."""
+        recent = self._recent(name)
+        if quota.submissions_per_hour is not None and len(recent) >= quota.submissions_per_hour:
+            refusal = QuotaError(
+                f"the token {name!r} may submit {quota.submissions_per_hour} experiments an hour", fix="wait"
+            )
+            refusal.retry_after_s = recent[0] + HOUR_S - self._clock.monotonic_s() if recent else HOUR_S
+            raise refusal
+        if quota.submissions_per_hour is not None:
+            recent.append(self._clock.monotonic_s())
+
+    @contextmanager
+    def connection(self, name: str, quota: Quota) -> Iterator[None]:
+        """Holds one of the token's connections. Raises QuotaError if all are taken."""
+        if quota.connections is not None and self._connections[name] >= quota.connections:
+            refusal = QuotaError(
+                f"{quota.connections} requests with the token {name!r} are under way", fix="let one of them end"
+            )
+            refusal.retry_after_s = 1.0
+            raise refusal
+        self._connections[name] += 1
+        try:
+            yield
+        finally:
+            self._connections[name] -= 1
+
+    def check_stream(self, name: str, quota: Quota) -> None:
+        """Raises QuotaError if the token's event streams are all open."""
+        if quota.streams is not None and self._streams[name] >= quota.streams:
+            raise QuotaError(
+                f"{quota.streams} event streams with the token {name!r} are open", fix="end another `rftd watch`"
+            )
+
+    @contextmanager
+    def stream(self, name: str, quota: Quota) -> Iterator[None]:
+        """Holds one of the token's event streams. Raises QuotaError if all are open."""
+        self.check_stream(name, quota)
+        self._streams[name] += 1
+        try:
+            yield
+        finally:
+            self._streams[name] -= 1
+
+    def _recent(self, name: str) -> deque[float]:
+        recent = self._submitted_s[name]
+        while recent and recent[0] <= self._clock.monotonic_s() - HOUR_S:
+            recent.popleft()
+        return recent

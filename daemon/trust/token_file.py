@@ -1,0 +1,234 @@
+"""`TokenFile`: the named tokens of a data folder as digests, and the owner's token beside it.
+
+Both are the owner's alone (mode 0600). The file is written whole, by a rename, under a lock; a daemon notices by its
+inode and time that it is another one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rftd.daemon.trust.asker import OWNER, PRODUCER, AccessRole
+from rftd.daemon.trust.quota import QUOTAS, Quota
+from rftd.ops.decoding import UNREADABLE, json_decoder
+from rftd.ops.durable import write_durable
+from rftd.ops.errors import ConflictError, NotFoundError, UsageError
+
+PREFIX: Final = "rftd_"
+"""The beginning of every token, by which people and scanners for leaked secrets know it."""
+RANDOM_BYTES: Final = 32
+TOKEN_FORM: Final = re.compile(r"rftd_[A-Za-z0-9_-]{43}")
+NAME_FORM: Final = re.compile(r"[a-z][a-z0-9._-]{0,62}[a-z0-9]|[a-z]")
+RESERVED: Final = frozenset({OWNER.name, PRODUCER.name})
+GRANTED_ROLES: Final = tuple(QUOTAS)
+"""The roles that a named token may have."""
+
+
+class TokenEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One named token."""
+
+    name: str
+    role: str
+    sha256: str
+    """The digest of the token in hexadecimal digits; the token itself is kept nowhere."""
+    created_ns: int
+    expires_ns: int | None = None
+    quota: Quota = Quota()
+    """The limits that differ from those of the role."""
+
+    @property
+    def access_role(self) -> AccessRole:
+        """The role, to be compared."""
+        return AccessRole[self.role.upper()]
+
+    def is_expired(self, now_ns: int) -> bool:
+        """True from the moment on at which it expires."""
+        return self.expires_ns is not None and now_ns >= self.expires_ns
+
+
+class _Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    tokens: tuple[TokenEntry, ...] = ()
+
+
+class TokenFileError(UsageError):
+    """The file of tokens or the owner's token cannot be read, or other users may read or write it."""
+
+    code = "RFTD-TOK-001"
+    remedy = "Restore the file from a backup or remove it; then make the tokens anew with `rftd token add`."
+
+
+def new_token() -> str:
+    """A token of 256 random bits."""
+    return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
+
+
+def digest_of(token: str) -> str:
+    """The form in which a token is kept. A plain digest is enough, since nobody can try 256 random bits."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class TokenFile:
+    """`tokens.json` and `owner.token` of one data folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "tokens.json"
+        self.owner_path = root / "owner.token"
+        self._lock_path = root / "tokens.lock"
+
+    def read(self) -> tuple[TokenEntry, ...]:
+        """The named tokens; none where there is no file. Raises TokenFileError."""
+        try:
+            text = read_private(self.path)
+        except FileNotFoundError:
+            return ()
+        try:
+            entries = json_decoder(_Content).decode(text).tokens
+        except UNREADABLE as error:
+            raise TokenFileError(f"is no file of tokens: {error}", where=str(self.path)) from None
+        names = [entry.name for entry in entries]
+        for entry in entries:
+            if not NAME_FORM.fullmatch(entry.name) or entry.name in RESERVED or names.count(entry.name) > 1:
+                raise TokenFileError("holds a name that no token may have, or one twice", where=str(self.path))
+            if entry.role not in GRANTED_ROLES or not re.fullmatch(r"[0-9a-f]{64}", entry.sha256):
+                raise TokenFileError(f"the entry {entry.name!r} is damaged", where=str(self.path))
+        return entries
+
+    def owner_token(self) -> str:
+        """The owner's token. Raises TokenFileError, and FileNotFoundError before the daemon's first start."""
+        token = read_private(self.owner_path).decode("ascii", "replace").strip()
+        if not TOKEN_FORM.fullmatch(token):
+            raise TokenFileError("holds no token", where=str(self.owner_path), fix="rftd token rotate owner")
+        return token
+
+    def ensure_owner(self) -> str:
+        """The owner's token, made if there is none. Raises TokenFileError."""
+        with self._locked():  # of two daemons that start at once, one makes it
+            try:
+                return self.owner_token()
+            except FileNotFoundError:
+                return self._new_owner()
+
+    def rotate_owner(self) -> str:
+        """A new token of the owner; the one before is worth nothing from now on."""
+        with self._locked():
+            return self._new_owner()
+
+    def _new_owner(self) -> str:
+        token = new_token()
+        _write_private(self.owner_path, token.encode() + b"\n")
+        return token
+
+    def add(self, entry_name: str, role: str, *, created_ns: int, expires_ns: int | None, quota: Quota) -> str:
+        """A new named token. Raises UsageError for a name that none may have, ConflictError for one that is taken."""
+        check_name(entry_name)
+        token = new_token()
+        entry = TokenEntry(
+            name=entry_name,
+            role=role,
+            sha256=digest_of(token),
+            created_ns=created_ns,
+            expires_ns=expires_ns,
+            quota=quota,
+        )
+        with self._locked():
+            entries = self.read()
+            if any(other.name == entry_name for other in entries):
+                raise ConflictError(
+                    f"there is a token {entry_name!r} already",
+                    field="NAME",
+                    fix=f"rftd token rotate {entry_name}, or choose another name",
+                )
+            self._write((*entries, entry))
+        return token
+
+    def remove(self, entry_name: str) -> None:
+        """Removes a named token. Raises NotFoundError."""
+        with self._locked():
+            entries = self.read()
+            removed = _named(entries, entry_name)
+            self._write(tuple(other for other in entries if other is not removed))
+
+    def rotate(self, entry_name: str) -> str:
+        """A new token for a name, with the same role, limits and expiry. Raises NotFoundError."""
+        token = new_token()
+        with self._locked():
+            entries = self.read()
+            old = _named(entries, entry_name)
+            new = msgspec.structs.replace(old, sha256=digest_of(token))
+            self._write(tuple(new if other is old else other for other in entries))
+        return token
+
+    def _write(self, entries: tuple[TokenEntry, ...]) -> None:
+        content = msgspec.json.format(msgspec.json.encode(_Content(tokens=entries)), indent=1)
+        _write_private(self.path, content + b"\n")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keeps other writers out: two that read the same file would lose one of their changes."""
+        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def check_name(name: str) -> None:
+    """Raises UsageError for a name that no token may have."""
+    if not NAME_FORM.fullmatch(name):
+        raise UsageError(
+            f"{name[:80]!r} is no name of a token",
+            field="NAME",
+            fix="use lower-case letters, digits, `.`, `_` and `-`, a letter first",
+        )
+    if name in RESERVED:
+        raise UsageError(f"{name!r} is the name of somebody without a named token", field="NAME", fix="choose another")
+
+
+def read_private(path: Path) -> bytes:
+    """The content of a regular file that is ours and nobody else's.
+
+    Raises TokenFileError, and FileNotFoundError if there is none.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise TokenFileError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise TokenFileError(
+                "other users may read or write it, or it is not yours",
+                where=str(path),
+                fix=f"look who changed it; then chmod 600 {path}",
+            )
+        return file.read()
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    # Made before it is filled: a file that is closed to others only afterwards was open for a moment. One that a crash
+    # left is another's work until it is removed.
+    temporary.unlink(missing_ok=True)
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+    write_durable(path, content)
+
+
+def _named(entries: tuple[TokenEntry, ...], name: str) -> TokenEntry:
+    for entry in entries:
+        if entry.name == name:
+            return entry
+    raise NotFoundError(f"no token {name[:80]!r}", field="NAME", fix="see rftd token ls")

@@ -1,0 +1,79 @@
+"""Who may come in: one-time links for browsers, and the tokens with what is taken of their limits."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rftd.daemon.trust.asker import AccessRole
+from rftd.daemon.views.route import Daemon, command, read
+
+_TAG = "access"
+
+
+class NewLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/login-links, which has no field."""
+
+
+class LoginLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A link that signs one browser in, once, within five minutes."""
+
+    path: str
+    """The path at this daemon's address. A secret: whoever opens it first has the rights of the token."""
+    role: str
+    """The role that the browser will have."""
+
+
+class TokenView(msgspec.Struct, frozen=True, kw_only=True):
+    """One named token: its limits, and what is taken of them. None: the daemon's general limits alone."""
+
+    name: str
+    role: str
+    expires_ns: int | None
+    submissions_per_hour: int | None
+    submitted: int
+    """Submissions within the last hour."""
+    queued: int | None
+    waiting: int
+    """Experiments that wait in the queue."""
+    connections: int | None
+    connected: int
+    streams: int | None
+    streaming: int
+
+
+class TokenList(msgspec.Struct, frozen=True, kw_only=True):
+    """The named tokens that are in use: all for an admin, else the asker's own."""
+
+    asker: str
+    """The name of the token that asked, or `owner`."""
+    role: str
+    items: list[TokenView]
+
+
+@command("/v1/login-links", NewLink, LoginLink, tag=_TAG, optional=True, dry=True, role=AccessRole.READ)
+async def new_link(daemon: Daemon, body: NewLink) -> LoginLink:
+    """Makes a one-time link for a browser, with the rights of the token that asks."""
+    return LoginLink(path=daemon.login_path(), role=daemon.asker.role.label)
+
+
+@read("/v1/tokens", TokenList, tag=_TAG)
+async def tokens(daemon: Daemon) -> TokenList:
+    """The named tokens, their limits and what is taken of them; never a token itself."""
+    waiting = await daemon.operations.queued_by()
+    items = [
+        TokenView(
+            name=entry.name,
+            role=entry.role,
+            expires_ns=entry.expires_ns,
+            submissions_per_hour=quota.submissions_per_hour,
+            submitted=use.submissions_per_hour,
+            queued=quota.queued,
+            waiting=waiting.get(entry.name, 0),
+            connections=quota.connections,
+            connected=use.connections,
+            streams=quota.streams,
+            streaming=use.streams,
+        )
+        for entry, quota, use in daemon.holders()
+    ]
+    return TokenList(asker=daemon.asker.name, role=daemon.asker.role.label, items=items)

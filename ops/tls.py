@@ -1,0 +1,131 @@
+"""`ServerTls`: a server's certificate and key, checked before anything starts, and read anew when the files change."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any, Final
+
+from rftd.ops.errors import UsageError
+
+WATCH_S: Final = 10.0
+"""The interval at which the files are looked at: a certificate is renewed weeks before it ends."""
+_EXPIRED: Final = 10
+"""OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED."""
+
+
+class CertificateFileError(UsageError):
+    """The certificate or the key of `rftd serve` cannot be read, do not belong together, or are out of date."""
+
+    code = "RFTD-TLS-001"
+    remedy = "Name a valid certificate, `--tls-cert`, and its own key without a passphrase, `--tls-key`."
+
+
+class ServerTls:
+    """A certificate with its key, from two PEM files."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """Raises CertificateFileError."""
+        self._certificate = certificate
+        self._key = key
+        self._stamp = self._stamped()
+        self.context = _context_of(certificate, key)
+        """What the server's connections use; `renew` changes it in place."""
+        self.names, self.addresses = _subject_of(self.context, certificate)
+        """The host names and the IP addresses that the certificate is for."""
+
+    def renew(self) -> bool:
+        """Takes the files if they have changed; then True. Raises CertificateFileError; then what is in use stays."""
+        stamp = self._stamped()
+        if stamp == self._stamp:
+            return False
+        # Tried apart: the context in use must not be left with a certificate and the key of another.
+        _subject_of(_context_of(self._certificate, self._key), self._certificate)
+        self.context.load_cert_chain(self._certificate, self._key)
+        self._stamp = stamp
+        return True
+
+    def host_for(self, bound: str) -> str:
+        """The host at which clients find what is bound to an address: one that the certificate is for, if there is."""
+        if bound in self.addresses or bound in self.names:
+            return bound
+        if "localhost" in self.names:
+            return "localhost"
+        plain = [name for name in self.names if "*" not in name]
+        return (plain or [bound])[0]
+
+    def trusting(self) -> ssl.SSLContext:
+        """A client's context that trusts this certificate and no other, by whatever name it is reached."""
+        context = _trusting(self._certificate)
+        context.check_hostname = False
+        return context
+
+    def _stamped(self) -> tuple[tuple[int, int], ...]:
+        stamps = []
+        for path in (self._certificate, self._key):
+            try:
+                status = path.stat()
+            except OSError as error:
+                raise CertificateFileError(f"cannot be read: {error.strerror}", where=str(path)) from None
+            stamps.append((status.st_ino, status.st_mtime_ns))
+        return tuple(stamps)
+
+
+def _context_of(certificate: Path, key: Path) -> ssl.SSLContext:
+    for option, path in (("--tls-cert", certificate), ("--tls-key", key)):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise CertificateFileError(f"cannot be read: {error.strerror}", where=str(path), field=option) from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # With an empty passphrase: OpenSSL would ask for one at the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: b"")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise CertificateFileError(
+                f"the key in {key} is not that of the certificate", where=str(certificate), field="--tls-key"
+            ) from None
+        what = f"no certificate and key in PEM form without a passphrase: {error.reason or error}"
+        raise CertificateFileError(what, where=f"{certificate}, {key}", field="--tls-cert") from None
+    return context
+
+
+def _trusting(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(certificate)
+    # The certificate itself is trusted, whoever signed it.
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def _subject_of(server: ssl.SSLContext, certificate: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names and addresses of a certificate, as a client sees them that connects in memory.
+
+    Raises CertificateFileError for one that has expired or is not valid yet.
+    """
+    client = _trusting(certificate)
+    client.check_hostname = False
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        server.wrap_bio(to_server, to_client, server_side=True),
+        client.wrap_bio(to_client, to_server, server_side=False),
+    )
+    try:
+        for _ in range(8):  # a handshake takes three turns at most
+            for end in ends:
+                try:
+                    end.do_handshake()
+                except ssl.SSLWantReadError:
+                    continue
+    except ssl.SSLCertVerificationError as error:
+        what = "it has expired" if error.verify_code == _EXPIRED else error.verify_message
+        what = f"no client would take it: {what}"
+        raise CertificateFileError(what, where=str(certificate), field="--tls-cert") from None
+    except ssl.SSLError as error:
+        raise CertificateFileError(f"it cannot be used: {error}", where=str(certificate), field="--tls-cert") from None
+    peer: dict[str, Any] = ends[1].getpeercert() or {}
+    alternatives = [(kind, str(value)) for kind, value in peer.get("subjectAltName", ())]
+    names = tuple(value.lower() for kind, value in alternatives if kind == "DNS")
+    return names, tuple(value for kind, value in alternatives if kind == "IP Address")

@@ -1,0 +1,287 @@
+"""The daemon's memory over a paced run while clients and listeners come and go; and what is left of them at the end.
+
+`python -P tests/bench/soak_clients.py [--records 200000] [--seconds 1500]` prints one JSON object. Fake engines make
+some hundred experiences a second. Meanwhile clients ask for pages and metrics, listen to the live page and vanish in
+the middle of it, open connections and say nothing, or begin a request and never end it. It fails if the slope of the
+daemon's own memory over its records is above the bar, or if more files, threads or connections are open after the run
+than before it, or if too few records or clients came to say anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from soak import MIB, SLOPE_BAR_BYTES, Sample, anonymous_bytes
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
+from timed_run import TEXT
+
+from rftd.streams.backends.sqlite.view import SqliteView
+
+SAMPLE_S: Final = 1.0
+WARM_RECORDS: Final = 100_000
+"""Rings and caches are full by then."""
+MEASURED_RECORDS: Final = 200_000
+SPARE_RECORDS: Final = 5_000
+CLIENTS_AT_ONCE: Final = 12
+PAUSE_S: Final = 0.3
+FIRST_S: Final = 20.0
+SETTLES_S: Final = 90.0
+"""Connections that were left half open have met every time-out by then."""
+PACED: Final = (
+    "algorithm.repeat_times=4",
+    "buffer.batch_size=90",
+    "buffer.total_steps=1000000",
+    "explorer.runner_per_model=128",
+    "explorer.rollout_model.engine_num=1",
+    "explorer.rollout_model.extra_engine_args={latency_s: 0.2}",
+    "trainer.engine_args={step_s: 0.55}",
+    "trainer.save_interval=200",
+)
+
+
+class Held(msgspec.Struct, frozen=True):
+    """The things that a process keeps open."""
+
+    files: int
+    threads: int
+    connections: int
+
+
+class Soak(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out."""
+
+    seconds: float
+    records: int
+    records_per_s: float
+    measured_records: int
+    """Those after the warm-up, over which the slope was taken."""
+    slope_bytes_per_record: float
+    most_mib: float
+    clients: dict[str, int]
+    """The clients that came and went, by what they did."""
+    before: Held
+    after: Held
+    samples: list[Sample]
+
+
+def soak(seconds: float, warm_up: int, least: int) -> Soak:
+    """Runs for so long, or for `least` records after those of the warm-up."""
+    with tempfile.TemporaryDirectory(prefix="rftd-") as name:
+        scene = Scene(Path(name))
+        with scene.host:
+            # Once through everything: thread pools and connections to the tables are there for good after that.
+            with Clients(scene, first(scene)):
+                time.sleep(FIRST_S)
+            before = settled(scene, Held(0, 0, 0), patience_s=SETTLES_S / 4)
+            run = scene.submit(TEXT, *PACED)
+            scene.until_step(run, 1)
+            began_s = time.monotonic()
+            with Clients(scene, run) as clients:
+                samples = asyncio.run(_watch(scene, seconds, warm_up + least + SPARE_RECORDS))
+            assert scene.rftd("cancel", run).status == 0
+            scene.until_ended(run)
+            after = settled(scene, before, patience_s=SETTLES_S)
+            lasted_s = time.monotonic() - began_s
+    return _judged(samples, lasted_s, clients.came, before, after, least, warm_up)
+
+
+def first(scene: Scene) -> str:
+    """A short experiment that has ended."""
+    name = scene.submit(EXPERIMENT, *SHORT)
+    scene.until_ended(name)
+    return name
+
+
+def held(pid: int) -> Held:
+    """The things that a process keeps open now."""
+    process = psutil.Process(pid)
+    connections = [each for each in process.net_connections() if each.status == psutil.CONN_ESTABLISHED]
+    return Held(process.num_fds(), process.num_threads(), len(connections))
+
+
+def settled(scene: Scene, most: Held, *, patience_s: float) -> Held:
+    """What the daemon keeps open once it is no more than `most`, or once all time-outs are over."""
+    until_s = time.monotonic() + patience_s
+    while True:
+        now = held(scene.host.pid)
+        if not above(now, most) or time.monotonic() > until_s:
+            return now
+        time.sleep(SAMPLE_S)
+
+
+def above(now: Held, most: Held) -> bool:
+    """True if more is open."""
+    return now.files > most.files or now.threads > most.threads or now.connections > most.connections
+
+
+class Clients:
+    """Clients of every kind that come and go on threads while the block runs."""
+
+    def __init__(self, scene: Scene, run: str) -> None:
+        url = urlsplit(scene.host.url)
+        self._address = (url.hostname or "", url.port or 0)
+        self._scene = scene
+        self._run = run
+        self._done = threading.Event()
+        self._counting = threading.Lock()
+        self.came: Counter[str] = Counter()
+        self._failed: list[str] = []
+        owner = scene.data.root / "owner.token"
+        token = owner.read_text().strip() if owner.exists() else os.environ.get("RFTD_TOKEN", "")
+        self._bearer = f"authorization: Bearer {token}\r\n" if token else ""
+        self._threads = [threading.Thread(target=self._come, args=(number,)) for number in range(CLIENTS_AT_ONCE)]
+
+    def __enter__(self) -> Clients:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join()
+        # On a machine that is too busy a client may wait in vain; that says nothing of the daemon's memory.
+        self.came["unanswered"] += len(self._failed)
+        if self._failed:
+            print("unanswered:", *self._failed[:10], sep="\n", file=sys.stderr, flush=True)
+
+    def _come(self, number: int) -> None:
+        chance = random.Random(number)
+        kinds: list[Callable[[random.Random], None]] = [
+            self.asks,
+            self.asks,
+            self.scrapes,
+            self.listens,
+            self.listens_and_vanishes,
+            self.says_nothing,
+            self.never_ends,
+        ]
+        while not self._done.wait(chance.uniform(0.0, 2 * PAUSE_S)):
+            kind = chance.choice(kinds)
+            try:
+                kind(chance)
+            except (OSError, AssertionError) as error:
+                self._failed.append(f"{kind.__name__}: {type(error).__name__} {error}")
+            with self._counting:
+                self.came[kind.__name__] += 1
+
+    def asks(self, _chance: random.Random) -> None:
+        """Asks for the experiment's page."""
+        assert self._answer(f"/v1/experiments/{self._run}").startswith(b"HTTP/1.1 200")
+
+    def scrapes(self, _chance: random.Random) -> None:
+        """Asks for the metrics."""
+        assert self._answer("/metrics").startswith(b"HTTP/1.1 200")
+
+    def listens(self, chance: random.Random) -> None:
+        """Listens to the live page for some seconds, and hangs up."""
+        with self._begun(f"/v1/experiments/{self._run}/stream") as client:
+            until_s = time.monotonic() + chance.uniform(1.0, 5.0)
+            while time.monotonic() < until_s and not self._done.is_set() and client.recv(65536):
+                pass
+
+    def listens_and_vanishes(self, _chance: random.Random) -> None:
+        """Is gone in the middle of the live page, without a word."""
+        with self._begun(f"/v1/experiments/{self._run}/stream") as client:
+            assert client.recv(1024).startswith(b"HTTP/1.1 200")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no farewell
+
+    def says_nothing(self, chance: random.Random) -> None:
+        """Opens a connection, for nothing."""
+        with socket.create_connection(self._address, timeout=60):
+            self._done.wait(chance.uniform(0.0, 3.0))
+
+    def never_ends(self, chance: random.Random) -> None:
+        """Begins a body and does not end it."""
+        with self._begun("/v1/experiments", "POST", "content-length: 1000\r\ncontent-type: application/json\r\n"):
+            self._done.wait(chance.uniform(0.0, 3.0))
+
+    def _begun(self, path: str, method: str = "GET", headers: str = "") -> socket.socket:
+        client = socket.create_connection(self._address, timeout=60)
+        client.sendall(f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n{self._bearer}{headers}\r\n".encode())
+        return client
+
+    def _answer(self, path: str) -> bytes:
+        answer = b""
+        with self._begun(path, headers="connection: close\r\n") as client:
+            while data := client.recv(65536):
+                answer += data
+        return answer
+
+
+async def _watch(scene: Scene, seconds: float, most_records: int) -> list[Sample]:
+    view, began_s = await SqliteView.open(scene.data.log), time.monotonic()
+    samples: list[Sample] = []
+    try:
+        while (at_s := time.monotonic() - began_s + SAMPLE_S) < seconds:
+            await asyncio.sleep(SAMPLE_S)
+            records = sum(mark.next_offset for mark in (await view.heads()).values())
+            samples.append(Sample(round(at_s, 1), records, round(anonymous_bytes(scene.host.pid) / MIB, 2)))
+            if records >= most_records:
+                break
+    finally:
+        await view.close()
+    return samples
+
+
+def _judged(
+    samples: list[Sample], seconds: float, came: Counter[str], before: Held, after: Held, least: int, warm_up: int
+) -> Soak:
+    warm = [sample for sample in samples if sample.records >= warm_up]
+    last = samples[-1]
+    measured = last.records - warm[0].records if warm else 0
+    assert measured >= least, f"too few records after the warm-up: {measured}, of {last}"
+    assert len(came) == 7 and sum(came.values()) > 300 + 10 * came["unanswered"], f"too few clients: {came}"
+    slope = np.polyfit([each.records for each in warm], [each.anonymous_mib * MIB for each in warm], 1)[0]
+    return Soak(
+        seconds=round(seconds, 1),
+        records=last.records,
+        records_per_s=round(last.records / last.at_s, 1),
+        measured_records=measured,
+        slope_bytes_per_record=round(float(slope), 1),
+        most_mib=max(each.anonymous_mib for each in samples),
+        clients=dict(sorted(came.items())),
+        before=before,
+        after=after,
+        samples=samples[:: max(1, len(samples) // 60)],
+    )
+
+
+def main() -> int:
+    """Prints what was measured; 1 if a bar is broken."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=1500.0)
+    parser.add_argument("--warm-up", type=int, default=WARM_RECORDS, help="records before the first that counts")
+    parser.add_argument("--records", type=int, default=MEASURED_RECORDS, help="records that count, at least")
+    chosen = parser.parse_args()
+    result = soak(chosen.seconds, chosen.warm_up, chosen.records)
+    tell(result)
+    return int(result.slope_bytes_per_record > SLOPE_BAR_BYTES or above(result.after, result.before))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
