@@ -1,4 +1,4 @@
-"""Everything in the corpus is refused to a submitter, without an effect, naming the field and the line that allows it."""
+"""All of the corpus is refused to a submitter, without an effect, naming the field and the line that allows it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin
+from uuid import UUID
 
 import pytest
-from synthetic.worlds.adversary import CANARY, Gate, gate, owner_asks
+from synthetic.worlds.adversary import CANARY, Gate, bearer, gate
 
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.naming import NameKind, kind_of
@@ -37,6 +38,7 @@ async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 async def test_no_case_has_an_effect_and_each_refusal_says_what_would_allow_it(opened: Gate, kind: str) -> None:
     accepted = await opened.client.post("/v1/experiments", json={"config": opened.config({"name": "parent"})})
     assert accepted.status_code == 202, f"the experiment without a change must be allowed: {accepted.text}"
+    await opened.announce_base(UUID(accepted.json()["id"]))
     wrong: dict[str, str] = {}
     for case in CORPUS[kind]:
         opened.build(case.get("world", []))
@@ -75,7 +77,7 @@ def fault_of(status: int, text: str, case: dict[str, Any]) -> str:
 def matches(named: str, attacked: str) -> bool:
     """True if a field of an answer is the attacked one, one within it, or the section around it."""
     plain = ".".join(part.partition("[")[0] for part in named.split(".") if part)
-    words = [word for word in plain.split(".")]
+    words = plain.split(".")
     wanted = attacked.split(".")
     return (
         words[: len(wanted)] == wanted or (len(words) > 1 and words == wanted[: len(words)]) or _within(words, wanted)
@@ -88,8 +90,21 @@ def _within(words: list[str], wanted: list[str]) -> bool:
     return all(word in rest for word in wanted)
 
 
+@pytest.mark.xfail(strict=True, reason="the judge names model.model_path for every folder that a specification reads")
+async def test_the_file_of_a_reward_is_refused_by_its_own_name(opened: Gate) -> None:
+    taskset = "buffer.explorer_input.taskset"
+    change = {
+        f"{taskset}.default_reward_fn_type": "reward_model",
+        f"{taskset}.reward_fn_args": {"path": "{outside}/reward"},
+    }
+    case = {"attacks": f"{taskset}.reward_fn_args", "change": change, "allow_list": "roots"}
+    answers = await opened.ask(case, "")
+    assert [answer.status_code for answer in answers] == [403, 403]
+    assert [fault_of(answer.status_code, answer.text, case) for answer in answers] == ["", ""]
+
+
 async def test_the_owner_is_not_held_to_the_lists(opened: Gate) -> None:
-    owner_asks(opened)
+    opened.client.headers.update(bearer(opened.owner_token))
     refused = {}
     for _, case in CASES:
         if case["allow_list"] in ("grammar", "archive") or "ask" in case:

@@ -1,4 +1,4 @@
-"""`Gate`: a daemon's API as a submitter without any allowance sees it, and a watch over everything that may not happen."""
+"""`Gate`: a daemon's API as a submitter without an allowance sees it, and a watch over what may not happen."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-from starlette.middleware import Middleware
-from starlette.types import ASGIApp, Receive, Scope, Send
 from synthetic.daemon.house import BASE
+from synthetic.log.tape import Tape
+from synthetic.worlds.desk import published
 
 from rftd.daemon.api.app import make_app
-from rftd.daemon.api.routes import ASKER
+from rftd.daemon.api.doorkeeper import Doorkeeper
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.allowances import Allowances
-from rftd.daemon.trust.asker import OWNER, AccessRole, Asker
+from rftd.daemon.trust.keyring import Keyring
+from rftd.daemon.trust.quota import Quota
+from rftd.daemon.trust.token_file import TokenFile
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
@@ -32,7 +34,6 @@ from rftd.workers.devices.host import ANY_HOST
 from rftd.workers.launcher.local import LocalExecutor
 
 CANARY = "c4n4ry-of-the-daemon"
-_STRANGER = Asker("stranger", AccessRole.SUBMIT)
 _BASE: dict[str, Any] = {
     "project": "p",
     "name": "mine",
@@ -57,18 +58,6 @@ _BASE: dict[str, Any] = {
 }
 
 
-class _As:
-    """Whoever the guard lets in is the asker of the test."""
-
-    def __init__(self, app: ASGIApp, *, asker: list[Asker]) -> None:
-        self._app = app
-        self._asker = asker
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[ASKER] = self._asker[0]
-        await self._app(scope, receive, send)
-
-
 @dataclass
 class Gate:
     """One daemon, one submitter, one folder that he may name and one that he may not, and a port that listens."""
@@ -76,8 +65,8 @@ class Gate:
     folder: Path
     client: httpx.AsyncClient
     log: MemoryLog
-    asker: list[Asker]
-    """The one who asks from now on."""
+    projector: Projector
+    owner_token: str
     listener: str
     connections: list[str] = field(default_factory=list)
 
@@ -144,6 +133,13 @@ class Gate:
                 ways = ("/v1/experiments/check", "/v1/experiments")
                 return [await self.client.post(way, json={"config": config}) for way in ways]
 
+    async def announce_base(self, experiment: UUID) -> None:
+        """Puts an experiment's base model into the log, from which it can be forked; and everything into the tables."""
+        tape = Tape()
+        tape.write(published(0), experiment)
+        await self.log.append(tape.drafts)
+        await self.projector.catch_up()
+
     def files(self) -> dict[str, tuple[int, int, str]]:
         """Everything below the folder: kind and size, and where a link leads."""
         return {
@@ -158,6 +154,7 @@ async def gate(folder: Path) -> AsyncIterator[Gate]:
     """A real supervisor behind the API; nothing drives it, so no worker is started."""
     (folder / "files").mkdir()
     (folder / "outside").mkdir()
+    (folder / "tokens").mkdir()
     rows = [json.dumps({"question": f"{a}+1=", "answer": str(a + 1)}) for a in range(8)]
     (folder / "files" / "t.jsonl").write_text("\n".join(rows))
     (folder / "outside" / "secret.jsonl").write_text(json.dumps({CANARY: CANARY}))
@@ -175,9 +172,10 @@ async def gate(folder: Path) -> AsyncIterator[Gate]:
         archives=folder / "archives",
         allowances=Allowances(roots=(str(folder / "files"),)),
     )
-    app = make_app(operations=supervisor, log=log, engine=tables, projector=Projector(log, tables, clock=clock))
-    asker = [_STRANGER]
-    app.user_middleware.append(Middleware(_As, asker=asker))
+    keyring = Keyring(folder / "tokens", clock=clock, logger=logger())
+    token = TokenFile(folder / "tokens").add("stranger", "submit", created_ns=0, expires_ns=None, quota=Quota())
+    projector = Projector(log, tables, clock=clock)
+    app = make_app(operations=supervisor, log=log, engine=tables, projector=projector, doorkeeper=Doorkeeper(keyring))
     connections: list[str] = []
 
     async def connected(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -185,14 +183,14 @@ async def gate(folder: Path) -> AsyncIterator[Gate]:
         writer.close()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    listener = "127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+    listener = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with server, httpx.AsyncClient(transport=transport, base_url=BASE) as client:
-        yield Gate(folder, client, log, asker, listener, connections)
+    async with server, httpx.AsyncClient(transport=transport, base_url=BASE, headers=bearer(token)) as client:
+        yield Gate(folder, client, log, projector, keyring.tokens.owner_token, listener, connections)
     await tables.dispose()
     await log.close()
 
 
-def owner_asks(gate: Gate) -> None:
-    """From now on the owner asks."""
-    gate.asker[0] = OWNER
+def bearer(token: str) -> dict[str, str]:
+    """The header that shows a token."""
+    return {"Authorization": f"Bearer {token}"}
