@@ -7,20 +7,40 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 MASK: Final = "***"
-_NAME = re.compile(r"(^|_)(api_?key|token|password|passwd|secret|credentials?)$", re.IGNORECASE)
-_WORDS: Final = frozenset(
-    {"KEY", "KEYS", "APIKEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PWD"}
-    | {"CREDENTIAL", "CREDENTIALS", "CREDS", "AUTH", "AUTHORIZATION", "BEARER", "PRIVATE", "COOKIE", "SESSION", "DSN"}
-    | {"CERT", "SIGNATURE", "WEBHOOK", "LICENSE", "PAT", "SAS", "JWT"}
+_SECRET_WORDS: Final = frozenset(
+    {"apikey", "token", "secret", "secrets", "password", "passwd", "passphrase", "passcode", "pwd", "auth", "bearer"}
+    | {"credential", "credentials", "creds", "authorization", "cookie", "dsn", "jwt", "webhook"}
 )
-"""Words in the names of variables whose values are secrets."""
+"""Last words of names whose values are secrets."""
+_VARIABLE_WORDS: Final = frozenset(
+    _SECRET_WORDS
+    | {"key", "keys", "tokens", "passwords", "pass", "private", "session", "cert", "signature", "license", "pat", "sas"}
+)
+"""Words anywhere in the names of variables that are taken for secrets: whose variable it is, nobody here knows."""
+_PARAMETER_WORDS: Final = frozenset({"key", "sig", "signature", "sas", "code"})
+"""Names of parameters of URLs, and last words of them, that are secrets there alone."""
+_ROW_KEYS: Final = frozenset(
+    {"prompt", "response", "messages", "message", "tools", "image", "video", "audio", "workflow", "fn", "chosen"}
+    | {"rejected", "completion", "label", "answer", "question", "target", "text", "input", "output", "id", "index"}
+    | {"sort", "group", "primary", "foreign", "partition", "hash", "cache", "idempotency", "idle", "reward", "stats"}
+)
+"""Words before `key` in the names of columns and entries, which are no secrets: `response_key`, `label_key`."""
+_SUFFIXES: Final = frozenset({"value", "text", "b", "base", "hex"})
+"""Words behind a name, digits aside, that say in what form the secret is: `token_b64`."""
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_JOINED: Final = re.compile(
+    r"(?:api|access|secret|private|openai|hf|signing|master|service)key|"
+    r"(?:auth|access|bearer|api|hf|session|refresh|id)token|"
+    r"[a-z]*(?:password|passwd|passphrase|credentials?)|(?:client|app)secret"
+)
+"""Secrets whose name is a single word, such as `apikey` and `sslpassword`."""
+_NAME_CHARS: Final = 256
 _KEY: Final = re.compile(r"[A-Za-z0-9_+=.~-]{16,}")
 _MAPS: Final = frozenset({"env_vars"})
 # None begins with a repetition: over one long word of a line the search would take the square of its length.
 _URL_PASSWORD: Final = re.compile(r"(://[^\s:/@]*:)[^\s@/]+@")
-_ASSIGNMENT: Final = re.compile(
-    r"(?i)((?:api_?key|token|password|passwd|secret|credentials?)[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)([^\s\"',;}]{4,})"
-)
+_NAMED: Final = re.compile(r"(?<![\w.-])[A-Za-z_][\w.-]{1,127}[\"']?\s{0,8}[=:]\s{0,8}[\"']?")
+_VALUE: Final = re.compile(r"(?!(?:(?i:bearer|basic)\s+)?\*\*\*)(?:(?i:bearer|basic)\s+)?[^\s\"',;&}]{4,}")
 _BEARER: Final = re.compile(r"(?i)(bearer\s+)[\w.~+/=-]{8,}")
 
 
@@ -43,8 +63,24 @@ class Secret:
 
 
 def is_secret_field(name: str) -> bool:
-    """True if a field of this name holds a secret (`api_key`, `hf_token`, `password`, ...)."""
-    return bool(_NAME.search(name))
+    """True if a field, variable, header or parameter of this name holds a secret (`api_key`, `x-api-key`, `hfToken`).
+
+    `key` alone is none, nor is the name of a column (`response_key`).
+    """
+    words = _words(name)
+    while len(words) > 1 and (words[-1].isdigit() or words[-1] in _SUFFIXES):
+        words.pop()
+    if not words:
+        return False
+    if words[-1] == "key":
+        return len(words) > 1 and words[-2] not in _ROW_KEYS
+    return words[-1] in _SECRET_WORDS or _JOINED.fullmatch(words[-1]) is not None
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in any spelling: `openaiKey`, `OPENAI-KEY` and `openai_key` have the same two."""
+    # Names come from strangers: the end tells what a long one is.
+    return [word.lower() for word in _WORD.findall(name[-_NAME_CHARS:])]
 
 
 def is_secret_map(name: str) -> bool:
@@ -59,7 +95,7 @@ def is_plain_variable(name: str, value: object) -> bool:
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return False
-    if is_secret_field(name) or _WORDS & set(name.upper().split("_")):
+    if is_secret_field(name) or not _VARIABLE_WORDS.isdisjoint(_words(name)):
         return False
     text = str(value)
     return len(text.splitlines()) <= 1 and not has_url_credentials(text) and not any(map(_is_key, text.split()))
@@ -70,7 +106,7 @@ def _is_key(word: str) -> bool:
 
 
 def has_url_credentials(value: str) -> bool:
-    """True if `value` is a URL with a password in it: before the host, or as a parameter, as PostgreSQL's may be."""
+    """True if `value` is a URL with a password in it: before the host, or as a parameter (`?key=...`)."""
     try:
         parts = urlsplit(value)
         return "://" in value and (parts.password is not None or _masked_query(parts.query) != parts.query)
@@ -82,7 +118,15 @@ def mask_text(text: str) -> str:
     """The text without what looks like a secret in it."""
     text = _URL_PASSWORD.sub(rf"\g<1>{MASK}@", text)
     text = _BEARER.sub(rf"\g<1>{MASK}", text)
-    return _ASSIGNMENT.sub(rf"\g<1>{MASK}", text)
+    kept = []
+    at = 0
+    for named in _NAMED.finditer(text):
+        if named.start() < at or not is_secret_field(named[0].rstrip("\"'=: \t")):
+            continue
+        if value := _VALUE.match(text, named.end()):
+            kept += [text[at : named.end()], MASK]
+            at = value.end()
+    return "".join((*kept, text[at:]))
 
 
 def redact(value: Any, name: str = "") -> Any:
@@ -112,4 +156,8 @@ def _masked_query(query: str) -> str:
 
 def _masked_parameter(parameter: str) -> str:
     name, equals, value = parameter.partition("=")
-    return f"{name}{equals}{MASK}" if value and is_secret_field(unquote(name)) else parameter
+    return f"{name}{equals}{MASK}" if value and _is_secret_parameter(unquote(name)) else parameter
+
+
+def _is_secret_parameter(name: str) -> bool:
+    return is_secret_field(name) or _words(name)[-1:] in [[word] for word in _PARAMETER_WORDS]

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from rftd.daemon.config.schema.name_grammar import Label
 from rftd.daemon.config.schema.naming import ARGUMENTS, PATH_PART, PLAIN, PLUGIN
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
     InUnit,
-    Label,
     LocalPath,
     Natural,
     Seconds,

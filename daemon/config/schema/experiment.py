@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field
 
 from rftd.daemon.config.schema.algorithm import Algorithm
 from rftd.daemon.config.schema.buffer import Buffer
 from rftd.daemon.config.schema.explorer import Explorer
 from rftd.daemon.config.schema.model import Model
+from rftd.daemon.config.schema.name_grammar import Label, LabelText, Name, OptionalName
 from rftd.daemon.config.schema.naming import ADDRESS, ARGUMENTS, PATH, PLAIN, PLUGIN, URL
 from rftd.daemon.config.schema.policy import Policy
 from rftd.daemon.config.schema.section import (
@@ -33,30 +33,6 @@ from rftd.daemon.config.schema.section import (
 )
 from rftd.daemon.config.schema.trainer import Trainer
 
-# A file name has 255 bytes on common file systems: room for what is put before and behind it.
-_NAME_BYTES = 120
-
-
-def _folder(name: str) -> str:
-    """Any printable text that is the name of one folder."""
-    # The name becomes a folder below the checkpoint root: it must not lead out of it.
-    if name in (".", "..") or "/" in name or "\\" in name or not name.isprintable() or name != name.strip():
-        raise PydanticCustomError("folder_name", "becomes a folder's name: no slash, no '..', no control characters")
-    if len(name.encode("utf-8", "replace")) > _NAME_BYTES:
-        raise PydanticCustomError(
-            "folder_name", "becomes a folder's name: at most {limit} bytes", {"limit": _NAME_BYTES}
-        )
-    return name
-
-
-def _present(name: str) -> str:
-    if not name:
-        raise PydanticCustomError("folder_name", "must not be empty")
-    return _folder(name)
-
-
-Name: TypeAlias = Annotated[str, AfterValidator(_present)]
-OptionalName: TypeAlias = Annotated[str, AfterValidator(_folder)]
 Mode: TypeAlias = Annotated[Literal["both", "train", "explore", "bench", "serve", "colocate"], word()]
 
 
@@ -226,7 +202,7 @@ class Experiment(Section):
     """rftd only: all other random numbers follow from it."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     """rftd only: the experiment's turn among those that wait; the highest goes first."""
-    labels: Annotated[dict[str, str], PLAIN] = {}
+    labels: Annotated[dict[Label, LabelText], PLAIN] = {}
     """rftd only: texts by name that are kept with the experiment."""
     algorithm: Algorithm = section(Algorithm)
     data_processor: DataProcessor = section(DataProcessor)

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, Union, cast, get_a
 
 import msgspec
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -51,7 +50,6 @@ Seconds: TypeAlias = Annotated[float, Field(gt=0, le=10**9), InUnit("s")]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 Args: TypeAlias = dict[str, Any]
-_LABEL_CHARS: Final = 120
 _BOUNDS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 """Bounds that msgspec and pydantic call by the same names."""
 
@@ -180,19 +178,6 @@ def word(**older: str) -> BeforeValidator:
         return older.get(lowered, lowered)
 
     return BeforeValidator(read)
-
-
-def _label(name: str) -> str:
-    if not name.isprintable():
-        raise PydanticCustomError("label", "stands in events, logs and metrics: no line feeds, no control characters")
-    if len(name) > _LABEL_CHARS:
-        limit = {"limit": _LABEL_CHARS}
-        raise PydanticCustomError("label", "stands in events, logs and metrics: at most {limit} characters", limit)
-    return name
-
-
-Label: TypeAlias = Annotated[str, AfterValidator(_label)]
-"""A name that people read in tables and that metrics are told apart by."""
 
 
 def argument_field(hint: Any, default: Any) -> tuple[Any, Any]:

@@ -71,7 +71,7 @@ def test_the_guides_variables_are_read_from_the_environment() -> None:
     spec = load_file(EXAMPLE, environ=environ, cwd=Path("/home/user")).spec
     (stage,) = spec.stages
     assert stage.taskset is not None
-    assert spec.job_dir == "/ckpt/<project_name>/<experiment_name>" == stage.folder
+    assert spec.job_dir == "/ckpt/gsm8k/grpo" == stage.folder
     assert stage.model.path == "/models/tiny"
     assert stage.taskset.path == "/home/user/data/gsm8k/train.jsonl"
 

@@ -98,7 +98,7 @@ TAKEN: dict[str, dict[str, Any]] = {
         "mode": "bench",
         "buffer": {"explorer_input": {"taskset": None, "eval_tasksets": [{"name": "e", **TASKSET}]}},
     },
-    "a reference, which stays text": {"name": "${oc.env:HOME}"},
+    "a reference, which stays text": {"labels": {"home": "${oc.env:HOME}"}},
     "what warns": {"explorer": {"rollout_model": {"enforce_eager": True}}},
 }
 

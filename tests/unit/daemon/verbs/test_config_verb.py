@@ -50,7 +50,7 @@ def test_a_text_with_an_interpolation_is_shown_so_that_it_is_read_again(tmp_path
 @pytest.mark.parametrize("given", [(), ("--given",)])
 def test_shown_json_is_what_the_daemon_takes(given: tuple[str, ...]) -> None:
     result = CliRunner().invoke(config_group, ["show", EXAMPLE, "--json", *given])
-    assert check_config(json.loads(result.stdout)).project == "<project_name>"
+    assert check_config(json.loads(result.stdout)).project == "gsm8k"
 
 
 @pytest.mark.parametrize("given", [(), ("--given",)])
@@ -81,7 +81,7 @@ def test_origins_are_comments_or_a_mapping_of_their_own() -> None:
 def test_check_says_ok_and_warns_on_the_other_stream() -> None:
     result = CliRunner().invoke(config_group, ["check", EXAMPLE])
     assert result.exit_code == 0
-    assert result.stdout.startswith("ok: <project_name>/<experiment_name>, main (grpo, 1 epoch)")
+    assert result.stdout.startswith("ok: gsm8k/grpo, main (grpo, 1 epoch)")
     assert "warning: " in result.stderr
     assert "nccl" in result.stderr
 

@@ -1,0 +1,94 @@
+"""The grammar of names, labels and their texts: what people type, and what tables, folders and metrics then show."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Annotated, Final, TypeAlias
+
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
+
+# A file name has 255 bytes on common file systems: room for what is put before and behind it.
+_NAME_BYTES: Final = 120
+_LABEL_CHARS: Final = 120
+_TEXT_CHARS: Final = 500
+_NAME_SIGNS: Final = frozenset("_-.+")
+_LABEL_SIGNS: Final = _NAME_SIGNS | frozenset(" /:,=")
+_TEXT_SIGNS: Final = _LABEL_SIGNS | frozenset("@#%()!?&*~;'\"${}")
+"""Of texts that nobody types as an argument; none of them begins markup of a terminal or of a page."""
+_LETTERS: Final = frozenset("LMN")
+_UNSEEN: Final = frozenset(map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10))))
+"""Letters and marks that no font shows."""
+
+
+def _folder(name: str) -> str:
+    """A word that is the name of one folder, and that no command takes for an option or for `NAME@2`."""
+    if name and not (_begins(name) and _consists(name, _NAME_SIGNS)):
+        raise PydanticCustomError(
+            "folder_name",
+            "becomes a folder's name and is typed in commands: letters, digits and `_ - . +`, and it begins with a "
+            "letter, a digit or `_`",
+        )
+    if len(name.encode()) > _NAME_BYTES:
+        raise PydanticCustomError(
+            "folder_name", "becomes a folder's name: at most {limit} bytes", {"limit": _NAME_BYTES}
+        )
+    return name
+
+
+def _present(name: str) -> str:
+    if not name:
+        raise PydanticCustomError("folder_name", "must not be empty")
+    return _folder(name)
+
+
+def _label(name: str) -> str:
+    """A few words that tell things apart in tables and metrics."""
+    if name and not (_begins(name) and _consists(name, _LABEL_SIGNS)):
+        raise PydanticCustomError(
+            "label",
+            "stands in events, logs and metrics: letters, digits, `_ - . + / : , =` and blanks within, and it begins "
+            "with a letter, a digit or `_`",
+        )
+    return _short(name, _LABEL_CHARS)
+
+
+def _text(text: str) -> str:
+    """The text of a label, which stands in events and tables."""
+    if not _consists(text, _TEXT_SIGNS):
+        signs = " ".join(sorted(_TEXT_SIGNS - {" "}))
+        raise PydanticCustomError(
+            "label", "stands in events and tables: letters, digits, blanks within and {signs}", {"signs": signs}
+        )
+    return _short(text, _TEXT_CHARS)
+
+
+def _short(text: str, limit: int) -> str:
+    if len(text) > limit:
+        raise PydanticCustomError(
+            "label", "stands in events, logs and metrics: at most {limit} characters", {"limit": limit}
+        )
+    return text
+
+
+def _begins(text: str) -> bool:
+    return text[0] == "_" or unicodedata.category(text[0])[0] in "LN"
+
+
+def _consists(text: str, signs: frozenset[str]) -> bool:
+    """True of letters and digits of any script, composed as they are typed, and of these signs."""
+    return (
+        text == text.strip()
+        and unicodedata.is_normalized("NFC", text)
+        and all(sign in signs or (unicodedata.category(sign)[0] in _LETTERS and sign not in _UNSEEN) for sign in text)
+    )
+
+
+Name: TypeAlias = Annotated[str, AfterValidator(_present)]
+"""The name of an experiment, a project or a stage."""
+OptionalName: TypeAlias = Annotated[str, AfterValidator(_folder)]
+"""A name that may be left empty."""
+Label: TypeAlias = Annotated[str, AfterValidator(_label)]
+"""A name that people read in tables and that metrics are told apart by."""
+LabelText: TypeAlias = Annotated[str, AfterValidator(_text)]
+"""The text of a label."""
