@@ -11,8 +11,6 @@ from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
-from rftd.ops import limits
-
 ROLLOUTS: Final = 100_000
 """Most rollouts of one group."""
 LAST_NS: Final = (1 << 63) - 1
@@ -26,9 +24,7 @@ _LARGEST: Final = 1.7976931348623157e308
 LAST_INDEX: Final = 1 << 40
 """The highest index."""
 Index: TypeAlias = Annotated[int, Meta(ge=-1, le=LAST_INDEX)]
-"""A version, step, generation, stage, sequence or row; -1 where there is none."""
-Slot: TypeAlias = Annotated[int, Meta(ge=-1, lt=limits.WORKER_SLOTS)]
-"""The slot of a worker, which is a partition of `rftd.tasks`; -1 for a trainer."""
+"""A version, step, generation, stage, sequence, row or slot; -1 where there is none."""
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 40)]
 """An index where there is always one."""
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 40)]

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams import topics
-from rftd.streams.bounds import Count, Finite, Index, Milliseconds, Number, Rollouts, Slot
+from rftd.streams.bounds import Count, Finite, Index, Milliseconds, Number, Rollouts
 from rftd.streams.events.registry import CONTROLLER, DISPATCHER, NOBODY, Event, event
 from rftd.streams.log_place import ExperienceOffset
 
@@ -21,7 +21,7 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     """
 
     lease: UUID
-    slot: Slot
+    slot: Index
     worker: UUID
     group: UUID
     sequence: Number
@@ -69,7 +69,7 @@ class EvalLeased(Event, frozen=True, kw_only=True):
     """A range of rows of a held-out taskset, to be answered by one pinned weight version."""
 
     lease: UUID
-    slot: Slot
+    slot: Index
     worker: UUID
     eval: UUID
     stage: Index
@@ -89,7 +89,7 @@ class TaskExpired(Event, frozen=True, kw_only=True):
     """A lease (of a group or an eval range) ended without completion; it is given out anew."""
 
     lease: UUID
-    slot: Slot
+    slot: Index
     reason: str
     worker_gone: bool = False
     """The worker left or died; unless the group was leased alone, that is no attempt of it."""

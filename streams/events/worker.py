@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from rftd.streams import topics
-from rftd.streams.bounds import Bytes, Count, Finite, Index, Integer, Seconds, Slot
+from rftd.streams.bounds import Bytes, Count, Finite, Index, Integer, Seconds
 from rftd.streams.events.registry import NOBODY, Event, event
 from rftd.streams.log_place import PointerOffset
 
@@ -17,7 +17,7 @@ class WorkerStarted(Event, frozen=True, kw_only=True):
     worker: UUID
     role: str
     """`explorer` or `trainer`."""
-    slot: Slot
+    slot: Index
     """The partition of `rftd.tasks` that it reads; -1 for a trainer."""
     host: str
     pid: Index
@@ -37,7 +37,7 @@ class WorkerStopped(Event, frozen=True, kw_only=True):
 
     worker: UUID
     role: str
-    slot: Slot
+    slot: Index
     code: str = ""
     reason: str = ""
 
@@ -48,7 +48,7 @@ class WorkerLost(Event, frozen=True, kw_only=True):
 
     worker: UUID
     role: str
-    slot: Slot
+    slot: Index
     reason: str
 
 
@@ -58,7 +58,7 @@ class Heartbeat(Event, frozen=True, kw_only=True):
 
     worker: UUID
     role: str
-    slot: Slot
+    slot: Index
     state: str
     """Its work, or what it waits for: one of `WorkerState`, or of those that a newer release knows."""
     free: Count = 0
