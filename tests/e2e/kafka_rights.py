@@ -57,7 +57,7 @@ def worker(scene: Scene, role: str) -> Iterator[None]:
 def ended_run(broker: SecuredKafka, tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """A run that a producer submitted, with every process under its own user; the daemon has drained."""
     scene, *others = (
-        Scene(tmp_path_factory.mktemp(role), "--workers", "external", environ=broker.environ(user))
+        Scene(tmp_path_factory.mktemp(role), "--roots", "/", "--workers", "external", environ=broker.environ(user))
         for role, user in USERS.items()
         if role != "producer"
     )

@@ -28,7 +28,8 @@ def kafka_scene(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
     """A real daemon with its log on Kafka and its tables in a file."""
     bootstrap = request.getfixturevalue("kafka_broker").bootstrap
     prefix = request.getfixturevalue("kafka_prefix")
-    made = Scene(tmp_path, environ={"RFTD_KAFKA": f"kafka://{bootstrap}/?prefix={prefix}"})
+    kafka = {"RFTD_KAFKA": f"kafka://{bootstrap}/?prefix={prefix}"}
+    made = Scene(tmp_path, "--roots", str(tmp_path.resolve()), environ=kafka)
     with made.host:
         yield made
 

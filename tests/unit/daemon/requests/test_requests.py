@@ -19,6 +19,7 @@ from synthetic.servers.kept_spans import KeptSpans
 from rftd.daemon.requests.asked import ROUTES, asked_by
 from rftd.daemon.requests.desk import RequestDesk
 from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.trust.allowances import Allowances
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import SystemIds
@@ -66,7 +67,9 @@ class Daemon:
     """What answers requests: a supervisor that nothing drives, and its desk; one that begins knows nothing."""
 
     def __init__(self, log: MemoryLog, tracer: Tracer | None = None) -> None:
-        self.supervisor = Supervisor(log, NOWHERE, owner=IDS.new(), clock=CLOCK, ids=IDS, logger=logger())
+        allowances = Allowances(roots=("/",))  # a producer names files only below these
+        parts: dict[str, Any] = {"clock": CLOCK, "ids": IDS, "logger": logger(), "allowances": allowances}
+        self.supervisor = Supervisor(log, NOWHERE, owner=IDS.new(), **parts)
         self.metrics = Metrics(version="1")
         writer = Writer(source="daemon", clock=CLOCK, ids=IDS)
         self.desk = RequestDesk(
