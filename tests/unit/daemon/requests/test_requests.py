@@ -67,16 +67,14 @@ class Daemon:
     """What answers requests: a supervisor that nothing drives, and its desk; one that begins knows nothing."""
 
     def __init__(self, log: MemoryLog, tracer: Tracer | None = None) -> None:
-        allowances = Allowances(roots=("/",))  # a producer names files only below these
-        parts: dict[str, Any] = {"clock": CLOCK, "ids": IDS, "logger": logger(), "allowances": allowances}
+        parts: Any = {"clock": CLOCK, "ids": IDS, "logger": logger(), "allowances": Allowances(roots=("/",))}
         self.supervisor = Supervisor(log, NOWHERE, owner=IDS.new(), **parts)
         self.metrics = Metrics(version="1")
-        writer = Writer(source="daemon", clock=CLOCK, ids=IDS)
         self.desk = RequestDesk(
             log,
             self.supervisor,
             self.supervisor.known,
-            writer,
+            Writer(source="daemon", clock=CLOCK, ids=IDS),
             clock=CLOCK,
             logger=logger(),
             metrics=self.metrics,
@@ -90,8 +88,7 @@ class Daemon:
         assert await self.desk.answer(registry)
 
     def counted(self, type: str, outcome: str) -> float:
-        labels = {"type": type, "outcome": outcome}
-        return self.metrics.registry.get_sample_value("rftd_requests_total", labels) or 0.0
+        return self.metrics.registry.get_sample_value("rftd_requests_total", {"type": type, "outcome": outcome}) or 0.0
 
 
 class World:
