@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from rftd.ops import limits
 from rftd.streams.events.registry import Event
 from rftd.streams.topics import TASKS, Partition
 
@@ -17,4 +18,5 @@ class Decision(NamedTuple):
 
 def slot_partition(slot: int) -> Partition:
     """The partition of `rftd.tasks` that the worker in `slot` reads (rule 4)."""
-    return Partition(TASKS, slot)
+    # A forged record may name any number. It is taken for a slot that exists, whose worker has no lease by that record.
+    return Partition(TASKS, slot % limits.WORKER_SLOTS)

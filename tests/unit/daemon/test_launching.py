@@ -69,7 +69,14 @@ def test_a_daemon_that_decides_answers_requests_and_no_other(tmp_path: Path) -> 
         parts = service._Parts(
             options, DataFolder(tmp_path), Gate(), AsyncExitStack(), clock=clock, ids=SystemIds(clock), logger=logger()
         )
-        assert list(parts.requests(nothing, SimpleNamespace(known=nothing), nothing, nothing)) == desks
+        assert (
+            list(
+                parts.requests(
+                    nothing, SimpleNamespace(known=nothing, for_asker=lambda asker: nothing), nothing, nothing
+                )
+            )
+            == desks
+        )
 
 
 def test_processes_of_this_machine_are_started_without_anything_of_ray(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from rftd.streams.effective import effective, of_experiment
 from rftd.streams.envelope import Record
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experience import EvalScored
-from rftd.streams.events.experiment import HeadRef
+from rftd.streams.events.experiment import ExperimentArchived, HeadRef
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.fencing import FenceOwner, FenceView
 from rftd.streams.folds.groups import GroupFold
@@ -46,6 +46,10 @@ ADDED = {
     (Known, "requests"),
     (WeightsPublished, "duration_s"),
     (CheckpointCommitted, "duration_s"),
+    (Spine, "submitted_by"),
+    (Spine, "submitted_as"),
+    (Spine, "grants"),
+    (ExperimentArchived, "by"),
 }
 """Fields of events and folds that came later, with a default by which snapshots without them are read alike."""
 GOLDEN = Path(__file__).parents[2] / "golden" / "folds"

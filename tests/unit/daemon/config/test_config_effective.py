@@ -256,9 +256,8 @@ def test_text_is_read_back_as_it_was(value: str) -> None:
     tree = {"a": value, "b": [value, {"c": value}], "d": [value], "e": {value or "x": [[value], {}]}}
     text = yaml_text(tree)
     assert yaml.safe_load(text) == tree
-    assert load_text(SMALL + yaml_text({"derived": {"a": value}}), "f", environ={}).spec.config["derived"] == {
-        "a": value
-    }
+    if "\n" not in value:  # no label has a line break
+        assert load_text(SMALL + yaml_text({"labels": {"a": value}}), "f", environ={}).spec.labels == {"a": value}
 
 
 def test_no_secret_is_shown() -> None:

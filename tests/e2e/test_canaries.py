@@ -1,0 +1,76 @@
+"""Secrets of the daemon's environment and of refused files, looked for in everything that a run leaves or says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import httpx
+import psutil
+import pytest
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
+from synthetic.servers.otlp_receiver import otlp_receiver
+
+CANARY: Final = "c4n4ry"
+SECRETS: Final = {
+    name: f"{CANARY}-{name.lower()}-7f3a"
+    for name in (
+        "RFTD_TOKEN",
+        "PGPASSWORD",
+        "OPENAI_API_KEY",
+        "HF_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "TINKER_API_KEY",
+        "RFTD_SERVE_KEY",
+        "RFTD_KAFKA_PASSWORD",
+        "WANDB_API_KEY",
+        "A_NAME_THAT_NOBODY_KNOWS",
+    )
+}
+REFUSED: Final = (
+    {"explorer": {"auxiliary_models": [{"name": "j", "engine_type": "external", "api_key": f"{CANARY}-literal-0001"}]}},
+    {"explorer": {"env_vars": {"HF_TOKEN": f"{CANARY}-literal-0002"}}},
+    {"monitor": {"monitor_args": {"api_key": f"{CANARY}-literal-0003"}}},
+    {"explorer": {"auxiliary_models": [{"base_url": f"http://u:{CANARY}-literal-0004@h.example/v1"}]}},
+)
+"""Secrets as literals, which no answer may repeat and no event may keep."""
+PAGES: Final = (
+    *("/readyz?verbose=1", "/metrics", "/version", "/openapi.json"),
+    *("/v1/experiments", "/v1/experiments/{name}", "/v1/experiments/{name}/events", "/v1/experiments/{name}/why"),
+)
+
+
+@pytest.mark.e2e
+def test_a_secret_of_the_daemon_is_nowhere_but_in_its_own_environment(tmp_path: Path) -> None:
+    with otlp_receiver() as receiver:
+        scene = Scene(tmp_path, "--traces", receiver.url, environ={**SECRETS, "RFTD_TRACE_RATIO": "1"})
+        with scene.host:
+            answers = [refused(scene, changes) for changes in REFUSED]
+            name = scene.submit(EXPERIMENT, *SHORT, "buffer.total_steps=30")
+            scene.until_step(name, 2)
+            page = scene.page(name)
+            assert page is not None
+            workers = {worker.role: worker.pid for worker in page.workers if worker.state == "live"}
+            environments = {role: dict(psutil.Process(pid).environ()) for role, pid in workers.items()}
+            assert scene.until_ended(name).experiment.summary.state == "completed"
+            answers += [scene.get(path.format(name=name)).text for path in PAGES]
+            answers.append(scene.rftd("logs", name, "--json").out)
+    assert set(environments) == {"explorer", "trainer"}
+    assert not [role for role, environ in environments.items() if CANARY in str(environ)]
+    assert not [answer for answer in answers if CANARY in answer]
+    assert receiver.bodies
+    assert not [span for span in receiver.spans if CANARY in f"{span!r}{span.told}"]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+
+
+def refused(scene: Scene, changes: dict[str, object]) -> str:
+    """The daemon's refusal of a submission with these changes."""
+    answer = httpx.post(
+        f"{scene.host.url}/v1/experiments",
+        json={"config": {"name": "refused", **changes}},
+        headers=scene.host.headers,
+        timeout=30.0,
+        trust_env=False,
+    )
+    assert 400 <= answer.status_code < 500
+    return answer.text
