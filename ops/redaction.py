@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -25,6 +27,8 @@ _ROW_KEYS: Final = frozenset(
     | {"sort", "group", "primary", "foreign", "partition", "hash", "cache", "idempotency", "idle", "reward", "stats"}
 )
 """Words before `key` in the names of columns and entries, which are no secrets: `response_key`, `label_key`."""
+_SLIP: Final = 0.8
+"""The likeness of a word and its misspelling."""
 _SUFFIXES: Final = frozenset({"value", "text", "b", "base", "hex"})
 """Words behind a name, digits aside, that say in what form the secret is: `token_b64`."""
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -73,8 +77,14 @@ def is_secret_field(name: str) -> bool:
     if not words:
         return False
     if words[-1] == "key":
-        return len(words) > 1 and words[-2] not in _ROW_KEYS
+        return len(words) > 1 and not _names_a_column(words[-2])
     return words[-1] in _SECRET_WORDS or _JOINED.fullmatch(words[-1]) is not None
+
+
+@lru_cache(1024)
+def _names_a_column(word: str) -> bool:
+    # A typing error in one is none that hides a secret, and is told by the nearest name.
+    return bool(get_close_matches(word, _ROW_KEYS, 1, _SLIP))
 
 
 def _words(name: str) -> list[str]:

@@ -14,7 +14,7 @@ _LABEL_CHARS: Final = 120
 _TEXT_CHARS: Final = 500
 _NAME_SIGNS: Final = frozenset("_-.+")
 _LABEL_SIGNS: Final = _NAME_SIGNS | frozenset(" /:,=")
-_TEXT_SIGNS: Final = _LABEL_SIGNS | frozenset("@#%()!?&*~;'\"${}")
+_TEXT_SIGNS: Final = _LABEL_SIGNS | frozenset("@#%()!?&*~;'\"${}\\")
 """Of texts that nobody types as an argument; none of them begins markup of a terminal or of a page."""
 _LETTERS: Final = frozenset("LMN")
 _UNSEEN: Final = frozenset(map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10))))

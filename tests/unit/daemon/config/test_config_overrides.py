@@ -25,7 +25,7 @@ def test_fields_lists_and_new_sections_are_set(load: Load, small: str) -> None:
         "buffer.explorer_input.eval_tasksets.1.rollout_args.stop=['a,b', c]",
         "monitor.monitor_type=swanlab",
         "monitor.monitor_args.a.b=1e-3",
-        "group=with=equals",
+        "model.custom_chat_template=with=equals",
         "labels.k=",
         "buffer.batch_size=10",
         "labels={k: v}",
@@ -36,7 +36,7 @@ def test_fields_lists_and_new_sections_are_set(load: Load, small: str) -> None:
     assert [held_out.path for held_out in stage.evals] == ["/x", "/e1"]
     assert stage.evals[1].sampling.stop == ("a,b", "c")
     assert submission.config["monitor"]["monitor_args"] == {"a": {"b": 1e-3}}
-    assert (submission.spec.group, submission.spec.labels) == ("with=equals", {"k": "v"})
+    assert (stage.model.chat_template, submission.spec.labels) == ("with=equals", {"k": "v"})
 
 
 @pytest.mark.parametrize(

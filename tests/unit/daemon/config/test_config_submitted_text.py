@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from synthetic.daemon.experiment_files import overlaid
 
 from rftd.daemon.config.effective.experiment import effective_config
 from rftd.daemon.config.grammar import escaped, parse_interpolation
@@ -74,24 +75,31 @@ TEXTS: Final = st.lists(st.sampled_from(MARKS) | st.text(max_size=3), max_size=8
 @settings(deadline=None, max_examples=60)
 @given(text=TEXTS)
 def test_submitted_text_stays_text_and_is_shown_as_a_file_that_says_the_same(text: str) -> None:
-    config = {**yaml.safe_load(SMALL), "labels": {"a": text, "b": f"${{{text}", "${oc.env:HOME}": "key"}}
+    stop = [text or "x", f"${{{text}"]
+    taskset = {"explorer_input": {"taskset": {"rollout_args": {"stop": stop}}}}
+    config = {
+        **yaml.safe_load(SMALL),
+        "monitor": {"monitor_type": "swanlab", "monitor_args": {"${oc.env:HOME}": "key"}},
+        "buffer": overlaid(yaml.safe_load(SMALL)["buffer"], taskset),
+    }
     try:
         spec = check_config(config)
     except ConfigErrors as refused:
         assert not any(error.code == "RFTD-CFG-006" for error in refused.errors)
         assume(False)
         raise
-    assert spec.labels == config["labels"]
-    assert any("labels.b holds a `${`, which stays text" in warning for warning in spec.warnings)
+    assert spec.stages[0].taskset.sampling.stop == tuple(stop)
+    assert any("stop[1] holds a `${`, which stays text" in warning for warning in spec.warnings)
     for tree in (effective_config(spec), spec.config):
         shown = yaml_text(as_written(tree))
         again = load_text(shown, "shown.yaml", environ={"HOME": "/root", "name": "n"}, cwd=Path("/elsewhere")).spec
-        assert again.labels == spec.labels
+        assert again.stages[0].taskset.sampling.stop == tuple(stop)
+    assert again.config["monitor"]["monitor_args"] == {"${oc.env:HOME}": "key"}, "names are never resolved"
 
 
 def test_what_a_variable_holds_is_not_resolved(load: Load, tmp_path: Path) -> None:
     environ = {"OUTER": "${oc.env:INNER}", "INNER": "secret"}
-    assert load(overrides=["group=${oc.env:OUTER}"], environ=environ).spec.group == "${oc.env:INNER}"
+    assert load(overrides=["labels.a=${oc.env:OUTER}"], environ=environ).spec.labels == {"a": "${oc.env:INNER}"}
     file = tmp_path / "verl.yaml"
     file.write_text("trainer: {project_name: '${oc.env:OUTER}', experiment_name: '\\${x}'}\n")
     spec = load(overrides=[f"trainer.trainer_config_path={file}"], environ=environ).spec
