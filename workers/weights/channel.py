@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkabl
 import msgspec
 
 from rftd.ops.errors import ConfigError, WorkError
-from rftd.storage.own_places import check_weights
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.weights.checksum import checksum_of
@@ -171,6 +170,8 @@ def as_ref(published: WeightsPublished, spec: ExperimentSpec) -> WeightsRef:
 
     Raises WorkError for a place or a channel that is not the experiment's: a record says what its writer likes.
     """
+    from rftd.storage.own_places import check_weights  # folds and numpy, which no check of a file needs
+
     check_weights(spec, published)
     return WeightsRef(
         version=published.version,
