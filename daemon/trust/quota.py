@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from rftd.ops import limits
-from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
+
+if TYPE_CHECKING:
+    from rftd.ops.clock import Clock
 
 HOUR_S: Final = 3600.0
 
