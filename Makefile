@@ -179,6 +179,7 @@ $(AUDIT)/.ready: requirements/audit.txt $(READY)
 requirements/rftd.cdx.json: requirements/base.txt pyproject.toml $(AUDIT)/.ready
 	$(AUDIT)/bin/cyclonedx-py requirements requirements/base.txt --pyproject pyproject.toml --output-reproducible \
 	  --of JSON -o requirements/rftd.cdx.json
+	$(BIN)/python -P requirements/without_addresses.py requirements/rftd.cdx.json
 
 newer: $(READY)                     ## whether later releases of vLLM, verl, Ray and Tinker fit together (for a schedule)
 	$(BIN)/python -P requirements/newer.py

@@ -208,7 +208,7 @@ async def test_the_owner_names_what_his_user_may(root: Path) -> None:
 async def test_what_is_missing_and_what_is_forbidden_read_alike(root: Path) -> None:
     commands = supervisor(MemoryLog(), allowances(root)).for_asker(ANN)
     texts = set()
-    for path in ("/etc/passwd", "/nowhere/at/all.jsonl", "/root/.ssh/id_rsa"):
+    for path in ("/etc/passwd", "/nowhere/at/all.jsonl", "/home/somebody/.ssh/id_rsa"):
         with pytest.raises(NotAllowedError) as caught:
             await commands.submit(file_of(root, taskset(path=path)), request_id=IDS.new())
         texts.add((caught.value.what, caught.value.fix, caught.value.where))
