@@ -13,6 +13,8 @@ from pathlib import Path
 def main(path: Path) -> None:
     """Rewrites the file."""
     bill = json.loads(path.read_text(encoding="utf-8"))
+    for tool in bill["metadata"].get("tools", {}).get("components", []):
+        tool.pop("externalReferences", None)
     for component in bill["components"]:
         references = component.pop("externalReferences", [])
         hashes = [entry for reference in references for entry in reference.get("hashes", [])]
