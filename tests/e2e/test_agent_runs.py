@@ -84,7 +84,7 @@ def test_a_run_of_agents_trains_what_they_were_told_through_the_death_of_an_expl
     told_at = folder / "told.jsonl"
     told_at.touch()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
-    monkeypatch.setenv("RFTD_PASS_ENV", "PYTHONPATH")
+    monkeypatch.setenv("RFTD_PASS_ENV", "PYTHONPATH RFTD_TEST_TOLD")
     monkeypatch.setenv("RFTD_TEST_TOLD", str(told_at))
     monkeypatch.syspath_prepend(str(folder))
     scene = Scene(folder)

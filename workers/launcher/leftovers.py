@@ -61,12 +61,15 @@ class Leftovers:
         return not seen.mark and self._writes_our_log(seen.process.pid)
 
     def was_started(self, process: psutil.Process) -> bool:
-        """True if the process itself shows that it is a worker of the place, whatever a record says of its pid."""
+        """True if the process itself shows that it is a worker of the place, whatever a record says of its pid.
+
+        The daemon that started it may have had another folder: two that share a log take over each other's workers.
+        """
         try:
             mark = process.environ().get(MARK, "")
         except psutil.Error:
             mark = ""
-        return mark == self._mark or (not mark and self._writes_our_log(process.pid))
+        return _worker_in(mark) == _worker_in(self._mark) or (not mark and self._writes_our_log(process.pid))
 
     def _writes_our_log(self, pid: int) -> bool:
         """True if standard output or standard error is the place's log; False where the system does not tell."""
@@ -162,6 +165,11 @@ def visible() -> Iterator[Seen]:
                 yield Seen(process, os.getsid(pid), _mark_of(process))
         except (psutil.Error, OSError):  # it ended meanwhile
             continue
+
+
+def _worker_in(mark: str) -> str:
+    """The experiment, role and slot that a mark names, whichever daemon's folder stands behind them."""
+    return mark.partition("@")[0]
 
 
 def _mark_of(process: psutil.Process) -> str:

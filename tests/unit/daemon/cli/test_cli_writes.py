@@ -41,8 +41,8 @@ def test_submit_tells_what_to_do_next(rftd: Rftd, experiment_file: Path) -> None
 
 
 def test_what_to_do_next_can_be_typed_whatever_the_name_is(rftd: Rftd, experiment_file: Path) -> None:
-    said = rftd("submit", str(experiment_file), "-s", "name=a b; c")
-    assert "watch: rftd watch 'a b; c'   logs: rftd logs 'a b; c'   stop: rftd cancel 'a b; c'" in said.out
+    said = rftd("submit", str(experiment_file), "-s", "name=größe")
+    assert "watch: rftd watch 'größe'   logs: rftd logs 'größe'   stop: rftd cancel 'größe'" in said.out
 
 
 def test_submit_from_standard_input(rftd: Rftd, monkeypatch: pytest.MonkeyPatch) -> None:

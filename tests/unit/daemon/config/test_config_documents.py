@@ -42,6 +42,8 @@ EXCEPTIONS: Final[Mapping[tuple[str, int], Mapping[str, str]]] = {
         "data_processor.experience_pipeline.operators": NO_OPERATORS,
         **{f"data_processor.task_pipeline.{name}": NO_OPERATORS for name in ("operators", "inputs", "target_fields")},
     },
+    # The page means them to be filled in.
+    ("Quick Start", 26): {"project": "is typed in commands", "name": "is typed in commands"},
     # A reward of the reader's own, which the page tells to write.
     ("Align configuration with veRL", 186): {"buffer.explorer_input.default_reward_fn_type": NOT_OURS},
 }
