@@ -1,4 +1,4 @@
-"""`Entrance`: a daemon's way in: its tokens, its doorkeeper, and its address where clients of the same user find it."""
+"""`Entrance`: a daemon's HTTP front: tokens, authentication, TLS, and the address that the same user's clients find."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class EntranceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `rftd serve` that say who is let in, and how."""
+    """The authentication and TLS options of `rftd serve`."""
 
     token: str | None = None
     """An owner's token beside the one in the folder. Never printed."""
@@ -35,9 +35,9 @@ class EntranceOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls: ServerTls | None = None
     """The certificate; None: plain HTTP."""
     tls_terminated_elsewhere: bool = False
-    """True if a proxy before the daemon does what TLS is for."""
+    """True if a proxy in front of the daemon terminates TLS."""
     unauthenticated: bool = False
-    """True if everybody is the owner, with and without a token."""
+    """True if every request is the owner's, with and without a token."""
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -46,7 +46,7 @@ class EntranceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entrance:
-    """The way into the daemon of one folder."""
+    """The HTTP front of one data folder's daemon."""
 
     def __init__(self, folder: DataFolder, options: EntranceOptions, *, clock: Clock, logger: Logger) -> None:
         """Makes the owner's token where there is none. Raises TokenFileError. Blocks."""
@@ -70,13 +70,13 @@ class Entrance:
         """The tokens; None if everybody is the owner."""
         self.keeper = Doorkeeper(self.keyring, hosts=options.hosts)
         self.url = ""
-        """The address, once it answers."""
+        """The daemon's URL, once it is served."""
         self.gate = Gate(folder=self.folder_id, doorkeeper=self.keeper)
-        """The application that answers, at first by itself."""
+        """The ASGI application that is served; it answers by itself until the daemon is ready."""
         self._owner_token = keyring.tokens.owner_token
 
     async def answer(self, front: AsyncExitStack, bound: socket.socket) -> None:
-        """Serves the gate until `front` is left, and writes down where: whoever asks is told what is waited for."""
+        """Serves the gate until `front` is left, and records the address for clients."""
         await front.enter_async_context(serving_http(self.gate, bound, refusal=refusal, tls=self._options.tls))
         url = self.url = url_of(bound, self._options.tls)
         endpoint = Endpoint(url=url, pid=os.getpid(), folder=self.folder_id)
@@ -93,25 +93,26 @@ class Entrance:
         front.push_async_callback(asyncio.to_thread, state.forget, root)
 
     async def watch_certificate(self) -> None:
-        """Takes a certificate that was renewed, until cancelled.
+        """Reloads the certificate whenever its files change, until cancelled.
 
-        One that cannot be used is told once, and the one before stays.
+        An invalid one is logged once, and the previous certificate stays in use.
         """
-        tls, told = self._options.tls, ""
+        tls = self._options.tls
+        last_error = ""
         while True:
             await self._clock.sleep(WATCH_S)
             try:
                 if tls is not None and await asyncio.to_thread(tls.renew):
                     self._logger.info("tls.renewed")
-                    told = ""
+                    last_error = ""
             except CertificateFileError as error:
-                if error.what != told:
-                    told = error.what
+                if error.what != last_error:
+                    last_error = error.what
                     self._logger.error("tls.not_renewed", where=error.where, reason=error.what)
 
 
 def check_reach(host: str, options: EntranceOptions) -> None:
-    """Raises UsageError for an address that strangers reach, where they could read tokens on their way."""
+    """Raises UsageError for an address beyond loopback without TLS, where tokens would travel in plain text."""
     if host not in LOOPBACK and options.tls is None and not options.tls_terminated_elsewhere:
         raise UsageError(
             f"{host} is reachable from outside, where others can read what is sent without TLS",

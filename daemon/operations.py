@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
+from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker
 from rftd.daemon.why.wait import Wait, Why
 from rftd.ops.errors import LogLossError
@@ -145,6 +146,11 @@ class Operations(Protocol):
 
     async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Done:
         """Removes the files of one that has ended, for good unless `archive`; its name is free. Raises as `archive`."""
+        ...
+
+    @property
+    def allowances(self) -> Allowances:
+        """The allow-lists that everybody but the owner is held to."""
         ...
 
     async def queued_by(self) -> dict[str, int]:

@@ -145,7 +145,7 @@ async def running(
     check_reach(options.host, options.door)
     folder = DataFolder(options.data)
     async with AsyncExitStack() as stack:
-        await _take(folder, options, stack)
+        await _take(folder, options, stack, logger)
         # Before the log is opened: a port that is taken is the commonest mistake, and nothing needs to be undone yet.
         bound = stack.enter_context(closing(bind(options.host, options.port)))
         door = await asyncio.to_thread(partial(Entrance, folder, options.door, clock=clock, logger=logger))
@@ -204,9 +204,11 @@ async def running(
             await front.aclose()
 
 
-async def _take(folder: DataFolder, options: ServiceOptions, stack: AsyncExitStack) -> None:
+async def _take(folder: DataFolder, options: ServiceOptions, stack: AsyncExitStack, logger: Logger) -> None:
     """Prepares the folder, and locks it unless the embedded log will, which has a lock of its own."""
     await asyncio.to_thread(folder.prepare)
+    for line, faulty in await asyncio.to_thread(lambda: list(options.allowances.faults())):
+        logger.warning("allowances.no_folder", line=line, where=faulty, fix="make it, or give its path without links")
     if options.log_at is not None:
         lock = await asyncio.to_thread(LockFile, folder.root)
         stack.push_async_callback(asyncio.to_thread, lock.release)

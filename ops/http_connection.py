@@ -91,7 +91,7 @@ class HttpConnection(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self._forget_head()
             if self.cycle.more_body and self._body_due is None:
-                self._await_body()
+                self._await_body(len(data))
         elif self._head_due is None:
             self._await_head()
 
@@ -158,9 +158,10 @@ class HttpConnection(H11Protocol):
         # Those with something unread are looked at in this turn of the loop or the next one.
         return bool(waiting or unread) and len(self.connections) <= self._bounds.connections * 9 // 8
 
-    def _await_body(self) -> None:
+    def _await_body(self, size_bytes: int) -> None:
+        """Waits for the rest of a body; `size_bytes` came with the head of its request, or are that head."""
         self._body_began_s = self.loop.time()
-        self._body_bytes = 0
+        self._body_bytes = size_bytes
         self._body_due = self.loop.call_later(self._bounds.body_s, self._weigh_body)
 
     def _weigh_body(self) -> None:

@@ -44,7 +44,12 @@ _MAPS: Final = frozenset({"env_vars"})
 # None begins with a repetition: over one long word of a line the search would take the square of its length.
 _URL_PASSWORD: Final = re.compile(r"(://[^\s:/@]*:)[^\s@/]+@")
 _NAMED: Final = re.compile(r"(?<![\w.-])[A-Za-z_][\w.-]{1,127}[\"']?\s{0,8}[=:]\s{0,8}[\"']?")
-_VALUE: Final = re.compile(r"(?!(?:(?i:bearer|basic)\s+)?\*\*\*)(?:(?i:bearer|basic)\s+)?[^\s\"',;&}]{4,}")
+_REFERENCE: Final = r"\{\s?[\"']?env[\"']?\s?:\s?[\"']?[A-Z_][A-Z0-9_]{0,63}[\"']?\s?\}"
+"""`{env: NAME}`: where a secret is, and not the secret itself."""
+_MASKED: Final = r"(?:(?i:bearer|basic)\s+)?\*\*\*"
+_BRACED: Final = r"\{[^{}\n]{1,200}\}"
+_PLAIN: Final = r"(?:(?i:bearer|basic)\s+)?[^\s\"',;&}]{4,}"
+_VALUE: Final = re.compile(f"(?!{_MASKED}|{_REFERENCE})(?:{_BRACED}|{_PLAIN})")
 _BEARER: Final = re.compile(r"(?i)(bearer\s+)[\w.~+/=-]{8,}")
 
 

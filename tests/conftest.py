@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rftd.ops.own_folder import process_umask
+
 if TYPE_CHECKING:
     from synthetic.daemon.scene import Scene
 
@@ -55,14 +57,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A state folder of the test's own: what a test starts is found by no other."""
+    umask = process_umask()  # `rftd serve` changes it, and many tests run it within their process
     folder = tmp_path_factory.getbasetemp() / "state"
     folder.mkdir(exist_ok=True)
     own = Path(tempfile.mkdtemp(dir=folder))
     monkeypatch.setenv("XDG_STATE_HOME", str(own))
     monkeypatch.delenv("RFTD_TOKEN", raising=False)
-    return own
+    yield own
+    os.umask(umask)
 
 
 @pytest.fixture

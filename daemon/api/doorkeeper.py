@@ -1,8 +1,8 @@
-"""`Doorkeeper`: says who asks, and refuses whoever may not: a foreign page, a host that is not ours, a wrong token.
+"""`Doorkeeper`: authenticates requests, and refuses foreign origins, foreign host names and invalid tokens.
 
-A daemon on a laptop answers whoever reaches its port: every program of every user, and a web page in the user's
-browser. So a request needs a token, one that names a foreign origin is refused (a page that posts across sites), and so
-is one to a host name that is not ours (a name that a stranger points at 127.0.0.1).
+Every program of every user, and every web page in a browser, can reach the port of a daemon on a laptop. So a request
+needs a token; a foreign Origin is refused (cross-site requests), and so is a Host header with a name that the daemon
+does not have (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from rftd.daemon.trust.quota import QuotaUses
 from rftd.daemon.trust.tokens import Bearer, NotTaken
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/login"})
-"""Paths that need no token; they tell nothing of an experiment, and /readyz gives its reasons to nobody without one."""
+"""Paths that need no token. They say nothing about experiments, and /readyz gives its reasons only with a token."""
 STATIC: Final = "/static/"
-"""The beginning of paths of files that come with rftd; they need no token."""
+"""Prefix of the paths of rftd's own static files, which need no token."""
 
 
 class Doorkeeper:
-    """The rules of one daemon's door."""
+    """Authentication of one daemon's requests."""
 
     def __init__(self, keyring: Keyring | None, *, hosts: frozenset[str] = frozenset()) -> None:
-        """Without a `keyring` everybody is the owner. `hosts` are names of this daemon, in lower case."""
+        """Without a `keyring` every request is the owner's. `hosts` are this daemon's host names in lower case."""
         self.keyring = keyring
         self._hosts = hosts
         self.refused: Counter | None = None
@@ -40,13 +40,13 @@ class Doorkeeper:
 
     @property
     def uses(self) -> QuotaUses | None:
-        """What the tokens have taken of their limits; None where there are no tokens."""
+        """Current use of the tokens' quotas; None without a keyring."""
         return None if self.keyring is None else self.keyring.uses
 
     def bearer_of(self, scope: Scope) -> Bearer | None:
-        """The one who asks; None where none is needed and none is told.
+        """The authenticated bearer of a request; None for an open path without a valid token.
 
-        Raises ForbiddenError and RefusedError, which is the same whatever is wrong with a token.
+        Raises ForbiddenError for a foreign host or origin, and one and the same RefusedError for any invalid token.
         """
         headers = Headers(scope=scope)
         host = headers.get("host", "")
@@ -76,7 +76,7 @@ class Doorkeeper:
         )
 
     def _shown(self, keyring: Keyring, headers: Headers, method: str) -> Bearer | NotTaken:
-        """The bearer of the token, or else of the cookie, that a request shows."""
+        """The bearer of a request's Authorization header, else of its session cookie."""
         authorization = headers.get("authorization")
         if authorization is not None:
             scheme, _, token = authorization.partition(" ")
@@ -90,7 +90,7 @@ class Doorkeeper:
         return bearer
 
     def _check_page(self, headers: Headers, method: str) -> None:
-        """Raises ForbiddenError for what another page may have asked, with the cookie that a browser adds by itself.
+        """Raises ForbiddenError for a request with a cookie that another site's page may have caused.
 
         SameSite is not enough: of one host, all ports are one site.
         """

@@ -1,4 +1,4 @@
-"""`Guard`: the layer around the app: who asks, how much at once, how large a body, and headers for browsers."""
+"""`Guard`: ASGI middleware that authenticates, bounds connections and body sizes, and sets headers for browsers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""A page may use files of this daemon and nothing else, and no script or style that is written into it."""
+"""Pages load files of this daemon only, and run no inline script or style."""
 HEADERS: Final = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -28,7 +28,7 @@ HEADERS: Final = {
 
 
 class Guard:
-    """The ASGI layer around the app."""
+    """The middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, *, doorkeeper: Doorkeeper, uses: QuotaUses | None) -> None:
         self._app = app
@@ -63,7 +63,7 @@ class Guard:
 
 
 def with_headers(send: Send) -> Send:
-    """Sends answers with the headers that bound what a browser does with them."""
+    """Wraps `send` to add `HEADERS` and Cache-Control to every response."""
 
     async def noted(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -78,7 +78,7 @@ def with_headers(send: Send) -> Send:
 
 
 async def _within_size(headers: Headers, receive: Receive) -> bytes:
-    """The whole body. Raises TooLargeError as soon as it is known to be too large."""
+    """The whole body. Raises TooLargeError as soon as its declared or received size is over the limit."""
     # A declared size saves reading; it may be missing (chunked) or a lie, so what arrives is counted too.
     declared = headers.get("content-length", "0")
     size = int(declared) if declared.isdigit() else 0
@@ -100,7 +100,7 @@ async def _within_size(headers: Headers, receive: Receive) -> bytes:
 
 
 class _Replay:
-    """Hands the body that was read to the app, then whatever comes after it."""
+    """A `receive` that yields the body that was read, then the messages after it."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body

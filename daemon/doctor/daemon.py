@@ -13,6 +13,7 @@ from rftd.daemon.client.address import ENDPOINT_FILE, NoDaemonError, OtherDaemon
 from rftd.daemon.client.client import Client, Readiness, nobody_listens
 from rftd.daemon.settings import Settings
 from rftd.daemon.trust.token_file import TokenFile, TokenFileError
+from rftd.daemon.views.access import allowances as read_allowances
 from rftd.daemon.views.access import tokens as read_tokens
 from rftd.daemon.views.version import version as read_version
 from rftd.ops.clock import Clock, iso
@@ -25,6 +26,8 @@ SKEW_S: Final = 10.0
 """Clocks that differ by more show times of events and leases that confuse people; nothing is decided by them."""
 _VARIABLE: Final = "RFTD_TOKEN"
 _REFUSED: Final = "RFTD-API-001"
+_NAMED: Final = 8
+"""Names of an allow-list that are shown; the others are counted."""
 
 
 def check_daemon(settings: Settings, environ: Mapping[str, str], clock: Clock) -> list[Diagnosis]:
@@ -108,6 +111,7 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
             yield Diagnosis("daemon", "fail", f"{client.url} fails: {error.what}", error.fix or "see the daemon's log")
         return
     yield from _of_tokens(client, environ)
+    yield from _of_allowances(client)
     mine = release_of("rftd")
     if release != mine:
         what = f"the daemon is of release {release}, and this program of {mine}"
@@ -137,6 +141,21 @@ def _of_tokens(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis
             f"{item.streaming} of {item.streams} streams, {item.connected} of {item.connections} connections"
         )
         yield Diagnosis("tokens", "ok", f"{item.name}: {item.role}, {until}; {taken}")
+
+
+def _of_allowances(client: Client) -> Iterator[Diagnosis]:
+    """What the allow-lists amount to, and the folders in them that allow nothing; an admin's to see."""
+    try:
+        lists = client.ask(read_allowances).value.items
+    except RftdError:  # the token's role is smaller
+        return
+    for item in lists:
+        names = ", ".join(item.allows[:_NAMED]) or "nothing"
+        more = f" and {len(item.allows) - _NAMED} more" if len(item.allows) > _NAMED else ""
+        yield Diagnosis("allowed", "ok", f"{item.line}: others than the owner may name {names}{more}")
+        for folder in item.faulty:
+            what = f"{item.line}: {folder} is no folder, or is reached by a link: nothing below it is allowed"
+            yield Diagnosis("allowed", "warn", what, "make the folder, or give its real path, and restart rftd serve")
 
 
 def check_tokens(folder: Path) -> list[Diagnosis]:

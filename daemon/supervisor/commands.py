@@ -17,6 +17,7 @@ from rftd.daemon.supervisor.inbox import Request, check_transition
 from rftd.daemon.supervisor.intake import WantedFork
 from rftd.daemon.supervisor.orders import Order, order_of
 from rftd.daemon.supervisor.run import Run
+from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
 from rftd.daemon.why.answer import answer, blocked_log
 from rftd.daemon.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
@@ -53,6 +54,7 @@ class AskedCommands:
 
     runs: Runs
     """The experiments under way."""
+    _allowances: Allowances
     _asker: Asker = OWNER
     _clock: Clock
     _decides: bool
@@ -211,6 +213,11 @@ class AskedCommands:
                 return await work(entry, id)
 
         return _done(await self._orders.carry_out(order, write))
+
+    @property
+    def allowances(self) -> Allowances:
+        """See `Operations.allowances`."""
+        return self._allowances
 
     async def queued_by(self) -> dict[str, int]:
         """See `Operations.queued_by`."""

@@ -5,7 +5,7 @@ Files are read, none is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +13,9 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import ConfigErrors
+from rftd.daemon.config.resolve.tasksets import placed_tasksets
 from rftd.daemon.supervisor.engine_packages import check_packages, left_to_workers
-from rftd.daemon.supervisor.findings import INPUT, Findings
+from rftd.daemon.supervisor.findings import Findings
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.plugins import Plugins
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TasksetSpec
@@ -41,7 +42,7 @@ def check_tasksets(spec: ExperimentSpec, found: Findings | None = None) -> None:
     """Finds what a worker would refuse once it opens a taskset; raises ConfigError or DataError without `found`."""
     own = found or Findings(spec)
     for stage in spec.stages:
-        for taskset, path in _tasksets(stage):
+        for taskset, path in placed_tasksets(stage):
             with own.of(stage, path):
                 _check_arguments(WORKFLOWS, taskset.workflow, taskset.workflow_args, "workflow_args")
             with own.of(stage, path):
@@ -52,14 +53,6 @@ def check_tasksets(spec: ExperimentSpec, found: Findings | None = None) -> None:
                 _check_judge(taskset, stage)
     if found is None:
         own.check()
-
-
-def _tasksets(stage: StageSpec) -> Iterator[tuple[TasksetSpec, FieldPath]]:
-    """Each taskset, and where the file has it."""
-    for number, taskset in enumerate(tasksets_of(stage)):
-        yield taskset, (*INPUT, "tasksets", number) if stage.more_tasksets else (*INPUT, "taskset")
-    for number, taskset in enumerate(stage.evals):
-        yield taskset, (*INPUT, "eval_tasksets", number)
 
 
 def _reward(taskset: TasksetSpec) -> str | None:
@@ -142,7 +135,7 @@ def with_files(errors: ConfigErrors) -> ConfigErrors:
 def _count(stage: StageSpec, found: Findings) -> dict[FieldPath, TasksetSpec]:
     """The tasksets that can be read, with their rows counted, by their place in the file."""
     counted: dict[FieldPath, TasksetSpec] = {}
-    for each, path in _tasksets(stage):
+    for each, path in placed_tasksets(stage):
         with found.of(stage, path, at="path"):
             # Where it serves, rows come later.
             served = stage.serving is not None and each is stage.taskset
@@ -158,13 +151,13 @@ def _stage(stage: StageSpec, host: Host, found: Findings) -> StageSpec:
     check_packages(stage, host, found)
     _check_models(stage, host, found)
     counted = _count(stage, found)
-    for each, path in _tasksets(stage):
+    for each, path in placed_tasksets(stage):
         with found.of(stage, path, at="default_workflow_type"):
             WORKFLOWS.check(each.workflow)
             with found.of(stage, path, at="default_reward_fn_type"):
                 check_names(each)
     own = len(tasksets_of(stage))
-    places = [path for _, path in _tasksets(stage)]
+    places = [path for _, path in placed_tasksets(stage)]
     tasksets = tuple(counted[path] for path in places[:own] if path in counted)
     dataset = counted.get(_dataset(stage))
     if len(tasksets) < own or (stage.dataset and not dataset):
@@ -185,7 +178,7 @@ def _stage(stage: StageSpec, host: Host, found: Findings) -> StageSpec:
         taskset=tasksets[0] if tasksets else None,
         more_tasksets=tasksets[1:],
         dataset=dataset,
-        evals=tuple(counted.get(path, each) for each, path in list(_tasksets(stage))[own:]),
+        evals=tuple(counted.get(path, each) for each, path in list(placed_tasksets(stage))[own:]),
         total_steps=total_steps,
         collect_groups=collect_groups,
         algorithm=_with_warmup(stage.algorithm, total_steps),

@@ -120,11 +120,17 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
             case _:  # of a later release: nobody here knows what it allowed
                 return False
 
-    def findings(self) -> Iterator[str]:
-        """The faults of the configuration itself: roots that are links, or no folders. Blocks."""
-        for root in (*self.roots, *self.allow_code):
-            if root not in real_roots((root,)):
-                yield f"{root} is no folder, or is reached by a link; nothing below it is allowed"
+    def lists(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The lines of the configuration by their names, each with what it allows; secrets with their hosts."""
+        for line, names in msgspec.structs.asdict(self).items():
+            if isinstance(names, dict):
+                names = tuple(f"{name} for {', '.join(hosts)}" for name, hosts in names.items())
+            yield line, names
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """The folders that allow nothing, for they are links, lie behind one or are none, with their lines. Blocks."""
+        for line, folders in ((ROOTS, self.roots), (ALLOW_CODE, self.allow_code)):
+            yield from ((line, folder) for folder in folders if folder not in real_roots((folder,)))
 
 
 NOTHING_MORE: Final = Allowances()

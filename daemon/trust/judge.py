@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.config.resolve.tasksets import placed_tasksets
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.naming import NamedValue, NameKind, named_values
 from rftd.daemon.trust import allowances as lists
@@ -16,7 +17,6 @@ from rftd.ops.outbound import PrivateAddressError
 from rftd.streams.events.experiment import Grant
 from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
-from rftd.streams.stage_tasks import tasksets_of
 from rftd.streams.stored_path import inputs_of
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
@@ -72,14 +72,15 @@ class SubmissionJudge:
         if self.asker.is_owner:
             return
         self._path(("checkpoint_root_dir",), spec.job_dir)
-        for path in sorted(inputs_of(spec)):
-            self._path(("model", "model_path"), path)
         for number, stage in enumerate(spec.stages):
             at: FieldPath = ("stages", number) if len(spec.stages) > 1 else ()
             self._code(stage, at)
             self._keys(stage, at)
-            for taskset in (*tasksets_of(stage), *stage.evals):
-                self._parts(taskset, (*at, "buffer", "explorer_input"))
+            for taskset, path in placed_tasksets(stage):
+                self._parts(taskset, (*at, *path))
+        # Last: whatever else the workers would read, none of which a field of the file names by itself.
+        for path in sorted(inputs_of(spec)):
+            self._path(("model", "model_path"), path)
 
     @property
     def _checks(self) -> Mapping[NameKind, Callable[[NamedValue], None]]:

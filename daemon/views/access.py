@@ -50,6 +50,23 @@ class TokenList(msgspec.Struct, frozen=True, kw_only=True):
     items: list[TokenView]
 
 
+class AllowList(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the daemon's configuration."""
+
+    line: str
+    """The name of the line: `roots`, `allow_env`, `secrets`, `allow_urls`, `allow_code` or `allow_args`."""
+    allows: list[str]
+    """The folders, patterns, variables with their hosts, or addresses that it allows."""
+    faulty: list[str]
+    """The folders of it that allow nothing, because they are links, lie behind one, or do not exist."""
+
+
+class AllowLists(msgspec.Struct, frozen=True, kw_only=True):
+    """The names that submissions of everybody but the owner may hold."""
+
+    items: list[AllowList]
+
+
 @command("/v1/login-links", NewLink, LoginLink, tag=_TAG, optional=True, dry=True, role=AccessRole.READ)
 async def new_link(daemon: Daemon, body: NewLink) -> LoginLink:
     """Makes a one-time link for a browser, with the rights of the token that asks."""
@@ -77,3 +94,18 @@ async def tokens(daemon: Daemon) -> TokenList:
         for entry, quota, use in daemon.holders()
     ]
     return TokenList(asker=daemon.asker.name, role=daemon.asker.role.label, items=items)
+
+
+@read("/v1/allowances", AllowLists, tag=_TAG, role=AccessRole.ADMIN)
+async def allowances(daemon: Daemon) -> AllowLists:
+    """The names that others than the owner may use in submissions, by the lines of the daemon's configuration."""
+    import asyncio  # not above: the command line imports this module, and loads no event loop to check a file
+
+    lists = daemon.operations.allowances
+    faults = await asyncio.to_thread(lambda: list(lists.faults()))
+    return AllowLists(
+        items=[
+            AllowList(line=line, allows=list(names), faulty=[folder for at, folder in faults if at == line])
+            for line, names in lists.lists()
+        ]
+    )

@@ -90,7 +90,6 @@ def _within(words: list[str], wanted: list[str]) -> bool:
     return all(word in rest for word in wanted)
 
 
-@pytest.mark.xfail(strict=True, reason="the judge names model.model_path for every folder that a specification reads")
 async def test_the_file_of_a_reward_is_refused_by_its_own_name(opened: Gate) -> None:
     taskset = "buffer.explorer_input.taskset"
     change = {

@@ -138,7 +138,9 @@ async def test_a_memory_that_was_emptied_is_filled_again(
         if killed:
             for handle in executor.handles:
                 handle.kill()
-        shutil.rmtree(place)
+        # Renamed first: the trainer goes on publishing into a folder of that name while this one is emptied.
+        place.rename(aside := tmp_path / "emptied")
+        shutil.rmtree(aside, ignore_errors=True)
         emptied.set()
 
     async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:

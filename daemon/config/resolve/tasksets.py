@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath, show
@@ -12,8 +13,9 @@ from rftd.daemon.config.resolve.rows import format_spec
 from rftd.daemon.config.schema.buffer import ExplorerInput, Format, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import SamplingSpec, TasksetSpec
+from rftd.streams.spec import SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.split_submission import TRAIN
+from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.sampling import TRAINED_FIX, trainable, unlike_the_policy
 from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
@@ -30,6 +32,14 @@ _OF_ROWS = (
     *("tools_key", "chosen_key", "rejected_key", "completion_key", "label_key"),
     *("enable_concatenated_multi_turn", "chat_template", "enable_thinking"),
 )
+
+
+def placed_tasksets(stage: StageSpec) -> Iterator[tuple[TasksetSpec, FieldPath]]:
+    """The tasksets and evaluations of a resolved stage, each with its field of the file."""
+    for number, taskset in enumerate(tasksets_of(stage)):
+        yield taskset, (*_INPUT, "tasksets", number) if stage.more_tasksets else (*_INPUT, "taskset")
+    for number, taskset in enumerate(stage.evals):
+        yield taskset, (*_INPUT, "eval_tasksets", number)
 
 
 def training_tasksets(

@@ -1,6 +1,6 @@
-"""`NamingMark`: marks of fields by the kind of thing outside of the file that their value names, and a walk over them.
+"""`NamingMark`: marks the fields of an experiment file that name something outside of it: a path, a URL, a variable.
 
-Every field that takes free text or a free mapping has one; a test lists those that have none.
+Every field of free text or of a free mapping carries a mark; a test fails for one that does not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rftd.daemon.config.schema.section import LocalPath, Section
 
 
 class NameKind(StrEnum):
-    """The kinds of things that a value of the experiment file may name."""
+    """The kind of thing that a field's value names."""
 
     PATH = "path"
     """A file or a folder."""
@@ -26,13 +26,13 @@ class NameKind(StrEnum):
     URL = "url"
     """The address of a service that is asked, as text or as `{env: NAME}`."""
     ADDRESS = "address"
-    """An address that is listened on, or that of a cluster."""
+    """An address to listen on, or the address of a cluster."""
     VARIABLE = "variable"
     """A variable of the environment: its name, `{env: NAME}`, or a mapping of names to values."""
     CODE = "code"
-    """True lets code run that lies beside a model."""
+    """A switch: true runs the code in a model's folder."""
     ARGUMENTS = "arguments"
-    """A mapping that an engine or a plug-in reads in its own way."""
+    """A mapping of arguments that an engine or a plug-in interprets."""
     PLUGIN = "plugin"
     """The name of a part that the daemon's owner installed."""
     PLAIN = "plain"
@@ -41,7 +41,7 @@ class NameKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NamingMark:
-    """Marks a field with the kind of thing that its value names."""
+    """The annotation of a field with its `NameKind`."""
 
     kind: NameKind
 
@@ -58,7 +58,7 @@ PLAIN: Final = NamingMark(NameKind.PLAIN)
 
 
 class NamedValue(NamedTuple):
-    """A value of a file that names something outside of it."""
+    """A value of an experiment file, with the kind of thing that it names."""
 
     kind: NameKind
     path: FieldPath
@@ -66,7 +66,7 @@ class NamedValue(NamedTuple):
 
 
 def kind_of(field: FieldInfo) -> NameKind | None:
-    """The kind of thing that a field names; None for a field without a mark."""
+    """The field's `NameKind`; None for a field without a mark."""
     for mark in field.metadata:
         if isinstance(mark, NamingMark):
             return mark.kind
@@ -74,7 +74,7 @@ def kind_of(field: FieldInfo) -> NameKind | None:
 
 
 def named_values(section: Section, path: FieldPath = ()) -> Iterator[NamedValue]:
-    """Every marked value below a section that the file sets to something that is not empty."""
+    """The marked values below a section that the file sets and that are not empty."""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         kind = kind_of(field)

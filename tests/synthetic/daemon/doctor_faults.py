@@ -19,6 +19,7 @@ from synthetic.daemon.gate import gate_at_work
 from synthetic.daemon.stranger import Said
 
 import rftd.ops as ours
+from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.views.problem import Problem
 from rftd.daemon.views.version import VersionView
 from rftd.ops.clock import SystemClock
@@ -107,6 +108,14 @@ def in_data(name: str, content: str | bytes = "") -> Seed:
         return []
 
     return seed
+
+
+def a_root_that_is_a_link(world: DoctorWorld) -> list[str]:
+    link = world.folder / "link"
+    link.symlink_to(world.folder)
+    operations = world.served.house.operations
+    world.patch.setattr(operations, "allowances", Allowances(roots=(str(world.folder), str(link))))
+    return ["--server", world.served.url]
 
 
 def token(given: str | None) -> Seed:
@@ -249,6 +258,9 @@ FAULTS: Final = {
     "a wrong token": Fault(token("wrong"), "token", "fail", ("refuses the token in RFTD_TOKEN", "export RFTD_TOKEN")),
     "no token": Fault(token(None), "token", "fail", ("RFTD_TOKEN is not set", "export RFTD_TOKEN")),
     "everybody is the owner": Fault(words(), "token", "warn", ("takes everybody", "--unsafe-allow-unauthenticated")),
+    "a root that is a link": Fault(
+        a_root_that_is_a_link, "allowed", "warn", ("/link is no folder, or is reached by a link", "give its real path")
+    ),
     "tokens that others can read": Fault(in_data("tokens.json", "{}"), "tokens", "fail", ("tokens.json", "chmod 600")),
     "a token that no header carries": Fault(token("r\u00e9"), "token", "fail", ("no header can carry",)),
     "a daemon that waits for its log": Fault(

@@ -34,6 +34,7 @@ class DoctorWorld:
         path = self.folder / ".rftd" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
+        path.chmod(0o644)  # whatever the umask of this process is
         return path
 
     def experiment(self, rows: list[dict[str, str]] | None = None, **changes: object) -> list[str]:

@@ -35,6 +35,7 @@ class House:
     """One daemon's parts."""
 
     app: FastAPI
+    operations: LogOperations
     log: EventLog
     engine: AsyncEngine
     projector: Projector
@@ -62,8 +63,9 @@ async def open_house(folder: Path, *, token: str | None = None) -> AsyncIterator
     projector = Projector(log, engine, clock=SystemClock())
     await projector.catch_up()
     feed = MetricsFeed(Metrics(version="1.2.3"))
+    operations = LogOperations(log)
     app = make_app(
-        operations=LogOperations(log),
+        operations=operations,
         log=log,
         engine=engine,
         projector=projector,
@@ -74,7 +76,7 @@ async def open_house(folder: Path, *, token: str | None = None) -> AsyncIterator
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(projector.run())
         try:
-            yield House(app, log, engine, projector, feed, run, folder / "job")
+            yield House(app, operations, log, engine, projector, feed, run, folder / "job")
         finally:
             following.cancel()
     await engine.dispose()

@@ -11,6 +11,7 @@ from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt, State
 from rftd.daemon.operations import Accepted, Done, Forked
 from rftd.daemon.registry import Registry
+from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.daemon.trust.asker import Asker
 from rftd.daemon.why.answer import answer
 from rftd.daemon.why.life import Line, entry_wait
@@ -38,6 +39,7 @@ class LogOperations:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
+        self.allowances: Allowances = NOTHING_MORE
         clock = SystemClock()
         self._writer = Writer(source="daemon/test", clock=clock, ids=SystemIds(clock))
         self._desk = Desk(log, self._writer, clock=clock)

@@ -77,7 +77,17 @@ def test_a_sound_machine_and_a_sound_file_have_none_of_them(rftd: Rftd, world: D
     assert told["prompts"].endswith("of 400 that fit")
     assert "there is room for 1 checkpoint of" in told["checkpoints"]
     assert "8 rows can be read" in told["dataset"]
-    assert {"clock", "limits", "folder", "artifacts", "socket", "durability", "token", "monitor"} <= told.keys()
+    assert {
+        "clock",
+        "limits",
+        "folder",
+        "artifacts",
+        "socket",
+        "durability",
+        "token",
+        "allowed",
+        "monitor",
+    } <= told.keys()
     assert sorted(each.name for each in world.folder.iterdir()) == ["mine.yaml", "train.jsonl"], "nothing is left"
 
 

@@ -244,7 +244,7 @@ async def test_a_root_that_is_a_link_allows_nothing(root: Path) -> None:
     commands = supervisor(MemoryLog(), allowances(link)).for_asker(ANN)
     with pytest.raises(NotAllowedError):
         await commands.submit(file_of(link, {}), request_id=IDS.new())
-    assert list(allowances(link).findings())
+    assert list(allowances(link).faults()) == [("roots", str(link))]
 
 
 async def test_nobody_gives_commands_about_somebody_elses_experiment(root: Path) -> None:
