@@ -133,7 +133,7 @@ class Submissions:
         entries = self._registry.entries.values()
         own = sum(1 for entry in entries if entry.status is Status.QUEUED and entry.spine.submitted_by == asker.name)
         if most is not None and own >= most:
-            raise QuotaError(f"{own} experiments of {asker.name!r} wait already", fix="cancel some of them")
+            raise QuotaError(f"{asker.name!r} has {own} of {most} experiments in the queue", fix="cancel one, or wait")
 
     def _whole(self, use: KeyUse) -> bool:
         """True if the experiment is accepted as well as submitted; one of two halves is always looked at again."""

@@ -79,8 +79,8 @@ class SubmissionJudge:
             for taskset, path in placed_tasksets(stage):
                 self._parts(taskset, (*at, *path))
         # Last: whatever else the workers would read, none of which a field of the file names by itself.
-        for path in sorted(inputs_of(spec)):
-            self._path(("model", "model_path"), path)
+        for folder in sorted(inputs_of(spec)):
+            self._path(("model", "model_path"), folder)
 
     @property
     def _checks(self) -> Mapping[NameKind, Callable[[NamedValue], None]]:

@@ -170,3 +170,22 @@ async def test_limits_of_a_token_are_429_and_seen(guarded: House, tmp_path: Path
         assert {each["name"] for each in everything["items"]} == {"submit", "read"}
         for secret in (token, other, OWNER):
             assert secret not in str(everything)
+
+
+@pytest.mark.parametrize(
+    ("quota", "path", "what"),
+    [
+        ({"connections": 0}, "/v1/experiments", "requests with the token"),
+        ({"streams": 0}, "/v1/experiments/small/stream", "event streams with the token"),
+    ],
+)
+async def test_connections_and_streams_of_a_token_are_limited(
+    guarded: House, tmp_path: Path, quota: dict[str, int], path: str, what: str
+) -> None:
+    token, other = added(tmp_path, "read", "small", **quota), added(tmp_path, "read", "large")
+    async with guarded.client(**bearer(token)) as client:
+        answer = await client.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (429, "RFTD-API-009")
+        assert what in answer.json()["detail"]
+        others = await client.get("/v1/experiments", headers=bearer(other))
+        assert others.status_code == 200

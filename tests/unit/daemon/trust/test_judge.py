@@ -19,6 +19,7 @@ from rftd.daemon.supervisor.parts import Parts
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.allowances import NOTHING_MORE, SAFE_ENV, Allowances
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
+from rftd.daemon.trust.quota import Quota, QuotaError
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import SystemIds
@@ -245,6 +246,23 @@ async def test_a_root_that_is_a_link_allows_nothing(root: Path) -> None:
     with pytest.raises(NotAllowedError):
         await commands.submit(file_of(link, {}), request_id=IDS.new())
     assert list(allowances(link).faults()) == [("roots", str(link))]
+
+
+async def test_a_token_has_so_many_experiments_in_the_queue_and_no_more(root: Path) -> None:
+    everybody = supervisor(log := MemoryLog(), allowances(root))
+    ann = everybody.for_asker(Asker("ann", AccessRole.SUBMIT, Quota(queued=1)))
+    accepted = await ann.submit(file_of(root, {"name": "first"}), request_id=(first := IDS.new()))
+    heads = await log.heads()
+    with pytest.raises(QuotaError, match="queue"):
+        await ann.submit(file_of(root, {"name": "second"}), request_id=IDS.new())
+    assert await log.heads() == heads
+    again = await ann.submit(file_of(root, {"name": "first"}), request_id=first)
+    assert again.experiment == accepted.experiment, "a submission that is repeated is no second one"
+    bob = everybody.for_asker(Asker("bob", AccessRole.SUBMIT, Quota(queued=1)))
+    await bob.submit(file_of(root, {"name": "third"}), request_id=IDS.new())
+    assert await everybody.queued_by() == {"ann": 1, "bob": 1}
+    await ann.cancel(accepted.experiment, reason="", request_id=IDS.new())
+    await ann.submit(file_of(root, {"name": "fourth"}), request_id=IDS.new())
 
 
 async def test_nobody_gives_commands_about_somebody_elses_experiment(root: Path) -> None:
