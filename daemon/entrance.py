@@ -82,10 +82,10 @@ class Entrance:
         endpoint = Endpoint(url=url, pid=os.getpid(), folder=self.folder_id)
         await asyncio.to_thread(self._folder.announce, endpoint)
         root = str(self._folder.root)
-        known = KnownDaemon(url=url, folder=root, folder_id=self.folder_id, pid=os.getpid(), token=self._owner_token)
+        entry = KnownDaemon(url=url, folder=root, folder_id=self.folder_id, pid=os.getpid(), token=self._owner_token)
         state = UserState(os.environ)
         try:
-            await asyncio.to_thread(state.record, known)
+            await asyncio.to_thread(state.record, entry)
         except OSError as error:
             # A user without a home of his own, as in containers: his client finds the daemon by its folder.
             self._logger.info("user_state.unwritten", folder=str(state.folder), reason=str(error))

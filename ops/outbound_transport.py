@@ -41,14 +41,14 @@ class PublicTransport(httpx.AsyncBaseTransport):
         check_url(str(url.copy_with(query=None)), field=self._field, public_only=True, allowed=self._allowed)
         port = url.port or (443 if url.scheme == "https" else 80)
         address = WebAddress(url.scheme, host_of(url.raw_host.decode("ascii"), field=self._field), port)
-        found = await self._resolve(address.host, port)
-        if not names_host(self._allowed, address) and not all(is_public(ip_address(each)) for each in found):
+        addresses = await self._resolve(address.host, port)
+        if not names_host(self._allowed, address) and not all(is_public(ip_address(each)) for each in addresses):
             raise httpx.ConnectError(_REFUSED, request=request)
         if (proxy := _proxy_of(url)) is not None:
             # It resolves the name by itself; what is known of the name here was checked.
             return await self._through(proxy).handle_async_request(request)
         failed: httpx.ConnectError | None = None
-        for each in found:
+        for each in addresses:
             try:
                 return await self._direct.handle_async_request(_to(request, each))
             except httpx.ConnectError as error:
@@ -93,7 +93,7 @@ def _proxy_of(url: httpx.URL) -> str | None:
 
 async def _resolved(host: str, port: int) -> Sequence[str]:
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return ()
-    return tuple(dict.fromkeys(str(each[4][0]) for each in found))
+    return tuple(dict.fromkeys(str(each[4][0]) for each in answers))

@@ -81,8 +81,8 @@ def verdict_response(verdict: Verdict, request: Request, *, reasons: bool) -> Re
     if verbose:
         return respond(verdict, status=status)
     failing = [finding.name for finding in verdict.checks if not finding.ok and not finding.reason]
-    told = failing + [f"{finding.name}: {finding.reason}" for finding in verdict.checks if finding.reason]
-    return Response("\n".join(["ok"] * verdict.ok + told), status_code=status, media_type="text/plain")
+    lines = failing + [f"{finding.name}: {finding.reason}" for finding in verdict.checks if finding.reason]
+    return Response("\n".join(["ok"] * verdict.ok + lines), status_code=status, media_type="text/plain")
 
 
 HOLD_S: Final = 5.0

@@ -89,14 +89,14 @@ def find_address(settings: Settings, environ: Mapping[str, str]) -> Address:
     folder = data_folder(settings, environ)
     named = settings.server or environ.get("RFTD_SERVER")
     announced = _announced(folder)
-    given = Address(named) if named else announced
-    if given is None and names_folder(settings, environ):
+    address = Address(named) if named else announced
+    if address is None and names_folder(settings, environ):
         # At the usual port may be the daemon of another folder, which must not be given what is meant for this one.
         raise NoDaemonError(folder)
-    given = _checked(given or _own_daemon(environ) or Address(DEFAULT_URL))
+    address = _checked(address or _own_daemon(environ) or Address(DEFAULT_URL))
     if token := environ.get("RFTD_TOKEN", ""):
-        return given._replace(token=Secret(token))
-    return given._replace(token=Secret(_token_for(given.url, announced, environ)))
+        return address._replace(token=Secret(token))
+    return address._replace(token=Secret(_token_for(address.url, announced, environ)))
 
 
 def _own_daemon(environ: Mapping[str, str]) -> Address | None:
@@ -118,9 +118,9 @@ def _token_for(url: str, announced: Address | None, environ: Mapping[str, str]) 
     return "" if token and is_others_port(url) else token
 
 
-def _checked(given: Address) -> Address:
+def _checked(address: Address) -> Address:
     """The address in its plain form. Raises UsageError for one that is no URL."""
-    url = given.url.rstrip("/")
+    url = address.url.rstrip("/")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         _ = parts.port  # raises ValueError for a port that is no number
@@ -128,7 +128,7 @@ def _checked(given: Address) -> Address:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname or url in ("http:", "https:"):
         raise no_address(url)
-    return given._replace(url=parts.geturl())
+    return address._replace(url=parts.geturl())
 
 
 def no_address(url: str) -> UsageError:

@@ -102,9 +102,9 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
         metrics = client.metrics()
     except RftdError as error:
         if error.code == _REFUSED:
-            given = environ.get(_VARIABLE)
-            found = "refuses the one in its folder" if client.has_token else f"{_VARIABLE} is not set"
-            had = f"refuses the token in {_VARIABLE}" if given else f"asks for a token, and {found}"
+            token = environ.get(_VARIABLE)
+            lack = "refuses the one in its folder" if client.has_token else f"{_VARIABLE} is not set"
+            had = f"refuses the token in {_VARIABLE}" if token else f"asks for a token, and {lack}"
             fix = f"export {_VARIABLE} with a token of this daemon: rftd token add NAME, where it runs"
             yield Diagnosis("token", "fail", f"the daemon at {client.url} {had}", fix)
         else:
@@ -117,8 +117,8 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
         what = f"the daemon is of release {release}, and this program of {mine}"
         yield Diagnosis("release", "warn", what, "install one release for both")
     series = sum(1 for line in metrics.splitlines() if line.startswith("rftd_"))
-    told = "with a token of role read" if client.has_token else "without a token"
-    yield Diagnosis("monitor", "ok", f"{client.url}/metrics has {series} series for Prometheus, {told}")
+    access = "with a token of role read" if client.has_token else "without a token"
+    yield Diagnosis("monitor", "ok", f"{client.url}/metrics has {series} series for Prometheus, {access}")
 
 
 def _of_tokens(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis]:

@@ -45,9 +45,9 @@ class Parts:
         """
         if self._look_at_s is not None and self._clock.monotonic_s() >= self._look_at_s:
             # Finished stages are not looked at: a plug-in that nobody needs any more may be uninstalled.
-            rest = msgspec.structs.replace(spec, stages=spec.stages[max(0, stage) :])
+            remaining = msgspec.structs.replace(spec, stages=spec.stages[max(0, stage) :])
             # On a thread: importing a plug-in may take seconds, and torch with it.
-            self._missing = await asyncio.to_thread(self._look, rest, recorded, tuple(grants))
+            self._missing = await asyncio.to_thread(self._look, remaining, recorded, tuple(grants))
             self._look_at_s = None if self._missing is None else self._clock.monotonic_s() + LOOK_S
         return self._missing
 

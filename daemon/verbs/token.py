@@ -75,8 +75,8 @@ def add(settings: Settings, /, name: str, role: str, lifetime_s: float | None, *
 
     now_ns = SystemClock().now_ns()
     expires_ns = None if lifetime_s is None else now_ns + int(lifetime_s * 1e9)
-    made = _file(settings).add(name, role, created_ns=now_ns, expires_ns=expires_ns, quota=Quota(**own))
-    _show_once(made, name, settings)
+    token = _file(settings).add(name, role, created_ns=now_ns, expires_ns=expires_ns, quota=Quota(**own))
+    _show_once(token, name, settings)
 
 
 @token.command("ls")
@@ -131,8 +131,8 @@ def rotate(settings: Settings, name: str) -> None:
         return
     from rftd.daemon.trust.user_state import UserState
 
-    made = file.rotate_owner()
-    UserState(os.environ).renew(str(file.path.parent), made)
+    token = file.rotate_owner()
+    UserState(os.environ).renew(str(file.path.parent), token)
     # Not shown: the owner's programs read it where it lies, and a terminal's history is one place more.
     if not emitted({"name": name, "file": str(file.owner_path)}, settings):
         say(f"the owner's new token is in {file.owner_path}")
@@ -156,10 +156,10 @@ def _file(settings: Settings) -> TokenFile:
     return TokenFile(root)
 
 
-def _show_once(made: str, name: str, settings: Settings) -> None:
-    if emitted({"name": name, "token": made}, settings):
+def _show_once(token: str, name: str, settings: Settings) -> None:
+    if emitted({"name": name, "token": token}, settings):
         return
-    click.echo(made)
+    click.echo(token)
     say(f"this token of {name} is not shown again: use it as RFTD_TOKEN or as a bearer token", err=True)
 
 

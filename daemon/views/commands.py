@@ -198,8 +198,8 @@ async def archive(daemon: Daemon, body: To, key: UUID, name: Name) -> Receipt:
 @command("/v1/experiments/{name}/restore", From, Receipt, tag=_TAG, optional=True, timeout_s=KEEPING_TIMEOUT_S)
 async def restore(daemon: Daemon, body: From, key: UUID, name: Name) -> Receipt:
     id = await daemon.find(name)
-    place = _checked_place(body.source, "source")
-    return receipt_of(id, await daemon.operations.restore(id, source=place, request_id=key))
+    archive = _checked_place(body.source, "source")
+    return receipt_of(id, await daemon.operations.restore(id, source=archive, request_id=key))
 
 
 @command("/v1/experiments/{name}/remove", Remove, Receipt, tag=_TAG, optional=True, timeout_s=KEEPING_TIMEOUT_S)
