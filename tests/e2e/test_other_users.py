@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from synthetic.until import PATIENCE_S
 
-from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.doctor.access import check_access, check_socket_access
+from rftd.daemon.trust.token_file import TokenFile
 from rftd.ops.errors import ConflictError
 from rftd.streams.socket.client import SocketLog
 
@@ -161,3 +164,39 @@ async def test_a_worker_sends_nothing_to_a_socket_of_somebody_elses(public: Path
         with pytest.raises(ConflictError, match=str(NOBODY)):
             await SocketLog.connect(path, grace_s=0.0)
     assert heard in ([], [b""])
+
+
+@as_root
+@pytest.mark.parametrize("user", [NOBODY, 0], ids=["another user", "the owner"])
+def test_the_owners_token_stays_home_when_another_user_has_the_port(public: Path, user: int) -> None:
+    data = DataFolder(public / "data")
+    data.prepare()
+    token = TokenFile(data.root).rotate_owner()
+    # A socket is of the user that makes it.
+    os.seteuid(user)
+    try:
+        listening = socket.socket()
+    finally:
+        os.seteuid(0)
+    heard: list[bytes] = []
+
+    def answer() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                with connection:
+                    heard.append(connection.recv(65536))
+                    connection.sendall(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+
+    with closing(listening):
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        data.announce(Endpoint(url=url, pid=os.getpid(), folder=data.id))
+        threading.Thread(target=answer, daemon=True).start()
+        command = [sys.executable, "-P", "-m", "rftd.daemon", "ls", "--data", str(data.root)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        listening.shutdown(socket.SHUT_RDWR)
+    assert done.returncode != 0
+    assert heard, done
+    assert (token.encode() in b"".join(heard)) is (user == 0), heard
