@@ -1,6 +1,7 @@
 """Models of Hugging Face's layout, before an engine loads them.
 
 cached_tokens the keys and values that a text takes, by the settings of a model
+dropout       no dropout while a model trains, and the base's in what is saved
 model_type    what config.json tells of a model that is not loaded
 pretrained    models opened one at a time
 text_lengths  from which length of a text on a model computes otherwise

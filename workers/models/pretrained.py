@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rftd.ops.errors import DataError
+from rftd.workers.models.dropout import without_dropout
 from rftd.workers.models.model_type import check_model_type
 
 # What it guards belongs to the process, and so does the lock.
@@ -19,20 +20,22 @@ _READING: Final = threading.Lock()
 
 
 def read_model(folder: str | Path, **options: Any) -> Any:
-    """A causal language model from a local folder of safetensors; `options` go to transformers.
+    """A causal language model without dropout from a local folder of safetensors; `options` go to transformers.
 
     Raises DataError if it cannot hold such a model, or lacks weights of it; and whatever transformers raises.
     """
     check_model_type(Path(folder), trust_remote_code=bool(options.get("trust_remote_code")))
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
     reader: Any = AutoModelForCausalLM
     with _READING:
         # Standard error is the worker's log. Within the lock: the switch is cleared before it is set.
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        trusted = {"trust_remote_code": True} if options.get("trust_remote_code") else {}
+        config = without_dropout(AutoConfig.from_pretrained(folder, local_files_only=True, **trusted))
         model, found = reader.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
+            folder, config=config, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
         )
     # transformers only warns, and fills such tensors with random numbers.
     if missing := sorted(found["missing_keys"]):

@@ -28,7 +28,8 @@ def test_only_where_no_folder_is_named_the_usual_port_is_asked(
     if endpoint is not None:
         (folder / "endpoint.json").write_text(endpoint)
     settings = Settings(data=str(folder) if how == "--data" else None)
-    environ = {"RFTD_SERVER": ""} | ({how: str(folder)} if how == "RFTD_DATA" else {})
+    environ = {"RFTD_SERVER": "", "XDG_STATE_HOME": str(tmp_path / "state")}
+    environ |= {how: str(folder)} if how == "RFTD_DATA" else {}
     if default:
         assert find_daemon(settings, environ) == DEFAULT_URL
         return

@@ -24,7 +24,7 @@ from rftd.workers.training.engines.torch.opening import Determinism, check_train
 from rftd.workers.training.engines.torch.packing import PackedRows
 from rftd.workers.training.engines.torch.policy import Policy, WholeModel
 from rftd.workers.training.engines.torch.snapshot import SpreadTensors, TorchSnapshot, rounded_for
-from rftd.workers.training.engines.torch.trial import try_forward
+from rftd.workers.training.engines.torch.trial import TEXT_TOKENS, try_forward
 from rftd.workers.training.losses.objective import Objective
 from rftd.workers.training.ranks.collectives import this_rank
 from rftd.workers.training.stage.learner import Learner
@@ -94,9 +94,10 @@ class TorchTrainerEngine:
         else:
             merged = arguments.lora_publish == "merged"
             self._policy = Adapter(model, self._base, lora, seed=experiment.seed, merged=merged)
-        # Last: layers that recompute are in training mode, and the trial compares the model as explorers run it.
+        # Last: layers that recompute are in training mode, and the first trial compares the model as explorers run it.
         if arguments.gradient_checkpointing:
             recompute_layers(model)
+            try_forward(model, self._device, where=self._base, max_tokens=TEXT_TOKENS, share=False)
         self._weights_changed()
 
     def begin_stage(self, stage: StageSpec) -> None:

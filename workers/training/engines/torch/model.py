@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rftd.ops.errors import ConfigError, DataError
+from rftd.workers.models.dropout import restore_dropout
 from rftd.workers.models.model_type import model_type
 from rftd.workers.models.pretrained import read_model
 
@@ -26,6 +28,8 @@ TOKENIZER_FILES: Final = (
     "vocab.json",
     "vocab.txt",
 )
+
+_GENERATION: Final = "generation_config.json"
 
 SHARED_PREFIX_ARCHITECTURES: Final = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Decoders that take a mask of every pair of places and positions as they are given, in every layer."""
@@ -105,7 +109,7 @@ def recompute_layers(model: Any) -> None:
         )
     # Not reentrant: the reentrant form needs inputs with gradients, which embeddings below an adapter have not.
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    # Only layers in training do; what lies in them stays as it is, without dropout.
+    # Only layers in training do. Some drop out by themselves then; the configuration's probabilities are 0.
     for module in model.modules():
         if getattr(module, "gradient_checkpointing", False):
             module.training = True
@@ -122,8 +126,27 @@ def can_share_prefixes(model: Any) -> bool:
 def write_hf(model: Any, folder: Path, base: Path, *, weights: Mapping[str, Tensor] | None = None) -> None:
     """Writes a folder that transformers loads: config, the weights (or those given), and the base's tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+    generation = base / _GENERATION
+    with _plain_generation(model) if generation.is_file() else nullcontext():
+        model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+    if generation.is_file():
+        shutil.copyfile(generation, folder / _GENERATION)
+    restore_dropout(folder, base)
     write_tokenizer(folder, base)
+
+
+@contextmanager
+def _plain_generation(model: Any) -> Iterator[None]:
+    """Has the model without generation settings of its own: transformers refuses to save some that it has read."""
+    own = getattr(model, "generation_config", None)
+    if own is None:
+        yield
+        return
+    model.generation_config = type(own)()
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 def write_description(config: Any, folder: Path, base: Path, *, architecture: str) -> None:
@@ -136,9 +159,10 @@ def write_description(config: Any, folder: Path, base: Path, *, architecture: st
     described.dtype = "float32"
     described.architectures = described.architectures or [architecture]
     described.save_pretrained(folder)
+    restore_dropout(folder, base)
     write_tokenizer(folder, base)
     code = base.glob("*.py") if getattr(described, "auto_map", None) else ()
-    for path in (base / "generation_config.json", *code):
+    for path in (base / _GENERATION, *code):
         if path.is_file():
             shutil.copyfile(path, folder / path.name)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rftd.ops.errors import ConfigError
+from rftd.workers.models.dropout import dropout_off
 from rftd.workers.training.engines.torch.model import load_model, recompute_layers
 from rftd.workers.training.engines.verl.arguments import VerlTrainerArgs
 
@@ -296,6 +297,10 @@ def open_model(
         from rftd.workers.training.engines.verl.megatron.model import open_megatron
 
         return open_megatron(kind, folder, wrapping)
+    from transformers import AutoConfig
+
+    trusted = {"trust_remote_code": True} if wrapping.trust_remote_code else {}
+    described = AutoConfig.from_pretrained(folder, local_files_only=True, **trusted)
     half = "bf16" if wrapping.dtype == "bfloat16" else "fp32"
     model_config = HFModelConfig(
         path=str(folder),
@@ -305,7 +310,7 @@ def open_model(
         use_remove_padding=arguments.use_remove_padding,
         enable_gradient_checkpointing=arguments.gradient_checkpointing,
         enable_activation_offload=arguments.activation_offload,
-        override_config={"attn_implementation": "sdpa"},
+        override_config={"attn_implementation": "sdpa", **dropout_off(described)},
     )
     engine_config = FSDPEngineConfig(
         strategy=arguments.strategy,
