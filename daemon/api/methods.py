@@ -38,9 +38,10 @@ def methods_of(served: FastAPI, path: str) -> list[str]:
     if path == served.openapi_url:
         return [_GET]
     methods: set[str] = set()
+    paths = served.openapi()["paths"]
     # Starlette's own 405 names the methods of the first route that matches the path, and paths have one route for
-    # each.
-    for pattern, operations in served.openapi()["paths"].items():
+    # each. A path that the document has as it stands is that one, whatever name could stand in its place in another.
+    for pattern, operations in paths.items() if path not in paths else [(path, paths[path])]:
         if compile_path(pattern)[0].match(path):
             methods.update(method.upper() for method in operations)
     return sorted(methods)

@@ -108,7 +108,8 @@ async def test_options_names_the_methods_of_a_path(client: httpx.AsyncClient) ->
     for path, allowed in (("/v1/experiments", "GET, HEAD, OPTIONS, POST"), ("/livez", "GET, HEAD, OPTIONS")):
         answer = await client.options(path)
         assert (answer.status_code, answer.headers["allow"], answer.content) == (204, allowed, b"")
-    assert (await client.options(f"{SMALL}/cancel")).headers["allow"] == "OPTIONS, POST"
+    for path in (f"{SMALL}/cancel", "/v1/experiments/check"):
+        assert (await client.options(path)).headers["allow"] == "OPTIONS, POST"
     assert (await client.head(f"{SMALL}/cancel")).status_code == 405
     assert (await client.options("/nowhere")).status_code in (404, 405)
 
