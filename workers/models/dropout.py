@@ -1,8 +1,8 @@
 """Dropout of a model's configuration: 0 while it trains or generates, and in its saved folder what the base has.
 
-On-policy training compares log-probabilities of two forward passes of the same weights. A layer that drops units, skips
-itself (LayerDrop) or adds noise (router jitter) gives other numbers each time. `eval()` is not enough: layers that are
-computed again in the backward pass have to be in training mode, and many pass `training=self.training` themselves.
+On-policy training compares log-probabilities of two forward passes of the same weights. A layer that drops units out or
+skips itself (LayerDrop) gives other numbers each time. Evaluation mode is not enough: layers that are computed again in
+the backward pass have to be in training mode, and many pass `training=self.training` themselves.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 _CONFIG: Final = "config.json"
-_RANDOM: Final = re.compile(r"dropout|layerdrop|pdrop|drop_path|drop_rate|jitter_noise")
-"""Settings of transformers' configurations whose value is a probability of noise in training mode."""
+_RANDOM: Final = re.compile(r"dropout|layerdrop|pdrop|drop_path|drop_rate")
+"""Settings of transformers' configurations that are probabilities in training mode, and nothing else in any mode.
+
+`router_jitter_noise` is none: phimoe's routing depends on it in evaluation mode, too.
+"""
 
 
 def without_dropout(config: Any) -> Any:
