@@ -201,6 +201,8 @@ def _asked(schema: Any) -> Found:
                         failure = check.failure_info.failure
                         what = f"{event.recorder.label}: {failure.title}: {failure.message[:200]}"
                         found.failures.setdefault(what, check.failure_info.code_sample[:400])
-        elif isinstance(event, events.NonFatalError | events.FatalError):
-            found.failures.setdefault(f"{type(event).__name__} {vars(event)!s:.300}", "")
+        elif isinstance(event, events.NonFatalError):
+            found.failures.setdefault(f"{event.label}: {event.value!r:.300}", "")
+        elif isinstance(event, events.FatalError):
+            found.failures.setdefault(f"the probe itself: {event.exception!r:.300}", "")
     return found
