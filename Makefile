@@ -131,8 +131,8 @@ torture-sim: $(READY)               ## simulated worlds that nobody ran yet, not
 torture-tables: $(READY)            ## 1,000 random logs whose tables are rebuilt and compared, a quarter of an hour
 	$(BIN)/python -P tests/property/torture.py
 
-torture-http: $(READY)              ## 10,000 requests that the API's document allows or forbids, every answer checked
-	$(BIN)/python -P tests/property/torture_http.py
+torture-http: $(READY)              ## 10,000 requests of each role that the API's document allows or forbids, every answer checked
+	for role in owner admin submit read; do $(BIN)/python -P tests/property/torture_http.py --role $$role || exit 1; done
 
 torture-records: $(READY)           ## 100,000 mutated records of whole runs, read by everybody who reads a log, two minutes
 	$(BIN)/python -P tests/property/torture_records.py

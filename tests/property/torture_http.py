@@ -1,6 +1,7 @@
 """The long version of the test of the API's document: requests by the thousand, every check, nothing found.
 
-Prints a JSON object and ends with status 1 if an answer was not what the document says; a seed repeats its requests.
+Prints a JSON object and ends with status 1 if an answer was not what the document says, or if a reader had an effect at
+all or a submitter one on experiments of others; a seed repeats its requests.
 Run: python -P tests/property/torture_http.py [--requests 10000] [--first-seed 0] [--role owner]
 """
 

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 import schemathesis
 from fastapi import FastAPI
@@ -36,7 +37,8 @@ from rftd.ops.logs import logger
 from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.projector import Projector
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Writer
+from rftd.streams.chain import Heads
+from rftd.streams.codec import Writer, decode_head
 from rftd.streams.deadletters import DeadLetterBox
 from rftd.streams.events.experiment import ExperimentPaused
 from rftd.workers.devices.host import ANY_HOST
@@ -58,6 +60,8 @@ class Place(NamedTuple):
     """Experiments that are there."""
     headers: dict[str, str]
     """Those of a request with the role's token."""
+    effects: dict[str, str]
+    """What requests have appended that the role may not, once the API is closed."""
 
 
 @dataclass
@@ -110,9 +114,28 @@ async def served(folder: Path, role: str) -> AsyncIterator[Place]:
         following = tasks.create_task(projector.run())
         async with serving_http(app, bound):
             names = ["small", "twig", "halted", "going", str(runs[0].id), "twig@1"]
-            yield Place(url_of(bound), names, {"Authorization": f"Bearer {token}"})
+            place = Place(url_of(bound), names, {"Authorization": f"Bearer {token}"}, {})
+            before = await log.heads()
+            yield place
         following.cancel()
+        if role in ("read", "submit"):
+            place.effects.update(
+                await _effects(log, before, others=None if role == "read" else {run.id for run in runs})
+            )
     await tables.dispose()
+
+
+async def _effects(log: MemoryLog, before: Heads, *, others: set[UUID] | None) -> dict[str, str]:
+    """The records since `before` that should not be: all of them, or those about experiments of `others`."""
+    effects = {}
+    for partition in await log.heads():
+        offset = before[partition].next_offset if partition in before else 0
+        while records := await log.read(partition, offset):
+            offset = records[-1].offset + 1
+            for head in map(decode_head, records):
+                if others is None or head.experiment in others:
+                    effects[f"effect: {head.type} of {head.experiment}"] = str(partition)
+    return effects
 
 
 @contextmanager
@@ -147,6 +170,8 @@ def beside(role: str) -> Iterator[Place]:
         loop, over = loops[0]
         loop.call_soon_threadsafe(over.set)
         thread.join(30)
+    if not told.empty():
+        raise RuntimeError("the API failed while it closed") from told.get()  # type: ignore[misc]  # no place comes twice
 
 
 def probed(*, seed: int | None, examples: int, phases: list[str], role: str = "owner") -> Found:
@@ -154,7 +179,9 @@ def probed(*, seed: int | None, examples: int, phases: list[str], role: str = "o
     before, services.READ_TIMEOUT_S = services.READ_TIMEOUT_S, WAITS_S
     try:
         with beside(role) as place:
-            return _asked(_document(place, seed=seed, examples=examples, phases=phases))
+            found = _asked(_document(place, seed=seed, examples=examples, phases=phases))
+        found.failures |= place.effects
+        return found
     finally:
         services.READ_TIMEOUT_S = before
 
