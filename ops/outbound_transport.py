@@ -42,15 +42,15 @@ class PublicTransport(httpx.AsyncBaseTransport):
         port = url.port or (443 if url.scheme == "https" else 80)
         address = WebAddress(url.scheme, host_of(url.raw_host.decode("ascii"), field=self._field), port)
         addresses = await self._resolve(address.host, port)
-        if not names_host(self._allowed, address) and not all(is_public(ip_address(each)) for each in addresses):
+        if not names_host(self._allowed, address) and not all(map(is_public, map(ip_address, addresses))):
             raise httpx.ConnectError(_REFUSED, request=request)
         if (proxy := _proxy_of(url)) is not None:
             # It resolves the name by itself; what is known of the name here was checked.
             return await self._through(proxy).handle_async_request(request)
         failed: httpx.ConnectError | None = None
-        for each in addresses:
+        for ip in addresses:
             try:
-                return await self._direct.handle_async_request(_to(request, each))
+                return await self._direct.handle_async_request(_to(request, ip))
             except httpx.ConnectError as error:
                 failed = error
         raise failed or httpx.ConnectError(_REFUSED, request=request)
@@ -96,4 +96,4 @@ async def _resolved(host: str, port: int) -> Sequence[str]:
         answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return ()
-    return tuple(dict.fromkeys(str(each[4][0]) for each in answers))
+    return tuple(dict.fromkeys(str(socket_address[0]) for *_, socket_address in answers))

@@ -144,7 +144,7 @@ def _of_tokens(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis
 
 
 def _of_allowances(client: Client) -> Iterator[Diagnosis]:
-    """What the allow-lists amount to, and the folders in them that allow nothing; an admin's to see."""
+    """The findings of the daemon's allow-lists: the names they allow, and folders in them that are links or missing."""
     try:
         lists = client.ask(read_allowances).value.items
     except RftdError:  # the token's role is smaller
