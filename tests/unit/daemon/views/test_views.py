@@ -44,6 +44,7 @@ ASKED: dict[Any, dict[str, object]] = {
     logs.logs: {"name": "small"},
     logs.daemon_logs: {},
     refusals.refused: {},
+    access.allowances: {},
     access.tokens: {},
     version.version: {},
     experiments.why: {"name": "small"},
