@@ -18,8 +18,9 @@ _MAPPED_SIZE_BYTES: Final = 256 * 1024
 def tune_collector() -> None:
     """Makes looks for cyclic garbage rare: folds keep hundreds of thousands of objects alive, with hardly a cycle."""
     gc.freeze()  # modules and classes live as long as the process: no look at them finds anything
-    # A full collection walks every object that is alive, with the event loop and the log's threads standing still.
-    gc.set_threshold(50_000, 20, 100)
+    # A full collection walks every object that is alive, with the event loop and the log's threads standing still. Not
+    # rarer: of connections of seconds one in ten outlives both younger generations, and waits for it with its buffers.
+    gc.set_threshold(50_000, 20, 10)
 
 
 def tune_allocator() -> None:

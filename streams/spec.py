@@ -31,7 +31,7 @@ class FormatSpec(Spec, frozen=True, kw_only=True):
     """The keys of a dataset row, and what they hold."""
 
     prompt_type: str = "messages"
-    """`messages` or `plaintext`."""
+    """`messages`; `plaintext`, texts that the chat template renders; `raw`, texts as they stand."""
     prompt_key: str = "prompt"
     response_key: str = "response"
     messages_key: str = "message"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from rftd.ops.clock import Clock
@@ -14,10 +17,14 @@ from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.rollout.workflows.first_prompts import FirstPrompts
 from rftd.workers.tasksets.stage_tokenizer import dataset_tokenizer, stage_tokenizer
 from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.tasksets.tokenizer import Tokenizer
+from rftd.workers.tasksets.train_row import TrainRow
 
 _LOOKED_AT: Final = 500
 """Rows of a dataset that are read, spread over all of it: a second for a tokenizer of the usual speed."""
 _DATASET: Final = "dataset"
+_SHOWN: Final = 60
+"""Characters at each end of a text that is shown."""
 
 
 def check_prompts(stage: StageSpec, clock: Clock) -> Iterator[Diagnosis]:
@@ -78,8 +85,10 @@ def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
         tokenizer = dataset_tokenizer(stage)
         with Taskset.open(spec) as taskset:
             rows = _spread(len(taskset))
+            first: tuple[TrainRow, ...] = ()
             for row in rows:
-                taskset.train_rows(row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
+                made = taskset.train_rows(row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
+                first = first or made
     except NotInstalledError:  # of the tokenizer, which has a finding of its own
         return
     except DataError as error:
@@ -88,6 +97,25 @@ def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
         yield Diagnosis("chat template" if template else _DATASET, "fail", f"{place}{error.what}", error.fix or "")
         return
     yield Diagnosis(_DATASET, "ok", f"dataset {spec.name!r}: {_of_all(len(rows), spec.rows or len(rows))} can be read")
+    for sequence in first:
+        yield Diagnosis("first row", "ok", _shown(sequence, tokenizer))
+
+
+def _shown(row: TrainRow, tokenizer: Tokenizer) -> str:
+    """The row as it is trained: its text with what is learned in brackets, then the ids; the middle of each left out."""
+    tokens = row.tokens.tolist()
+    learned = [False] * row.prompt_tokens + [bool(mask) for mask in row.loss_mask]
+    text = ""
+    for learns, run in groupby(zip(tokens, learned, strict=True), key=itemgetter(1)):
+        words = json.dumps(tokenizer.decode([token for token, _ in run], special=True), ensure_ascii=False)[1:-1]
+        text += f"[{_ends(words)}]" if learns else _ends(words)
+    ids = _ends(" ".join(map(str, tokens)))
+    return f"{text} (in brackets: learned, {sum(learned)} of {len(tokens)} tokens; ids {ids})"
+
+
+def _ends(text: str) -> str:
+    """The text, or its beginning and its end."""
+    return text if len(text) <= 2 * _SHOWN else f"{text[:_SHOWN]} … {text[-_SHOWN:]}"
 
 
 def _spread(rows: int) -> range:

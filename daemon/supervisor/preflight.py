@@ -5,7 +5,7 @@ Files are read, none is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -118,7 +118,8 @@ def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
     stages = tuple(_stage(stage, host, found) for stage in spec.stages)
     check_tasksets(spec, found)
     found.check()
-    return msgspec.structs.replace(spec, stages=stages, warnings=(*spec.warnings, *left_to_workers(spec)))
+    warnings = (*spec.warnings, *left_to_workers(spec), *(text for stage in stages for text in _left_over(stage)))
+    return msgspec.structs.replace(spec, stages=stages, warnings=warnings)
 
 
 def with_files(errors: ConfigErrors) -> ConfigErrors:
@@ -263,6 +264,24 @@ def _check_steps(stage: StageSpec, steps: int, rows: int, size: int) -> None:
             f"stage {stage.name!r}: {stage.total_epochs} epochs of {rows} rows make no step of {size}",
             field="buffer.batch_size" if stage.taskset else "buffer.train_batch_size",
             fix="use a smaller batch, more epochs, or buffer.total_steps",
+        )
+
+
+def _left_over(stage: StageSpec) -> Iterator[str]:
+    """A sentence about rows of the last epoch that fill no batch."""
+    if not stage.total_epochs or not stage.total_steps:
+        return
+    explored = stage.taskset is not None
+    size = stage.batch_size if explored else stage.train_batch_size
+    sources = tasksets_of(stage) if explored else [stage.dataset] if stage.dataset else []
+    rows = stage.total_epochs * sum(source.rows for source in sources)
+    left = rows - stage.total_steps * size
+    if left > 0:
+        epochs = f"{stage.total_epochs} epoch{'s' if stage.total_epochs > 1 else ''}"
+        field = "buffer.batch_size" if explored else "buffer.train_batch_size"
+        yield (
+            f"stage {stage.name!r}: the last {left} of {rows} rows of {epochs} are not trained, for they fill no batch "
+            f"of {size} ({field})"
         )
 
 

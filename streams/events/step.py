@@ -35,6 +35,12 @@ ANSWERS_EMPTY: Final = "signal/answers_empty"
 """The share of rollouts that ended by themselves with at most one token, which is the end itself."""
 SHARES: Final = frozenset((EQUAL_GROUPS, PROMPTS_CUT, ANSWERS_CUT, ANSWERS_EMPTY))
 """The figures of a step with experiences that say how much could be learnt from it."""
+EQUAL_PAIRS: Final = "rows/equal_pairs"
+"""The share of a batch's pairs whose two answers have the same tokens, which teach nothing; only if there are some."""
+ROW_PROMPTS_CUT: Final = "rows/prompts_cut"
+"""The share of a batch's rows whose prompt left no room for an answer, which teach nothing; only if there are some."""
+ROW_ANSWERS_CUT: Final = "rows/answers_cut"
+"""The share of a batch's rows with an answer that lost its end, and so teaches no end; only if there are some."""
 PROMPTS_CUT_ROWS: Final = "prompts_cut_rows"
 """Of an evaluation: rows whose prompt was cut, which score 0; only if there are some."""
 

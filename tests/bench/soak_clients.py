@@ -21,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -46,6 +47,7 @@ MEASURED_RECORDS: Final = 200_000
 SPARE_RECORDS: Final = 5_000
 CLIENTS_AT_ONCE: Final = 12
 PAUSE_S: Final = 0.3
+BURST: Final = 32
 FIRST_S: Final = 60.0
 SETTLES_S: Final = 90.0
 """Connections that were left half open have met every time-out by then."""
@@ -109,7 +111,10 @@ def first(scene: Scene) -> Held:
     """What the daemon keeps open after a run of the same kind, with clients, that has ended."""
     run = scene.submit(TEXT, *PACED, "name=first")
     scene.until_step(run, 1)
-    with Clients(scene, run):
+    with Clients(scene, run) as clients:
+        # All at once, so that every connection of the pool is opened: the clients do not meet so often.
+        with ThreadPoolExecutor(BURST) as pool:
+            list(pool.map(lambda _: clients.asks(random.Random()), range(2 * BURST)))
         time.sleep(FIRST_S)
     assert scene.rftd("cancel", run).status == 0
     scene.until_ended(run)

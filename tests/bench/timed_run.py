@@ -44,7 +44,7 @@ buffer:
     taskset:
       name: sums
       path: ./train.jsonl
-      format: {prompt_type: plaintext, prompt_key: question, response_key: answer}
+      format: {prompt_type: raw, prompt_key: question, response_key: answer}
       default_workflow_type: simple_workflow
       default_reward_fn_type: exact_match_reward
 explorer:

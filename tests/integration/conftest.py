@@ -122,7 +122,7 @@ def sums(path: Path, rows: int) -> Path:
 
 def fake_spec(folder: Path, **changes: Any) -> ExperimentSpec:
     """An SFT stage of 3 steps and a GRPO stage of 5, on fake engines; `changes` replace fields of the GRPO stage."""
-    form = FormatSpec(prompt_type="plaintext", prompt_key="question", response_key="answer")
+    form = FormatSpec(prompt_type="raw", prompt_key="question", response_key="answer")
     taskset = TasksetSpec(
         name="sums",
         path=str(sums(folder / "train.jsonl", 40)),

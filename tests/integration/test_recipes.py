@@ -118,9 +118,9 @@ async def test_labelled_answers_move_apart_from_the_reference(tmp_path: Path, cl
     ("row", "field", "what"),
     [
         ({"label": "good"}, "label_key", "has \"good\" under 'label', which is true for a desirable answer"),
-        ({"label": None}, "label_key", "no value under 'label'"),
+        ({"label": None}, "label_key", "null under 'label'"),
         ({"completion": "5"}, "completion_key", "has messages under 'completion' that"),
-        ({"prompt": None}, "prompt_key", "no value under 'prompt'"),
+        ({"prompt": None}, "prompt_key", "null under 'prompt'"),
     ],
 )
 def test_every_labelled_row_is_looked_at_before_it_is_queued(

@@ -73,7 +73,7 @@ async def test_conversations_of_an_expert_stand_beside_experiences(
 @pytest.mark.anyio
 async def test_a_row_of_preferences_is_two_samples(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> None:
     records = [{"prompt": f"{n}?", "chosen": "yes", "rejected": "no, never"} for n in range(6)]
-    form = FormatSpec(prompt_type="plaintext")
+    form = FormatSpec(prompt_type="raw")
     path = rows(tmp_path / "pairs.jsonl", *records)
     spec = only(fake_world.spec(tmp_path), TasksetSpec(name="p", path=path, format=form, schema="dpo"), "dpo")
     state = await fake_world.completed(log, spec, clock, ids)
@@ -99,7 +99,7 @@ async def test_a_bad_row_ends_the_experiment_with_its_line_and_key(
     records: list[dict[str, Any]] = [{"prompt": "a", "chosen": "b", "rejected": "c"} for _ in range(6)]
     del records[5]["rejected"]
     path = rows(tmp_path / "pairs.jsonl", *records)
-    form = FormatSpec(prompt_type="plaintext")
+    form = FormatSpec(prompt_type="raw")
     spec = only(fake_world.spec(tmp_path), TasksetSpec(name="p", path=path, format=form, schema="dpo"), "dpo")
     state = await fake_world.completed(log, spec, clock, ids)
     assert (state.spine.status, state.spine.code) == (Status.FAILED, "RFTD-DAT-002")

@@ -44,7 +44,20 @@ def read_model(folder: str | Path, **options: Any) -> Any:
             where=str(folder),
             fix="copy the folder again, every safetensors file of it",
         )
+    _check_numbers(model, folder)
     return model
+
+
+def _check_numbers(model: Any, folder: str | Path) -> None:
+    """Returns if every weight is a number. Raises DataError, for else the first loss would be blamed on something."""
+    for name, weights in model.named_parameters():
+        if not bool(weights.isfinite().all()):
+            wrong = int((~weights.isfinite()).sum())
+            raise DataError(
+                f"{name!r} of the model has {wrong} of {weights.numel()} values that are NaN or infinite",
+                where=str(folder),
+                fix="copy the folder again, or take an earlier checkpoint: training had lost this one",
+            )
 
 
 def outlined_model(folder: Path, *, dtype: Any) -> Any:

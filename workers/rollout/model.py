@@ -13,6 +13,7 @@ from rftd.ops.tracing.span import current
 from rftd.streams.events.experience import SamplingSpan, Span
 from rftd.streams.spec import ModelSpec, SamplingSpec
 from rftd.workers.rollout.call_spans import model_call, note_answer
+from rftd.workers.rollout.continuation import DrawnAnswers
 from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine, Sampling, SchemaEngine
 from rftd.workers.rollout.response import PROMPT_TRUNCATED, Response
 from rftd.workers.rollout.sampling import check_sampling, other_settings
@@ -50,6 +51,7 @@ class Model:
         self._rollout = rollout
         self._seed = rollout if seed is None else seed
         self._calls = 0
+        self._answers = DrawnAnswers()
         self.tokenizer = tokenizer
         self.sampling = sampling
         """The taskset's; a call may bring another, made with `msgspec.structs.replace`."""
@@ -59,11 +61,18 @@ class Model:
     async def chat(
         self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None, reply_prefix: str = ""
     ) -> Response:
-        """The assistant's next message, which begins with `reply_prefix` (part of the prompt, not of the response)."""
-        prompt = self.chat_prompt(messages, reply_prefix=reply_prefix)
+        """The assistant's next message, which begins with `reply_prefix` (part of the prompt, not of the response).
+
+        Messages that go on after an answer of this model, with its text unchanged, continue the ids that were drawn.
+        """
+        prompt = self._answers.prompt(self.tokenizer, messages, reply_prefix)
+        if prompt is None:
+            prompt = self.chat_prompt(messages, reply_prefix=reply_prefix)
         # With a prefix the prompt is more than the conversation, which is why only its ids say what is asked.
         asked = self.ask(prompt, sampling=sampling, messages=() if reply_prefix else messages)
-        return asked if isinstance(asked, Response) else await self.draw(asked)
+        response = asked if isinstance(asked, Response) else await self.draw(asked)
+        self._answers.add(messages, reply_prefix, response)
+        return response
 
     async def complete(self, prompt: str, *, sampling: SamplingSpec | None = None) -> Response:
         """The response to a bare text, without a chat template."""
@@ -90,7 +99,7 @@ class Model:
         return isinstance(self._engine, SchemaEngine) and self._engine.holds_schemas
 
     def chat_prompt(self, messages: Sequence[Message], *, reply_prefix: str = "", tools: str = "") -> list[int]:
-        """The ids that `chat` asks with; `tools` is a JSON list of what the assistant may call."""
+        """The ids that `chat` asks with at first; `tools` is a JSON list of what the assistant may call."""
         text = self.tokenizer.chat_text(messages, generation_prompt=True, tools=tools)
         return self.tokenizer.encode(text + reply_prefix)
 

@@ -86,11 +86,11 @@ async def on_daemon_thread(call: Callable[[], object]) -> object:
         failure: Exception | None = None
         try:
             value = call()
-        except StopIteration as error:
-            # A future refuses this one, and whoever waits would wait for ever.
-            failure = RuntimeError(f"StopIteration: {error}")
-        except Exception as error:
-            failure = error
+        except BaseException as error:
+            # A future refuses StopIteration, and what is no Exception would end the explorer in the place of the call:
+            # an exit of code that the call runs, a cancelled future that it asks.
+            plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            failure = error if plain else RuntimeError(f"{type(error).__name__}: {error}")  # type: ignore[assignment]
         # The loop may be gone by now, and with it whoever waited.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, value, failure)

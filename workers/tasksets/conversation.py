@@ -12,17 +12,29 @@ Ids = list[int]
 
 
 def answered(
-    reader: DatasetRecord, tokenizer: Tokenizer, before: Sequence[Message], answer: Sequence[Message]
+    reader: DatasetRecord,
+    tokenizer: Tokenizer,
+    before: Sequence[Message],
+    answer: Sequence[Message],
+    reply_prefix: str = "",
 ) -> tuple[Ids, Ids]:
     """The ids of the prompt, which the template ends by opening the assistant's turn, and of the response, the rest.
 
-    Raises DataError if the template writes the beginning otherwise when it sees the end.
+    A `reply_prefix` with which the answer begins is part of the prompt. Raises DataError if the template writes the
+    beginning otherwise when it sees the end, or leaves something of the answer out.
     """
     tools = reader.tools()
     whole = tokenizer.chat_text((*before, *answer), generation_prompt=False, tools=tools)
     # Cut from the whole text, then encoded in two parts: encoded as one, a token could span prompt and response.
     prompt = _opened(reader, tokenizer, whole, before, tools)
-    return tokenizer.encode(prompt), _with_end(tokenizer, tokenizer.encode(whole[len(prompt) :]))
+    for message in answer:
+        # The quick look first: what follows asks the template once more.
+        if message.role == "assistant" and message.content.strip() not in whole[len(prompt) :]:
+            closed = tokenizer.chat_text(before, generation_prompt=False, tools=tools)
+            _check_all_said(reader, message, whole.removeprefix(closed))
+    if reply_prefix and whole[len(prompt) :].startswith(reply_prefix):
+        prompt += reply_prefix
+    return tokenizer.encode(prompt), _up_to_end(tokenizer, tokenizer.encode(whole[len(prompt) :]))
 
 
 def spoken(reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[Ids, list[int]]:
@@ -34,15 +46,26 @@ def spoken(reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Messa
     """
     tools = reader.tools()
     marked = tokenizer.marked_text(messages, tools=tools)
+    whole = tokenizer.chat_text(messages, generation_prompt=False, tools=tools) if marked is None else ""
     ids: Ids = []
     mask: list[int] = []
-    for text, said in _turns(reader, tokenizer, messages, tools) if marked is None else marked:
-        piece = tokenizer.encode(text)
+    for text, said in _turns(reader, tokenizer, messages, whole, tools) if marked is None else marked:
+        piece = _without_doubles(tokenizer, tokenizer.encode(text)) if said else tokenizer.encode(text)
         learned = len(piece) if said else 0
         if said and marked is None:  # templates write a line break after the end of a turn, which nobody says
             learned = _end(tokenizer, piece) or learned
+        elif not said and mask[-1:] == [1] and piece and piece[0] in tokenizer.eos_ids:
+            if ids[-1] == piece[0]:  # the answer had brought its end along
+                piece = piece[1:]
+            # Marks that leave the end of a turn out would teach a model that never stops; a rollout draws that end.
+            elif ids[-1] not in tokenizer.eos_ids:
+                learned = 1
         ids += piece
         mask += [1] * learned + [0] * (len(piece) - learned)
+    rendered = whole if marked is None else "".join(text for text, _ in marked)
+    for message in messages:
+        if message.role == "assistant":
+            _check_all_said(reader, message, rendered)
     if 1 not in mask:
         raise reader.error("has no message of the assistant that the chat template marks as its own")
     # A rollout stops at the assistant's last token, so what the template writes after it is not learned.
@@ -57,9 +80,8 @@ def spoken(reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Messa
 
 
 def _turns(
-    reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Message], tools: str
+    reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Message], whole: str, tools: str
 ) -> Iterator[tuple[str, bool]]:
-    whole = tokenizer.chat_text(messages, generation_prompt=False, tools=tools)
     at = 0
     for number, message in enumerate(messages):
         if message.role != "assistant":
@@ -92,10 +114,41 @@ def _opened(reader: DatasetRecord, tokenizer: Tokenizer, whole: str, before: Seq
     return prompt
 
 
-def _with_end(tokenizer: Tokenizer, response: Ids) -> Ids:
+def _check_all_said(reader: DatasetRecord, message: Message, rendered: str) -> None:
+    """Returns if all text of the message is in what the template made of it. Raises DataError.
+
+    Templates of models that think may drop what comes before `</think>`: the rest alone would be learned, after
+    another opening than rollouts have. Blanks do not count, which many templates trim.
+    """
+    if _letters(message.content) not in _letters(rendered):
+        raise reader.error(
+            "has an answer of which the chat template leaves text out (often a thought): use a template that renders "
+            "it (model.custom_chat_template, format.chat_template), or take that text out of the answer"
+        )
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split())
+
+
+def ended(tokenizer: Tokenizer, response: Ids) -> Ids:
+    """The response with one end of sequence behind it, whether its text ended with any or not."""
+    last = len(response)
+    while last and response[last - 1] in tokenizer.eos_ids:
+        last -= 1
+    # Of several ends the first: a rollout stops there.
+    return response[: last + 1] if last < len(response) else [*response, *tokenizer.eos_ids[:1]]
+
+
+def _without_doubles(tokenizer: Tokenizer, piece: Ids) -> Ids:
+    """What is said, with one end where the text had its own before the template's."""
+    ends = tokenizer.eos_ids
+    return [token for place, token in enumerate(piece) if not place or token not in ends or token != piece[place - 1]]
+
+
+def _up_to_end(tokenizer: Tokenizer, response: Ids) -> Ids:
     """The response up to its last end of sequence, or with one: a rollout stops there, so learning does too."""
-    end = _end(tokenizer, response)
-    return response[:end] if end else [*response, *tokenizer.eos_ids[:1]]
+    return ended(tokenizer, response[: _end(tokenizer, response) or len(response)])
 
 
 def _end(tokenizer: Tokenizer, piece: Ids) -> int:

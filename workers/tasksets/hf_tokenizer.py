@@ -45,6 +45,7 @@ class HfTokenizer:
         self._chat_template = chat_template
         self._template_args = dict(template_args or {})
         self._eos_ids = eos_ids
+        self._beginning = _beginning(inner)
         # The rollouts of a group share their prompt, and one call costs as much as several drawn tokens.
         self._encoded = lru_cache(maxsize=CACHED)(self._encode)
         self._rendered = lru_cache(maxsize=CACHED)(self._render)
@@ -61,7 +62,10 @@ class HfTokenizer:
         return list(self._encoded(text, special))
 
     def _encode(self, text: str, special: bool) -> tuple[int, ...]:
-        return tuple(self._inner.encode(text, add_special_tokens=special))
+        ids = tuple(self._inner.encode(text, add_special_tokens=False))
+        beginning = self._beginning if special else ()
+        # A text that was rendered brings its beginning along.
+        return ids if ids[: len(beginning)] == beginning else (*beginning, *ids)
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """The text of ids as it was drawn: spaces are not cleaned up. `special` keeps special tokens."""
@@ -120,7 +124,7 @@ class HfTokenizer:
             raise DataError(
                 "the model has no chat template",
                 where=self._folder,
-                fix="set model.custom_chat_template, or use simple_workflow with prompt_type: plaintext",
+                fix="set model.custom_chat_template, or for texts without a template format.prompt_type: raw",
             )
         try:
             with bounded():
@@ -180,6 +184,14 @@ def open_tokenizer(
         eos_ids=_eos_ids(inner, folder),
         template_args=template_args,
     )
+
+
+def _beginning(inner: Any) -> tuple[int, ...]:
+    """The ids that the tokenizer puts before a text; what it puts behind one would end a prompt, and is left out."""
+    bare = inner.encode(_ANY_TEXT, add_special_tokens=False)
+    whole = inner.encode(_ANY_TEXT, add_special_tokens=True)
+    starts = (start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
+    return tuple(whole[: next(starts, 0)])
 
 
 def _has_tokenizer(folder: Path) -> bool:

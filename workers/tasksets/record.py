@@ -42,7 +42,9 @@ class DatasetRecord:
         self._demand(key)
         if isinstance(value := self._record[key], str):
             return value
-        raise self.error(f"has a {type(value).__name__} under {key!r}, where prompt_type plaintext has a text", key)
+        raise self.error(
+            f"has a {type(value).__name__} under {key!r}, where prompt_type {self.form.prompt_type} has a text", key
+        )
 
     def flag(self, key: str) -> bool:
         """True or false under the key, which 1 and 0 mean as well; a text is neither."""
@@ -100,5 +102,7 @@ class DatasetRecord:
         )
 
     def _demand(self, key: str) -> None:
+        if key in self._record and self._record[key] is None:
+            raise self.error(f"has null under {key!r}, where a value belongs", key)
         if not self.has(key):
             raise self.error(f"has no value under {key!r}", key)

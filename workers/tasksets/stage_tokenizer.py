@@ -56,6 +56,20 @@ def dataset_tokenizer(stage: StageSpec) -> Tokenizer:
     return _tokenizer(stage, form.chat_template or stage.model.chat_template, _variables(thinks))
 
 
+def place_template(folder: Path, stage: StageSpec) -> None:
+    """Lets every model folder below generate in the chat template of the stage, where that is not the model's own.
+
+    Users of a trained model would else ask it in another format than it was trained in. Raises OSError.
+    """
+    form = stage.dataset.format if stage.dataset is not None else FormatSpec()
+    template = form.chat_template or stage.model.chat_template
+    if template is None:
+        return
+    for described in sorted(folder.rglob("tokenizer_config.json")):
+        # Tokenizers prefer this file to a template within their configuration.
+        (described.parent / "chat_template.jinja").write_text(template, encoding="utf-8")
+
+
 def external_tokenizer(model: ModelSpec) -> Tokenizer:
     """The tokenizer that counts the tokens of a service: that of the folder, if one is named, else bytes. Blocks."""
     return _of_folder(model, model.chat_template, _variables(model.enable_thinking)) if model.path else _bytes()

@@ -23,8 +23,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """The conversation to answer, without the system prompt of the experiment."""
     truth: str
     """The right answer, which the reward compares with; empty if `response_key` is."""
-    plaintext: bool = False
-    """True if `prompt_type` is: `simple_workflow` then completes the bare prompt."""
+    bare: bool = False
+    """True if `prompt_type` is `raw`: `simple_workflow` then completes the prompt as it stands."""
     system_prompt: str | None = None
     reply_prefix: str | None = None
     workflow: str
@@ -65,7 +65,7 @@ def make_task(record: dict[str, Any], *, spec: TasksetSpec, row: int, epoch: int
         prompt=messages[-1].content,
         messages=messages,
         truth=answer or "",
-        plaintext=form.prompt_type == "plaintext",
+        bare=form.prompt_type == "raw",
         system_prompt=reader.system_prompt(),
         reply_prefix=form.reply_prefix,
         workflow=reader.optional(form.workflow_key) or spec.workflow,

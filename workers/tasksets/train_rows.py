@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from rftd.streams.spec import TasksetSpec
-from rftd.workers.tasksets.conversation import answered, spoken
+from rftd.workers.tasksets.conversation import answered, ended, spoken
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.record import DatasetRecord
 from rftd.workers.tasksets.tokenizer import Tokenizer
@@ -19,22 +19,31 @@ Answer = tuple[list[int], list[int]]
 """The ids of prompt and response."""
 
 
-def text_answers(reader: DatasetRecord, tokenizer: Tokenizer, keys: Sequence[str]) -> list[Answer]:
-    """The texts under these keys after that under `prompt_key`, each with the end-of-sequence id.
+def text_answers(reader: DatasetRecord, tokenizer: Tokenizer, asked: str, answers: Sequence[str]) -> list[Answer]:
+    """A prompt and its answers, as a rollout of the prompt would have them.
 
-    With tools each is a conversation, for only a template says how tools look.
+    `plaintext`: a conversation in the chat template. `raw`: the texts as they stand, then the end-of-sequence id.
+    Raises DataError for `raw` with tools, which only a template renders.
     """
     form = reader.form
-    asked = reader.words(form.prompt_key)
     system_prompt = reader.system_prompt()
-    answers = [reader.words(key) for key in keys]
-    if reader.tools():
+    prefix = form.reply_prefix or ""
+    if form.prompt_type == "plaintext":
+        if not asked:
+            raise reader.error("has an empty prompt", form.prompt_key)
         before = (*([Message("system", system_prompt)] if system_prompt else []), Message("user", asked))
-        return [answered(reader, tokenizer, before, (Message("assistant", answer),)) for answer in answers]
-    prompt = plain_prompt(asked, system_prompt=system_prompt, reply_prefix=form.reply_prefix)
-    prompt_ids = tokenizer.encode(prompt, special=True)
-    ends = tokenizer.eos_ids[:1]
-    return [(prompt_ids, [*tokenizer.encode(each.removeprefix(form.reply_prefix or "")), *ends]) for each in answers]
+        return [
+            answered(reader, tokenizer, before, (Message("assistant", prefix + answer.removeprefix(prefix)),), prefix)
+            for answer in answers
+        ]
+    if reader.tools():
+        raise reader.error(
+            "has tools, which only a chat template renders: write prompt_type: plaintext", form.tools_key
+        )
+    # The same text, encoded in the same two parts, as a rollout of this prompt has.
+    bare = plain_prompt(asked, system_prompt=system_prompt, reply_prefix=form.reply_prefix)
+    prompt = tokenizer.encode(bare, special=True)
+    return [(prompt, ended(tokenizer, tokenizer.encode(answer.removeprefix(prefix)))) for answer in answers]
 
 
 def chat_answers(
@@ -61,17 +70,18 @@ def check_not_empty(reader: DatasetRecord, key: str, answer: Answer) -> None:
 
 
 def cpt_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
-    """The one row of a text: `plaintext` under `prompt_key`, `messages` the whole conversation in the chat template.
+    """The one row of a text: that under `prompt_key` as it stands, or `messages` in the chat template.
 
     The first token, which nothing comes before, is the prompt; the end-of-sequence id is learned as well.
     """
     form = reader.form
-    if form.prompt_type == "plaintext":
+    conversation = form.prompt_type == "messages"
+    if not conversation:
         ids = tokenizer.encode(reader.words(form.prompt_key), special=True)
     else:
         messages = reader.conversation(form.messages_key)
         ids = tokenizer.encode(tokenizer.chat_text(messages, generation_prompt=False, tools=reader.tools()))
-    key = form.prompt_key if form.prompt_type == "plaintext" else form.messages_key
+    key = form.messages_key if conversation else form.prompt_key
     if not any(token not in tokenizer.eos_ids for token in ids):
         raise reader.error("has an empty text", key)
     if ids[-1] not in tokenizer.eos_ids:
@@ -84,15 +94,17 @@ def cpt_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) ->
 def sft_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
     """The one row of a prompt and its answer.
 
-    `plaintext`: prompt and response as they stand, then the end-of-sequence id; with tools the two are a conversation,
-    for only a template says how tools look. `messages`: everything before the last message is the prompt, or with
-    `enable_concatenated_multi_turn` everything before the first of the assistant's, each of which is learned.
+    `plaintext` and `raw`: the texts under `prompt_key` and `response_key`. `messages`: everything before the last
+    message is the prompt, or with `enable_concatenated_multi_turn` everything before the first of the assistant's, each
+    of which is learned.
     """
-    if reader.form.prompt_type == "plaintext":
-        prompt, response = _plaintext(reader, tokenizer)
+    form = reader.form
+    if form.prompt_type != "messages":
+        asked = reader.text(form.prompt_key)
+        [(prompt, response)] = text_answers(reader, tokenizer, asked, [reader.text(form.response_key)])
     else:
-        messages = reader.conversation(reader.form.messages_key)
-        if reader.form.enable_concatenated_multi_turn:
+        messages = reader.conversation(form.messages_key)
+        if form.enable_concatenated_multi_turn:
             ids, mask = spoken(reader, tokenizer, messages)
             first = mask.index(1)
             if not first:
@@ -100,7 +112,7 @@ def sft_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) ->
             return (fitted(ids[:first], ids[first:], mask=mask[first:], max_model_len=max_model_len),)
         if len(messages) < 2 or messages[-1].role != "assistant":
             raise reader.error(
-                "has messages that are not a prompt and then an answer of the assistant", reader.form.messages_key
+                "has messages that are not a prompt and then an answer of the assistant", form.messages_key
             )
         prompt, response = answered(reader, tokenizer, messages[:-1], messages[-1:])
     if not prompt or not response:
@@ -108,34 +120,21 @@ def sft_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) ->
     return (fitted(prompt, response, max_model_len=max_model_len),)
 
 
-def _plaintext(reader: DatasetRecord, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    form = reader.form
-    asked = reader.text(form.prompt_key)
-    answer = reader.text(form.response_key)
-    if reader.tools():
-        system_prompt = reader.system_prompt()
-        before = (*([Message("system", system_prompt)] if system_prompt else []), Message("user", asked))
-        return answered(reader, tokenizer, before, (Message("assistant", answer),))
-    # The same text, encoded in the same two parts, as a rollout of this prompt has.
-    prompt = plain_prompt(asked, system_prompt=reader.system_prompt(), reply_prefix=form.reply_prefix)
-    response = tokenizer.encode(answer.removeprefix(form.reply_prefix or ""))
-    return tokenizer.encode(prompt, special=True), [*response, *tokenizer.eos_ids[:1]]
-
-
 def dpo_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
     """The two rows of a pair, chosen and rejected; if either has no room for its answer, nothing of it is learned.
 
-    `plaintext`: a prompt and two texts, each followed by the end-of-sequence id (with tools they are a conversation).
-    `messages`: a conversation and two continuations of it, lists of messages or one message each; without a column of
-    its own, the conversation is what the two begin with in common.
+    `plaintext` and `raw`: a prompt and two texts. `messages`: a conversation and two continuations of it, lists of
+    messages or one message each; without a column of its own, the conversation is what the two begin with in common.
     """
     form = reader.form
     keys = (form.chosen_key, form.rejected_key)
     if not reader.has(form.chosen_key) and reader.has(form.completion_key) and reader.has(form.label_key):
         what = "is a completion with a label, not a pair: for algorithm_type kto write schema_type: kto"
         raise reader.error(what, form.chosen_key)
-    plain = form.prompt_type == "plaintext"
-    both = text_answers(reader, tokenizer, keys) if plain else _chat(reader, tokenizer)
+    if form.prompt_type == "messages":
+        both = _chat(reader, tokenizer)
+    else:
+        both = text_answers(reader, tokenizer, reader.words(form.prompt_key), [reader.words(key) for key in keys])
     for answer, key in zip(both, keys, strict=True):
         check_not_empty(reader, key, answer)
     made = tuple(fitted(prompt, response, max_model_len=max_model_len) for prompt, response in both)
@@ -167,16 +166,16 @@ def _chat(reader: DatasetRecord, tokenizer: Tokenizer) -> list[Answer]:
 def kto_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
     """The one row of an answer, with its label.
 
-    `plaintext`: a prompt and a text, followed by the end-of-sequence id (with tools they are a conversation).
-    `messages`: a conversation and its continuation, a list of messages or one message.
+    `plaintext` and `raw`: a prompt and a text. `messages`: a conversation and its continuation, a list of messages or
+    one message.
     """
     form = reader.form
     key = form.completion_key
     if not reader.has(key) and reader.has(form.chosen_key) and reader.has(form.rejected_key):
         raise reader.error("is a pair, not a completion with a label: leave schema_type out", key)
     desirable = reader.flag(form.label_key)
-    if form.prompt_type == "plaintext":
-        (answer,) = text_answers(reader, tokenizer, (key,))
+    if form.prompt_type != "messages":
+        (answer,) = text_answers(reader, tokenizer, reader.words(form.prompt_key), [reader.words(key)])
     else:
         before = reader.conversation(form.messages_key)
         (answer,) = chat_answers(reader, tokenizer, before, ((key, reader.messages(key)),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -20,7 +21,15 @@ from rftd.streams.codec import decode_as, decode_head
 from rftd.streams.envelope import Position, Record
 from rftd.streams.events.batch import BatchPlanned, GroupRef
 from rftd.streams.events.experience import ExperienceProduced
-from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, PROMPTS_CUT
+from rftd.streams.events.step import (
+    ANSWERS_CUT,
+    ANSWERS_EMPTY,
+    EQUAL_GROUPS,
+    EQUAL_PAIRS,
+    PROMPTS_CUT,
+    ROW_ANSWERS_CUT,
+    ROW_PROMPTS_CUT,
+)
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.log import EventLog
 from rftd.streams.newest import Newest
@@ -168,7 +177,9 @@ class Assembly:
         stage = self._spec.stages[plan.stage]
         items, metrics = await self._experiences(plan, stage) if plan.experiences else ([], {})
         if plan.rows:
-            items += await asyncio.to_thread(self._rows, plan, stage)
+            rows, shares = await asyncio.to_thread(self._rows, plan, stage)
+            items += rows
+            metrics |= shares
         return TrainBatch(
             step=plan.step,
             stage_step=plan.step - first_version,
@@ -270,10 +281,12 @@ class Assembly:
                     fix="run rftd verify on the log",
                 )
 
-    def _rows(self, plan: BatchPlanned, stage: StageSpec) -> list[Sequence[TrainSample]]:
+    def _rows(self, plan: BatchPlanned, stage: StageSpec) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
+        """The samples of the plan's rows, and what to report of the rows."""
         dataset = self._dataset(plan.stage, stage)
         tokenizer = self._tokenizer(plan.stage, stage)
         items: list[Sequence[TrainSample]] = []
+        counts = Counter[str]()
         # Read again only if size or times have changed: the digest of a large dataset takes minutes.
         found = dataset.present_digest() if dataset.touched else dataset.digest
         for number, item in enumerate(plan.rows):
@@ -289,8 +302,9 @@ class Assembly:
                 # The file is as it was accepted, so the row itself is at fault: no restart mends that, and RowError
                 # says so.
                 raise RowError(error.what, where=error.where, fix=error.fix) from error
+            counts.update(_lacks(made))
             items.append(_row_samples(made, number, expert=bool(plan.experiences)))
-        return items
+        return items, {name: count / len(items) for name, count in counts.items()}
 
     def _dataset(self, index: int, stage: StageSpec) -> Taskset:
         if index not in self._datasets:
@@ -332,6 +346,15 @@ def _substituted(runs: Sequence[Sequence[TrainSample]], substitutes: Mapping[int
     # In turn: the substitute's runs may be fewer than those that they stand in for.
     turns = {group: cycle(by_group[other]) for group, other in substitutes.items() if other in by_group}
     return [next(turns[run[0].group]) if run[0].group in turns else run for run in runs]
+
+
+def _lacks(made: Sequence[TrainRow]) -> set[str]:
+    """The figures that count a row from which little or nothing can be learnt."""
+    cuts = {"prompt": ROW_PROMPTS_CUT, "response": ROW_ANSWERS_CUT}
+    lacks = {cuts[row.cut] for row in made if row.cut}
+    if len(made) == 2 and np.array_equal(made[0].tokens, made[1].tokens):
+        lacks.add(EQUAL_PAIRS)
+    return lacks
 
 
 def _row_samples(made: Sequence[TrainRow], number: int, *, expert: bool) -> list[TrainSample]:

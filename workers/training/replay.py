@@ -14,6 +14,7 @@ from rftd.ops.errors import ConflictError, NotFoundError, UsageError
 from rftd.storage.checkpoints import commit_folder
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
+from rftd.workers.tasksets.stage_tokenizer import place_template
 from rftd.workers.training.engine import TrainerEngine
 from rftd.workers.training.engines.registry import make_engine
 from rftd.workers.training.environment import Drift, environment_of
@@ -100,7 +101,12 @@ async def replay(
             on_begin(await _begun(rerun, engine, spec, last, order))
             outcome = await _executed(rerun, last, order, clock, on_step)
             if (into := order.into) is not None:
-                await rerun.call(lambda: commit_folder(into, lambda folder: engine.save(folder, hf=True)))
+
+                def fill(folder: Path) -> None:
+                    engine.save(folder, hf=True)
+                    place_template(folder, spec.stages[surviving[rerun.version].stage])
+
+                await rerun.call(lambda: commit_folder(into, fill))
             return outcome
         finally:
             await rerun.call(engine.close)

@@ -24,6 +24,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import EventLog
 from rftd.streams.role import RoleLease, as_refs
 from rftd.streams.spec import ExperimentSpec
+from rftd.workers.tasksets.stage_tokenizer import place_template
 from rftd.workers.training.engine import RemoteEngine, TrainerEngine
 from rftd.workers.training.tidying import discard, named_states
 
@@ -111,6 +112,7 @@ class Saver:
 
         def fill(beside: Path) -> None:
             self._engine.save(beside, hf=hf)
+            place_template(beside, spec)
             # In the folder too: a log that was rewritten with a chain made anew does not agree with what checkpoints
             # remember.
             write_witness(beside, witness)

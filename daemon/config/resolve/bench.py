@@ -86,9 +86,9 @@ def _check_tasksets(given: ExplorerInput, notes: Notes) -> None:
             what = f"is {named}, whose programs ask the endpoint of an engine of ours"
             fix = "use a workflow that calls model.chat"
             notes.wrong((*path, "default_workflow_type"), what, fix, Contradiction)
-        if taskset.format.prompt_type == "plaintext":
-            what = "is plaintext, and a service is asked in messages"
-            notes.wrong((*path, "format", "prompt_type"), what, "write messages", Contradiction)
+        if taskset.format.prompt_type == "raw":
+            what = "is raw, and a service is asked in messages"
+            notes.wrong((*path, "format", "prompt_type"), what, "write messages or plaintext", Contradiction)
         if taskset.format.reply_prefix:
             what = "begins answers, and a service begins its own"
             notes.wrong((*path, "format", "reply_prefix"), what, "leave it out", Contradiction)

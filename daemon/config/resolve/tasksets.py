@@ -190,7 +190,7 @@ def _arguments(
     if workflow.removeprefix("async_") == "math_boxed_workflow":
         if (base := given.pop("use_base", False)) is not False:
             what = f"is {base!r}, which asked for a prompt without the chat template"
-            fix = "leave it out, and write prompt_type: plaintext in format"
+            fix = "leave it out, and write prompt_type: raw in format"
             notes.wrong((*where, "use_base"), what, fix, Unsupported)
         handed: dict[str, Any] = {name: given[name] for name in _OF_BOXED if name in given}
         given.pop("format_score_coef", None)

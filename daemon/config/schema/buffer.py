@@ -38,8 +38,8 @@ _PLACES = "sequential and shuffle go by the places of rows"
 class Format(Section):
     """`format`: the keys of a row, by what they hold."""
 
-    prompt_type: Annotated[Literal["messages", "plaintext"], word()] = "messages"
-    """The form of a row: a list of messages, or `plaintext` for texts without a chat template."""
+    prompt_type: Annotated[Literal["messages", "plaintext", "raw"], word()] = "messages"
+    """The form of a row: a list of messages; `plaintext`: texts for the chat template; `raw`: texts as they stand."""
     prompt_key: Annotated[str, PLAIN] = "prompt"
     """The key of the prompt."""
     response_key: Annotated[str, PLAIN] = "response"

@@ -275,7 +275,7 @@ def _counted(data: Path, name: str, rows: int) -> TasksetSpec:
     spec = TasksetSpec(
         name=name,
         path=str(path),
-        format=FormatSpec(prompt_type="plaintext", prompt_key="question", response_key="answer"),
+        format=FormatSpec(prompt_type="raw", prompt_key="question", response_key="answer"),
         workflow="simple_workflow",
         reward="exact_match_reward",
         sampling=SamplingSpec(max_tokens=8),

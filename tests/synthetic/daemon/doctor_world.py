@@ -67,7 +67,7 @@ class DoctorWorld:
                     "experience_buffer": {
                         "name": "warmup",
                         "path": str(self.folder / "train.jsonl"),
-                        "format": {"prompt_type": "plaintext", "prompt_key": "question", "response_key": "answer"},
+                        "format": {"prompt_type": "raw", "prompt_key": "question", "response_key": "answer"},
                     }
                 },
             },

@@ -37,13 +37,13 @@ buffer:
     taskset:
       name: sums
       path: ./train.jsonl
-      format: {prompt_type: plaintext, prompt_key: question, response_key: answer}
+      format: {prompt_type: raw, prompt_key: question, response_key: answer}
       default_workflow_type: simple_workflow
       default_reward_fn_type: exact_match_reward
     eval_tasksets:
     - name: held
       path: ./eval.jsonl
-      format: {prompt_type: plaintext, prompt_key: question, response_key: answer}
+      format: {prompt_type: raw, prompt_key: question, response_key: answer}
       default_workflow_type: simple_workflow
       default_reward_fn_type: exact_match_reward
 explorer:
@@ -64,7 +64,7 @@ stages:
       experience_buffer:
         name: warmup
         path: ./train.jsonl
-        format: {prompt_type: plaintext, prompt_key: question, response_key: answer}
+        format: {prompt_type: raw, prompt_key: question, response_key: answer}
 - stage_name: rft
 """
 """Steps 1 to 4 are of a dataset, 5 to 10 of explored tasks."""

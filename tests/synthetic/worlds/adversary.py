@@ -46,7 +46,7 @@ _BASE: dict[str, Any] = {
         "explorer_input": {
             "taskset": {
                 "path": "{roots}/t.jsonl",
-                "format": {"prompt_type": "plaintext", "prompt_key": "question", "response_key": "answer"},
+                "format": {"prompt_type": "raw", "prompt_key": "question", "response_key": "answer"},
                 "default_workflow_type": "simple_workflow",
                 "default_reward_fn_type": "exact_match_reward",
             }

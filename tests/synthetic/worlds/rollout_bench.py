@@ -42,7 +42,7 @@ SPEC = TasksetSpec(
     path="p",
     workflow="simple_workflow",
     reward="exact_match_reward",
-    format=FormatSpec(prompt_type="plaintext"),
+    format=FormatSpec(prompt_type="raw"),
 )
 WEIGHTS = WeightsRef(version=2, generation=0, path="w", manifest="m", checksum="c")
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from rftd.ops.decoding import json_decoder
-from rftd.ops.errors import DataError
+from rftd.workers.rollout.continuation import continued, text_after
 from rftd.workers.rollout.endpoint.answer_form import AnswerForm, ThoughtForm
 from rftd.workers.rollout.endpoint.offered_tools import OfferedTools
 from rftd.workers.rollout.endpoint.question import DrawSettings, QuestionPrompt, digest_of, text_of
@@ -24,9 +24,6 @@ from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
 from rftd.workers.tasksets.message import Message
-
-_MARK: Final = "\u2063rftd-answer-5d0c3b\u2063"
-"""Stands for an answer where the template is asked what comes after it."""
 
 
 class AssistantTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,14 +68,11 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
             parent = record.find(keys[count]) if self.messages[count - 1].role == "assistant" else None
             if parent is None:
                 continue
-            told = self._after(model, count)
+            told = text_after(model.tokenizer, self.messages, count, tools=self.tools.shown)
             if told is None:
                 break
-            ids = model.tokenizer.encode(_begun(told, form, beginning))
-            # The template ends a message as the model does: its end is there already if it was drawn.
-            if ids and ids[0] == parent.tokens[-1] and ids[0] in model.tokenizer.eos_ids:
-                ids = ids[1:]
-            return self._prompt((*parent.tokens, *ids), parent, beginning, form, told, model)
+            ids = continued(model.tokenizer, parent.tokens, _begun(told, form, beginning))
+            return self._prompt(ids, parent, beginning, form, told, model)
         told = model.tokenizer.chat_text(self.messages, generation_prompt=True, tools=self.tools.shown)
         ids = model.tokenizer.encode(_begun(told, form, beginning))
         return self._prompt(ids, None, beginning, form, told, model)
@@ -134,16 +128,6 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
             ends=self.tools.stops(form.tools),
             decode=form.decoder(model.tokenizer),
         )
-
-    def _after(self, model: Model, count: int) -> str | None:
-        """The template's text after the answer that is the message before `count`; None if it cannot be told."""
-        marked = (*self.messages[: count - 1], Message("assistant", _MARK), *self.messages[count:])
-        try:
-            text = model.tokenizer.chat_text(marked, generation_prompt=True, tools=self.tools.shown)
-        except DataError:
-            return None  # a template that demands that the result of a tool follows its call
-        before, mark, after = text.partition(_MARK)
-        return after if mark and before and _MARK not in after else None
 
 
 def _thinks(told: str, thoughts: ThoughtForm) -> bool:

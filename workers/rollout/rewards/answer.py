@@ -20,8 +20,15 @@ _ALIKE: Final = (
     ("∅", "\\emptyset"),
     ("\\mathbb{R}", "(-\\infty, \\infty)"),
 )
+_INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]")
+"""Soft hyphens, joiners, direction and byte order marks: nobody sees them, and some tokenizers write them."""
 _DEPTH: Final = 3
 """Members of members of an answer; deeper ones are text."""
+
+
+def visible(text: str) -> str:
+    """The text without characters that nobody sees."""
+    return text if text.isascii() else _INVISIBLE.sub("", text)
 
 
 def truth_of(reference: str) -> str:
@@ -44,6 +51,16 @@ def answer_of(response: str) -> str | None:
         lines = text.rpartition("####")[2].strip().splitlines()
         return lines[0].strip() if lines else ""
     return None if tagged is None else tagged.strip()
+
+
+def finished_answer_of(response: str) -> str | None:
+    """The answer that a response marks from its beginning to its end; None where nothing says that it is whole."""
+    answer = answer_of(response)
+    text = response.rpartition("</think>")[2]
+    if last_tagged(response, "answer") is None and last_boxed(text) is None and "####" in text:
+        # A line is whole once the next one has begun.
+        return answer if "\n" in text.rpartition("####")[2].strip(" ") else None
+    return answer
 
 
 def last_tagged(text: str, tag: str) -> str | None:
@@ -73,17 +90,21 @@ def agree(answer: str, truth: str) -> bool:
 
     A truth that is a number wants it worked out: 12 * 12 is not 144. A unit may be missing, but not be another one.
     """
-    return _same(answer, truth, _DEPTH)
+    return _same(visible(answer), visible(truth), _DEPTH)
 
 
-def accuracy(response: str, truth: str) -> float:
+def accuracy(response: str, truth: str, *, cut: bool = False) -> float:
     """1 if the response's answer agrees with the truth, else 0.
 
     A wordy answer counts if just one number is in it: "so she pays 18 dollars a day" agrees with 18. A response that
-    marks no answer counts by the words after its last "answer is", else by its last sentence with a number.
+    marks no answer counts by the words after its last "answer is", else by its last sentence with a number. One that
+    was cut at its limit counts by an answer that it marked to the end: its last words may be half a number.
     """
-    expected = truth_of(truth)
-    marked = answer_of(response)
+    response = visible(response)
+    expected = truth_of(visible(truth))
+    marked = finished_answer_of(response) if cut else answer_of(response)
+    if cut and marked is None:
+        return 0.0
     said = response.rpartition("</think>")[2] if marked is None else marked
     if agree(said, expected):
         return 1.0

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from rftd.ops.errors import DataError
-from rftd.workers.rollout.rewards.answer import last_tagged
+from rftd.workers.rollout.rewards.answer import last_tagged, visible
 from rftd.workers.rollout.rewards.expression import value_of
 from rftd.workers.rollout.rewards.reward import RewardResult
 from rftd.workers.rollout.rewards.rule_based import FORMAT_REWARD
@@ -33,7 +33,7 @@ class CountdownReward:
     def score(self, response: str, truth: str, task: Task) -> RewardResult:
         """`accuracy`: 0 or 1, and `format_score`: 0.1 for an answer that is wrong. Raises DataError."""
         target, numbers = _asked(truth, task)
-        answer = last_tagged(response, "answer")
+        answer = last_tagged(visible(response), "answer")
         if answer is None:
             return RewardResult.of(accuracy=0.0, format_score=0.0)
         if solves(answer, target, numbers):

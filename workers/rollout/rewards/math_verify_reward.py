@@ -9,9 +9,10 @@ from typing import Annotated, ClassVar, Final
 
 import msgspec
 
-from rftd.workers.rollout.rewards.answer import answer_of, truth_of
+from rftd.workers.rollout.rewards.answer import answer_of, finished_answer_of, truth_of, visible
 from rftd.workers.rollout.rewards.line_process import LineProcess, ProcessEnded
 from rftd.workers.rollout.rewards.reward import RewardResult
+from rftd.workers.rollout.rewards.rollout_view import RolloutView, was_cut
 from rftd.workers.rollout.rewards.words import closing
 from rftd.workers.tasksets.task import Task
 
@@ -35,11 +36,15 @@ class MathVerifyReward:
     def start_with(self, environ: Mapping[str, str]) -> None:
         self._judge.process.environ = environ
 
-    def score(self, response: str, truth: str, task: Task) -> RewardResult:
+    def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
         """`accuracy`: 0 or 1, and as a remark `judge_gave_up`: 1 where the answer was too long or took too long."""
-        marked = answer_of(response)
+        response = visible(response)
+        cut = was_cut(rollout)
+        marked = finished_answer_of(response) if cut else answer_of(response)
+        if cut and marked is None:  # the last words of what was cut may be half an answer
+            return RewardResult(value=0.0, parts={"accuracy": 0.0, "judge_gave_up": 0.0})
         answer = closing(response) if marked is None else _boxed(marked)
-        gold = _boxed(truth_of(truth))
+        gold = _boxed(truth_of(visible(truth)))
         accepted = None if max(len(answer), len(gold)) > ANSWER_CHARS else self._judge.accepts(gold, answer)
         accuracy = float(accepted is True)
         return RewardResult(value=accuracy, parts={"accuracy": accuracy, "judge_gave_up": float(accepted is None)})

@@ -26,3 +26,8 @@ class RolloutView(msgspec.Struct, frozen=True):
     def drawn_tokens(self) -> int:
         """The number of tokens that the model drew in all turns."""
         return sum(len(turn.tokens) for turn in self.turns)
+
+
+def was_cut(rollout: RolloutView | None) -> bool:
+    """True if the scored answer ended at its length limit; of a text alone nobody knows."""
+    return rollout is not None and rollout.finish == "length"

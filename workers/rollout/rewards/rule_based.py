@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from rftd.workers.rollout.rewards.answer import accuracy, agree, last_boxed, truth_of
+from rftd.workers.rollout.rewards.answer import accuracy, agree, last_boxed, truth_of, visible
 from rftd.workers.rollout.rewards.reward import RewardResult
+from rftd.workers.rollout.rewards.rollout_view import RolloutView, was_cut
 from rftd.workers.tasksets.task import Task
 
 FORMAT_REWARD: Final = 0.1
@@ -44,9 +45,9 @@ def tags_at_end(response: str) -> bool:
 class AccuracyReward:
     """Finds the answer in tags, a box, after `####` or in the closing words, and compares it by value."""
 
-    def score(self, response: str, truth: str, task: Task) -> RewardResult:
+    def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
         """`accuracy`: 0 or 1."""
-        return RewardResult.of(accuracy=accuracy(response, truth))
+        return RewardResult.of(accuracy=accuracy(response, truth, cut=was_cut(rollout)))
 
 
 class MathBoxedReward:
@@ -74,10 +75,10 @@ def _thinks(response: str) -> bool:
 class MathReward:
     """-0.1 to 1.1: the reward of `math_workflow`. A right number without tags still counts."""
 
-    def score(self, response: str, truth: str, task: Task) -> RewardResult:
+    def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
         """`accuracy`: 0 or 1, and `format_score`: 0.1 with tags, else -0.1."""
         return RewardResult.of(
-            accuracy=accuracy(response, truth),
+            accuracy=accuracy(response, truth, cut=was_cut(rollout)),
             format_score=FORMAT_REWARD if tags_at_end(response) else -FORMAT_REWARD,
         )
 
@@ -85,6 +86,7 @@ class MathReward:
 class ExactMatchReward:
     """Compares the texts without the white space around them; what `make demo` trains with."""
 
-    def score(self, response: str, truth: str, task: Task) -> RewardResult:
-        """`accuracy`: 0 or 1."""
-        return RewardResult.of(accuracy=1.0 if response.strip() == truth.strip() else 0.0)
+    def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
+        """`accuracy`: 0 or 1; 0 for a response that was cut at its limit, and so is not all that it would say."""
+        same = visible(response).strip() == visible(truth).strip()
+        return RewardResult.of(accuracy=1.0 if same and not was_cut(rollout) else 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import math
@@ -72,9 +73,13 @@ class Scorer:
                 given = await self._reward.score(response, task.truth, task, **seen)  # type: ignore[misc]
             else:
                 given = await on_daemon_thread(lambda: self._reward.score(response, task.truth, task, **seen))
-        except Exception as error:
+        except BaseException as error:
+            task_here = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task_here is not None and task_here.cancelling():
+                raise  # whoever waits for the rollout gave it up
             if self._awaited and isinstance(error, RolloutError):
                 raise  # that of an auxiliary model, which says by itself what is wrong
+            # An exit, or a cancelled future that the reward asked, would else end more than this rollout.
             raise self._raised(error, task) from error
         return self.checked(given, task)
 
@@ -116,12 +121,17 @@ class Scorer:
             parts = given.parts
         elif isinstance(given, Mapping):
             parts = dict(given)
+            if not parts:
+                raise self._error("gave a mapping without parts, and no number", task)
             value = sum(self._number(part, task, name) for name, part in parts.items())
         else:
             value = self._number(given, task)
             parts = {}
         checked = {str(name): self._number(part, task, name) for name, part in parts.items()}
-        return RewardResult(value=self._number(value, task), parts=checked)
+        total = self._number(value, task)
+        if abs(total) > limits.REWARD_LARGEST:
+            raise self._error(f"gave {total}, beyond {limits.REWARD_LARGEST:g}: no trainer computes with it", task)
+        return RewardResult(value=total, parts=checked)
 
     def _number(self, value: object, task: Task, name: object = None) -> float:
         try:
@@ -134,7 +144,7 @@ class Scorer:
             raise self._error(f"gave {shown[:200]}, which is no finite number", task)
         return number
 
-    def _raised(self, error: Exception, task: Task) -> RolloutError:
+    def _raised(self, error: BaseException, task: Task) -> RolloutError:
         text = f"{type(error).__name__}: {error}"[: limits.ERROR_TEXT_CHARS]
         return self._error(f"raised {text}", task)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -58,8 +57,9 @@ class FeedbackBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def checked(self) -> Feedback:
         """The feedback. Raises CallError."""
-        if not math.isfinite(self.reward) or abs(self.reward) > 1e30:
-            raise CallError(400, f"reward is {self.reward}; it must be a number below 1e30", param="reward")
+        if not abs(self.reward) <= limits.REWARD_LARGEST:
+            what = f"reward is {self.reward}; it must be a number up to {limits.REWARD_LARGEST:g}"
+            raise CallError(400, what, param="reward")
         if not 1 <= len(self.msg_ids) <= limits.ENDPOINT_CALLS:
             what = f"msg_ids names {len(self.msg_ids)} answers; it must name 1 to {limits.ENDPOINT_CALLS}"
             raise CallError(400, what, param="msg_ids")

@@ -88,6 +88,9 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in (("reward", self.reward), ("priority", self.priority), *self.metrics.items()):
             if not math.isfinite(value):
                 raise _error(f"{name} {value}, which is not finite")
+        for name, value in (("reward", self.reward), ("step_reward", self.step_reward or 0.0)):
+            if abs(value) > limits.REWARD_LARGEST:
+                raise _error(f"{name} {value}, beyond {limits.REWARD_LARGEST:g}: no trainer computes with it")
         if self.step_reward is not None and not math.isfinite(self.step_reward):
             raise _error(f"step_reward {self.step_reward}, which is not finite")
         if len(self.state) > limits.STATE_CHARS:
@@ -111,7 +114,7 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
-def named(error: Exception, task: Task) -> RolloutError:
+def named(error: BaseException, task: Task) -> RolloutError:
     """The error as a RolloutError of this task; of a group of errors, the first."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]

@@ -114,7 +114,8 @@ class WorkflowRunner:
         except RolloutError as error:
             error.where = error.where or task.where
             raise
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            # An exit of code that the workflow runs would else end the explorer, with every other rollout.
             raise named(error, task) from error
         result = joined(results)
         return msgspec.structs.replace(result, auxiliary=asked.turns) if asked.turns else result

@@ -20,16 +20,16 @@ _UNSCORED: Final = RewardResult(value=0.0)
 
 
 class SimpleWorkflow:
-    """Chats, or completes the bare prompt without a chat template where the taskset's `prompt_type` is `plaintext`.
+    """Chats, or completes the prompt as it stands where the taskset's `prompt_type` is `raw`.
 
-    A model without a chat template therefore trains on plaintext tasksets, in the same form as SFT on them.
+    A model without a chat template therefore trains on raw tasksets, in the same form as SFT on them.
     """
 
     default_reward: ClassVar[str | None] = None
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
         """The one response, with its reward."""
-        if task.plaintext:
+        if task.bare:
             return await finish(task, await model.generate(self.prompt(task, model, reward)), reward)
         # As messages, for a model behind a service takes no ids.
         messages = with_system_prompt(task, task.system_prompt)
@@ -37,7 +37,7 @@ class SimpleWorkflow:
 
     def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
         """The conversation, or the bare prompt."""
-        if task.plaintext:
+        if task.bare:
             text = plain_prompt(task.prompt, system_prompt=task.system_prompt, reply_prefix=task.reply_prefix)
             return model.bare_prompt(text)
         messages = with_system_prompt(task, task.system_prompt)

@@ -82,7 +82,8 @@ class Trajectory:
         elif list(response.prompt[:known]) != self._tokens:
             raise RolloutError(
                 "the prompt of a later turn does not begin with the tokens of the turns before it",
-                fix="the chat template rewrites history: continue with model.generate(trajectory.tokens + ...)",
+                fix="pass each answer on as its response.text, unchanged; where the chat template rewrites history, "
+                "continue with model.generate([*trajectory.tokens, *ids])",
             )
         told = 0 if not known else len(response.prompt) - known
         self._mask += [0] * told + [0 if response.truncated else 1] * len(response.tokens)

@@ -283,7 +283,7 @@ PROGRAM = f"{TASKSET}.default_workflow_type=agent_program_workflow"
         ([BOXED, "A.with_thnk=true"], "A.with_thnk", "takes no argument 'with_thnk'", "did you mean 'with_think'?"),
         ([BOXED, "A.with_think=1"], "A.with_think", "is 1: expected `bool`, got `int`", "leave it out"),
         ([BOXED, "A.format_score_coef=no"], "A.format_score_coef", "expected `float`, got `bool`", "leave it out"),
-        ([BOXED, "A.use_base=true"], "A.use_base", "without the chat template", "prompt_type: plaintext"),
+        ([BOXED, "A.use_base=true"], "A.use_base", "without the chat template", "prompt_type: raw"),
         ([PROGRAM, "A={agent: a, sampling: taskst}"], "A.sampling", "is 'taskst'", "did you mean 'taskset'?"),
         ([PROGRAM, "A={agent: a, max_calls: 0}"], "A.max_calls", "expected `int` >= 1", "leave it out"),
         ([PROGRAM, "A={max_calls: 1}"], "A.agent", "is not given", "agent_program_workflow needs it"),

@@ -160,7 +160,7 @@ def test_a_folder_without_a_model_and_a_judge_that_is_not_there(load: Load, smal
     tasks = tmp_path / "t.jsonl"
     tasks.write_text('{"question": "1+1?", "answer": "2"}\n' * 8)
     text = small.replace("/m\n", f"{model}\n").replace("/t.jsonl", str(tasks)).replace("math_work", "math_rm_work")
-    text += "      format: {prompt_type: plaintext, prompt_key: question, response_key: answer}\n"
+    text += "      format: {prompt_type: raw, prompt_key: question, response_key: answer}\n"
     accepted = preflight(load(text, overrides=[of(SERVICE, f"{{model_path: {model}}}")]).spec)
     assert [each.served for each in accepted.stages[0].auxiliary] == [True, False]
     with pytest.raises(DataError, match="no such model folder") as missing:

@@ -47,7 +47,7 @@ def test_of_a_service_only_names_are_kept(load: Callable[..., Any]) -> None:
         (["model={external_model: {}}", "explorer.rollout_model.engine_type=external"], "engine_type", "which service"),
         (["buffer.explorer_input={}"], "eval_tasksets", "are required"),
         (
-            [HELD.replace("math_workflow", "math_workflow, format: {prompt_type: plaintext}")],
+            [HELD.replace("math_workflow", "math_workflow, format: {prompt_type: raw}")],
             "eval_tasksets[0].format.prompt_type",
             "asked in messages",
         ),

@@ -54,7 +54,7 @@ buffer:
   explorer_input:
     taskset:
       path: FOLDER/t.jsonl
-      format: {prompt_type: plaintext, prompt_key: question, response_key: answer}
+      format: {prompt_type: raw, prompt_key: question, response_key: answer}
       default_workflow_type: simple_workflow
       default_reward_fn_type: exact_match_reward
 explorer: {rollout_model: {engine_type: fake, engine_num: 1}}

@@ -32,7 +32,7 @@ DAEMONS = {"RFTD-DAT-001", "RFTD-CON-001", "RFTD-CFG-001"}
 """Codes of what only a daemon can see: files, folders, and steps that rows are too few for."""
 CHECK = "/v1/experiments/check"
 SUBMIT = "/v1/experiments"
-FORM = {"prompt_type": "plaintext", "prompt_key": "question", "response_key": "answer"}
+FORM = {"prompt_type": "raw", "prompt_key": "question", "response_key": "answer"}
 TASKSET = {
     "path": "FOLDER/t.jsonl",
     "format": FORM,
@@ -217,7 +217,7 @@ buffer:
   batch_size: 2
   explorer_input:
     default_reward_fn_type: exact_match_rewar
-    taskset: {{path: {tmp_path}/t.jsonl, format: {{prompt_type: plaintext, prompt_key: quest}}}}
+    taskset: {{path: {tmp_path}/t.jsonl, format: {{prompt_type: raw, prompt_key: quest}}}}
     default_eval_workflow_type: simple_workflo
     eval_tasksets:
     - {{name: gone, path: /gone.jsonl}}
@@ -234,3 +234,15 @@ synchronizer: {{sync_method: checkpoint}}
         ("buffer.explorer_input.eval_tasksets[0].default_workflow_type", "13"),
         ("buffer.explorer_input.eval_tasksets[0].path", "13"),
     ], answer.text
+
+
+@pytest.mark.parametrize(("size", "epochs", "left"), [(4, 2, 0), (3, 1, 2), (3, 2, 1), (5, 3, 4)])
+async def test_rows_that_fill_no_batch_are_named(
+    client: httpx.AsyncClient, tmp_path: Path, size: int, epochs: int, left: int
+) -> None:
+    buffer = {"batch_size": size, "total_steps": None, "total_epochs": epochs}
+    answer = await asked(client, CHECK, file_of(tmp_path, {"buffer": buffer}))
+    assert answer.status_code == 200, answer.text
+    warnings = [each for each in answer.json()["warnings"] if "fill no batch" in each]
+    want = f"the last {left} of {8 * epochs} rows of {epochs} epoch"
+    assert (len(warnings), not left or want in warnings[0]) == (left > 0, True), warnings

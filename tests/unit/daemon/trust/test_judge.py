@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 CLOCK = SystemClock()
 IDS = SystemIds(CLOCK)
 ANN = Asker("ann", AccessRole.SUBMIT)
-FORM = {"prompt_type": "plaintext", "prompt_key": "question", "response_key": "answer"}
+FORM = {"prompt_type": "raw", "prompt_key": "question", "response_key": "answer"}
 SECRET_ROW = '{"question": "canary-question", "answer": "canary-answer"}\n'
 FILE: dict[str, Any] = {
     "project": "p",

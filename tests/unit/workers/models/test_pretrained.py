@@ -45,3 +45,14 @@ def test_a_folder_without_one_of_the_weights_is_refused(folder: Path, tmp_path: 
     save_file({name: tensors[name] for name in tensors if name != lost}, damaged / file.name, {"format": "pt"})
     with pytest.raises(DataError, match=lost):
         read_model(damaged)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_that_is_no_number_is_named(folder: Path, tmp_path: Path, value: float) -> None:
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.self_attn.q_proj.weight"][0, 3] = value
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"layers\.1\.self_attn\.q_proj\.weight' of the model has 1 of .* NaN or inf"):
+        read_model(tmp_path)

@@ -57,7 +57,7 @@ def test_the_tokenizer_of_a_model_folder(folder: Path) -> None:
 
 
 def test_a_model_without_a_chat_template_says_what_to_do(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"(?s)no chat template.*prompt_type: plaintext"):
+    with pytest.raises(DataError, match=r"(?s)no chat template.*prompt_type: raw"):
         open_tokenizer(str(folder)).chat_text(CHAT, generation_prompt=True)
 
 

@@ -193,3 +193,24 @@ def test_of_keys_that_come_twice_the_last_counts_as_in_python(tmp_path: Path) ->
     path.write_text('{"q": "first", "q": "second", "a": "1"}\n')
     with Taskset.open(spec_of(path)) as taskset:
         assert taskset.task(0).prompt == "second"
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (b'\xef\xbb\xbf{"q": "1"}\n', "begins with a byte order mark"),
+        ('{"q": "1"}\n'.encode("utf-16"), "is UTF-16 or UTF-32"),
+        ('{"q": "1"}\n'.encode("utf-16-le"), "is UTF-16 or UTF-32"),
+        ('{"q": "1"}\n'.encode("utf-32"), "is UTF-16 or UTF-32"),
+        (b'{"q": "1", "score": NaN}\n', "has NaN under 'score'"),
+        (b'{"q": "1", "score": -Infinity}\n', "has Infinity under 'score'"),
+        (b'{"q": "1", "score": }\n', "line is not JSON"),
+    ],
+)
+def test_what_other_tools_write_is_named(tmp_path: Path, content: bytes, cause: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=cause) as raised:
+        Taskset.open(spec_of(path))
+    assert raised.value.where == f"{path}:1"
+    assert raised.value.fix

@@ -21,8 +21,8 @@ def task(record: dict[str, Any], *, reward: str | None = None, **form: Any) -> T
 
 def test_prompt_and_response_columns() -> None:
     record = {"q": "1+1?", "a": 2, "level": 3}
-    made = task(record, prompt_key="q", response_key="a", prompt_type="plaintext", system_prompt="s", reply_prefix="r")
-    assert (made.prompt, made.truth, made.plaintext) == ("1+1?", "2", True)
+    made = task(record, prompt_key="q", response_key="a", prompt_type="raw", system_prompt="s", reply_prefix="r")
+    assert (made.prompt, made.truth, made.bare) == ("1+1?", "2", True)
     assert made.messages == (Message("user", "1+1?"),)
     assert (made.system_prompt, made.reply_prefix, made.raw) == ("s", "r", record)
     assert (made.where, made.epoch) == ("taskset 't' row 7", 2)
@@ -55,7 +55,7 @@ def test_a_row_may_bring_its_own_system_prompt_workflow_and_reward() -> None:
             r"(?s)no value under 'prompt'; its keys are \['answer', 'question'\].*row 7",
         ),
         ({"prompt": "q"}, "no value under 'response'"),
-        ({"prompt": "q", "response": None}, "no value under 'response'"),
+        ({"prompt": "q", "response": None}, "null under 'response'"),
         ({"message": "hello", "response": "r"}, "are not a list"),
         ({"message": [], "response": "r"}, "are empty"),
         ({"message": [{"role": "user"}], "response": "r"}, "`content`"),

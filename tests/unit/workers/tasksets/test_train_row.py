@@ -30,15 +30,15 @@ def parts(made: TrainRow) -> tuple[str, list[int]]:
     return bytes(tokens[: made.prompt_tokens]).decode(), tokens[made.prompt_tokens :]
 
 
-def test_plaintext_is_prompt_response_and_end() -> None:
-    made = row({"prompt": "1+1=", "response": "2"}, prompt_type="plaintext")
+def test_raw_is_prompt_response_and_end() -> None:
+    made = row({"prompt": "1+1=", "response": "2"}, prompt_type="raw")
     assert parts(made) == ("1+1=", [ord("2"), EOS])
     assert made.loss_mask.tolist() == [1, 1]
     assert made.cut == ""
 
 
-def test_plaintext_has_the_prompt_that_a_rollout_has() -> None:
-    form = {"prompt_type": "plaintext", "system_prompt": "Add.", "reply_prefix": ": "}
+def test_raw_has_the_prompt_that_a_rollout_has() -> None:
+    form = {"prompt_type": "raw", "system_prompt": "Add.", "reply_prefix": ": "}
     assert parts(row({"prompt": "1+1", "response": ": 2"}, **form))[0] == "Add.\n1+1: "
     assert parts(row({"prompt": "1+1", "response": "2"}, **form)) == ("Add.\n1+1: ", [ord("2"), EOS])
 
@@ -73,17 +73,17 @@ def test_a_template_that_rewrites_history_is_refused() -> None:
 
 
 def test_a_long_response_loses_its_end_and_a_long_prompt_its_lesson() -> None:
-    made = row({"prompt": "abcd", "response": "efgh"}, prompt_type="plaintext", length=6)
+    made = row({"prompt": "abcd", "response": "efgh"}, prompt_type="raw", length=6)
     assert (parts(made), made.loss_mask.tolist(), made.cut) == (("abcd", [*b"ef"]), [1, 1], "response")
-    made = row({"prompt": "abcdef", "response": "gh"}, prompt_type="plaintext", length=6)
+    made = row({"prompt": "abcdef", "response": "gh"}, prompt_type="raw", length=6)
     assert (parts(made), made.loss_mask.tolist(), made.cut) == (("abcde", [*b"g"]), [0], "prompt")
 
 
 @pytest.mark.parametrize(
     ("record", "form", "message"),
     [
-        ({"prompt": "a"}, {"prompt_type": "plaintext"}, "no value under 'response'"),
-        ({"prompt": "", "response": "a"}, {"prompt_type": "plaintext"}, "empty prompt"),
+        ({"prompt": "a"}, {"prompt_type": "raw"}, "no value under 'response'"),
+        ({"prompt": "", "response": "a"}, {"prompt_type": "raw"}, "empty prompt"),
         ({"prompt": "a"}, {}, "(?s)no value under 'message'.*row 3"),
         ({"message": CHAT[:1]}, {}, "a prompt and then an answer"),
         ({"message": CHAT[1:]}, {}, "a prompt and then an answer"),

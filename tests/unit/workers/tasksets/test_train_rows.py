@@ -172,18 +172,26 @@ def test_a_preference_is_two_rows_chosen_first(folder: str, record: dict[str, An
     assert [shown(row, make_tokenizer()) for row in made] == [f"{start}[3<eos>]", f"{start}[4<eos>]"]
 
 
-def test_a_plain_preference_is_texts() -> None:
+def test_a_raw_preference_is_texts() -> None:
     record = {"question": "1+2=", "good": "3", "bad": "12"}
-    form = {"prompt_key": "question", "chosen_key": "good", "rejected_key": "bad", "prompt_type": "plaintext"}
+    form = {"prompt_key": "question", "chosen_key": "good", "rejected_key": "bad", "prompt_type": "raw"}
     chosen, rejected = rows(record, ByteTokenizer(), schema="dpo", **form)
     assert chosen.tokens.tolist() == [*b"1+2=3", EOS]
     assert rejected.tokens.tolist() == [*b"1+2=12", EOS]
     assert (chosen.prompt_tokens, chosen.loss_mask.tolist(), rejected.loss_mask.tolist()) == (4, [1, 1], [1, 1, 1])
 
 
+def test_a_plain_preference_is_a_conversation(folder: str) -> None:
+    record = {"q": "1+2", "good": "3", "bad": "4", "s": "Add."}
+    form = {"prompt_key": "q", "chosen_key": "good", "rejected_key": "bad", "prompt_type": "plaintext"}
+    made = rows(record, demo(folder), schema="dpo", system_prompt_key="s", **form)
+    start = "<bos><|system|>Add.<|user|>1+2<|assistant|>|"
+    assert [shown(row, make_tokenizer()) for row in made] == [f"{start}[3<eos>]", f"{start}[4<eos>]"]
+
+
 def test_a_preference_without_room_for_its_answers_teaches_nothing() -> None:
     record = {"prompt": "123456", "chosen": "ab", "rejected": "c"}
-    form = {"schema": "dpo", "prompt_type": "plaintext"}
+    form = {"schema": "dpo", "prompt_type": "raw"}
     chosen, rejected = rows(record, ByteTokenizer(), length=6, **form)
     assert [*chosen.loss_mask, *rejected.loss_mask] == [0, 0]
     assert (chosen.cut, rejected.cut) == ("prompt", "prompt")
@@ -192,12 +200,12 @@ def test_a_preference_without_room_for_its_answers_teaches_nothing() -> None:
 
 
 def test_of_a_text_every_token_is_learned(folder: str) -> None:
-    (row,) = rows({"text": "ab c"}, ByteTokenizer(), schema="cpt", prompt_type="plaintext", prompt_key="text")
+    (row,) = rows({"text": "ab c"}, ByteTokenizer(), schema="cpt", prompt_type="raw", prompt_key="text")
     assert row.tokens.tolist() == [*b"ab c", EOS]
     assert (row.prompt_tokens, row.loss_mask.tolist()) == (1, [1, 1, 1, 1])
     (row,) = rows({"message": TURNS[:2]}, demo(folder), schema="cpt")
     assert shown(row, make_tokenizer()) == "<bos>|[<|user|>1+2<|assistant|>3<eos>]"
-    (row,) = rows({"prompt": "abcdef"}, ByteTokenizer(), schema="cpt", prompt_type="plaintext", length=4)
+    (row,) = rows({"prompt": "abcdef"}, ByteTokenizer(), schema="cpt", prompt_type="raw", length=4)
     assert (row.tokens.tolist(), row.cut) == ([*b"abcd"], "response")
 
 
@@ -210,8 +218,8 @@ def test_a_labelled_answer_is_one_row(folder: str, completion: Any, label: Any, 
     assert row.desirable is desirable
 
 
-def test_a_plain_labelled_answer_is_texts() -> None:
-    form = {"schema": "kto", "prompt_type": "plaintext"}
+def test_a_raw_labelled_answer_is_texts() -> None:
+    form = {"schema": "kto", "prompt_type": "raw"}
     (row,) = rows({"prompt": "1+2=", "completion": "3", "label": False}, ByteTokenizer(), **form)
     assert (row.tokens.tolist(), row.prompt_tokens, row.desirable) == ([*b"1+2=3", EOS], 4, False)
     form |= {"prompt_key": "q", "completion_key": "a", "label_key": "thumb"}
@@ -226,31 +234,39 @@ PLAIN_KTO = {"prompt": "a", "completion": "b", "label": True}
     ("schema", "record", "form", "field", "message"),
     [
         *(
-            ("kto", {**PLAIN_KTO, "label": label}, {"prompt_type": "plaintext"}, "label", f"has {shown} under 'label'")
+            ("kto", {**PLAIN_KTO, "label": label}, {"prompt_type": "raw"}, "label", f"has {shown} under 'label'")
             for label, shown in (("yes", '"yes"'), (2, "2"), (1.5, "1.5"), ([True], r"\[true\]"), ("y" * 99, '"y{39}…'))
         ),
-        ("kto", {**PLAIN_KTO, "label": None}, {"prompt_type": "plaintext"}, "label", "no value under 'label'"),
-        ("kto", {"prompt": "a", "label": True}, {"prompt_type": "plaintext"}, "completion", "no value under 'comple"),
-        ("kto", {**PLAIN_KTO, "prompt": ""}, {"prompt_type": "plaintext"}, "completion", "empty prompt"),
+        ("kto", {**PLAIN_KTO, "label": None}, {"prompt_type": "raw"}, "label", "null under 'label'"),
+        ("kto", {"prompt": "a", "label": True}, {"prompt_type": "raw"}, "completion", "no value under 'comple"),
+        ("kto", {**PLAIN_KTO, "prompt": ""}, {"prompt_type": "raw"}, "completion", "empty prompt"),
         ("kto", {"message": TURNS[:1], "completion": TURNS[0], "label": 1}, {}, "completion", "no answer"),
         ("kto", {"completion": [CHOSEN], "label": True}, {}, "message", "no value under 'message'"),
         (
             "kto",
             {"prompt": "a", "chosen": "b", "rejected": "c"},
-            {"prompt_type": "plaintext"},
+            {"prompt_type": "raw"},
             "completion",
             "leave schema_type out",
         ),
-        ("dpo", PLAIN_KTO, {"prompt_type": "plaintext"}, "chosen", "write schema_type: kto"),
-        ("dpo", {"prompt": "a", "chosen": "b"}, {"prompt_type": "plaintext"}, "rejected", "no value under 'rejected'"),
-        ("dpo", {"prompt": "a", "chosen": [CHOSEN], "rejected": "c"}, {"prompt_type": "plaintext"}, "chosen", "a list"),
+        ("dpo", PLAIN_KTO, {"prompt_type": "raw"}, "chosen", "write schema_type: kto"),
+        ("dpo", {"prompt": "a", "chosen": "b"}, {"prompt_type": "raw"}, "rejected", "no value under 'rejected'"),
+        ("dpo", {"prompt": "a", "chosen": [CHOSEN], "rejected": "c"}, {"prompt_type": "raw"}, "chosen", "a list"),
         ("dpo", {"message": TURNS[:1], "chosen": "b", "rejected": "c"}, {}, "chosen", "not a list of objects"),
         ("dpo", {"message": TURNS[:1], "chosen": TURNS[0], "rejected": CHOSEN}, {}, "chosen", "no answer"),
         ("dpo", {"chosen": [CHOSEN], "rejected": [REJECTED]}, {}, "chosen", "no answer"),
-        ("dpo", {"prompt": "", "chosen": "b", "rejected": "c"}, {"prompt_type": "plaintext"}, "chosen", "empty prompt"),
-        ("cpt", {"prompt": ""}, {"prompt_type": "plaintext"}, "prompt", "empty text"),
-        ("cpt", {"prompt": ["a"]}, {"prompt_type": "plaintext"}, "prompt", "a list"),
-        ("cpt", {"text": "a"}, {"prompt_type": "plaintext"}, "prompt", "no value under 'prompt'"),
+        ("dpo", {"prompt": "", "chosen": "b", "rejected": "c"}, {"prompt_type": "raw"}, "chosen", "empty prompt"),
+        ("sft", {"prompt": "", "response": "b"}, {"prompt_type": "plaintext"}, "prompt", "empty prompt"),
+        (
+            "sft",
+            {"prompt": "a", "response": "b", "tools": [{}]},
+            {"prompt_type": "raw"},
+            "tools",
+            "write prompt_type: pl",
+        ),
+        ("cpt", {"prompt": ""}, {"prompt_type": "raw"}, "prompt", "empty text"),
+        ("cpt", {"prompt": ["a"]}, {"prompt_type": "raw"}, "prompt", "a list"),
+        ("cpt", {"text": "a"}, {"prompt_type": "raw"}, "prompt", "no value under 'prompt'"),
         ("sft", {"message": TURNS, "tools": "{"}, {}, "tools", "no JSON"),
         ("sft", {"message": TURNS, "tools": {"name": "add"}}, {}, "tools", "not a list of objects"),
         ("sft", {"message": TURNS[1:]}, {"enable_concatenated_multi_turn": True}, None, "begin with the assistant"),
@@ -270,7 +286,7 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path) -> None:
     lines = ['{"prompt": "a", "response": "b"}', "", '{"prompt": "a"}']
     (tmp_path / "train_0.jsonl").write_text(lines[0] + "\n")
     (tmp_path / "train_1.jsonl").write_text("\n".join(lines))
-    spec = TasksetSpec(name="t", path=str(tmp_path), format=FormatSpec(prompt_type="plaintext"))
+    spec = TasksetSpec(name="t", path=str(tmp_path), format=FormatSpec(prompt_type="raw"))
     with Taskset.open(spec) as taskset:
         assert len(taskset.train_rows(1, tokenizer=ByteTokenizer(), max_model_len=9)) == 1
         with pytest.raises(DataError, match="no value under 'response'") as caught:

@@ -197,7 +197,7 @@ ROW = {"question": "2+2?", "answer": "4"}
 TASKSET = TasksetSpec(
     name="t",
     path="/t.jsonl",
-    format=FormatSpec(prompt_type="plaintext", prompt_key="question", response_key="answer"),
+    format=FormatSpec(prompt_type="raw", prompt_key="question", response_key="answer"),
     workflow="math_rm_workflow",
     sampling=SamplingSpec(max_tokens=64),
 )
@@ -238,7 +238,7 @@ async def test_a_judge_s_words_are_kept_with_the_scores_of_held_out_rows(
 ) -> None:
     said = "It is.\nVerdict: 1\n"
     monkeypatch.setattr(limits, "EVAL_AUXILIARY_CHARS", len(said) + 5)
-    held_out = msgspec.structs.replace(TASKSET, format=FormatSpec(prompt_type="plaintext"))
+    held_out = msgspec.structs.replace(TASKSET, format=FormatSpec(prompt_type="raw"))
     spec = experiment(tmp_path, JUDGE)
     stage = msgspec.structs.replace(spec.stages[0], evals=(held_out,))
 

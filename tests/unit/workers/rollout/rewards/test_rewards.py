@@ -12,9 +12,12 @@ import msgspec
 import pytest
 
 from rftd.ops.errors import ConfigError, DataError
+from rftd.streams.events.experience import Span
+from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.answer import accuracy, agree, last_boxed, truth_of
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.rewards.reward import RewardResult
+from rftd.workers.rollout.rewards.rollout_view import RolloutView
 from rftd.workers.rollout.rewards.words import closing, only_quantity
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.task import Task
@@ -272,3 +275,49 @@ def test_the_numbers_of_a_countdown_may_be_a_column_of_their_own() -> None:
     for truth in ("", "24", '{"target": 1}', '{"target": "x", "numbers": [1]}', '{"target": 1, "numbers": [true]}'):
         with pytest.raises(DataError, match="no Countdown task"):
             reward.score("<answer>1</answer>", truth, TASK)
+
+
+def cut_view(finish: str) -> RolloutView:
+    span = (Span(0, 0, 0, 1),)
+    return RolloutView((Response(text="", prompt=(1,), tokens=(2,), logprobs=(0.0,), spans=span, finish=finish),))
+
+
+@pytest.mark.parametrize("name", ["math_reward", "accuracy_reward", "exact_match_reward"])
+@pytest.mark.parametrize("invisible", ["\u200b", "\u200e", "\u202a", "\u2060", "\ufeff", "\u00ad"])
+def test_what_nobody_sees_makes_no_answer_wrong(name: str, invisible: str) -> None:
+    response = f"{invisible}1{invisible}8{invisible}"
+    assert score(name, response, "18").parts["accuracy"] == 1.0
+    assert score(name, "18", f"18{invisible}").parts["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("box", ["<answer>18\u200b</answer>", "\\boxed{1\u200e8}"])
+def test_marked_answers_may_hold_what_nobody_sees(box: str) -> None:
+    assert score("math_reward", box, "18").parts["accuracy"] == 1.0
+    if "boxed" in box:
+        assert score("math_boxed_reward", box, "18").parts["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("response", "whole", "cut"),
+    [
+        ("So it is 18", 1.0, 0.0),
+        ("The answer is 18", 1.0, 0.0),
+        ("#### 18", 1.0, 0.0),
+        ("#### 18\nand so", 1.0, 1.0),
+        ("<answer>18</answer> and", 1.0, 1.0),
+        ("<answer>18", 1.0, 0.0),
+        ("\\boxed{18} which", 1.0, 1.0),
+        ("\\boxed{18", 0.0, 0.0),
+        ("18", 1.0, 0.0),
+    ],
+)
+def test_of_a_cut_response_counts_what_it_marked_to_the_end(response: str, whole: float, cut: float) -> None:
+    for name in ("math_reward", "accuracy_reward"):
+        reward = REWARDS.open(name, {})
+        for finish, value in (("stop", whole), ("length", cut)):
+            result = reward.score(response, "18", TASK, rollout=cut_view(finish))  # type: ignore[call-arg]
+            assert isinstance(result, RewardResult)
+            assert result.parts["accuracy"] == value, (name, finish)
+    exact = REWARDS.open("exact_match_reward", {})
+    assert exact.score("18", "18", TASK, rollout=cut_view("stop")).value == 1.0  # type: ignore[call-arg, union-attr]
+    assert exact.score("18", "18", TASK, rollout=cut_view("length")).value == 0.0  # type: ignore[call-arg, union-attr]

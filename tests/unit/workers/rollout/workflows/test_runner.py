@@ -27,12 +27,19 @@ from rftd.workers.weights.channel import WeightsRef
 pytestmark = pytest.mark.anyio
 MODEL = ModelSpec(path="m", max_model_len=2048, max_prompt_tokens=1500, max_response_tokens=500)
 PLUGIN = """
+import asyncio
+import builtins
+
 from rftd.workers.rollout.workflows.trajectory import Trajectory
 
 class Raises:
     default_reward = "exact_match_reward"
     async def run(self, task, model, reward):
         raise KeyError("no such tool")
+
+class Exits(Raises):
+    async def run(self, task, model, reward):
+        raise SystemExit(3)
 
 class Groups(Raises):
     async def run(self, task, model, reward):
@@ -46,8 +53,10 @@ class Gives:
     def __init__(self, value=None, fail=False):
         self.value, self.fail = value, fail
     def score(self, response, truth, task):
-        if self.fail:
+        if self.fail is True:
             raise ZeroDivisionError("no sandbox")
+        if self.fail:
+            raise getattr(asyncio, self.fail, None) or getattr(builtins, self.fail)
         return self.value
 
 class Overlong:
@@ -68,7 +77,7 @@ class Twice(Raises):
 """
 POINTS = {
     "rftd.workflows": {
-        **{name: f"rftd_test_plugin:{name.title()}" for name in ("raises", "groups", "nothing", "twice")},
+        **{name: f"rftd_test_plugin:{name.title()}" for name in ("raises", "exits", "groups", "nothing", "twice")},
         "text_alone": "rftd_test_plugin:TextAlone",
     },
     "rftd.rewards": {"gives": "rftd_test_plugin:Gives", "overlong": "rftd_test_plugin:Overlong"},
@@ -87,7 +96,7 @@ class OneAnswer:
 
     async def generate(self, request: GenerationRequest) -> Generation:
         self.prompts.append(bytes(request.prompt).decode())
-        return Generation(tokens=tuple(b"42"), logprobs=(-1.0, -1.0), spans=(Span(0, 0, 0, 2),), finish="length")
+        return Generation(tokens=tuple(b"42"), logprobs=(-1.0, -1.0), spans=(Span(0, 0, 0, 2),), finish="stop")
 
     async def load_weights(self, weights: WeightsRef) -> str:
         return weights.checksum
@@ -122,16 +131,16 @@ async def run(spec: TasksetSpec, engine: OneAnswer | None = None, **columns: str
 @pytest.mark.parametrize(
     ("workflow", "reward", "form", "prompt"),
     [
-        ("simple_workflow", "exact_match_reward", {"prompt_type": "plaintext"}, "6*7="),
+        ("simple_workflow", "exact_match_reward", {"prompt_type": "raw"}, "6*7="),
         (
             "simple_workflow",
             "exact_match_reward",
-            {"prompt_type": "plaintext", "system_prompt": "Count.", "reply_prefix": " "},
+            {"prompt_type": "raw", "system_prompt": "Count.", "reply_prefix": " "},
             "Count.\n6*7= ",
         ),
         ("simple_workflow", "exact_match_reward", {}, "user: 6*7=\nassistant: "),
         ("simple_workflow", "exact_match_reward", {"system_prompt": "S"}, "system: S\nuser: 6*7=\nassistant: "),
-        ("math_workflow", "exact_match_reward", {"prompt_type": "plaintext"}, "user: 6*7=\nassistant: "),
+        ("math_workflow", "exact_match_reward", {"prompt_type": "raw"}, "user: 6*7=\nassistant: "),
         ("math_workflow", None, {"system_prompt": "S", "reply_prefix": "<t>"}, "system: S\nuser: 6*7=\nassistant: <t>"),
     ],
 )
@@ -140,7 +149,7 @@ async def test_prompts(workflow: str, reward: str | None, form: dict[str, Any], 
     result = await run(taskset(workflow, reward, **form), engine)
     assert engine.prompts == [prompt]
     assert bytes(int(token) for token in result.tokens).decode() == prompt + "42"
-    assert result.finish == "length"
+    assert result.finish == "stop"
 
 
 @pytest.mark.parametrize(("workflow", "sought"), [("math_workflow", "<answer>"), ("math_boxed_workflow", "\\boxed{}")])
@@ -186,6 +195,7 @@ async def test_names_are_checked_before_anything_runs() -> None:
     ("workflow", "message"),
     [
         ("raises", r"(?s)workflow 'raises' raised KeyError: 'no such tool'.*taskset 't' row 4"),
+        ("exits", r"(?s)workflow 'exits' raised SystemExit: 3.*taskset 't' row 4"),
         ("groups", r"(?s)workflow 'groups' raised ValueError: the first cause.*row 4"),
         ("nothing", r"(?s)gave a NoneType, not a RolloutResult.*row 4"),
     ],
@@ -205,6 +215,13 @@ async def test_a_workflow_that_fails_is_named_with_its_row(workflow: str, messag
         ({"value": float("nan")}, "gave nan, which is no finite number"),
         ({"value": {"a": 1.0, "b": float("inf")}}, "gave b=inf, which is no finite number"),
         ({"value": {"a": [1]}}, r"gave a=\[1\], which is no finite number"),
+        ({"value": {}}, "gave a mapping without parts"),
+        ({"value": 1e300}, r"gave 1e\+300, beyond 1e\+30"),
+        ({"value": {"a": -1e30, "b": -1e30}}, r"gave -2e\+30, beyond 1e\+30"),
+        *(
+            ({"fail": name}, rf"reward 'gives' raised (RuntimeError: )?{name}")
+            for name in ("SystemExit", "KeyboardInterrupt", "CancelledError", "StopIteration")
+        ),
     ],
 )
 async def test_a_reward_that_fails_is_named_with_its_row(arguments: dict[str, Any], message: str) -> None:
@@ -215,7 +232,7 @@ async def test_a_reward_that_fails_is_named_with_its_row(arguments: dict[str, An
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize(
     ("value", "reward", "parts"),
-    [(2, 2.0, {}), (True, 1.0, {}), ({"a": 1, "b": -0.25}, 0.75, {"a": 1.0, "b": -0.25}), ({}, 0.0, {})],
+    [(2, 2.0, {}), (True, 1.0, {}), ({"a": 1, "b": -0.25}, 0.75, {"a": 1.0, "b": -0.25})],
 )
 async def test_a_reward_may_give_a_number_or_named_summands(value: Any, reward: float, parts: dict[str, float]) -> None:
     result = await run(taskset(reward="gives", reward_args={"value": value}))
@@ -226,7 +243,7 @@ async def test_a_reward_may_give_a_number_or_named_summands(value: Any, reward: 
 @pytest.mark.parametrize(("workflow", "turns"), [("simple_workflow", 1.0), ("math_workflow", 1.0), ("twice", 2.0)])
 async def test_a_reward_that_asks_for_it_sees_the_rollout(workflow: str, turns: float) -> None:
     result = await run(taskset(workflow, reward="overlong"))
-    assert result.metrics == {"over": -0.5, "cut": 1.0, "turns": turns}
+    assert result.metrics == {"over": -0.5, "cut": 0.0, "turns": turns}
 
 
 @pytest.mark.usefixtures("plugin")
@@ -243,6 +260,17 @@ async def test_a_reward_whose_view_of_the_rollout_has_a_default_takes_the_text_a
 
     task = make_task({"prompt": "p", "response": "r"}, spec=taskset(), row=4)
     assert (await Scorer("may_look", MayLook(), on_thread=False).score("x", task)).value == 0.0
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
+async def test_a_reward_that_asks_fails_at_once_whatever_it_raises(error: BaseException) -> None:
+    class Asks:
+        async def score(self, response: str, truth: str, task: Task) -> float:
+            raise error
+
+    task = make_task({"prompt": "p", "response": "r"}, spec=taskset(), row=4)
+    with pytest.raises(RolloutError, match=type(error).__name__):
+        await Scorer("asks", Asks(), on_thread=False).score("x", task)
 
 
 async def test_a_reward_that_blocks_holds_up_neither_the_loop_nor_a_cancellation() -> None:
