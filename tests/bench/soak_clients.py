@@ -196,7 +196,8 @@ class Clients:
 
     def asks(self, _chance: random.Random) -> None:
         """Asks for the experiment's page."""
-        assert self._answer(f"/v1/experiments/{self._run}").startswith(b"HTTP/1.1 200")
+        answer = self._answer(f"/v1/experiments/{self._run}")
+        assert answer.startswith(b"HTTP/1.1 200"), answer[:400]
 
     def scrapes(self, _chance: random.Random) -> None:
         """Asks for the metrics."""
@@ -212,7 +213,8 @@ class Clients:
     def listens_and_vanishes(self, _chance: random.Random) -> None:
         """Is gone in the middle of the live page, without a word."""
         with self._begun(f"/v1/experiments/{self._run}/stream") as client:
-            assert client.recv(1024).startswith(b"HTTP/1.1 200")
+            answer = client.recv(1024)
+            assert answer.startswith(b"HTTP/1.1 200"), answer[:400]
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no farewell
 
     def says_nothing(self, chance: random.Random) -> None:

@@ -19,7 +19,7 @@ from rftd.workers.training.engines.torch.adapter import Adapter
 from rftd.workers.training.engines.torch.arguments import DEVICE, parse
 from rftd.workers.training.engines.torch.data_parallel import DataParallel
 from rftd.workers.training.engines.torch.learner import TorchLearner, shares_prefixes
-from rftd.workers.training.engines.torch.model import load_model, recompute_layers
+from rftd.workers.training.engines.torch.model import load_model, recompute_layers, try_description
 from rftd.workers.training.engines.torch.opening import Determinism, check_training, environment
 from rftd.workers.training.engines.torch.packing import PackedRows
 from rftd.workers.training.engines.torch.policy import Policy, WholeModel
@@ -94,6 +94,8 @@ class TorchTrainerEngine:
         else:
             merged = arguments.lora_publish == "merged"
             self._policy = Adapter(model, self._base, lora, seed=experiment.seed, merged=merged)
+        if not this_rank()[0]:
+            try_description(model, self._base)
         # Last: layers that recompute are in training mode, and the first trial compares the model as explorers run it.
         if arguments.gradient_checkpointing:
             recompute_layers(model)

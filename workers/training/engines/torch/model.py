@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import torch
@@ -133,6 +134,22 @@ def write_hf(model: Any, folder: Path, base: Path, *, weights: Mapping[str, Tens
         shutil.copyfile(generation, folder / _GENERATION)
     restore_dropout(folder, base)
     write_tokenizer(folder, base)
+
+
+def try_description(model: Any, base: Path) -> None:
+    """Writes what a trained model's folder has beside its weights, and removes it.
+
+    What fails here would fail at the last checkpoint, after all training. Raises DataError.
+    """
+    with TemporaryDirectory(prefix="rftd-") as name:
+        try:
+            write_hf(model, Path(name), base, weights={})
+        except Exception as error:
+            raise DataError(
+                f"the folder of the trained model could not be written: {type(error).__name__}: {error}",
+                where=str(base),
+                fix="correct the model's config.json, or the file that is named",
+            ) from error
 
 
 @contextmanager

@@ -15,7 +15,9 @@ from rftd.ops.processors import threads_of
 from rftd.ops.releases import release_of
 from rftd.streams.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.workers.devices.compute_device import compute_device
+from rftd.workers.models.pretrained import outlined_model
 from rftd.workers.training.engine import StepResult, TrainBatch, WeightsSnapshot
+from rftd.workers.training.engines.torch.model import try_description
 from rftd.workers.training.engines.torch.opening import Determinism, environment
 from rftd.workers.training.engines.torch.snapshot import TorchSnapshot, rounded_for
 from rftd.workers.training.engines.verl import platform
@@ -111,6 +113,8 @@ class VerlTrainerEngine:
         else:
             merged = arguments.lora_publish == "merged"
             self._policy = SpreadAdapter(self._base, wrapping, lora, seed=experiment.seed, merged=merged)
+        if dist.get_rank() == 0 and any(stage.trainer.save_hf != "never" for stage in experiment.stages):
+            try_description(outlined_model(self._base, dtype=torch.float32), self._base)
         model = self._policy.model
         self._shares = Shares(
             rank=model.get_data_parallel_rank(),
