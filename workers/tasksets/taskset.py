@@ -250,10 +250,7 @@ class _File:
 def _cause(line: bytes) -> tuple[str, str] | None:
     """The reason why a line of a file that other tools write is no JSON, and what to do; None for any other."""
     if line.startswith(codecs.BOM_UTF8):
-        return (
-            "the file begins with a byte order mark, which JSON has not",
-            "save it as UTF-8 without one (utf-8, not utf-8-sig)",
-        )
+        return "the file begins with a byte order mark", "save it as UTF-8 without one (utf-8, not utf-8-sig)"
     if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line[:8]:
         return "the file is UTF-16 or UTF-32, and JSON is UTF-8", "convert it: iconv -f UTF-16 -t UTF-8"
     try:
@@ -262,8 +259,8 @@ def _cause(line: bytes) -> tuple[str, str] | None:
         return None
     for key, value in row.items() if isinstance(row, dict) else ():
         if isinstance(value, float) and not math.isfinite(value):
-            shown = "NaN" if math.isnan(value) else "Infinity"
-            return f"line has {shown} under {key!r}, which is no JSON", "write null, or leave the column out"
+            shown = "NaN" if math.isnan(value) else "a number without end"
+            return f"it has {shown} under {key!r}", "write null, or leave the column out"
     return None
 
 
@@ -271,8 +268,8 @@ def _decode(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = msgspec.json.decode(line)
     except UNREADABLE as error:
-        what, fix = _cause(line) or (f"line is not JSON: {error}", "write one JSON object per line")
-        raise DataError(what, where=where, fix=fix) from None
+        cause, fix = _cause(line) or (str(error), "write one JSON object per line")
+        raise DataError(f"line is not JSON: {cause}", where=where, fix=fix) from None
     if not isinstance(row, dict):
         raise DataError(
             f"line is a JSON {type(row).__name__}, not an object", where=where, fix="write one JSON object per line"

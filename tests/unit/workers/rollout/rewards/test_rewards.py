@@ -305,7 +305,7 @@ def test_marked_answers_may_hold_what_nobody_sees(box: str) -> None:
         ("#### 18", 1.0, 0.0),
         ("#### 18\nand so", 1.0, 1.0),
         ("<answer>18</answer> and", 1.0, 1.0),
-        ("<answer>18", 1.0, 0.0),
+        ("<answer>18", 0.0, 0.0),
         ("\\boxed{18} which", 1.0, 1.0),
         ("\\boxed{18", 0.0, 0.0),
         ("18", 1.0, 0.0),
