@@ -29,16 +29,6 @@ _PRAGMAS: Final = (
     "wal_autocheckpoint=4000",
 )
 _DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
-_POOL: Final[dict[str, Any]] = {
-    "pool_size": limits.DATABASE_POOL_CONNECTIONS,
-    # A connection to a file is a thread, and a page cache that fills: opened and closed as clients come and go, they
-    # would leave holes in the heap.
-    "max_overflow": 0,
-    "pool_timeout": limits.DATABASE_POOL_WAIT_S,
-    # The one that was used last comes first: its cache is warm, and others stay small.
-    "pool_use_lifo": True,
-    "hide_parameters": True,
-}
 _REFUSED_CLASSES: Final = ("22", "23", "54")
 """SQLSTATE classes: data exception, constraint violation, program limit exceeded."""
 
@@ -86,11 +76,19 @@ def is_refused(error: BaseException) -> bool:
 
 def _postgres(url: URL) -> AsyncEngine:
     # A server that was restarted left dead connections in the pool: hence the ping.
-    return create_async_engine(url, async_creator=connector(url), pool_pre_ping=True, **_POOL)
+    return create_async_engine(
+        url,
+        async_creator=connector(url),
+        pool_pre_ping=True,
+        pool_size=limits.DATABASE_POOL_CONNECTIONS,
+        max_overflow=0,
+        pool_timeout=limits.DATABASE_POOL_WAIT_S,
+        hide_parameters=True,
+    )
 
 
 def _sqlite(url: URL) -> AsyncEngine:
-    engine = create_async_engine(url, **_POOL)
+    engine = create_async_engine(url, hide_parameters=True)
     _tune(engine.sync_engine)
     return engine
 

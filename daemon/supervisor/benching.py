@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from rftd.daemon.registry import Entry
-from rftd.daemon.supervisor.continuing import of_folder
+from rftd.daemon.supervisor.continuing import is_bench, of_folder
 from rftd.daemon.supervisor.forking import check_parent, check_same_base, moved
 from rftd.ops.errors import ConflictError
 from rftd.streams import topics
@@ -47,7 +47,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 async def checkpoints_to_measure(log: EventLog, entries: Iterable[Entry], spec: ExperimentSpec) -> list[Measured]:
     """The checkpoints of the experiments that lie in the bench's folder, by step; none if it measures its own model.
 
-    Raises ConflictError if the newest is wanted and there is none, or if their files are in an archive.
+    Raises ConflictError if the newest is wanted and there is none, if an experiment there trains towards its first, or
+    if their files are in an archive.
     """
     if spec.stages[0].rollout.engine == SERVICE:
         return []
@@ -66,6 +67,13 @@ async def checkpoints_to_measure(log: EventLog, entries: Iterable[Entry], spec: 
                 fix="leave it out to measure model.model_path, which may be the folder of any model",
             )
         return measured[-1:]
+    training = next((each for each in parents if not each.spine.ended and not is_bench(each.spec)), None)
+    if training is not None and not measured:
+        raise ConflictError(
+            f"{training.name} has no checkpoint yet: there is nothing to measure",
+            field="mode",
+            fix="wait for its first checkpoint (trainer.save_interval), or give the bench another name",
+        )
     base = [Measured(step=0, parent=None)] if _explorer(spec).get("eval_on_startup", True) else []
     return [*base, *measured] if measured else []
 
@@ -105,7 +113,7 @@ async def _steps(log: EventLog, parent: Entry) -> list[int]:
     state = RunState(parent.id)
     heads = await log.heads()
     places = [partition_of(stream, parent.id) for stream in (topics.EXPERIMENTS, topics.CHECKPOINTS)]
-    await fold_until(log, state, parent.id, {place: heads[place].next_offset for place in places})
+    await fold_until(log, state, parent.id, {place: heads[place].next_offset for place in places if place in heads})
     forked = state.spine.forked
     first = forked.at_step if forked is not None else -1  # that one is the parent's
     return [

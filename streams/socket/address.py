@@ -21,7 +21,7 @@ def check_path(path: Path) -> None:
         raise UsageError(
             f"the socket's path has {size} bytes; the kernel allows about {PATH_SIZE_BYTES}",
             where=str(path),
-            fix="choose a shorter runtime folder",
+            fix="set XDG_RUNTIME_DIR, or else TMPDIR, in which it lies, to a shorter folder",
         )
 
 

@@ -137,6 +137,13 @@ async def test_a_model_is_measured_and_nothing_is_trained(desk: ForkDesk, fake_w
     assert (await fake_world.verified(desk.log)).clean
 
 
+async def test_an_experiment_without_a_record_of_its_own_has_nothing_to_measure(desk: ForkDesk) -> None:
+    async with desk.open(slots=0) as supervisor:  # it waits for its turn
+        await desk.hand_in(supervisor)
+        with pytest.raises(ConflictError, match="sums has no checkpoint yet: there is nothing to measure"):
+            await desk.hand_in(supervisor, *BENCH)
+
+
 async def test_a_model_is_measured_again_under_a_name_with_a_time_stamp(desk: ForkDesk) -> None:
     async with desk.open() as supervisor:
         names = [(await desk.completed(await desk.submit(supervisor, *BENCH))).spine.spec.name for _ in range(2)]
