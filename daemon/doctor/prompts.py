@@ -102,7 +102,7 @@ def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
 
 
 def _shown(row: TrainRow, tokenizer: Tokenizer) -> str:
-    """The row as it is trained: its text with what is learned in brackets, then the ids; the middle of each left out."""
+    """The row as it is trained: its text with what is learned in brackets, and the ids; middles are left out."""
     tokens = row.tokens.tolist()
     learned = [False] * row.prompt_tokens + [bool(mask) for mask in row.loss_mask]
     text = ""

@@ -38,8 +38,8 @@ def as_benched(experiment: Experiment, notes: Notes) -> Experiment:
         if longest is None:
             what = "is required: it is the longest answer that the service is asked for"
             notes.wrong(("model", "max_response_tokens"), what, "write a number of tokens", Contradiction)
-        written = [name for name in ("max_model_len", "max_prompt_tokens") if getattr(experiment.model, name) is not None]
-        if idle := [f"model.{name}" for name in written if name in experiment.model.model_fields_set]:
+        written = experiment.model.model_fields_set
+        if idle := [f"model.{name}" for name in ("max_model_len", "max_prompt_tokens") if name in written]:
             notes.warn(f"{' and '.join(idle)} bound no prompt: the service says itself how long a prompt it takes")
         lengths = {"max_model_len": _SERVICE_LEN, "max_prompt_tokens": None, "max_response_tokens": longest or 1}
         # Nothing is there to be opened: a trainer that only announces version 0 will do.
