@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.exceptions import HTTPException
 
@@ -94,7 +95,7 @@ def make_app(
     app.add_middleware(Tally, requests=feed.metrics.http_requests)
     # Starlette picks the handler of the nearest class, and treats the one of `Exception` apart: it runs outside of
     # all middleware and raises the error again for the server's log.
-    for kind in (RftdError, HTTPException, DBAPIError, ExceptionGroup, Exception):
+    for kind in (RftdError, HTTPException, DBAPIError, PoolTimeoutError, ExceptionGroup, Exception):
         app.add_exception_handler(kind, on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     _add_routes(app, services)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -131,6 +132,9 @@ async def on_error(request: Request, error: Exception) -> Response:
         # The first line only: the rest may hold the statement with its parameters.
         what = str(error.orig).partition("\n")[0]
         return answer(UnreachableError(f"the state database does not answer: {what}", fix="see /readyz?verbose"))
+    if isinstance(error, PoolTimeoutError):
+        what = "all connections to the state database are in use"
+        return answer(UnreachableError(what, fix="ask again later, or fewer questions at once"))
     if isinstance(error, HTTPException):
         headers = {"Allow": ", ".join(methods_of(request.app, request.url.path))} if error.status_code == 405 else {}
         return answer(_of_status(error.status_code, request), headers)

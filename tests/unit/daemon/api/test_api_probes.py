@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from synthetic.daemon.house import House
 
 from rftd.streams.backends.sqlite.wal import Blocked, Holder
@@ -47,6 +49,17 @@ async def test_a_database_that_is_away_is_503_everywhere(client: httpx.AsyncClie
     assert refused.status_code == 503
     assert refused.json()["code"] == "RFTD-NET-001"
     assert (await client.get("/livez")).status_code == 200
+
+
+async def test_a_database_without_a_free_connection_is_503(client: httpx.AsyncClient, house: House) -> None:
+    house.engine.pool._timeout = 0.05  # type: ignore[attr-defined]  # of seconds; half a minute is the library's
+    async with AsyncExitStack() as held:
+        with pytest.raises(PoolTimeoutError):
+            while True:
+                await held.enter_async_context(house.engine.connect())
+        refused = await client.get("/v1/experiments")
+    assert (refused.status_code, refused.json()["code"]) == (503, "RFTD-NET-001")
+    assert (await client.get("/v1/experiments")).status_code == 200
 
 
 async def test_metrics_tell_of_the_log_and_of_what_was_fed(client: httpx.AsyncClient, house: House) -> None:
