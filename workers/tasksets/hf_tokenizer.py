@@ -191,7 +191,9 @@ def _beginning(inner: Any) -> tuple[int, ...]:
     bare = inner.encode(_ANY_TEXT, add_special_tokens=False)
     whole = inner.encode(_ANY_TEXT, add_special_tokens=True)
     starts = (start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
-    return tuple(whole[: next(starts, 0)])
+    # Where the text itself is encoded otherwise then, the beginning of the sequence is all that is known.
+    only = int(inner.bos_token_id is not None and whole[:1] == [inner.bos_token_id])
+    return tuple(whole[: next(starts, only)])
 
 
 def _has_tokenizer(folder: Path) -> bool:
