@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -247,6 +248,15 @@ def _run(options: ServiceOptions, file: LogFile) -> None:
         raise
 
 
+def _say(text: str, *, err: bool = False) -> None:
+    """Says it on the terminal. A reader that has gone away (`| head`) ends no daemon: the log has all of it, too."""
+    try:
+        say(text, err=err)
+    except BrokenPipeError:
+        # The stream keeps the text, and would try again at the next line and at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+
+
 def _last_words(error: Exception) -> str:
     """The reason why the daemon ended, as a line of its log."""
     import json
@@ -266,21 +276,20 @@ def _last_words(error: Exception) -> str:
 
 def _tell_where(options: ServiceOptions, service: Service) -> None:
     """Says where the log, the API, the metrics and the traces are."""
-    say(f"rftd: {options.where(service.folder)}")
-    say(f"  api      {service.url}/openapi.json")
-    say(f"  metrics  {service.url}/metrics")
+    _say(f"rftd: {options.where(service.folder)}")
+    _say(f"  api      {service.url}/openapi.json")
+    _say(f"  metrics  {service.url}/metrics")
     if options.traces is not None:
-        say(f"  traces   {options.traces.url}     ratio  {options.traces.ratio:g}")
+        _say(f"  traces   {options.traces.url}     ratio  {options.traces.ratio:g}")
     if service.keyring is None:
-        say("warning: --unsafe-allow-unauthenticated: whoever reaches this port may run commands as you", err=True)
+        _say("warning: --unsafe-allow-unauthenticated: whoever reaches this port may run commands as you", err=True)
     elif sys.stdout.isatty():
         # To a terminal alone: whoever reads this line first has the owner's rights.
-        say(f"  browser  {service.url}{service.keyring.owner_link()}     once, within five minutes")
+        _say(f"  browser  {service.url}{service.keyring.owner_link()}     once, within five minutes")
 
 
 async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
     import asyncio
-    import os
     import signal
 
     import httpx
@@ -327,16 +336,16 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
                 # believes to.
                 answer = await client.get(f"{service.url}/readyz")
             if not answer.is_success:  # what it waits for has a name, and may come
-                say(f"not ready yet: {answer.text.strip()}", err=True)
+                _say(f"not ready yet: {answer.text.strip()}", err=True)
             up.set()
             _tell_where(options, service)
             spent_s = clock.monotonic_s() - began_s
             log.info("daemon.ready", url=service.url, version=release_of("rftd"))
-            say(f"ready in {spent_s:.1f} s at {service.url}, process {os.getpid()}   next: rftd submit FILE")
+            _say(f"ready in {spent_s:.1f} s at {service.url}, process {os.getpid()}   next: rftd submit FILE")
             await stop.wait()
             log.info("daemon.drains")
-            say("draining: workers finish what is under way; again to stop now", err=True)
+            _say("draining: workers finish what is under way; again to stop now", err=True)
     except asyncio.CancelledError:
         if not stop.is_set():
             raise
-        say("stopped before it was ready", err=True)
+        _say("stopped before it was ready", err=True)
