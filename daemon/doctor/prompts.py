@@ -87,8 +87,8 @@ def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
             rows = _spread(len(taskset))
             first: tuple[TrainRow, ...] = ()
             for row in rows:
-                made = taskset.train_rows(row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
-                first = first or made
+                sequences = taskset.train_rows(row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
+                first = first or sequences
     except NotInstalledError:  # of the tokenizer, which has a finding of its own
         return
     except DataError as error:
@@ -102,7 +102,7 @@ def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
 
 
 def _shown(row: TrainRow, tokenizer: Tokenizer) -> str:
-    """The row as it is trained: its text with what is learned in brackets, and the ids; middles are left out."""
+    """A trained row for people: its text, with learned tokens in brackets, and its ids, each cut in the middle."""
     tokens = row.tokens.tolist()
     learned = [False] * row.prompt_tokens + [bool(mask) for mask in row.loss_mask]
     text = ""

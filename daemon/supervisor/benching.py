@@ -67,7 +67,7 @@ async def checkpoints_to_measure(log: EventLog, entries: Iterable[Entry], spec: 
                 fix="leave it out to measure model.model_path, which may be the folder of any model",
             )
         return measured[-1:]
-    training = next((each for each in parents if not each.spine.ended and not is_bench(each.spec)), None)
+    training = next((entry for entry in parents if not entry.spine.ended and not is_bench(entry.spec)), None)
     if training is not None and not measured:
         raise ConflictError(
             f"{training.name} has no checkpoint yet: there is nothing to measure",
@@ -112,8 +112,9 @@ async def _steps(log: EventLog, parent: Entry) -> list[int]:
     """The steps of which the experiment has a checkpoint, with the weights that its history has."""
     state = RunState(parent.id)
     heads = await log.heads()
-    places = [partition_of(stream, parent.id) for stream in (topics.EXPERIMENTS, topics.CHECKPOINTS)]
-    await fold_until(log, state, parent.id, {place: heads[place].next_offset for place in places if place in heads})
+    partitions = [partition_of(stream, parent.id) for stream in (topics.EXPERIMENTS, topics.CHECKPOINTS)]
+    ends = {partition: heads[partition].next_offset for partition in partitions if partition in heads}
+    await fold_until(log, state, parent.id, ends)
     forked = state.spine.forked
     first = forked.at_step if forked is not None else -1  # that one is the parent's
     return [

@@ -268,20 +268,20 @@ def _check_steps(stage: StageSpec, steps: int, rows: int, size: int) -> None:
 
 
 def _left_over(stage: StageSpec) -> Iterator[str]:
-    """A sentence about rows of the last epoch that fill no batch."""
+    """The warning about rows of the last epoch that fill no batch; nothing if every row is trained."""
     if not stage.total_epochs or not stage.total_steps:
         return
     explored = stage.taskset is not None
     size = stage.batch_size if explored else stage.train_batch_size
     sources = tasksets_of(stage) if explored else [stage.dataset] if stage.dataset else []
     rows = stage.total_epochs * sum(source.rows for source in sources)
-    left = rows - stage.total_steps * size
-    if left > 0:
+    untrained_rows = rows - stage.total_steps * size
+    if untrained_rows > 0:
         epochs = f"{stage.total_epochs} epoch{'s' if stage.total_epochs > 1 else ''}"
         field = "buffer.batch_size" if explored else "buffer.train_batch_size"
         yield (
-            f"stage {stage.name!r}: the last {left} of {rows} rows of {epochs} are not trained, for they fill no batch "
-            f"of {size} ({field})"
+            f"stage {stage.name!r}: the last {untrained_rows} of {rows} rows of {epochs} are not trained, for they "
+            f"fill no batch of {size} ({field})"
         )
 
 

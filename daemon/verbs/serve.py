@@ -249,7 +249,7 @@ def _run(options: ServiceOptions, file: LogFile) -> None:
 
 
 def _say(text: str, *, err: bool = False) -> None:
-    """Says it on the terminal. A reader that has gone away (`| head`) ends no daemon: the log has all of it, too."""
+    """Prints a line for the person who started the daemon; a terminal whose reader is gone (`| head`) gets no more."""
     try:
         say(text, err=err)
     except BrokenPipeError:

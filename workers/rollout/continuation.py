@@ -1,4 +1,4 @@
-"""A conversation that goes on after drawn answers: its prompt is the drawn ids and the template's text for what is new.
+"""Prompts that continue a conversation: the ids of the turns before, as they were drawn, and the text of new messages.
 
 Drawn text is never encoded again: other ids of the same text would be trained under log-probabilities of these.
 """
@@ -14,7 +14,7 @@ from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.tokenizer import Tokenizer
 
 _MARK: Final = "\u2063rftd-answer-5d0c3b\u2063"
-"""Stands for an answer where the template is asked what comes after it."""
+"""The stand-in for an answer when the template is rendered to find the text behind that answer."""
 
 
 def text_after(tokenizer: Tokenizer, messages: Sequence[Message], count: int, *, tools: str = "") -> str | None:
@@ -32,7 +32,7 @@ def text_after(tokenizer: Tokenizer, messages: Sequence[Message], count: int, *,
 
 
 def continued(tokenizer: Tokenizer, drawn: Sequence[int], text: str) -> list[int]:
-    """The ids of a prompt: those of an earlier prompt and its answer, and the text that follows them."""
+    """The prompt that continues the ids of an earlier prompt and its answer with a text."""
     ids = tokenizer.encode(text)
     # The template ends a message as the model does: its end is there already if it was drawn.
     if ids and ids[0] == drawn[-1] and ids[0] in tokenizer.eos_ids:
@@ -47,7 +47,7 @@ class DrawnAnswers:
         self._drawn: dict[tuple[Message, ...], list[tuple[int, ...]]] = {}
 
     def add(self, messages: Sequence[Message], reply_prefix: str, response: Response) -> None:
-        """Records an answer to these messages; it is found with its prefix and without."""
+        """Records the answer to a conversation, under its text with the reply prefix and without it."""
         if response.truncated:
             return
         ids = response.prompt + response.tokens
@@ -55,7 +55,7 @@ class DrawnAnswers:
             self._drawn.setdefault((*messages, Message("assistant", text)), []).append(ids)
 
     def prompt(self, tokenizer: Tokenizer, messages: Sequence[Message], reply_prefix: str) -> list[int] | None:
-        """The ids that continue the longest beginning of these messages that was drawn; None if none was."""
+        """The prompt that continues the longest recorded beginning of a conversation; None without a recorded one."""
         conversation = tuple(messages)
         for count in range(len(conversation) if self._drawn else 0, 0, -1):
             drawn = self._drawn.get(conversation[:count])

@@ -132,7 +132,7 @@ def _letters(text: str) -> str:
 
 
 def ended(tokenizer: Tokenizer, response: Ids) -> Ids:
-    """The response with one end of sequence behind it, whether its text ended with any or not."""
+    """The ids of a response that end with exactly one end of sequence."""
     last = len(response)
     while last and response[last - 1] in tokenizer.eos_ids:
         last -= 1
@@ -141,9 +141,9 @@ def ended(tokenizer: Tokenizer, response: Ids) -> Ids:
 
 
 def _without_doubles(tokenizer: Tokenizer, piece: Ids) -> Ids:
-    """What is said, with one end where the text had its own before the template's."""
+    """The ids of an answer, with repeated ends of sequence reduced to one."""
     ends = tokenizer.eos_ids
-    return [token for place, token in enumerate(piece) if not place or token not in ends or token != piece[place - 1]]
+    return [token for index, token in enumerate(piece) if not index or token not in ends or token != piece[index - 1]]
 
 
 def _up_to_end(tokenizer: Tokenizer, response: Ids) -> Ids:

@@ -57,12 +57,13 @@ def dataset_tokenizer(stage: StageSpec) -> Tokenizer:
 
 
 def place_template(folder: Path, stage: StageSpec) -> None:
-    """Lets every model folder below generate in the chat template of the stage, where that is not the model's own.
+    """Writes the chat template that a stage trains in into every model folder below `folder`, if it is not the model's.
 
     Users of a trained model would else ask it in another format than it was trained in. Raises OSError.
     """
-    form = stage.dataset.format if stage.dataset is not None else FormatSpec()
-    template = form.chat_template or stage.model.chat_template
+    # Rows of an expert beside rollouts (`mix`) have no say: the model is asked as rollouts are.
+    rows = stage.dataset if stage.taskset is None else None
+    template = (rows.format.chat_template if rows is not None else None) or stage.model.chat_template
     if template is None:
         return
     for described in sorted(folder.rglob("tokenizer_config.json")):

@@ -19,8 +19,8 @@ Answer = tuple[list[int], list[int]]
 """The ids of prompt and response."""
 
 
-def text_answers(reader: DatasetRecord, tokenizer: Tokenizer, asked: str, answers: Sequence[str]) -> list[Answer]:
-    """A prompt and its answers, as a rollout of the prompt would have them.
+def text_answers(reader: DatasetRecord, tokenizer: Tokenizer, question: str, answers: Sequence[str]) -> list[Answer]:
+    """The ids of a question and each of its answers, split as a rollout splits prompt and response.
 
     `plaintext`: a conversation in the chat template. `raw`: the texts as they stand, then the end-of-sequence id.
     Raises DataError for `raw` with tools, which only a template renders.
@@ -29,9 +29,9 @@ def text_answers(reader: DatasetRecord, tokenizer: Tokenizer, asked: str, answer
     system_prompt = reader.system_prompt()
     prefix = form.reply_prefix or ""
     if form.prompt_type == "plaintext":
-        if not asked:
+        if not question:
             raise reader.error("has an empty prompt", form.prompt_key)
-        before = (*([Message("system", system_prompt)] if system_prompt else []), Message("user", asked))
+        before = (*([Message("system", system_prompt)] if system_prompt else []), Message("user", question))
         return [
             answered(reader, tokenizer, before, (Message("assistant", prefix + answer.removeprefix(prefix)),), prefix)
             for answer in answers
@@ -41,7 +41,7 @@ def text_answers(reader: DatasetRecord, tokenizer: Tokenizer, asked: str, answer
             "has tools, which only a chat template renders: write prompt_type: plaintext", form.tools_key
         )
     # The same text, encoded in the same two parts, as a rollout of this prompt has.
-    bare = plain_prompt(asked, system_prompt=system_prompt, reply_prefix=form.reply_prefix)
+    bare = plain_prompt(question, system_prompt=system_prompt, reply_prefix=form.reply_prefix)
     prompt = tokenizer.encode(bare, special=True)
     return [(prompt, ended(tokenizer, tokenizer.encode(answer.removeprefix(prefix)))) for answer in answers]
 
@@ -100,8 +100,8 @@ def sft_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) ->
     """
     form = reader.form
     if form.prompt_type != "messages":
-        asked = reader.text(form.prompt_key)
-        [(prompt, response)] = text_answers(reader, tokenizer, asked, [reader.text(form.response_key)])
+        question = reader.text(form.prompt_key)
+        [(prompt, response)] = text_answers(reader, tokenizer, question, [reader.text(form.response_key)])
     else:
         messages = reader.conversation(form.messages_key)
         if form.enable_concatenated_multi_turn:

@@ -302,7 +302,7 @@ class Assembly:
                 # The file is as it was accepted, so the row itself is at fault: no restart mends that, and RowError
                 # says so.
                 raise RowError(error.what, where=error.where, fix=error.fix) from error
-            counts.update(_lacks(made))
+            counts.update(_row_faults(made))
             items.append(_row_samples(made, number, expert=bool(plan.experiences)))
         return items, {name: count / len(items) for name, count in counts.items()}
 
@@ -348,13 +348,13 @@ def _substituted(runs: Sequence[Sequence[TrainSample]], substitutes: Mapping[int
     return [next(turns[run[0].group]) if run[0].group in turns else run for run in runs]
 
 
-def _lacks(made: Sequence[TrainRow]) -> set[str]:
-    """The figures that count a row from which little or nothing can be learnt."""
+def _row_faults(sequences: Sequence[TrainRow]) -> set[str]:
+    """The names of the figures that count this row: a cut prompt, a cut answer, two equal answers."""
     cuts = {"prompt": ROW_PROMPTS_CUT, "response": ROW_ANSWERS_CUT}
-    lacks = {cuts[row.cut] for row in made if row.cut}
-    if len(made) == 2 and np.array_equal(made[0].tokens, made[1].tokens):
-        lacks.add(EQUAL_PAIRS)
-    return lacks
+    faults = {cuts[row.cut] for row in sequences if row.cut}
+    if len(sequences) == 2 and np.array_equal(sequences[0].tokens, sequences[1].tokens):
+        faults.add(EQUAL_PAIRS)
+    return faults
 
 
 def _row_samples(made: Sequence[TrainRow], number: int, *, expert: bool) -> list[TrainSample]:

@@ -68,14 +68,14 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
             parent = record.find(keys[count]) if self.messages[count - 1].role == "assistant" else None
             if parent is None:
                 continue
-            told = text_after(model.tokenizer, self.messages, count, tools=self.tools.shown)
-            if told is None:
+            following = text_after(model.tokenizer, self.messages, count, tools=self.tools.shown)
+            if following is None:
                 break
-            ids = continued(model.tokenizer, parent.tokens, _begun(told, form, beginning))
-            return self._prompt(ids, parent, beginning, form, told, model)
-        told = model.tokenizer.chat_text(self.messages, generation_prompt=True, tools=self.tools.shown)
-        ids = model.tokenizer.encode(_begun(told, form, beginning))
-        return self._prompt(ids, None, beginning, form, told, model)
+            ids = continued(model.tokenizer, parent.tokens, _begun(following, form, beginning))
+            return self._prompt(ids, parent, beginning, form, following, model)
+        following = model.tokenizer.chat_text(self.messages, generation_prompt=True, tools=self.tools.shown)
+        ids = model.tokenizer.encode(_begun(following, form, beginning))
+        return self._prompt(ids, None, beginning, form, following, model)
 
     def key_after(self, prompt: QuestionPrompt, response: Response) -> bytes:
         """The key of the conversation with this answer."""

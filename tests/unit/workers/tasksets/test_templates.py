@@ -198,8 +198,19 @@ def test_a_rollout_and_the_exported_folder_ask_with_the_same_ids(folder: Folder,
     ids = model.chat_prompt([Message(each["role"], each["content"]) for each in messages])
     assert ids == folder.prompt(messages)
     algorithm = AlgorithmSpec(kind="grpo", repeat_times=2, advantage="grpo", policy_loss="ppo")
+    # Rows of an expert beside the rollouts are rendered in a template of their own, which nobody asks the model in.
+    tasks = TasksetSpec(name="t", path="tasks.jsonl")
+    expert = TasksetSpec(name="e", path="rows.jsonl", format=FormatSpec(chat_template="expert"))
     stage = StageSpec(
-        name="s", kind="both", total_steps=1, batch_size=1, train_batch_size=1, algorithm=algorithm, model=spec
+        name="s",
+        kind="both",
+        total_steps=1,
+        batch_size=1,
+        train_batch_size=1,
+        algorithm=algorithm,
+        model=spec,
+        taskset=tasks,
+        dataset=expert,
     )
     place_template(tmp_path, stage)
     exported: Any = AutoTokenizer.from_pretrained(folder.path)
