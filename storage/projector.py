@@ -89,6 +89,7 @@ class Projector:
         self._clock = clock
         self._projections = tuple(projections)
         self._max_records = max_records
+        self._followed_records = min(max_records, limits.FETCH_RECORDS)
         self._report = report
         self._handled = handled
         self._filling: TablesFilling | None = None
@@ -258,14 +259,16 @@ class Projector:
         subscription = self._log.subscribe({partition: positions.get(partition, 0) for partition in TRUTH})
         try:
             while True:
-                records = await subscription.next(wait_s=1.0, max_records=self._max_records)
+                # Fewer than in catching up: rows of a batch are many small objects, between which memory stays when they
+                # are gone, as much as the largest batch since the start needed.
+                records = await subscription.next(wait_s=1.0, max_records=self._followed_records)
                 if not records:
                     self.last_error = None
                     continue
                 await self._apply(fold, records)
                 fold = await self._opened()
                 self.last_error = None
-                if len(records) < self._max_records and _size_of(records) < limits.FETCH_SIZE_BYTES // 2:
+                if len(records) < self._followed_records and _size_of(records) < limits.FETCH_SIZE_BYTES // 2:
                     await self._linger()
         finally:
             await subscription.close()
