@@ -16,6 +16,7 @@ from rftd.ops.errors import LogLossError
 from rftd.streams.envelope import Position
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.worker_memory import WorkerMemory
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +125,10 @@ class Operations(Protocol):
 
     def opening(self, experiment: UUID) -> list[Wait]:
         """The workers that live and are not ready to be given work yet, each with what it does since when."""
+        ...
+
+    def memory(self, experiment: UUID) -> list[WorkerMemory]:
+        """The memory that its workers were expected to take when it was accepted."""
         ...
 
     def stopped(self, experiment: UUID) -> LogLossError | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from typing import Final
+from typing import ClassVar, Final
 
 PYTHONS_THRESHOLDS: Final = (700, 10, 10)
 """The thresholds of `gc` when Python starts."""
@@ -12,6 +12,8 @@ _M_ARENA_MAX: Final = -8  # the numbers of glibc's malloc.h
 _ARENAS: Final = 2
 _M_MMAP_THRESHOLD: Final = -3
 _MAPPED_SIZE_BYTES: Final = 256 * 1024
+_WORTH_TRIMMING_BYTES: Final = 64 * 1024**2
+"""What the C library may keep of freed memory: a process touches that much again in no time."""
 """The size from which on a block is mapped by itself, and unmapped when it is freed."""
 
 
@@ -34,3 +36,40 @@ def tune_allocator() -> None:
         # The second setting also ends glibc's own raising of that threshold after each large block that is freed.
         mallopt(_M_ARENA_MAX, _ARENAS)
         mallopt(_M_MMAP_THRESHOLD, _MAPPED_SIZE_BYTES)
+
+
+def map_large_blocks(size_bytes: int) -> None:
+    """Has blocks from this size on mapped by themselves: freed, they are the system's at once.
+
+    glibc keeps those below 32 MiB otherwise, with holes between the ones that stay. Mapping costs time: the system
+    clears every page again.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, size_bytes)
+
+
+_HEAP_FIELDS: Final = (
+    *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+    *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+)
+
+
+class _Heap(ctypes.Structure):
+    """glibc's `struct mallinfo2`."""
+
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in _HEAP_FIELDS]
+
+
+def give_back() -> int:
+    """Returns freed memory to the system where the C library keeps much of it; the bytes that it kept, 0 if few."""
+    library = ctypes.CDLL(None)
+    heap = getattr(library, "mallinfo2", None)  # glibc since 2.33; musl and macOS have none
+    if heap is None:
+        return 0
+    heap.restype = _Heap
+    kept_bytes = int(heap().fordblks)
+    if kept_bytes < _WORTH_TRIMMING_BYTES:
+        return 0
+    library.malloc_trim(0)
+    return kept_bytes

@@ -259,8 +259,8 @@ class Projector:
         subscription = self._log.subscribe({partition: positions.get(partition, 0) for partition in TRUTH})
         try:
             while True:
-                # Fewer than in catching up: rows of a batch are many small objects, between which memory stays when they
-                # are gone, as much as the largest batch since the start needed.
+                # Fewer than in catching up: rows are many small objects, and when they are gone the memory between
+                # them stays, as much as the largest batch since the start needed.
                 records = await subscription.next(wait_s=1.0, max_records=self._followed_records)
                 if not records:
                     self.last_error = None

@@ -12,6 +12,7 @@ reach         which addresses and keys an experiment may use
 cluster       what an experiment asks of the cluster that its workers run on
 correction    how tokens of older weights are corrected for
 updates       the optimizer steps that a batch gives
+worker_memory how much memory workers were expected to take at acceptance
 spec          what an experiment is, resolved
 schedule      which weights an explore step needs, when weights are published, when an evaluation is due
 row_order     which row comes at which place of the experiment: a pure function

@@ -1,7 +1,7 @@
 """The specification of an experiment, resolved: the immutable part of `experiment.submitted` that every worker reads.
 
-The experiment file (schema of the configuration guide) belongs to `rftd.daemon.config`; this is what it resolves to.
-Paths are absolute, defaults are filled in, stages are complete. No secret is here: only names of environment variables.
+The experiment file (schema of the configuration guide) belongs to `rftd.daemon.config`; this is what it resolves to:
+paths absolute, defaults filled in, stages complete, and no secret, only names of environment variables.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
 from rftd.streams.updates import UpdatesSpec
+from rftd.streams.worker_memory import WorkerMemory
 
 # A default says what logs mean that were written before the field was there: it never changes, whatever new
 # experiments get. Events write every field out.
@@ -50,9 +51,8 @@ class FormatSpec(Spec, frozen=True, kw_only=True):
     enable_concatenated_multi_turn: bool = False
     """Every message of the assistant in a conversation to imitate is learned, not only the last."""
     chat_template: str | None = None
-    """None: the model's."""
     enable_thinking: bool | None = None
-    """A variable of the chat template."""
+    """A variable of the chat template, which is the model's if none is named."""
 
 
 class SamplingSpec(Spec, frozen=True, kw_only=True):
@@ -298,6 +298,8 @@ class TrainerSpec(Spec, frozen=True, kw_only=True):
     save_hf: str = "last"
     """`always`, `last` or `never`."""
     max_tokens_per_micro_batch: Index = 8192
+    micro_batch_written: bool = True
+    """False: the file leaves it open, and acceptance chose it, by the trainer's memory."""
     threads: Index = 1
     """0: as many as the machine has."""
     dtype: str = "float32"
@@ -392,7 +394,7 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     config: dict[str, Any]
     """The user's file, normalised to the current spelling, as `rftd config show --given` prints it."""
     warnings: tuple[str, ...] = ()
-    """Changed and ignored settings, in words."""
+    memory: tuple[WorkerMemory, ...] = ()
     labels: dict[str, str] = {}
     cluster: ClusterSpec = ClusterSpec()
     reach: ReachSpec = OWNERS

@@ -20,7 +20,7 @@ from rftd.workers.algorithms.advantages.closed_group import ClosedGroup
 from rftd.workers.algorithms.definition import AlgorithmDefinition, Needs
 from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.policies.policy import Flight, PolicyView, Retirement, StalenessPolicy
-from rftd.workers.devices.device_memory import Need
+from rftd.workers.devices.device_memory import EngineMemory, Need
 from rftd.workers.devices.host import Device, Host
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, AuxiliaryModel, ModelAddress
 from rftd.workers.rollout.call_spans import tool_call
@@ -33,7 +33,7 @@ from rftd.workers.rollout.engine import (
     Sampling,
     SchemaEngine,
 )
-from rftd.workers.rollout.engines.definition import EngineMemory, EngineOpening, EnginePlan, RolloutEngineDefinition
+from rftd.workers.rollout.engines.definition import EngineOpening, EnginePlan, RolloutEngineDefinition
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.reward import Reward, RewardResult

@@ -28,6 +28,7 @@ from rftd.storage.queries.curve import RewardCurves
 from rftd.streams.envelope import Position
 from rftd.streams.log import EventLog
 from rftd.streams.topics import TOPICS, TRUTH, Partition
+from rftd.streams.worker_memory import WorkerMemory
 
 READ_TIMEOUT_S: Final = 10.0
 """The longest wait for the tables to reach `?after=`."""
@@ -158,6 +159,10 @@ class Services:
             if wait.since_ns is not None
         ]
         return "; ".join(opening) or None
+
+    def memory(self, experiment: UUID) -> list[WorkerMemory]:
+        """The memory that its workers were expected to take when it was accepted."""
+        return self.operations.memory(experiment)
 
     async def find(self, wanted: str, after: str | None = None) -> UUID:
         """The experiment that a person named. Raises NotFoundError, UsageError."""

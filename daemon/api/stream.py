@@ -125,12 +125,13 @@ class LivePage:
         if standing == self._seen and (books is not None or not self._reused):
             return None
         async with services.read() as connection:
-            page = await page_of(connection, self._experiment, services.curves, standing[1], books=books)
+            memory = services.memory(self._experiment)
+            page = await page_of(connection, self._experiment, services.curves, standing[1], books=books, memory=memory)
             # The last page of an experiment is what people keep: its books are counted anew, however recent the
             # others are.
             if books is not None and page.experiment.summary.state != self._state:
                 books = None
-                page = await page_of(connection, self._experiment, services.curves, standing[1])
+                page = await page_of(connection, self._experiment, services.curves, standing[1], memory=memory)
         self._seen = standing
         self._state = page.experiment.summary.state
         self._reused = books is not None

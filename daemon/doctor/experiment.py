@@ -12,11 +12,12 @@ from rftd.daemon.config.loading import Submission
 from rftd.daemon.doctor.checkpoints import check_checkpoints
 from rftd.daemon.doctor.prompts import check_prompts
 from rftd.daemon.supervisor.preflight import preflight, with_files
+from rftd.daemon.views.memory import memory_line, rows_of
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError, DataError, NotInstalledError, RftdError, WorkError
 from rftd.ops.health import Diagnosis
 from rftd.streams.auxiliary import SERVICE
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.devices.device_memory import elements_of, weight_files
 from rftd.workers.devices.host import Host
 from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
@@ -42,6 +43,7 @@ def check_file(submission: Submission, host: Host, clock: Clock) -> list[Diagnos
         found += of_errors(getattr(error, "errors", (error,)))
         # What is right of it may have more to say: a model may be there whose dataset is not.
         counted = spec
+    found += _of_memory(counted)
     said = {each.check for each in found if each.status == "fail"}
     for stage in counted.stages:
         of_model = [] if "model" in said else list(_of_model(stage))
@@ -70,6 +72,14 @@ def _finding(error: RftdError) -> Diagnosis:
     place = ", ".join(filter(None, (error.where, error.field)))
     fix = error.fix or f"see rftd explain {error.code}"
     return Diagnosis(check, "fail", f"{place}: {error.what}" if place else error.what, fix)
+
+
+def _of_memory(spec: ExperimentSpec) -> Iterator[Diagnosis]:
+    """The memory of the workers against their devices; a warning for what may not fit together."""
+    for row in rows_of(spec.memory):
+        fits = row.workers * row.size_bytes <= row.device_bytes
+        fix = "" if fits else "take a smaller model, shorter texts, or trainer.engine_args.gradient_checkpointing"
+        yield Diagnosis("memory", "ok" if fits else "warn", memory_line(row), fix)
 
 
 def _of_model(stage: StageSpec) -> Iterator[Diagnosis]:

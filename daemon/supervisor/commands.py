@@ -31,6 +31,7 @@ from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.worker_memory import WorkerMemory
 
 if TYPE_CHECKING:
     import asyncio
@@ -169,6 +170,11 @@ class AskedCommands:
     def stopped(self, experiment: UUID) -> LogLossError | None:
         """See `Operations.stopped`."""
         return self._hearing.refusal(experiment)
+
+    def memory(self, experiment: UUID) -> list[WorkerMemory]:
+        """See `Operations.memory`."""
+        entry = self._registry.entries.get(experiment)
+        return [] if entry is None else list(entry.spec.memory)
 
     def opening(self, experiment: UUID) -> list[Wait]:
         """See `Operations.opening`."""

@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.config.loading import check_config
+from rftd.daemon.supervisor.memory_plan import as_before
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.daemon.trust.judge import SubmissionJudge
 from rftd.ops.errors import ConfigError, ConflictError
@@ -84,10 +85,17 @@ def forked_spec(
         for old, new in zip(history.stages[: event.stage], spec.stages, strict=False)
     )
     # Only what will be read again is looked at: the datasets of finished stages may have changed or gone since.
-    rest = preflight(msgspec.structs.replace(spec, stages=spec.stages[event.stage :]), host).stages
+    checked = preflight(msgspec.structs.replace(spec, stages=spec.stages[event.stage :]), host)
+    rest = as_before(checked.stages, history.stages)
     ignored = tuple(_ignored(spec, parent, stages, host))
     # Whoever has its parent's halves has those of the fork.
-    forked = msgspec.structs.replace(spec, stages=(*stages, *rest), half="both", warnings=(*spec.warnings, *ignored))
+    forked = msgspec.structs.replace(
+        spec,
+        stages=(*stages, *rest),
+        half="both",
+        warnings=(*spec.warnings, *ignored),
+        memory=checked.memory,
+    )
     _goes_on(forked, history, event)
     return forked
 
@@ -107,7 +115,7 @@ def continued_spec(spec: ExperimentSpec, shared: SharedHistory) -> ExperimentSpe
         for old, new in zip(history.stages[: event.stage], spec.stages, strict=False)
     )
     ignored = tuple(_without_effect(old) for old, new in zip(settled, spec.stages, strict=False) if old != new)
-    stages = (*settled, *spec.stages[event.stage :])
+    stages = (*settled, *as_before(spec.stages[event.stage :], history.stages))
     spec = msgspec.structs.replace(spec, stages=stages, warnings=(*spec.warnings, *ignored))
     _goes_on(spec, history, event)
     return spec

@@ -16,6 +16,7 @@ from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.resolve.tasksets import placed_tasksets
 from rftd.daemon.supervisor.engine_packages import check_packages, left_to_workers
 from rftd.daemon.supervisor.findings import Findings
+from rftd.daemon.supervisor.memory_plan import with_memory
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.plugins import Plugins
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TasksetSpec
@@ -110,7 +111,7 @@ def _check_biases(taskset: TasksetSpec, stage: StageSpec) -> None:
 
 
 def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
-    """The specification with rows, digests and step counts filled in, for workers on `host`.
+    """The specification with rows, digests, step counts and micro-batches filled in, for workers on `host`.
 
     Raises ConfigError, DataError: everything that is wrong, at once. Blocks.
     """
@@ -119,7 +120,7 @@ def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
     check_tasksets(spec, found)
     found.check()
     warnings = (*spec.warnings, *left_to_workers(spec), *(text for stage in stages for text in _left_over(stage)))
-    return msgspec.structs.replace(spec, stages=stages, warnings=warnings)
+    return with_memory(msgspec.structs.replace(spec, stages=stages, warnings=warnings), host)
 
 
 def with_files(errors: ConfigErrors) -> ConfigErrors:

@@ -18,6 +18,7 @@ from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
+from rftd.daemon.views.memory import memory_line
 from rftd.daemon.views.wire import to_wire
 from rftd.daemon.why.wait import Wait, cause_of, sentence_of
 from rftd.ops.clock import Clock, SystemClock, iso
@@ -227,6 +228,8 @@ def _files(given: ExperimentPage, clock: Clock) -> Iterator[Line]:
         place = checkpoint.path.removeprefix(f"{detail.job_dir}/")
         text = f"step {checkpoint.step} ({kind}, {size(checkpoint.size_bytes)})  {place}"
         yield "checkpoints" if position == 0 else "", text
+    for position, row in enumerate(given.memory):
+        yield "memory" if position == 0 else "", one_line(memory_line(row))
     yield "folder", detail.job_dir
     if summary.kept != "here":
         where = f" in {summary.kept_path}" if summary.kept_path else ""

@@ -12,6 +12,7 @@ from rftd.daemon.output.stage_line import stage_line
 from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument, request_id_option
+from rftd.daemon.views.memory import memory_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -88,11 +89,14 @@ def _dry_run(load: Callable[[Host, bool], Submission], labels: dict[str, str], s
     """Shows what a submission would come to, asked of the daemon if there is one."""
     import os
 
+    import msgspec
+
     from rftd.daemon.client.dry_run import judged
 
     found = judged(load, settings, os.environ, labels)
     submission = found.submission
     there = found.there
+    memory = [] if there.report is None else there.report.memory
     _warn(found.warnings, settings)
     if settings.machine_readable:
         plan: dict[str, Any] = {
@@ -101,11 +105,14 @@ def _dry_run(load: Callable[[Host, bool], Submission], labels: dict[str, str], s
             "said": there.said,
             "config": submission.config,
             "warnings": found.warnings,
+            "memory": msgspec.to_builtins(memory),
         }
         emit(plan, settings)
         return
     spec = submission.spec
     say(f"ok: {spec.project}/{spec.name}, {stage_line(submission.spec)}; nothing was submitted")
+    for row in memory:
+        say(f"memory: {memory_line(row)}")
     say(there.said)
 
 

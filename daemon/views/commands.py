@@ -9,8 +9,10 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from rftd.daemon.views.memory import MemoryRow, rows_of
 from rftd.daemon.views.route import MOST, NAME_CHARACTERS, Commanded, Daemon, Name, command
 from rftd.ops.errors import UsageError
+from rftd.storage.queries.rows import if_unsent
 
 if TYPE_CHECKING:
     from rftd.daemon.operations import Accepted, Done
@@ -104,6 +106,8 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     """Its name; with a time stamp where its folder is in use and the file allows another."""
     job_dir: str
     warnings: list[str]
+    memory: list[MemoryRow] = if_unsent([])
+    """The memory that workers are expected to take of their devices, with the longest texts."""
 
 
 class ForkReceipt(SubmitReceipt, frozen=True, kw_only=True):
@@ -146,7 +150,7 @@ async def submit(daemon: Commanded, body: Submit, key: UUID) -> SubmitReceipt:
 async def check(daemon: Daemon, body: Submit) -> CheckReport:
     """Check an experiment exactly as a submission of it would be checked, and append nothing."""
     spec = await daemon.operations.check(_with_labels(body))
-    return CheckReport(name=spec.name, job_dir=spec.job_dir, warnings=list(spec.warnings))
+    return CheckReport(name=spec.name, job_dir=spec.job_dir, warnings=list(spec.warnings), memory=rows_of(spec.memory))
 
 
 @command("/v1/experiments/{name}/fork", Fork, ForkReceipt, tag=_TAG, submits=True)

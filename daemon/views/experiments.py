@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Final
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
+from rftd.daemon.views.memory import MemoryRow, rows_of
 from rftd.daemon.views.route import After, Daemon, Limit, Name, Offset, read
 from rftd.daemon.why.wait import Why
 from rftd.storage.queries.books import Books
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from rftd.streams.folds.spine import Status
+    from rftd.streams.worker_memory import WorkerMemory
 
 
 ENDED: Final = frozenset({"completed", "failed", "cancelled", "rejected"})
@@ -79,6 +82,8 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
     waiting: str | None = if_unsent(None)
     """The reason why nothing moves although the experiment has not ended: the log takes no appends. Else the workers
     that open their engines, with the time since when."""
+    memory: list[MemoryRow] = if_unsent([])
+    """The memory that workers were expected to take of their devices when the experiment was accepted."""
 
 
 @read("/v1/experiments", ExperimentList, tag="experiments")
@@ -102,7 +107,7 @@ async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage
     """Everything about one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
     async with daemon.read(after) as connection:
         id = await daemon.resolve(connection, name)
-        return await page_of(connection, id, daemon.curves, daemon.waiting(id))
+        return await page_of(connection, id, daemon.curves, daemon.waiting(id), memory=daemon.memory(id))
 
 
 @read("/v1/experiments/{name}/summary", ExperimentSummary, tag="experiments")
@@ -119,6 +124,7 @@ async def page_of(
     waiting: str | None = None,
     *,
     books: Books | None = None,
+    memory: Iterable[WorkerMemory] = (),
 ) -> ExperimentPage:
     """The page of one experiment, with these books instead of new ones, if given. Raises NotFoundError."""
     # All on one connection, within one transaction: a page never mixes two states of the tables.
@@ -136,6 +142,7 @@ async def page_of(
         workers=(await list_workers(connection, experiment))[-SHOWN_WORKERS:],
         signal=await signal_of(connection, experiment),
         waiting=None if detail.summary.state in ENDED else waiting,
+        memory=rows_of(memory),
     )
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rftd.daemon.trust.token_holder import TokenHolder
     from rftd.storage.queries.curve import RewardCurves
     from rftd.streams.log import EventLog
+    from rftd.streams.worker_memory import WorkerMemory
 
 R = TypeVar("R", bound=msgspec.Struct)
 B = TypeVar("B", bound=msgspec.Struct)
@@ -119,6 +120,10 @@ class Daemon(Protocol):
 
     def waiting(self, experiment: UUID) -> str | None:
         """The reason why nothing moves, or workers that open their engines, whatever the tables say; else None."""
+        ...
+
+    def memory(self, experiment: UUID) -> list[WorkerMemory]:
+        """The memory that its workers were expected to take when it was accepted."""
         ...
 
     def follower(self) -> AbstractContextManager[None]:

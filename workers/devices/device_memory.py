@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rftd.ops.errors import DeviceMemoryError, WorkError
+from rftd.workers.devices.host import Device
 from rftd.workers.weights import safetensors
 
 _GROUP: Final = Path("/sys/fs/cgroup")
@@ -21,6 +22,18 @@ class Need(NamedTuple):
 
     what: str
     size_bytes: int
+
+
+class EngineMemory(NamedTuple):
+    """The memory that one engine takes of one device."""
+
+    device: Device
+    needs: tuple[Need, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """All of it."""
+        return sum(need.size_bytes for need in self.needs)
 
 
 def check_memory(needs: Sequence[Need], device: str, *, where: str, fix: str) -> None:
@@ -69,6 +82,15 @@ def elements_of(folder: Path) -> int:
         with suppress(WorkError):
             found += sum(math.prod(each.shape) for each in safetensors.read(file).values())
     return found
+
+
+def tensor_names(folder: Path) -> frozenset[str]:
+    """The names of a model's weights, by the headers of its safetensors files that can be read."""
+    names: set[str] = set()
+    for file in weight_files(folder):
+        with suppress(WorkError):
+            names |= safetensors.read(file).keys()
+    return frozenset(names)
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -1,17 +1,19 @@
-"""The memory that training takes at least on each device, by the sizes of the models: known before anything is loaded.
+"""The memory that training takes on each device, by the sizes of the models: known before anything is loaded.
 
-It is a lower bound, so that nothing that fits is refused.
+`training_needs` is a lower bound, by which nothing is refused that fits. `training_forecast` is the peak that is
+expected of an engine of ours with the longest texts: micro-batches are chosen by it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rftd.streams.schedule import eval_due, kept_versions, publish_due, trainer_interval
 from rftd.streams.spec import StageSpec
-from rftd.workers.devices.device_memory import Need, elements_of, number_in, settings_of
+from rftd.workers.devices.device_memory import Need, elements_of, number_in, settings_of, tensor_names
 from rftd.workers.training.losses.objective import Objective
 
 FIX: Final = (
@@ -20,6 +22,12 @@ FIX: Final = (
 )
 RANK_PROCESS: Final = Need("its process", 128 * 1024**2)
 """What a rank's process has for its own once it has imported torch: less than half of what was seen."""
+CHUNK_LOGITS: Final = 1 << 24
+"""Logits computed at once: 64 MiB in float32. Blocks up to 32 MiB the C library keeps for itself, and piles them up."""
+CHUNK_LOGITS_GPU: Final = 1 << 27
+"""Logits computed at once on a GPU: 512 MiB, for each chunk reads and writes the whole output layer's gradient."""
+_OF_A_CHUNK: Final = 5
+"""Arrays as large as the logits that the gradient of a chunk holds at once: log-probabilities, their exponents, ..."""
 _FLOAT32_BYTES: Final = 4
 _HALF_BYTES: Final = 2
 _DEVICE_CHANNEL: Final = "nccl"
@@ -45,16 +53,131 @@ def training_needs(stage: StageSpec, base: Path, *, spread: int = 1) -> list[Nee
     if "teacher_logprobs" in objective.pass_fields and stage.trainer.teacher_path:
         teacher_bytes = _FLOAT32_BYTES * elements_of(Path(stage.trainer.teacher_path)) // spread
         needs.append(Need("the teacher", teacher_bytes))
-    return [*needs, _activations(stage, base)]
-
-
-def _activations(stage: StageSpec, base: Path) -> Need:
-    settings = settings_of(base)
-    layers = number_in(settings, "num_hidden_layers", "n_layer", "num_layers")
-    width = number_in(settings, "hidden_size", "n_embd", "d_model")
-    tokens = min(stage.trainer.max_tokens_per_micro_batch, stage.train_batch_size * stage.model.max_model_len)
+    layers = Layers.of(base)
+    tokens = _tokens(stage)
     size = _HALF_BYTES if stage.trainer.dtype == "bfloat16" else _FLOAT32_BYTES
-    return Need(f"activations of {tokens} tokens", tokens * layers * width * size)
+    return [*needs, Need(_activations(tokens), tokens * layers.count * layers.hidden * size)]
+
+
+def _tokens(stage: StageSpec) -> int:
+    """The tokens of the largest micro-batch."""
+    return min(stage.trainer.max_tokens_per_micro_batch, stage.train_batch_size * stage.model.max_model_len)
+
+
+def _activations(tokens: int) -> str:
+    return f"activations of {tokens} tokens"
+
+
+def training_forecast(stage: StageSpec, base: Path, *, spread: int = 1, whole_logits: bool = False) -> list[Need]:
+    """The needs of the same engine at the peak of a step whose texts are as long as they may be.
+
+    Beside what `training_needs` counts these are all that autograd keeps of each layer, the copies of weights in
+    bfloat16, and the arrays of the output layer: of all tokens if `whole_logits`, else of a chunk. A step of one
+    micro-batch has its gradients after its activations, so only the larger of the two counts.
+    """
+    *kept, _ = training_needs(stage, base, spread=spread)
+    layers = Layers.of(base)
+    tokens = _tokens(stage)
+    if not layers.count or not layers.hidden:
+        return [*kept, _]
+    half = stage.trainer.dtype == "bfloat16"
+    if half:
+        kept.append(Need("weights in bfloat16", _HALF_BYTES * elements_of(base) // spread))
+    of_layer_bytes = tokens * layers.kept_bytes(half=half, frozen=stage.model.lora is not None, row=_shared_row(stage))
+    if stage.model.lora is not None and not stage.trainer.devices:
+        # What peft adds a product up from is freed at once, and its memory is not found again before the step ends.
+        of_layer_bytes += tokens * layers.outputs * (_HALF_BYTES if half else _FLOAT32_BYTES)
+    inputs_bytes = tokens * layers.hidden * _FLOAT32_BYTES
+    chunk = CHUNK_LOGITS_GPU if stage.trainer.devices else CHUNK_LOGITS
+    rows = tokens if whole_logits else min(tokens, max(1, chunk // max(1, layers.vocabulary)))
+    head_bytes = _OF_A_CHUNK * rows * layers.vocabulary * _FLOAT32_BYTES
+    if stage.model.lora is None:
+        head_bytes += layers.vocabulary * layers.hidden * _FLOAT32_BYTES // spread
+    if stage.trainer.engine_args.get("gradient_checkpointing"):
+        activations_bytes = (layers.count + 4) * inputs_bytes + max(of_layer_bytes, head_bytes)
+    else:
+        activations_bytes = layers.count * of_layer_bytes + 3 * inputs_bytes + head_bytes
+    if stage.train_batch_size * stage.model.max_model_len > tokens:
+        return [*kept, Need(_activations(tokens), activations_bytes)]
+    return [
+        Need(f"gradients, or {_activations(tokens)} before", max(need.size_bytes, activations_bytes))
+        if need.what == "gradients"
+        else need
+        for need in kept
+    ]
+
+
+def _shared_row(stage: StageSpec) -> int:
+    """The places of a row in which responses share their prompt, as the torch engine packs them; 0: none do."""
+    group = stage.algorithm.repeat_times
+    if group < 2 or stage.trainer.engine != "torch" or stage.trainer.engine_args.get("prefix_sharing") == "never":
+        return 0
+    return min(_tokens(stage), stage.model.max_prompt_tokens + group * stage.model.max_response_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The widths of a decoder's layers, by its settings and the names of its tensors; 0 where nothing tells."""
+
+    count: int
+    hidden: int
+    queries: int
+    """The heads' queries together."""
+    keys: int
+    inner: int
+    """The feed-forward part, of all experts that a token goes to."""
+    gated: bool
+    root_mean_square: bool
+    """True: norms keep a scaled copy of their input beside it."""
+    normed_queries: bool
+    composed_gelu: bool
+    """True for the activation that transformers composes of five products."""
+    vocabulary: int
+
+    @classmethod
+    def of(cls, folder: Path) -> Layers:
+        """The layers of the model in a folder."""
+        settings = settings_of(folder)
+        hidden = number_in(settings, "hidden_size", "n_embd", "d_model")
+        heads = number_in(settings, "num_attention_heads", "n_head")
+        head = number_in(settings, "head_dim") or (hidden // heads if heads else 0)
+        experts = number_in(settings, "num_experts_per_tok", "num_experts_per_token")
+        inner = number_in(settings, "moe_intermediate_size") if experts else 0
+        inner = inner or number_in(settings, "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size") or 4 * hidden
+        names = tensor_names(folder)
+        return cls(
+            count=number_in(settings, "num_hidden_layers", "n_layer", "num_layers"),
+            hidden=hidden,
+            queries=heads * head,
+            keys=(number_in(settings, "num_key_value_heads") or heads) * head,
+            inner=inner * max(1, experts),
+            gated=any("gate_" in name or ".w3." in name for name in names),
+            root_mean_square="rms_norm_eps" in settings,
+            normed_queries=any("q_norm" in name for name in names),
+            composed_gelu=settings.get("activation_function", settings.get("hidden_act")) in ("gelu_new", "gelu_fast"),
+            vocabulary=number_in(settings, "vocab_size"),
+        )
+
+    @property
+    def outputs(self) -> int:
+        """The outputs of all products of a layer."""
+        return self.queries + 2 * self.keys + 2 * self.hidden + (2 if self.gated else 1) * self.inner
+
+    def kept_bytes(self, *, half: bool, frozen: bool, row: int) -> int:
+        """The bytes of one token that autograd keeps of one layer: in bfloat16 where `half`, but for norms.
+
+        `frozen`: its weights do not learn, only adapters beside them. `row`: the places of a row with a mask, for which
+        keys are repeated for each head; 0: attention is plainly causal.
+        """
+        size = _HALF_BYTES if half else _FLOAT32_BYTES
+        norms = 2 * self.hidden * (1 if frozen or not self.root_mean_square else 2)
+        if self.normed_queries:
+            norms += 2 * (self.queries + self.keys)
+        # Autocast rounds the input of each product by itself.
+        inputs = (5 if half else 2) * self.hidden + self.queries
+        attention = self.queries + 2 * (self.queries if row else self.keys) + row
+        products = 4 if self.gated else 5 if self.composed_gelu else 2
+        return norms * _FLOAT32_BYTES + size * (inputs + attention + products * self.inner)
 
 
 def held_need(stage: StageSpec, base: Path) -> Need:

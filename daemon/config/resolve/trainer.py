@@ -89,6 +89,7 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
         max_tokens_per_micro_batch=tokens
         # Twice the longest sequence always holds at least one, and usually packs several.
         or max(MIN_MICRO_BATCH_TOKENS, math.ceil(2 * model_tokens / ulysses)),
+        micro_batch_written=bool(tokens),
         threads=lifted.get("threads", 1),
         dtype=dtype,
         max_nonfinite_steps=given.max_nonfinite_steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath, show
@@ -137,14 +137,31 @@ def verl_arguments(trainer: Trainer, strategy: str, host: Host, notes: Notes) ->
         if name in ("use_dynamic_bsz", "micro_batch_size_per_gpu"):
             given[name] = (("trainer", "engine_args", name), value)
     _warn_of_cuts(given, notes)
+    unwritten = _unwritten({*given, *trainer.engine_args}, trainer.engine_args.get("dtype"), host, megatron=megatron)
     if not megatron:
-        return {name: value for name, (where, value) in given.items() if _acts(name, where, value, host, notes)}
+        acting = {name: value for name, (where, value) in given.items() if _acts(name, where, value, host, notes)}
+        return {**unwritten, **acting}
     found = {
         name: value
         for name, (where, value) in given.items()
         if not only_fsdp2(name, where, value, notes) and _acts_with_megatron(name, where, value, host, notes)
     }
-    return {**found, **megatron_arguments(trainer, leaves(trainer), host, notes)}
+    return {**unwritten, **found, **megatron_arguments(trainer, leaves(trainer), host, notes)}
+
+
+def _unwritten(written: Collection[str], dtype: str | None, host: Host, *, megatron: bool) -> dict[str, bool]:
+    """veRL's own defaults of what a file leaves out, on GPUs: layers are computed again, and texts are not padded.
+
+    flash-attn takes bfloat16 alone, so that texts are padded in float32. Where nobody has looked for GPUs, FSDP2
+    computes layers again too: that it can everywhere.
+    """
+    if not host.seen and not megatron and "gradient_checkpointing" not in written:
+        return {"gradient_checkpointing": True}
+    if not host.gpus:
+        return {}
+    packed = without_kernels(host) is None if megatron else "flash-attn" in host.packages
+    defaults = {"gradient_checkpointing": True, "use_remove_padding": packed and dtype == "bfloat16"}
+    return {name: value for name, value in defaults.items() if value and name not in written}
 
 
 def _acts_with_megatron(name: str, where: FieldPath, value: Any, host: Host, notes: Notes) -> bool:

@@ -32,6 +32,7 @@ from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
+from rftd.streams.worker_memory import WorkerMemory
 
 
 class LogOperations:
@@ -126,6 +127,9 @@ class LogOperations:
         entry = registry.entries[experiment_id]
         wait = entry_wait(entry, Line(registry.line(), slots=1))
         return answer(entry, [wait], live=True, clock=SystemClock())
+
+    def memory(self, experiment_id: UUID) -> list[WorkerMemory]:
+        return []
 
     def opening(self, experiment_id: UUID) -> list[Wait]:
         return []

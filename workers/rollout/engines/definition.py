@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.spec import ModelSpec, RolloutSpec
-from rftd.workers.devices.device_memory import Need
-from rftd.workers.devices.host import Device, Host
+from rftd.workers.devices.device_memory import EngineMemory
+from rftd.workers.devices.host import Host
 
 if TYPE_CHECKING:
     from rftd.ops.clock import Clock
@@ -68,18 +68,6 @@ class EnginePlan(Generic[A]):
     host: Host
     """The machine of the workers. Of one that is not `seen`, and of a cluster, no device is known."""
     deterministic: bool = False
-
-
-class EngineMemory(NamedTuple):
-    """The least memory that one engine takes of one device."""
-
-    device: Device
-    needs: tuple[Need, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """All of it."""
-        return sum(need.size_bytes for need in self.needs)
 
 
 def _unknown(plan: EnginePlan[Any]) -> EngineMemory | None:

@@ -16,8 +16,9 @@ from rftd.ops.plugins import Plugins
 from rftd.ops.processors import threads_of
 from rftd.streams.spec import ExperimentSpec, RolloutSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
+from rftd.workers.devices.device_memory import EngineMemory
 from rftd.workers.devices.host import Host
-from rftd.workers.rollout.engines.definition import EngineMemory, EngineOpening, EnginePlan, RolloutEngineDefinition
+from rftd.workers.rollout.engines.definition import EngineOpening, EnginePlan, RolloutEngineDefinition
 
 if TYPE_CHECKING:
     from rftd.ops.clock import Clock

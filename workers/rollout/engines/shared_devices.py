@@ -8,10 +8,9 @@ from typing import Final, NamedTuple
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import RolloutSpec, StageSpec
-from rftd.workers.devices.device_memory import shown, terms_of
+from rftd.workers.devices.device_memory import EngineMemory, shown, terms_of
 from rftd.workers.devices.host import Device, Host
 from rftd.workers.rollout.auxiliary.auxiliary_stage import auxiliary_stage
-from rftd.workers.rollout.engines.definition import EngineMemory
 from rftd.workers.rollout.engines.registry import memory_of
 
 _ENGINE_NUM: Final = "explorer.rollout_model.engine_num"
@@ -36,7 +35,7 @@ def check_shared_devices(stage: StageSpec, host: Host, *, deterministic: bool = 
     for device in {share.memory.device.kind: share.memory.device for share in shares}.values():
         here = [share for share in shares if share.memory.device.kind == device.kind]
         if all(share.memory.size_bytes <= device.memory_bytes for share in here):
-            _check(here, device, _explorers_on(device, stage.rollout, host))
+            _check(here, device, explorers_on(device, stage.rollout, host))
 
 
 def _shares(stage: StageSpec, host: Host, deterministic: bool) -> Iterator[_Share]:
@@ -59,7 +58,7 @@ def _shares(stage: StageSpec, host: Host, deterministic: bool) -> Iterator[_Shar
             yield _Share(words, memory, field, "serve it elsewhere, and write external")
 
 
-def _explorers_on(device: Device, rollout: RolloutSpec, host: Host) -> int:
+def explorers_on(device: Device, rollout: RolloutSpec, host: Host) -> int:
     """The number of explorers whose engines compute on one device."""
     if device.kind == "cuda" and rollout.needs.devices:
         return -(-rollout.explorers * rollout.needs.devices // len(host.gpus))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from rftd.ops.plugins import Plugins
 from rftd.ops.processors import threads_of
 from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.spec import StageSpec, TrainerSpec
-from rftd.workers.devices.device_memory import shown, terms_of
+from rftd.workers.devices.device_memory import EngineMemory, Need, shown, terms_of
 from rftd.workers.devices.host import Host
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.losses.demands import Demand, demands_of
@@ -91,34 +92,54 @@ def check_room(stage: StageSpec, host: Host) -> None:
     What others take of it meanwhile is the engine's to see, when it opens. On a host that nobody has looked at, and
     while a node of a cluster has not said its memory, nothing is known.
     """
-    needs_of = lookup(stage.trainer.engine).needs
+    memory = _memory(lookup(stage.trainer.engine).needs, stage, host)
+    if memory is None:
+        return
     gpus = stage.trainer.devices
-    if needs_of is None or stage.kind == "explore" or not host.seen or (host.gpus and not gpus):
-        return
-    ranks = gpus or max(1, stage.trainer.engine_args.get("ranks", 0))
-    devices = host.gpus if gpus else host.devices
-    if host.clustered and not all(each.memory_bytes for each in devices):
-        return
-    device = max(devices, key=lambda each: each.memory_bytes, default=None)
-    try:
-        needs = needs_of(stage, Path(stage.model.path), ranks)
-    except ConfigError:  # a part that is not here: its worker may have it, and says so if not
-        return
-    if ranks > 1 and not gpus:
-        needs = [*needs, RANK_PROCESS]
-    each_bytes = sum(need.size_bytes for need in needs)
-    held_bytes = each_bytes if gpus else each_bytes * ranks
-    if device is None or not device.memory_bytes or held_bytes <= device.memory_bytes:
+    ranks = ranks_of(stage)
+    device, needs = memory
+    held_bytes = memory.size_bytes if gpus else memory.size_bytes * ranks
+    if held_bytes <= device.memory_bytes:
         return
     each = ""
     if ranks > 1:
-        each = f" on each of {gpus} GPUs" if gpus else f", {shown(each_bytes)} by each of {ranks} ranks"
+        each = f" on each of {gpus} GPUs" if gpus else f", {shown(memory.size_bytes)} by each of {ranks} ranks"
     raise ConfigError(
         f"{shown(held_bytes)} are needed at least{each} ({terms_of(needs)}), and {device.name} has "
         f"{shown(device.memory_bytes)}",
         field="model.model_path",
         fix=FIX.removeprefix("free memory there, or "),
     )
+
+
+def memory_of(stage: StageSpec, host: Host) -> EngineMemory | None:
+    """The peak that is expected of each rank of the stage's trainer, on the device that it has; None: nobody knows."""
+    return _memory(lookup(stage.trainer.engine).forecast, stage, host)
+
+
+def ranks_of(stage: StageSpec) -> int:
+    """The processes that train the stage."""
+    return stage.trainer.devices or max(1, stage.trainer.engine_args.get("ranks", 0))
+
+
+def _memory(
+    needs_of: Callable[[StageSpec, Path, int], list[Need]] | None, stage: StageSpec, host: Host
+) -> EngineMemory | None:
+    gpus = stage.trainer.devices
+    if needs_of is None or stage.kind == "explore" or not host.seen or (host.gpus and not gpus):
+        return None
+    devices = host.gpus if gpus else host.devices
+    if host.clustered and not all(device.memory_bytes for device in devices):
+        return None
+    device = max(devices, key=lambda each: each.memory_bytes, default=None)
+    ranks = ranks_of(stage)
+    try:
+        needs = needs_of(stage, Path(stage.model.path), ranks)
+    except ConfigError:  # a part that is not here: its worker may have it, and says so if not
+        return None
+    if ranks > 1 and not gpus:
+        needs = [*needs, RANK_PROCESS]
+    return None if device is None or not device.memory_bytes else EngineMemory(device, tuple(needs))
 
 
 def check_models(stage: StageSpec) -> None:

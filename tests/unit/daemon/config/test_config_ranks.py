@@ -92,6 +92,7 @@ def test_ranks_that_share_sequences_have_texts_without_padding(load: Load, small
         "ulysses_sequence_parallel_size": 2,
         "fsdp_size": 2,
         "use_remove_padding": True,
+        "gradient_checkpointing": True,
     }
     unseen = (
         load(small + WARMUP, overrides=[*fits, "trainer.engine_args={ranks: 7}"], host=ANY_HOST).spec.stages[0].trainer

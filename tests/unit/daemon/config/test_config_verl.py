@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rftd.daemon.config.loading import Submission
-from rftd.workers.devices.host import Device, Host
+from rftd.workers.devices.host import ANY_HOST, Device, Host
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -53,6 +53,24 @@ def test_what_verl_has_reaches_it_under_its_names(load: Load) -> None:
     }
     assert not [text for text in spec.warnings if "no effect" in text]
     assert any("FSDP2 spreads the weights instead" in text for text in spec.warnings)
+
+
+def test_on_gpus_what_is_left_out_is_as_in_verl(load: Load) -> None:
+    def arguments(host: Host, *overrides: str) -> dict[str, object]:
+        return load(overrides=[VERL, *overrides], host=host).spec.stages[0].trainer.engine_args
+
+    half = "trainer.engine_args.dtype=bfloat16"
+    gpus = tuple(msgspec.structs.replace(GPU, index=index, visible=str(index)) for index in range(2))
+    whole = msgspec.structs.replace(ON_GPU, devices=gpus)
+    without_kernels = msgspec.structs.replace(whole, packages={"verl": "0.9.1"})
+    assert arguments(whole, half) == {"gradient_checkpointing": True, "use_remove_padding": True}
+    # flash-attn attends in bfloat16 alone.
+    assert arguments(whole) == {"gradient_checkpointing": True}
+    assert arguments(without_kernels, half) == {"gradient_checkpointing": True}
+    assert arguments(ON_CPU, half) == {}
+    assert arguments(ANY_HOST, half) == {"gradient_checkpointing": True}
+    written = ["trainer.use_remove_padding=false", "trainer.engine_args.gradient_checkpointing=false"]
+    assert arguments(whole, half, *written) == {"gradient_checkpointing": False, "use_remove_padding": False}
 
 
 def test_what_cannot_act_is_said_by_name(load: Load) -> None:

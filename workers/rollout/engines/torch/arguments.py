@@ -10,10 +10,10 @@ import msgspec
 from rftd.ops.errors import ConfigError
 from rftd.ops.extras import TORCH
 from rftd.workers.devices.compute_device import DeviceName, compute_device
-from rftd.workers.devices.device_memory import Need, elements_of, settings_of, shown, terms_of
+from rftd.workers.devices.device_memory import EngineMemory, Need, elements_of, settings_of, shown, terms_of
 from rftd.workers.models.cached_tokens import least_cache_bytes
 from rftd.workers.rollout.engine import RolloutEngine
-from rftd.workers.rollout.engines.definition import EngineMemory, EngineOpening, EnginePlan, RolloutEngineDefinition
+from rftd.workers.rollout.engines.definition import EngineOpening, EnginePlan, RolloutEngineDefinition
 
 _DEVICE: Final = "explorer.rollout_model.extra_engine_args.device"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from rftd.ops.errors import ConfigError, DataError
-from rftd.workers.devices.device_memory import Need, elements_of, number_in, settings_of, shown, terms_of
+from rftd.workers.devices.device_memory import EngineMemory, Need, elements_of, number_in, settings_of, shown, terms_of
 from rftd.workers.devices.engine_build import CPU_BUILD, CUDA_BUILD, EngineBuild, vllm_build
 from rftd.workers.devices.host import Device
 from rftd.workers.models.cached_tokens import least_cache_bytes
 from rftd.workers.models.model_type import causal_architectures, read_config
-from rftd.workers.rollout.engines.definition import EngineMemory, EnginePlan
+from rftd.workers.rollout.engines.definition import EnginePlan
 from rftd.workers.rollout.engines.vllm.architectures import CPU_HEADS, KNOWN, NOT_CARRIED, SIZED_HEADS
 
 _FIELD: Final = "model.model_path"

@@ -13,7 +13,7 @@ from rftd.ops.plugin_arguments import parsed
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.training.engines.critic_arguments import CriticArgs
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
-from rftd.workers.training.memory_needs import held_need, training_needs
+from rftd.workers.training.memory_needs import held_need, training_forecast, training_needs
 
 if TYPE_CHECKING:
     from rftd.workers.training.engine import TrainerEngine
@@ -92,4 +92,5 @@ ENGINE: Final = TrainerEngineDefinition(
     opened_with=OPENED_WITH,
     # Each rank has everything.
     needs=lambda stage, base, _devices: [*training_needs(stage, base), held_need(stage, base)],
+    forecast=lambda stage, base, _devices: [*training_forecast(stage, base), held_need(stage, base)],
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import torch
 from torch import Tensor
 
+from rftd.ops.cycles import give_back, map_large_blocks
 from rftd.ops.processors import threads_of
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.devices.compute_device import DeviceName, compute_device
@@ -33,6 +34,8 @@ from rftd.workers.training.stage.trainer_state import TrainerState
 from rftd.workers.weights.checksum import Form, form_of
 from rftd.workers.weights.parked_tensors import Rest
 from rftd.workers.weights.tensor_digests import TensorDigests
+
+_MAPPED_SIZE_BYTES: Final = 4 * 1024**2
 
 
 class TorchTrainerEngine:
@@ -98,6 +101,9 @@ class TorchTrainerEngine:
             try_description(model, self._base)
         # Last: layers that recompute are in training mode, and the first trial compares the model as explorers run it.
         if arguments.gradient_checkpointing:
+            # Whoever asks for it has little memory and some time: holes between kept states would take half of it back.
+            if self._device.type == "cpu":
+                map_large_blocks(_MAPPED_SIZE_BYTES)
             recompute_layers(model)
             try_forward(model, self._device, where=self._base, max_tokens=TEXT_TOKENS, share=False)
         self._weights_changed()
@@ -133,6 +139,10 @@ class TorchTrainerEngine:
             if self._changes or not self._determinism.given_up(error):
                 raise
             return self._training.train(batch)
+        finally:
+            # Activations are freed, but on a CPU they stay the C library's, while explorers may be short of memory.
+            if self._device.type == "cpu":
+                give_back()
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that explorers get, by name; not always copies, so read them before the next step."""

@@ -10,10 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-CHUNK_LOGITS = 1 << 24
-"""Logits computed at once: 64 MiB in float32. Blocks up to 32 MiB the C library keeps for itself, and piles them up."""
-CHUNK_LOGITS_GPU = 1 << 27
-"""Logits computed at once on a GPU: 512 MiB, for each chunk reads and writes the whole output layer's gradient."""
+from rftd.workers.training.memory_needs import CHUNK_LOGITS, CHUNK_LOGITS_GPU
 
 
 class LogitForm(NamedTuple):

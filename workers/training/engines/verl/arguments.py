@@ -18,7 +18,7 @@ from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.devices.device_memory import Need, elements_of, number_in, settings_of
 from rftd.workers.training.engines.critic_arguments import CriticArgs
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
-from rftd.workers.training.memory_needs import training_needs
+from rftd.workers.training.memory_needs import training_forecast, training_needs
 
 if TYPE_CHECKING:
     from rftd.workers.training.engine import TrainerEngine
@@ -124,6 +124,16 @@ def _needs(stage: StageSpec, base: Path, devices: int) -> list[Need]:
     return needs
 
 
+def _forecast(stage: StageSpec, base: Path, devices: int) -> list[Need]:
+    """The peak of FSDP without offloading, whose ranks compute the logits of a whole micro-batch; else the least."""
+    arguments = parse(stage.trainer.engine_args)
+    offloads = arguments.param_offload or arguments.optimizer_offload or arguments.ref_param_offload
+    if arguments.strategy == "megatron" or offloads or arguments.activation_offload:
+        return _needs(stage, base, devices)
+    size = arguments.fsdp_size
+    return training_forecast(stage, base, spread=size if 0 < size < devices else devices, whole_logits=True)
+
+
 def _trains(stage: StageSpec, folder: Path) -> None:
     arguments = parse(stage.trainer.engine_args)
     if arguments.strategy == "megatron":
@@ -186,5 +196,11 @@ def _make(opening: TrainerOpening[VerlTrainerArgs]) -> TrainerEngine:
 
 
 ENGINE: Final = TrainerEngineDefinition(
-    arguments=VerlTrainerArgs, make=_make, extra=TORCH, opened_with=OPENED_WITH, needs=_needs, trains=_trains
+    arguments=VerlTrainerArgs,
+    make=_make,
+    extra=TORCH,
+    opened_with=OPENED_WITH,
+    needs=_needs,
+    forecast=_forecast,
+    trains=_trains,
 )

@@ -1,0 +1,53 @@
+"""The memory of an experiment's workers against their devices, as it was expected when the experiment was accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rftd.daemon.output.quantity import size
+
+if TYPE_CHECKING:
+    from rftd.streams.worker_memory import WorkerMemory
+
+
+class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The workers of a stage on one device."""
+
+    role: str
+    stage: str
+    workers: int
+    """Those that share the device."""
+    device: str
+    device_bytes: int
+    """All of its memory."""
+    size_bytes: int
+    """The peak of one worker, with the longest texts."""
+    needs: dict[str, int]
+    """The parts of it, in bytes."""
+
+
+def rows_of(memory: Iterable[WorkerMemory]) -> list[MemoryRow]:
+    """The rows as the API answers them."""
+    return [
+        MemoryRow(
+            role=row.role,
+            stage=row.stage,
+            workers=row.workers,
+            device=row.device,
+            device_bytes=row.device_bytes,
+            size_bytes=sum(need.size_bytes for need in row.needs),
+            needs={need.what: need.size_bytes for need in row.needs},
+        )
+        for row in memory
+    ]
+
+
+def memory_line(row: MemoryRow) -> str:
+    """`trainer of rft: 2.7 GiB of 23.4 GiB of CPU: weights 513.1 MiB + gradients 513.1 MiB + ...`."""
+    several = f"{row.workers} x " if row.workers > 1 else ""
+    needs = " + ".join(f"{what} {size(size_bytes)}" for what, size_bytes in row.needs.items())
+    place = f"{size(row.device_bytes)} of {row.device}"
+    return f"{row.role} of {row.stage}: {several}{size(row.size_bytes)} of {place}: {needs}"
