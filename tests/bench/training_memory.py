@@ -260,7 +260,7 @@ def in_process(how: str, name: str, folder: Path) -> Any:
     child = subprocess.run(words, capture_output=True, timeout=900, text=True)
     if child.returncode:
         sys.exit(f"{name}: {child.stderr[-2000:]}")
-    return json.loads(child.stdout.strip().splitlines()[-1])
+    return json.loads(child.stdout)
 
 
 def main() -> int:
@@ -273,7 +273,7 @@ def main() -> int:
     cases = CASES | GIVEN
     if options.how:
         measured = measure if options.how == "rftd" else measure_transformers
-        print(json.dumps(msgspec.to_builtins(measured(cases[options.case], options.model))))
+        tell(measured(cases[options.case], options.model))
         return 0
     peaks: dict[str, Any] = {}
     for name, case in (cases if options.model else CASES).items():

@@ -28,6 +28,8 @@ CHUNK_LOGITS_GPU: Final = 1 << 27
 """Logits computed at once on a GPU: 512 MiB, for each chunk reads and writes the whole output layer's gradient."""
 _OF_A_CHUNK: Final = 5
 """Arrays as large as the logits that the gradient of a chunk holds at once: log-probabilities, their exponents, ..."""
+_HOLES_SHARE: Final = 0.25
+"""Memory that the C library holds between a CPU's activations, of these: measured, 12 to 47 % (docs/benchmarks.md)."""
 _FLOAT32_BYTES: Final = 4
 _HALF_BYTES: Final = 2
 _DEVICE_CHANNEL: Final = "nccl"
@@ -96,7 +98,8 @@ def training_forecast(stage: StageSpec, base: Path, *, spread: int = 1, whole_lo
     if stage.trainer.engine_args.get("gradient_checkpointing"):
         activations_bytes = (layers.count + 4) * inputs_bytes + max(of_layer_bytes, head_bytes)
     else:
-        activations_bytes = layers.count * of_layer_bytes + 3 * inputs_bytes + head_bytes
+        kept_bytes = layers.count * of_layer_bytes + 3 * inputs_bytes
+        activations_bytes = int(kept_bytes * (1 if stage.trainer.devices else 1 + _HOLES_SHARE)) + head_bytes
     if stage.train_batch_size * stage.model.max_model_len > tokens:
         return [*kept, Need(_activations(tokens), activations_bytes)]
     return [

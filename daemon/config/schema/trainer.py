@@ -80,7 +80,8 @@ class Trainer(Section):
     critic_warmup: Annotated[Natural, InUnit("steps")] = 0
     """The step before which only the critic learns."""
     max_token_len_per_gpu: Tokens | None = None
-    """Tokens of one micro-batch; None: twice the model's length, divided by `ulysses_sequence_parallel_size`."""
+    """Tokens of one micro-batch; None: twice the model's length, divided by `ulysses_sequence_parallel_size`, or as
+    many as the trainer has memory for when the file is submitted."""
     ulysses_sequence_parallel_size: Annotated[int, Field(le=10**6)] = 1
     """Ranks that share one sequence; it divides the tokens of one micro-batch."""
     fix_actor_microbatch_loss_scale: bool = harmless(
