@@ -25,7 +25,7 @@ from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.models.model_type import check_model_type, check_rotation
+from rftd.workers.models.model_type import check_model_type, check_positions, check_rotation
 from rftd.workers.rollout.auxiliary.auxiliary_stage import auxiliary_stage
 from rftd.workers.rollout.engines import registry as rollout_engines
 from rftd.workers.rollout.engines.shared_devices import check_shared_devices
@@ -217,6 +217,7 @@ def _check_models(stage: StageSpec, host: Host | None, found: Findings) -> None:
             _model(stage.model.path, trusted=trusted)
             if host is not None:  # of a draft neither lengths nor engines are certain
                 check_rotation(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
+                check_positions(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
                 trainer_engines.check_models(stage)
                 trainer_engines.check_room(stage, host.for_trainers)
         with found.of(stage):

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError
+from rftd.workers.devices.device_memory import number_in, settings_of, tensor_names
 from rftd.workers.models.text_lengths import moving_rotation
 
 _CAUSAL: Final = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
@@ -20,6 +21,8 @@ _MASKED: Final = "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
 _SCORING: Final = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
 _TABLES: Final = (_CAUSAL, _MASKED, _SCORING)
 _CLASSES: Final = "causal classes"
+_POSITIONS: Final = re.compile(r"\b(wpe|embed_positions|position_embeddings)\.weight$")
+"""Tensors that hold a vector for each position."""
 # Keys of the parts of models that see or hear; their text part is config.json's text_config.
 _SENSES: Final = re.compile(r"^(vision|image|video|audio|speech)\w*_config$")
 
@@ -121,6 +124,20 @@ def check_rotation(folder: Path, max_tokens: int, *, field: str) -> None:
             where=str(folder),
             field=field,
             fix=f"set model.max_model_len to at most {limit}, or use another model",
+        )
+
+
+def check_positions(folder: Path, max_tokens: int, *, field: str) -> None:
+    """Raises DataError if a model that learnt a vector for each position has none for the last of `max_tokens`."""
+    if not any(_POSITIONS.search(name) for name in tensor_names(folder)):
+        return  # rotary embeddings turn by any angle
+    positions = number_in(settings_of(folder), "n_positions", "max_position_embeddings")
+    if 0 < positions < max_tokens:
+        raise DataError(
+            f"the model has learnt {positions} positions, and texts may have {max_tokens} tokens",
+            where=str(folder),
+            field=field,
+            fix=f"set model.max_model_len to at most {positions}",
         )
 
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError
 from rftd.ops.extras import TORCH, check_extra
+from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.template_bound import bounded
 
@@ -38,6 +39,7 @@ class HfTokenizer:
         folder: str,
         chat_template: str | None,
         eos_ids: tuple[int, ...],
+        vocabulary_tokens: int = 0,
         template_args: Mapping[str, Any] | None = None,
     ) -> None:
         self._inner = inner
@@ -45,6 +47,7 @@ class HfTokenizer:
         self._chat_template = chat_template
         self._template_args = dict(template_args or {})
         self._eos_ids = eos_ids
+        self._vocabulary = vocabulary_tokens
         self._beginning = _beginning(inner)
         # The rollouts of a group share their prompt, and one call costs as much as several drawn tokens.
         self._encoded = lru_cache(maxsize=CACHED)(self._encode)
@@ -63,9 +66,20 @@ class HfTokenizer:
 
     def _encode(self, text: str, special: bool) -> tuple[int, ...]:
         ids = tuple(self._inner.encode(text, add_special_tokens=False))
+        if self._vocabulary and max(ids, default=0) >= self._vocabulary:
+            self._refuse(max(ids))
         beginning = self._beginning if special else ()
         # A text that was rendered brings its beginning along.
         return ids if ids[: len(beginning)] == beginning else (*beginning, *ids)
+
+    def _refuse(self, token: int) -> NoReturn:
+        """A tokenizer may know more tokens than the model, as long as no text has one of them."""
+        raise DataError(
+            f"a text has the token {self.decode([token], special=True)!r}, number {token}, and the model has "
+            f"{self._vocabulary} tokens, 0 to {self._vocabulary - 1}",
+            where=self._folder,
+            fix="take the tokenizer that the model was trained with, or add rows to its embeddings",
+        )
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """The text of ids as it was drawn: spaces are not cleaned up. `special` keeps special tokens."""
@@ -182,6 +196,7 @@ def open_tokenizer(
         folder=path,
         chat_template=chat_template,
         eos_ids=_eos_ids(inner, folder),
+        vocabulary_tokens=number_in(settings_of(folder), "vocab_size"),
         template_args=template_args,
     )
 
