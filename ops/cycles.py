@@ -13,7 +13,7 @@ _ARENAS: Final = 2
 _M_MMAP_THRESHOLD: Final = -3
 _MAPPED_SIZE_BYTES: Final = 256 * 1024
 _WORTH_TRIMMING_BYTES: Final = 64 * 1024**2
-"""What the C library may keep of freed memory: a process touches that much again in no time."""
+"""The freed memory that the C library may keep, for the process soon uses that much again."""
 """The size from which on a block is mapped by itself, and unmapped when it is freed."""
 
 
@@ -35,7 +35,7 @@ def tune_allocator() -> None:
     if mallopt is not None:
         # The second setting also ends glibc's own raising of that threshold after each large block that is freed.
         mallopt(_M_ARENA_MAX, _ARENAS)
-        mallopt(_M_MMAP_THRESHOLD, _MAPPED_SIZE_BYTES)
+        map_large_blocks(_MAPPED_SIZE_BYTES)
 
 
 def map_large_blocks(size_bytes: int) -> None:
@@ -61,15 +61,12 @@ class _Heap(ctypes.Structure):
     _fields_: ClassVar = [(name, ctypes.c_size_t) for name in _HEAP_FIELDS]
 
 
-def give_back() -> int:
-    """Returns freed memory to the system where the C library keeps much of it; the bytes that it kept, 0 if few."""
+def give_back() -> None:
+    """Returns freed memory to the system where the C library keeps much of it."""
     library = ctypes.CDLL(None)
     heap = getattr(library, "mallinfo2", None)  # glibc since 2.33; musl and macOS have none
     if heap is None:
-        return 0
+        return
     heap.restype = _Heap
-    kept_bytes = int(heap().fordblks)
-    if kept_bytes < _WORTH_TRIMMING_BYTES:
-        return 0
-    library.malloc_trim(0)
-    return kept_bytes
+    if heap().fordblks >= _WORTH_TRIMMING_BYTES:
+        library.malloc_trim(0)

@@ -20,8 +20,8 @@ class WorkerMemory(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     stage: str
     workers: Index
-    """Those that share the device."""
+    """The number of workers that share the device."""
     device: str
     device_bytes: Bytes
     needs: tuple[MemoryNeed, ...]
-    """Of each of them."""
+    """The parts of one worker's memory."""

@@ -86,12 +86,12 @@ def forked_spec(
     )
     # Only what will be read again is looked at: the datasets of finished stages may have changed or gone since.
     checked = preflight(msgspec.structs.replace(spec, stages=spec.stages[event.stage :]), host)
-    rest = as_before(checked.stages, history.stages)
+    open_stages = as_before(checked.stages, history.stages)
     ignored = tuple(_ignored(spec, parent, stages, host))
     # Whoever has its parent's halves has those of the fork.
     forked = msgspec.structs.replace(
         spec,
-        stages=(*stages, *rest),
+        stages=(*stages, *open_stages),
         half="both",
         warnings=(*spec.warnings, *ignored),
         memory=checked.memory,

@@ -105,7 +105,7 @@ def _fits(stage: StageSpec, host: Host, room_bytes: int) -> bool:
 
 def _total_bytes(stage: StageSpec, memory: EngineMemory) -> int:
     """The memory of all ranks that share the device."""
-    return memory.size_bytes * (1 if stage.trainer.devices else trainer_engines.ranks_of(stage))
+    return memory.size_bytes * trainer_engines.ranks_on_device(stage)
 
 
 def _room_bytes(device: Device, stage: StageSpec, host: Host) -> int:
@@ -124,7 +124,7 @@ def _rows(stage: StageSpec, host: Host, *, deterministic: bool) -> Iterator[Work
         return
     trainer = trainer_engines.memory_of(stage, host.for_trainers)
     if trainer is not None:
-        yield _row("trainer", stage, trainer, 1 if stage.trainer.devices else trainer_engines.ranks_of(stage))
+        yield _row("trainer", stage, trainer, trainer_engines.ranks_on_device(stage))
     explorer = None if stage.kind == "train" else rollout_engines.memory_of(stage, host, deterministic=deterministic)
     if explorer is not None:
         yield _row("explorer", stage, explorer, explorers_on(explorer.device, stage.rollout, host))

@@ -19,7 +19,7 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     stage: str
     workers: int
-    """Those that share the device."""
+    """The number of workers that share the device."""
     device: str
     device_bytes: int
     """All of its memory."""
@@ -49,5 +49,5 @@ def memory_line(row: MemoryRow) -> str:
     """`trainer of rft: 2.7 GiB of 23.4 GiB of CPU: weights 513.1 MiB + gradients 513.1 MiB + ...`."""
     several = f"{row.workers} x " if row.workers > 1 else ""
     needs = " + ".join(f"{what} {size(size_bytes)}" for what, size_bytes in row.needs.items())
-    place = f"{size(row.device_bytes)} of {row.device}"
-    return f"{row.role} of {row.stage}: {several}{size(row.size_bytes)} of {place}: {needs}"
+    device = f"{size(row.device_bytes)} of {row.device}"
+    return f"{row.role} of {row.stage}: {several}{size(row.size_bytes)} of {device}: {needs}"

@@ -35,12 +35,8 @@ _HALF_BYTES: Final = 2
 _DEVICE_CHANNEL: Final = "nccl"
 
 
-def training_needs(stage: StageSpec, base: Path, *, spread: int = 1) -> list[Need]:
-    """The needs of an engine of ours on one device while it trains the stage from the model in `base`.
-
-    Weights, gradients and moments are float32, of which each device has one part of `spread`. Of activations only what
-    goes into each layer is counted, for a whole micro-batch: that much is kept even where layers are computed again.
-    """
+def _model_needs(stage: StageSpec, base: Path, spread: int) -> list[Need]:
+    """The needs of all models of the stage, with their gradients and moments."""
     objective = Objective.of(stage.algorithm)
     model_bytes = _FLOAT32_BYTES * elements_of(base) // spread
     learnt_bytes = model_bytes if stage.model.lora is None else 0
@@ -55,10 +51,22 @@ def training_needs(stage: StageSpec, base: Path, *, spread: int = 1) -> list[Nee
     if "teacher_logprobs" in objective.pass_fields and stage.trainer.teacher_path:
         teacher_bytes = _FLOAT32_BYTES * elements_of(Path(stage.trainer.teacher_path)) // spread
         needs.append(Need("the teacher", teacher_bytes))
+    return needs
+
+
+def training_needs(stage: StageSpec, base: Path, *, spread: int = 1) -> list[Need]:
+    """The needs of an engine of ours on one device while it trains the stage from the model in `base`.
+
+    Weights, gradients and moments are float32, of which each device has one part of `spread`. Of activations only what
+    goes into each layer is counted, for a whole micro-batch: that much is kept even where layers are computed again.
+    """
     layers = Layers.of(base)
     tokens = _tokens(stage)
     size = _HALF_BYTES if stage.trainer.dtype == "bfloat16" else _FLOAT32_BYTES
-    return [*needs, Need(_activations(tokens), tokens * layers.count * layers.hidden * size)]
+    return [
+        *_model_needs(stage, base, spread),
+        Need(_activations(tokens), tokens * layers.count * layers.hidden * size),
+    ]
 
 
 def _tokens(stage: StageSpec) -> int:
@@ -77,11 +85,11 @@ def training_forecast(stage: StageSpec, base: Path, *, spread: int = 1, whole_lo
     bfloat16, and the arrays of the output layer: of all tokens if `whole_logits`, else of a chunk. A step of one
     micro-batch has its gradients after its activations, so only the larger of the two counts.
     """
-    *kept, _ = training_needs(stage, base, spread=spread)
     layers = Layers.of(base)
-    tokens = _tokens(stage)
     if not layers.count or not layers.hidden:
-        return [*kept, _]
+        return training_needs(stage, base, spread=spread)
+    kept = _model_needs(stage, base, spread)
+    tokens = _tokens(stage)
     half = stage.trainer.dtype == "bfloat16"
     if half:
         kept.append(Need("weights in bfloat16", _HALF_BYTES * elements_of(base) // spread))

@@ -58,6 +58,6 @@ class TrainerEngineDefinition(Generic[A]):
     needs: Callable[[StageSpec, Path, int], list[Need]] | None = None
     """The least that each of so many devices holds while a stage trains from a model's folder; None: nobody knows."""
     forecast: Callable[[StageSpec, Path, int], list[Need]] | None = None
-    """The peak that is expected of each of so many devices with the longest texts; None: nobody knows."""
+    """The forecast of one device's peak memory, by stage, model folder and number of devices; None: there is none."""
     trains: Callable[[StageSpec, Path], None] | None = None
     """Raises ConfigError for a model's folder that it cannot train as the stage says; None: it trains every model."""

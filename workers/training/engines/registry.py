@@ -98,14 +98,14 @@ def check_room(stage: StageSpec, host: Host) -> None:
     gpus = stage.trainer.devices
     ranks = ranks_of(stage)
     device, needs = memory
-    held_bytes = memory.size_bytes if gpus else memory.size_bytes * ranks
+    held_bytes = memory.size_bytes * ranks_on_device(stage)
     if held_bytes <= device.memory_bytes:
         return
-    each = ""
+    per_rank = ""
     if ranks > 1:
-        each = f" on each of {gpus} GPUs" if gpus else f", {shown(memory.size_bytes)} by each of {ranks} ranks"
+        per_rank = f" on each of {gpus} GPUs" if gpus else f", {shown(memory.size_bytes)} by each of {ranks} ranks"
     raise ConfigError(
-        f"{shown(held_bytes)} are needed at least{each} ({terms_of(needs)}), and {device.name} has "
+        f"{shown(held_bytes)} are needed at least{per_rank} ({terms_of(needs)}), and {device.name} has "
         f"{shown(device.memory_bytes)}",
         field="model.model_path",
         fix=FIX.removeprefix("free memory there, or "),
@@ -113,13 +113,18 @@ def check_room(stage: StageSpec, host: Host) -> None:
 
 
 def memory_of(stage: StageSpec, host: Host) -> EngineMemory | None:
-    """The peak that is expected of each rank of the stage's trainer, on the device that it has; None: nobody knows."""
+    """The forecast of the peak memory of one rank of the stage's trainer; None: there is none."""
     return _memory(lookup(stage.trainer.engine).forecast, stage, host)
 
 
 def ranks_of(stage: StageSpec) -> int:
-    """The processes that train the stage."""
+    """The number of processes that train the stage."""
     return stage.trainer.devices or max(1, stage.trainer.engine_args.get("ranks", 0))
+
+
+def ranks_on_device(stage: StageSpec) -> int:
+    """The number of those processes that share a device: each has a GPU for itself, and all share a CPU."""
+    return 1 if stage.trainer.devices else ranks_of(stage)
 
 
 def _memory(
