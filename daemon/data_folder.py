@@ -85,8 +85,10 @@ class DataFolder:
 
     def close(self) -> None:
         """Closes the folder to other users, and what earlier releases left open in it."""
-        # To pass through, for the Postgres of `rftd stack`: where root started that, it runs as another user.
-        passes = any(stack.stat().st_uid != os.geteuid() for stack in self.root.glob("stack/postgres/data"))
+        # To pass through, for the Postgres of `rftd stack`: where root starts that, it runs as another user. A folder
+        # without a cluster counts as well: one that starts beside this daemon makes its cluster at this moment.
+        postgres = self.root / "stack/postgres"
+        passes = os.geteuid() == 0 and postgres.is_dir() and not (postgres / "elsewhere").exists()
         tighten(self.root.resolve(), OTHERS & ~PASSAGE if passes else OTHERS)
         for path in (*self.root.glob("*"), *self.log.glob("*")):
             if path.name != "stack":

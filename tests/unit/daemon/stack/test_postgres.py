@@ -12,6 +12,7 @@ import asyncpg
 import psutil
 import pytest
 
+from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.stack import postgres
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops.errors import ConflictError, NotFoundError
@@ -83,6 +84,25 @@ def test_no_binaries_at_all_names_the_package(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(NotFoundError) as caught:
         postgres.binaries()
     assert "rftd[stack]" in (caught.value.fix or "")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root's server runs as another user")
+def test_a_daemon_that_starts_while_a_cluster_is_initialised_leaves_it_reachable(
+    own_servers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = DataFolder(own_servers / "rftd-data")
+    server = PostgresServer(data.root / "stack" / "postgres", durable=False)
+    run = postgres._run
+
+    def run_beside_a_daemon(*arguments: Any, **options: Any) -> None:
+        data.prepare()
+        run(*arguments, **options)
+
+    monkeypatch.setattr(postgres, "_run", run_beside_a_daemon)
+    server.start()
+    assert server.data.parent == server.folder
+    assert data.root.stat().st_mode & 0o777 == 0o711
+    sql(server.url, "SELECT 1")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root's server runs as another user")
