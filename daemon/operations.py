@@ -131,6 +131,10 @@ class Operations(Protocol):
         """The memory that its workers were expected to take when it was accepted."""
         ...
 
+    def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:
+        """The resident memory of its largest living worker by role and stage, as last heartbeats tell it."""
+        ...
+
     def stopped(self, experiment: UUID) -> LogLossError | None:
         """The loss for which the experiment must not go on, with the choices that remain; None if there is none."""
         ...

@@ -39,8 +39,7 @@ class LocalDisk:
     def volume(self, folder: Path) -> Volume:
         """See `Disk.volume`."""
         # The folder may be yet to be made: the nearest one above it that is there lies on the same file system.
-        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-        status = os.statvfs(there)
+        status = os.statvfs(nearest(folder))
         # In units of f_frsize; f_bsize is only the size that the file system likes to be read in.
         return Volume(size_bytes=status.f_blocks * status.f_frsize, free_bytes=status.f_bavail * status.f_frsize)
 
@@ -48,6 +47,12 @@ class LocalDisk:
         """See `Disk.used_bytes`. What vanishes meanwhile is not counted; links are not followed."""
         seen: set[tuple[int, int]] = set()
         return sum(_used_bytes(str(folder), seen) for folder in folders)
+
+
+def nearest(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there, as far as this user can see."""
+    # Not Path.exists: it raises where a folder above may not be passed.
+    return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 
 def _used_bytes(folder: str, seen: set[tuple[int, int]]) -> int:

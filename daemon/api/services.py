@@ -19,6 +19,7 @@ from rftd.daemon.trust.asker import OWNER, AccessRole, Asker
 from rftd.daemon.trust.keyring import Keyring
 from rftd.daemon.trust.token_holder import TokenHolder
 from rftd.daemon.trust.tokens import Bearer, asker_of
+from rftd.daemon.views.memory import MemoryRow, rows_of
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import UsageError
 from rftd.ops.health import Health
@@ -28,7 +29,6 @@ from rftd.storage.queries.curve import RewardCurves
 from rftd.streams.envelope import Position
 from rftd.streams.log import EventLog
 from rftd.streams.topics import TOPICS, TRUTH, Partition
-from rftd.streams.worker_memory import WorkerMemory
 
 READ_TIMEOUT_S: Final = 10.0
 """The longest wait for the tables to reach `?after=`."""
@@ -160,9 +160,9 @@ class Services:
         ]
         return "; ".join(opening) or None
 
-    def memory(self, experiment: UUID) -> list[WorkerMemory]:
-        """The memory that its workers were expected to take when it was accepted."""
-        return self.operations.memory(experiment)
+    def memory(self, experiment: UUID) -> list[MemoryRow]:
+        """The memory that its workers were expected to take when it was accepted, and what they use."""
+        return rows_of(self.operations.memory(experiment), self.operations.used_bytes(experiment))
 
     async def find(self, wanted: str, after: str | None = None) -> UUID:
         """The experiment that a person named. Raises NotFoundError, UsageError."""

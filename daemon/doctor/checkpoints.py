@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rftd.daemon.doctor.folder import check_store, nearest
+from rftd.daemon.doctor.folder import check_store
 from rftd.daemon.output.quantity import size
 from rftd.daemon.supervisor.disk_guard import DiskLimits
 from rftd.ops.health import Diagnosis
-from rftd.storage.disk import LocalDisk
+from rftd.storage.disk import LocalDisk, nearest
 from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.devices.device_memory import elements_of

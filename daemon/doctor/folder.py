@@ -14,6 +14,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.health import Diagnosis
 from rftd.storage.artifacts import ArtifactStore
+from rftd.storage.disk import nearest
 
 _GIB: Final = 1024**3
 LOW_DISK_GIB: Final = 5.0
@@ -48,13 +49,6 @@ def check_folder(folder: Path, clock: Clock) -> list[Diagnosis]:
         check_store(home),
         *_of_content(DataFolder(folder)),
     ]
-
-
-def nearest(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder
 
 
 def check_store(home: Path, check: str = "artifacts") -> Diagnosis:

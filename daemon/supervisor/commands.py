@@ -22,6 +22,7 @@ from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
 from rftd.daemon.why.answer import answer, blocked_log
 from rftd.daemon.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
 from rftd.daemon.why.wait import Wait, Why
+from rftd.daemon.why.workers import largest_use, opening_waits
 from rftd.ops.errors import ConflictError, LogFullError, LogLossError, NotFoundError
 from rftd.streams.envelope import Position
 from rftd.streams.events import experiment as life
@@ -176,10 +177,15 @@ class AskedCommands:
         entry = self._registry.entries.get(experiment)
         return [] if entry is None else list(entry.spec.memory)
 
+    def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:
+        """See `Operations.used_bytes`."""
+        run = self.runs.of(experiment)
+        return {} if run is None else largest_use(run.scene())
+
     def opening(self, experiment: UUID) -> list[Wait]:
         """See `Operations.opening`."""
         run = self.runs.of(experiment)
-        return [] if run is None else run.opening()
+        return [] if run is None else list(opening_waits(run.scene()))
 
     async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
         """See `Operations.archive`."""

@@ -11,9 +11,8 @@ from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.run import STUCK_S, TICK_S
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.daemon.why.answer import Watch
-from rftd.daemon.why.scene import Phase
+from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.wait import Wait
-from rftd.daemon.why.workers import opening_waits
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
@@ -135,11 +134,11 @@ class Hosting:
 
     def waits(self) -> list[Wait]:
         """The waits of each role, as far as they are seen from here: the daemon that decides would say the same."""
-        return self._watch.waits(self._watch.scene(self._phase))
+        return self._watch.waits(self.scene())
 
-    def opening(self) -> list[Wait]:
-        """The workers that are not ready to be given work yet, each with what it does since when."""
-        return list(opening_waits(self._watch.scene(self._phase)))
+    def scene(self) -> Scene:
+        """Everything that the experiment depends on, as it is now."""
+        return self._watch.scene(self._phase)
 
     async def drain(self) -> None:
         """Returns once the workers have finished what is under way and left."""

@@ -35,7 +35,7 @@ def with_memory(spec: ExperimentSpec, host: Host) -> ExperimentSpec:
     warnings: list[str] = []
     stages = spec.stages
     if not spec.deterministic:
-        stages = _recomputing(tuple(_fitted(stage, host, warnings) for stage in stages), host, warnings)
+        stages = tuple(_fitted(stage, host, warnings) for stage in _recomputing(stages, host, warnings))
     memory = tuple(row for stage in stages for row in _rows(stage, host, deterministic=spec.deterministic))
     return msgspec.structs.replace(spec, stages=stages, memory=memory, warnings=(*spec.warnings, *warnings))
 
@@ -59,11 +59,10 @@ def _fitted(stage: StageSpec, host: Host, warnings: list[str]) -> StageSpec:
         return stage
     room_bytes = _room_bytes(memory.device, stage, host)
     fitted = stage
-    smallest = max(1, stage.model.max_model_len)
-    while not _fits(fitted, trainers, room_bytes) and fitted.trainer.max_tokens_per_micro_batch > smallest:
-        fitted = _trained(
-            fitted, max_tokens_per_micro_batch=max(smallest, fitted.trainer.max_tokens_per_micro_batch // 2)
-        )
+    smallest_tokens = _smallest_tokens(stage)
+    while not _fits(fitted, trainers, room_bytes) and fitted.trainer.max_tokens_per_micro_batch > smallest_tokens:
+        half = fitted.trainer.max_tokens_per_micro_batch // 2
+        fitted = _trained(fitted, max_tokens_per_micro_batch=max(smallest_tokens, half))
     if fitted is not stage:
         warnings.append(
             f"stage {stage.name!r}: micro-batches have {fitted.trainer.max_tokens_per_micro_batch} tokens instead of "
@@ -91,9 +90,16 @@ def _recomputing(stages: tuple[StageSpec, ...], host: Host, warnings: list[str])
     )
 
 
+def _smallest_tokens(stage: StageSpec) -> int:
+    """The tokens of the smallest micro-batch: its longest text."""
+    return min(stage.trainer.max_tokens_per_micro_batch, max(1, stage.model.max_model_len))
+
+
 def _is_tight(stage: StageSpec, host: Host) -> bool:
+    """True if its trainer has no room even with the smallest micro-batch."""
     if stage.trainer.engine != "torch" or stage.trainer.micro_batch_written:
         return False
+    stage = _trained(stage, max_tokens_per_micro_batch=_smallest_tokens(stage))
     memory = trainer_engines.memory_of(stage, host.for_trainers)
     return memory is not None and not _fits(stage, host.for_trainers, _room_bytes(memory.device, stage, host))
 

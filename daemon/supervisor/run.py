@@ -19,9 +19,8 @@ from rftd.daemon.supervisor.parts import Parts
 from rftd.daemon.supervisor.snapshotter import Snapshotter
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.daemon.why.answer import Watch
-from rftd.daemon.why.scene import Phase
+from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.wait import Wait
-from rftd.daemon.why.workers import opening_waits
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock, RecordedClock
 from rftd.ops.errors import FencedError, LogLossError, UnreachableError
@@ -182,9 +181,9 @@ class Run:
         scene = self._watch.scene(self._phase, self._deciders.said, appends_since_s=self._appending_s)
         return self._watch.waits(scene)
 
-    def opening(self) -> list[Wait]:
-        """The workers that are not ready to be given work yet, each with what it does since when."""
-        return list(opening_waits(self._watch.scene(self._phase)))
+    def scene(self) -> Scene:
+        """Everything that the experiment depends on, as it is now."""
+        return self._watch.scene(self._phase)
 
     def _need_bytes(self) -> int:
         """The bytes of a checkpoint and weights like the newest: workers may write them before a pause takes effect."""

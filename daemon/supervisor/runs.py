@@ -10,6 +10,7 @@ from uuid import UUID
 from rftd.daemon.output.failure import leaves
 from rftd.daemon.patience import AWAY
 from rftd.daemon.registry import Entry
+from rftd.daemon.why.scene import Scene
 from rftd.daemon.why.wait import Wait
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled
@@ -59,8 +60,8 @@ class UnderWay(Protocol):
         """The waits of each role, as they are now."""
         ...
 
-    def opening(self) -> list[Wait]:
-        """The workers that are not ready to be given work yet, each with what it does since when."""
+    def scene(self) -> Scene:
+        """Everything that the experiment depends on, as it is now."""
         ...
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +21,8 @@ from rftd.daemon.trust.asker import Asker
 from rftd.daemon.trust.judge import SubmissionJudge
 from rftd.daemon.trust.quota import QuotaError
 from rftd.ops import faults
+from rftd.ops.errors import ConfigError
+from rftd.storage.disk import nearest
 from rftd.streams.envelope import Position
 from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.spine import Status
@@ -100,7 +104,10 @@ class Submissions:
             # The files that a wrong submission names were not judged: only the owner is told of them.
             raise with_files(errors) if judge.asker.is_owner else errors from None
         judge.spec(spec)
-        return preflight(msgspec.structs.replace(spec, reach=judge.reach), host)
+        checked = preflight(msgspec.structs.replace(spec, reach=judge.reach), host)
+        if host.seen and not host.clustered:
+            _check_folder(Path(spec.job_dir))
+        return checked
 
     async def fork(self, wanted: WantedFork, key: UUID, *, asker: Asker) -> Forked:
         """See `Operations.fork`."""
@@ -150,3 +157,17 @@ class Submissions:
             position=use.position,
             warnings=entry.spec.warnings,
         )
+
+
+def _check_folder(job: Path) -> None:
+    """Raises ConfigError unless the folder of an experiment is there or can be made, and can be written. Blocks."""
+    home = nearest(job)
+    try:
+        with tempfile.TemporaryDirectory(dir=home, prefix=".rftd-check-"):
+            return
+    except OSError as error:
+        raise ConfigError(
+            f"the experiment's folder {job} cannot be written: {home}: {error.strerror}",
+            field="checkpoint_root_dir",
+            fix="give a folder that the daemon's user may write",
+        ) from None

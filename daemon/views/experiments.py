@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
-from rftd.daemon.views.memory import MemoryRow, rows_of
+from rftd.daemon.views.memory import MemoryRow
 from rftd.daemon.views.route import After, Daemon, Limit, Name, Offset, read
 from rftd.daemon.why.wait import Why
 from rftd.storage.queries.books import Books
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from rftd.streams.folds.spine import Status
-    from rftd.streams.worker_memory import WorkerMemory
 
 
 ENDED: Final = frozenset({"completed", "failed", "cancelled", "rejected"})
@@ -124,7 +123,7 @@ async def page_of(
     waiting: str | None = None,
     *,
     books: Books | None = None,
-    memory: Iterable[WorkerMemory] = (),
+    memory: Sequence[MemoryRow] = (),
 ) -> ExperimentPage:
     """The page of one experiment, with these books instead of new ones, if given. Raises NotFoundError."""
     # All on one connection, within one transaction: a page never mixes two states of the tables.
@@ -142,7 +141,7 @@ async def page_of(
         workers=(await list_workers(connection, experiment))[-SHOWN_WORKERS:],
         signal=await signal_of(connection, experiment),
         waiting=None if detail.summary.state in ENDED else waiting,
-        memory=rows_of(memory),
+        memory=list(memory),
     )
 
 

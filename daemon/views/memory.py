@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from rftd.daemon.output.quantity import size
+from rftd.storage.queries.rows import if_unsent
 
 if TYPE_CHECKING:
     from rftd.streams.worker_memory import WorkerMemory
@@ -27,10 +28,12 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     """The peak of one worker, with the longest texts."""
     needs: dict[str, int]
     """The parts of it, in bytes."""
+    used_bytes: int | None = if_unsent(None)
+    """The resident memory of the largest of them that lives, libraries and all, at its last heartbeat."""
 
 
-def rows_of(memory: Iterable[WorkerMemory]) -> list[MemoryRow]:
-    """The rows as the API answers them."""
+def rows_of(memory: Iterable[WorkerMemory], used_bytes: Mapping[tuple[str, str], int] | None = None) -> list[MemoryRow]:
+    """The rows as the API answers them, with what the largest worker by role and stage has now."""
     return [
         MemoryRow(
             role=row.role,
@@ -40,6 +43,7 @@ def rows_of(memory: Iterable[WorkerMemory]) -> list[MemoryRow]:
             device_bytes=row.device_bytes,
             size_bytes=sum(need.size_bytes for need in row.needs),
             needs={need.what: need.size_bytes for need in row.needs},
+            used_bytes=(used_bytes or {}).get((row.role, row.stage)),
         )
         for row in memory
     ]
@@ -50,4 +54,5 @@ def memory_line(row: MemoryRow) -> str:
     several = f"{row.workers} x " if row.workers > 1 else ""
     needs = " + ".join(f"{what} {size(size_bytes)}" for what, size_bytes in row.needs.items())
     device = f"{size(row.device_bytes)} of {row.device}"
-    return f"{row.role} of {row.stage}: {several}{size(row.size_bytes)} of {device}: {needs}"
+    used = f"; resident now: {size(row.used_bytes)}" if row.used_bytes else ""
+    return f"{row.role} of {row.stage}: {several}{size(row.size_bytes)} of {device}: {needs}{used}"

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from rftd.daemon.operations import Operations
     from rftd.daemon.trust.token_holder import TokenHolder
+    from rftd.daemon.views.memory import MemoryRow
     from rftd.storage.queries.curve import RewardCurves
     from rftd.streams.log import EventLog
-    from rftd.streams.worker_memory import WorkerMemory
 
 R = TypeVar("R", bound=msgspec.Struct)
 B = TypeVar("B", bound=msgspec.Struct)
@@ -122,8 +122,8 @@ class Daemon(Protocol):
         """The reason why nothing moves, or workers that open their engines, whatever the tables say; else None."""
         ...
 
-    def memory(self, experiment: UUID) -> list[WorkerMemory]:
-        """The memory that its workers were expected to take when it was accepted."""
+    def memory(self, experiment: UUID) -> list[MemoryRow]:
+        """The memory that its workers were expected to take when it was accepted, and what they use."""
         ...
 
     def follower(self) -> AbstractContextManager[None]:

@@ -90,6 +90,17 @@ def worker_waits(scene: Scene) -> Iterator[Wait]:
             yield Wait(role, "not_joined", what, "you", scene.joins_by(role), Level.STUCK)
 
 
+def largest_use(scene: Scene) -> dict[tuple[str, str], int]:
+    """The resident memory, in bytes, of the largest living worker by role and stage, as last heartbeats tell it."""
+    used_bytes: dict[tuple[str, str], int] = {}
+    if scene.state.spine.stage >= 0:
+        stage = scene.state.spine.stage_spec().name
+        for beat in scene.liveness.latest.values():
+            if beat.worker in scene.state.roster.live and beat.memory_bytes:
+                used_bytes[beat.role, stage] = max(used_bytes.get((beat.role, stage), 0), beat.memory_bytes)
+    return used_bytes
+
+
 def opening_waits(scene: Scene) -> Iterator[Wait]:
     """One for each worker that is heard of and has not joined yet, with the time since when it does what it does."""
     roster = scene.state.roster

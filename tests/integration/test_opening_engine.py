@@ -18,6 +18,7 @@ from synthetic.until import until
 from rftd.daemon.api.app import make_app
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.why.wait import Wait
+from rftd.daemon.why.workers import opening_waits
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock, time_ns_of
 from rftd.ops.errors import DeviceMemoryError
@@ -127,6 +128,10 @@ async def test_it_beats_is_told_of_and_is_leased_nothing_before_it_is_ready(
         joined = [each for each in await events_of(log) if isinstance(each, WorkerStarted)]
         assert "explorer" not in {each.role for each in joined}
         assert not [each for each in await events_of(log) if isinstance(each, TaskLeased)]
+        ((place, used_bytes),) = supervisor.used_bytes(experiment).items()
+        run = supervisor.runs.of(experiment)
+        assert run is not None and used_bytes > 1 << 20
+        assert place == ("trainer", run.state.spine.stage_spec().name), "who has not joined is not counted"
 
         gate.open.set()
         await desk.completed(experiment)
@@ -150,4 +155,4 @@ async def test_one_that_cannot_be_opened_says_why_and_is_shown_no_more(
         assert run is not None
         assert "9 GiB are needed" in run.state.spine.reason
         assert not [wait for wait in (await supervisor.why(experiment)).waits if wait.state == "open_engine"]
-        assert run.opening() == []
+        assert list(opening_waits(run.scene())) == []

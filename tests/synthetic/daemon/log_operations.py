@@ -131,6 +131,9 @@ class LogOperations:
     def memory(self, experiment_id: UUID) -> list[WorkerMemory]:
         return []
 
+    def used_bytes(self, experiment_id: UUID) -> dict[tuple[str, str], int]:
+        return {}
+
     def opening(self, experiment_id: UUID) -> list[Wait]:
         return []
 

@@ -53,7 +53,9 @@ async def watched(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Watched]:
     engine = open_database(sqlite_url(tmp_path / "state.db"))
     projector = Projector(log, engine, clock=clock)
     services = Services(
-        operations=SimpleNamespace(stopped=lambda _: None, opening=lambda _: [], memory=lambda _: []),
+        operations=SimpleNamespace(
+            stopped=lambda _: None, opening=lambda _: [], memory=lambda _: [], used_bytes=lambda _: {}
+        ),
         engine=engine,
         log=log,
         applied=projector,

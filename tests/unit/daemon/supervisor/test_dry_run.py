@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from rftd.ops.logs import logger
 from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.projector import Projector
 from rftd.streams.backends.memory import MemoryLog
-from rftd.workers.devices.host import ANY_HOST
+from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.local import LocalExecutor
 
 pytestmark = pytest.mark.anyio
@@ -112,7 +114,14 @@ async def log() -> AsyncIterator[MemoryLog]:
 
 @pytest.fixture
 async def client(tmp_path: Path, log: MemoryLog) -> AsyncIterator[httpx.AsyncClient]:
-    """A real supervisor behind the API; nothing drives it, so no worker is started."""
+    """A real supervisor behind the API, whose workers are on machines that it does not see."""
+    async with client_of(tmp_path, log, ANY_HOST) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def client_of(tmp_path: Path, log: MemoryLog, host: Host) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a supervisor whose workers are on `host`; nothing drives it, so no worker is started."""
     rows = [json.dumps({"question": f"{a}+1=", "answer": str(a + 1)}) for a in range(8)]
     (tmp_path / "t.jsonl").write_text("\n".join(rows))
     (tmp_path / "c" / "p" / "used").mkdir(parents=True)
@@ -120,7 +129,7 @@ async def client(tmp_path: Path, log: MemoryLog) -> AsyncIterator[httpx.AsyncCli
     clock = SystemClock()
     ids = SystemIds(clock)
     tables = open_database(sqlite_url(tmp_path / "state.db"))
-    nobody = LocalExecutor("unix:nowhere", host=lambda: ANY_HOST)
+    nobody = LocalExecutor("unix:nowhere", host=lambda: host)
     supervisor = Supervisor(log, nobody, owner=ids.new(), clock=clock, ids=ids, logger=logger())
     app = make_app(operations=supervisor, log=log, engine=tables, projector=Projector(log, tables, clock=clock))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -204,6 +213,20 @@ async def test_a_submission_takes_what_a_dry_run_takes(
         if await records(log) == before:
             differences[case] = "the submission appended nothing"
     assert differences == {}
+
+
+async def test_a_folder_that_cannot_be_written_is_named_before_anything_starts(tmp_path: Path, log: MemoryLog) -> None:
+    (tmp_path / "file").write_text("no folder")
+    async with client_of(tmp_path, log, Host(name="here")) as client:
+        for path in ("/proc/none", str(tmp_path / "file" / "checkpoints")):
+            config = file_of(tmp_path, {"checkpoint_root_dir": path})
+            checked, submitted = await asked(client, CHECK, config), await asked(client, SUBMIT, config)
+            assert said(checked) == said(submitted)
+            ((status, code, field, what),) = said(submitted)
+            assert (status, code, field) == (422, "RFTD-CFG-001", "checkpoint_root_dir")
+            assert f"{path}/p/mine cannot be written" in what
+        assert (await asked(client, CHECK, file_of(tmp_path, {}))).status_code == 200
+    assert sorted(os.listdir(tmp_path)) == ["c", "file", "t.jsonl"]
 
 
 async def test_all_that_is_wrong_comes_at_once_each_at_its_line(client: httpx.AsyncClient, tmp_path: Path) -> None:

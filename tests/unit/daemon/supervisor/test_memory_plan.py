@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,7 +33,9 @@ def host_of(memory_bytes: int) -> Host:
     return Host(devices=(Device(kind="cpu", index=0, name="CPU", memory_bytes=memory_bytes),), no_gpu="there is none")
 
 
-def spec_of(model: Path, *, written: bool = False, deterministic: bool = False, tokens: int = 4096) -> ExperimentSpec:
+def spec_of(
+    model: Path, *, written: bool = False, deterministic: bool = False, tokens: int = 4096, **engine: Any
+) -> ExperimentSpec:
     stage = StageSpec(
         name="rft",
         kind="both",
@@ -43,7 +46,7 @@ def spec_of(model: Path, *, written: bool = False, deterministic: bool = False, 
         algorithm=AlgorithmSpec(kind="grpo", advantage="grpo", policy_loss="ppo", repeat_times=4),
         model=ModelSpec(path=str(model), max_model_len=LONGEST, max_prompt_tokens=32, max_response_tokens=32),
         rollout=RolloutSpec(engine="torch"),
-        trainer=TrainerSpec(max_tokens_per_micro_batch=tokens, micro_batch_written=written),
+        trainer=TrainerSpec(max_tokens_per_micro_batch=tokens, micro_batch_written=written, engine_args=engine),
     )
     return ExperimentSpec(
         project="p", name="n", job_dir="/nowhere", stages=(stage,), deterministic=deterministic, config={}
@@ -80,6 +83,8 @@ def test_where_there_is_room_nothing_changes_and_the_table_is_recorded(tiny_mode
     assert trainer.size_bytes == peak_bytes(spec)
     assert "weights" in trainer.needs and "activations of 4096 tokens" in trainer.needs
     assert memory_line(trainer).startswith("trainer of rft: ") and "64.0 GiB of CPU" in memory_line(trainer)
+    trainer, explorer = rows_of(accepted.memory, {("trainer", "rft"): 3 << 30, ("explorer", "other"): 1 << 30})
+    assert memory_line(trainer).endswith("; resident now: 3.0 GiB") and "resident" not in memory_line(explorer)
 
 
 def test_a_micro_batch_is_halved_until_it_fits_and_the_warning_has_the_sum(tiny_model: Path) -> None:
@@ -100,7 +105,18 @@ def test_layers_are_computed_again_where_the_longest_text_has_no_room_otherwise(
     accepted = with_memory(spec_of(tiny_model), host_of(MIB))
     assert tokens_of(accepted) == LONGEST
     assert accepted.stages[0].trainer.engine_args == {"gradient_checkpointing": True}
-    assert len(accepted.warnings) == 2 and "gradient_checkpointing is true" in accepted.warnings[1]
+    assert len(accepted.warnings) == 2 and "gradient_checkpointing is true" in accepted.warnings[0]
+
+
+def test_layers_that_are_computed_again_leave_room_for_a_larger_micro_batch(tiny_model: Path) -> None:
+    recomputing = spec_of(tiny_model, tokens=128, gradient_checkpointing=True)
+    explorer = with_memory(recomputing, host_of(1 << 36)).memory[1]
+    beside_bytes = explorer.workers * sum(need.size_bytes for need in explorer.needs)
+    host = host_of(int(peak_bytes(recomputing) / 0.9) + beside_bytes + MIB // 8)
+    assert peak_bytes(spec_of(tiny_model, tokens=LONGEST)) > peak_bytes(recomputing)
+    accepted = with_memory(spec_of(tiny_model), host)
+    assert tokens_of(accepted) == 128
+    assert accepted.stages[0].trainer.engine_args == {"gradient_checkpointing": True}
 
 
 @pytest.mark.parametrize("how", ["written", "deterministic", "unseen"])
