@@ -116,7 +116,7 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def named(error: BaseException, task: Task) -> RolloutError:
     """The error as a RolloutError of this task; of a group of errors, the first."""
-    while isinstance(error, ExceptionGroup):
+    while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, RolloutError):
         error.where = error.where or task.where

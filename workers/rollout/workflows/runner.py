@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import cast
 from uuid import UUID
@@ -101,6 +102,7 @@ class WorkflowRunner:
             endpoint=self._endpoint,
             auxiliary_models=asked.models,
         )
+        attempt = asyncio.current_task()
         try:
             workflow, scorer = self._open(task.workflow, task.reward)
             given = await workflow.run(task, model, scorer.beside(asked.models))
@@ -114,8 +116,13 @@ class WorkflowRunner:
         except RolloutError as error:
             error.where = error.where or task.where
             raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            # An exit of code that the workflow runs would else end the explorer, with every other rollout.
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and attempt is not None and attempt.cancelling():
+                raise  # whoever waits for the rollout gave it up
+            if isinstance(error, GeneratorExit) and asyncio.current_task() is not attempt:
+                raise  # the coroutine is closed from outside
+            # An exit of code that the workflow runs would else end the explorer, with every other rollout; one that
+            # passes for a cancellation of ours would be waited for.
             raise named(error, task) from error
         result = joined(results)
         return msgspec.structs.replace(result, auxiliary=asked.turns) if asked.turns else result

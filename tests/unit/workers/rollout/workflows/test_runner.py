@@ -41,6 +41,14 @@ class Exits(Raises):
     async def run(self, task, model, reward):
         raise SystemExit(3)
 
+class Cancels(Raises):
+    async def run(self, task, model, reward):
+        raise asyncio.CancelledError("a future that it asked")
+
+class Closes(Raises):
+    async def run(self, task, model, reward):
+        raise GeneratorExit
+
 class Groups(Raises):
     async def run(self, task, model, reward):
         raise ExceptionGroup("several", [ExceptionGroup("inner", [ValueError("the first cause")])])
@@ -75,9 +83,10 @@ class Twice(Raises):
         trajectory.add(await model.generate([*trajectory.tokens, 65]))
         return trajectory.result(await reward.score("42", task, turns=trajectory.turns))
 """
+WORKFLOWS = ("raises", "exits", "cancels", "closes", "groups", "nothing", "twice")
 POINTS = {
     "rftd.workflows": {
-        **{name: f"rftd_test_plugin:{name.title()}" for name in ("raises", "exits", "groups", "nothing", "twice")},
+        **{name: f"rftd_test_plugin:{name.title()}" for name in WORKFLOWS},
         "text_alone": "rftd_test_plugin:TextAlone",
     },
     "rftd.rewards": {"gives": "rftd_test_plugin:Gives", "overlong": "rftd_test_plugin:Overlong"},
@@ -196,6 +205,8 @@ async def test_names_are_checked_before_anything_runs() -> None:
     [
         ("raises", r"(?s)workflow 'raises' raised KeyError: 'no such tool'.*taskset 't' row 4"),
         ("exits", r"(?s)workflow 'exits' raised SystemExit: 3.*taskset 't' row 4"),
+        ("cancels", r"(?s)workflow 'cancels' raised CancelledError: a future that it asked.*taskset 't' row 4"),
+        ("closes", r"(?s)workflow 'closes' raised GeneratorExit.*taskset 't' row 4"),
         ("groups", r"(?s)workflow 'groups' raised ValueError: the first cause.*row 4"),
         ("nothing", r"(?s)gave a NoneType, not a RolloutResult.*row 4"),
     ],
@@ -220,7 +231,7 @@ async def test_a_workflow_that_fails_is_named_with_its_row(workflow: str, messag
         ({"value": {"a": -1e30, "b": -1e30}}, r"gave -2e\+30, beyond 1e\+30"),
         *(
             ({"fail": name}, rf"reward 'gives' raised (RuntimeError: )?{name}")
-            for name in ("SystemExit", "KeyboardInterrupt", "CancelledError", "StopIteration")
+            for name in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "CancelledError", "StopIteration")
         ),
     ],
 )
