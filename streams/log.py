@@ -28,7 +28,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from rftd.ops import limits
 from rftd.ops.errors import RftdError
@@ -112,3 +112,24 @@ class EventLog(Protocol):
 def start_of(partitions: Iterable[Partition]) -> dict[Partition, int]:
     """Positions that begin each partition at its first record."""
     return dict.fromkeys(partitions, 0)
+
+
+class HeldBack(NamedTuple):
+    """The records of a partition that nobody may read yet, because another program's transaction is open there."""
+
+    partition: Partition
+    first: int
+    """The offset that is read next, once the transaction ends."""
+    end: int
+    since_s: float
+    """When that was first seen, by the log's monotonic clock."""
+
+
+@runtime_checkable
+class SharedLog(Protocol):
+    """A log that other programs may write to, in transactions."""
+
+    @property
+    def held_back(self) -> HeldBack | None:
+        """What an open transaction has held back for longest; None if nothing is."""
+        ...

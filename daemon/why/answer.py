@@ -18,7 +18,7 @@ from rftd.ops.words import Level
 from rftd.streams.backends.sqlite.wal import HasWal
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.follower import Follower
-from rftd.streams.log import EventLog, start_of
+from rftd.streams.log import EventLog, SharedLog, start_of
 from rftd.streams.split_submission import ROLES
 from rftd.workers.control.deciders import LastDecided
 from rftd.workers.control.liveness import Liveness
@@ -127,7 +127,12 @@ def answer(entry: Entry, waits: list[Wait], *, live: bool, clock: Clock) -> Why:
 
 
 def blocked_log(log: EventLog) -> Iterator[Wait]:
-    """A wait of the log although it takes appends: a reader keeps its write-ahead file from being emptied."""
+    """A wait of the log although it takes appends: for a reader of its write-ahead file, or a writer's transaction."""
+    if isinstance(log, SharedLog) and (held := log.held_back) is not None:
+        count = f"{held.end - held.first} offsets of {held.partition}, from {held.first} on"
+        what = f"cannot read {count}: another program's transaction is open there"
+        ends = "it commits or aborts, or its transaction.timeout.ms is over"
+        yield Wait("log", "transaction_open", what, "another program", ends, Level.WAITS)
     if isinstance(log, HasWal) and (blocked := log.blocked) is not None:
         size_mib = blocked.size_bytes >> 20
         what = f"cannot shorten its write-ahead file ({size_mib} MiB): {blocked.who} holds a transaction open"

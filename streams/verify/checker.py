@@ -16,7 +16,7 @@ from rftd.streams import topics
 from rftd.streams.chain import GENESIS, Heads, link
 from rftd.streams.codec import Decoded, decode_as, place
 from rftd.streams.deadletters import decode_ours, head_of
-from rftd.streams.envelope import Head, Record
+from rftd.streams.envelope import Head, Record, Stretch
 from rftd.streams.events.batch import BatchAbandoned, BatchPlanned
 from rftd.streams.events.catalogue import UnknownVersionError, definitions
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -114,6 +114,8 @@ class Checker:
         """The chain of the partition's last record; None after one that could not be read."""
         self._expected = 0
         """The offset that is due next in the partition."""
+        self._gaps: list[Stretch] = []
+        """The offsets of the partition that no record came from, and that are still to be looked into."""
 
     async def read_all(self) -> None:
         """Reads every partition of truth, each up to an end that holds all that those with earlier ends may name."""
@@ -149,8 +151,10 @@ class Checker:
                 work = self._take(record)
                 if work is not None:
                     await work()
+            await self._note_gaps(partition)
         if not self._chained:
-            self._note_gap(partition, self.facts.ends.get(partition, 0))
+            self._gaps.append(Stretch(self._expected, self.facts.ends.get(partition, 0)))
+            await self._note_gaps(partition)
 
     def _take(self, record: Record) -> Work | None:
         """Takes in one record. Returns work that reads others again, to be done before the next one."""
@@ -214,7 +218,7 @@ class Checker:
             what = f"{record.partition}: offset {record.offset} follows {self._expected - 1}"
             self.facts.note("gapless", None, what)
         elif record.offset > self._expected:
-            self._note_gap(record.partition, record.offset)
+            self._gaps.append(Stretch(self._expected, record.offset))
         before = self._chain if self._chained else GENESIS
         # The chain covers the payload, which a thin record has no more: its row's checksum stands for it.
         if before is not None and not record.thin:
@@ -224,12 +228,14 @@ class Checker:
         self._chain = record.chain
         self._expected = record.offset + 1
 
-    def _note_gap(self, partition: Partition, end: int) -> None:
-        """Notes missing offsets on Kafka, where they are dense but for repetitions that the log itself leaves out."""
-        gone = self._reading.gone(partition, self._expected, end)
-        if gone > 0:
-            what = f"{gone} of the records {self._expected} to {end - 1} of {partition} are gone"
-            self.facts.note("gapless", None, f"{what}: deleted, or compacted away")
+    async def _note_gaps(self, partition: Partition) -> None:
+        """Notes missing offsets on Kafka, where they are dense but for what the log itself leaves out."""
+        for first, end in self._gaps:
+            gone = await self._reading.gone(partition, first, end)
+            if gone > 0:
+                what = f"{gone} of the records {first} to {end - 1} of {partition} are gone"
+                self.facts.note("gapless", None, f"{what}: deleted, or compacted away")
+        self._gaps.clear()
 
     def _admitted(self, record: Record, decoded: Decoded, evidence: Evidence) -> bool:
         """True unless a fence made the record void. Takes in what fences and checkpoints remember."""

@@ -15,15 +15,15 @@ from rftd.streams.topics import Partition
 Damaged = Callable[[int, int, str], None]
 """A callback for the offsets [first, next) that cannot be read, and the reason."""
 _GAP_LOOKED_INTO: Final = 1 << 16
-"""The longest gap whose offsets are asked for one by one; a longer one is no run of repetitions."""
+"""The longest gap that is looked into; a longer one is no run of repetitions or of what was taken back."""
 
 
 @runtime_checkable
 class LeavesOut(Protocol):
-    """A log that leaves out records which it knows to be repetitions."""
+    """A log that leaves out repetitions, and whose offsets other programs' transactions take as well."""
 
-    def left_out(self, partition: Partition, offset: int) -> bool:
-        """True if the record at this place is one."""
+    async def lost(self, partition: Partition, first: int, end: int) -> int:
+        """The number of offsets in [first, end), which no record came from, without a reason of this kind."""
         ...
 
 
@@ -87,12 +87,11 @@ class LogReading:
             return False
         return True
 
-    def gone(self, partition: Partition, first: int, end: int) -> int:
+    async def gone(self, partition: Partition, first: int, end: int) -> int:
         """The number of offsets in [first, end), which no record came from, that the log did not leave out itself."""
-        gone = end - first
-        if isinstance(self.log, LeavesOut) and 0 < gone <= _GAP_LOOKED_INTO:
-            gone -= sum(self.log.left_out(partition, offset) for offset in range(first, end))
-        return gone
+        if isinstance(self.log, LeavesOut) and 0 < end - first <= _GAP_LOOKED_INTO:
+            return await self.log.lost(partition, first, end)
+        return end - first
 
 
 def _offset_in(error: LogCorruptError, partition: Partition) -> int | None:

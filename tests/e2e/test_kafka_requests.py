@@ -47,15 +47,24 @@ def in_binary_mode(type: str, id: str, subject: str, data: bytes) -> Sent:
 
 
 def produce(scene: Scene, sent: Sequence[Sent]) -> None:
-    """All under one key, so that they stay in order."""
+    """All under one key, so that they stay in order; each in a transaction, as an exactly-once sink writes.
+
+    What it takes back before is read by nobody, though it has its offsets, as the markers of transactions have.
+    """
     assert scene.log_at is not None
     settings = parse_kafka(scene.log_at.text)
+    topic = settings.prefix + "rftd.requests"
 
     async def send() -> None:
-        async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap, max_request_size=4_000_000) as producer:
+        async with AIOKafkaProducer(
+            bootstrap_servers=settings.bootstrap, max_request_size=4_000_000, transactional_id=f"{topic}.sink"
+        ) as producer:
+            await producer.begin_transaction()
+            await producer.send_and_wait(topic, b"taken back", key=b"ci")
+            await producer.abort_transaction()
             for value, headers in sent:
-                topic = settings.prefix + "rftd.requests"
-                await producer.send_and_wait(topic, value, key=b"ci", headers=list(headers))
+                async with producer.transaction():
+                    await producer.send_and_wait(topic, value, key=b"ci", headers=list(headers))
 
     asyncio.run(send())
 

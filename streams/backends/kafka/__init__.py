@@ -5,7 +5,8 @@ connect       aiokafka's arguments, its errors as ours with their fixes, its log
 topics        makes the topics from the one table of streams, and compares them with it
 rights        the rights that each role needs, and those that a user has
 partitions    partitions of streams as Kafka names them; their first and next offsets
-records       the envelope in headers, repeated records recognised, missing ones noted
+records       the envelope in headers, repeated records recognised
+gaps          the records that are missing, told from the offsets that transactions' markers took
 producers     drafts on their way, a batch in the making, the idempotent producer, replaced after an unknown outcome
 lane          appends to one partition: one batch in flight, settled after an unknown outcome
 fetcher       reads onwards from any position

@@ -20,9 +20,9 @@ from rftd.ops.health import Diagnosis
 from rftd.ops.ids import Ids
 from rftd.streams.backends.backend import LogBackend, LogUrl
 from rftd.streams.backends.kafka.connect import arguments, translate
+from rftd.streams.backends.kafka.gaps import Gaps
 from rftd.streams.backends.kafka.log import KafkaLog
 from rftd.streams.backends.kafka.partitions import Names, Offsets
-from rftd.streams.backends.kafka.records import Gaps
 from rftd.streams.backends.kafka.rights import WRITES, Allowed, in_words, missing_rights
 from rftd.streams.backends.kafka.settings import SCHEME, KafkaSettings, kafka_url, parse_kafka
 from rftd.streams.backends.kafka.topics import Difference, rights_of_user, topic_differences
@@ -164,30 +164,32 @@ async def missing_records(settings: KafkaSettings, *, within_s: float) -> Delete
     try:
         firsts = await offsets.starts(TRUTH)
         ends = await offsets.ends(TRUTH)
+        gaps = Gaps(names, offsets)
+        reached = dict(firsts)
+        unread = {partition: ends[partition] for partition in TRUTH if reached[partition] < ends[partition]}
+        if unread:
+            try:
+                async with asyncio.timeout(within_s):
+                    await _look(settings, names, reached, unread, gaps)
+            except TimeoutError:
+                pass  # what was not reached is said
+            except (kafka.KafkaError, OSError) as error:
+                raise translate(error, settings) from error
+            await gaps.judge()
     finally:
         await offsets.stop()
-    gaps = Gaps()
-    due = dict(firsts)
-    unread = {partition for partition in TRUTH if due[partition] < ends[partition]}
-    if unread:
-        try:
-            async with asyncio.timeout(within_s):
-                await _look(settings, names, due, {partition: ends[partition] for partition in unread}, gaps)
-        except TimeoutError:
-            pass  # what was not reached is said
-        except (kafka.KafkaError, OSError) as error:
-            raise translate(error, settings) from error
     # Truth is kept for ever: a first offset above 0 says that retention, or a person, deleted what was below it.
     below = [(partition, Stretch(0, first)) for partition, first in firsts.items() if first]
-    looked = sum(min(due[partition], ends[partition]) - firsts[partition] for partition in TRUTH)
+    looked = sum(min(reached[partition], ends[partition]) - firsts[partition] for partition in TRUTH)
     there = sum(ends[partition] - firsts[partition] for partition in TRUTH)
     return DeletedRecords(sorted([*below, *gaps.found.items()]), looked, there)
 
 
 async def _look(
-    settings: KafkaSettings, names: Names, due: dict[Partition, int], ends: dict[Partition, int], gaps: Gaps
+    settings: KafkaSettings, names: Names, reached: dict[Partition, int], ends: dict[Partition, int], gaps: Gaps
 ) -> None:
-    """Reads on from `due`, which it raises, up to the ends."""
+    """Reads on from `reached`, which it raises, up to the ends."""
+    due = dict(reached)
     consumer = AIOKafkaConsumer(
         group_id=None,
         enable_auto_commit=False,
@@ -202,9 +204,12 @@ async def _look(
         for partition in ends:
             consumer.seek(names.kafka(partition), due[partition])
         # Up to the ends that were asked for before: a log in use would never let the search come to its end.
-        while any(due[partition] < end for partition, end in ends.items()):
+        while any(reached[partition] < end for partition, end in ends.items()):
             for name, messages in (await consumer.getmany(timeout_ms=_POLL_MS)).items():
                 partition = names.ours(name)
                 due[partition] = gaps.look(partition, due[partition], messages)
+            for partition in ends:
+                # Not `due`: a partition may end with a transaction's marker, after which no record comes.
+                reached[partition] = await consumer.position(names.kafka(partition))
     finally:
         await consumer.stop()

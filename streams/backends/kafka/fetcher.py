@@ -14,8 +14,9 @@ from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import LogLossError, UnreachableError
 from rftd.streams.backends.kafka.connect import arguments, translate
+from rftd.streams.backends.kafka.gaps import Gaps
 from rftd.streams.backends.kafka.partitions import Names, Offsets, assign_paused
-from rftd.streams.backends.kafka.records import Duplicates, Gaps, IdWindow, records_of
+from rftd.streams.backends.kafka.records import Duplicates, IdWindow, records_of
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition
@@ -28,6 +29,8 @@ _AT_ONCE: Final = limits.FETCH_RECORDS
 _SKIP_RECORDS: Final = 256
 """A read that begins so little further on goes on there: to seek costs a request and what was fetched already."""
 _LEAST_AT_ONCE: Final = 64
+_BACK: Final = 16
+"""A search for the last record looks so many times further back each time."""
 _STREAMS: Final = 8
 """The partitions that are read onwards at a time: each holds a buffer."""
 _BUFFER_SIZE_BYTES: Final = 4 * limits.MIB
@@ -94,6 +97,7 @@ class Fetcher:
         self._clock = clock
         self._turn = asyncio.Lock()
         self._streams: dict[Partition, _Stream] = {}
+        self._newest: dict[Partition, tuple[int, Record | None]] = {}
         self._consumer: AIOKafkaConsumer | None = None
 
     async def read(
@@ -149,6 +153,32 @@ class Fetcher:
                 self._end(partition)
         return found
 
+    async def newest(self, partition: Partition, end: int) -> Record | None:
+        """The last record below the partition's end, at which a transaction's marker lies; None if there is none."""
+        # Remembered: whoever asks for heads asks often, and a partition may end so for days.
+        if self._newest.get(partition, (0, None))[0] != end:
+            self._newest[partition] = end, await self._look_back(partition, end)
+        return self._newest[partition][1]
+
+    async def _look_back(self, partition: Partition, end: int) -> Record | None:
+        async with self._turn:
+            first = (await self._offsets.starts([partition]))[partition]
+            count = 1
+            while end - count >= first:
+                # Further back each time: what was aborted may be longer than its marker.
+                count = min(_BACK * count, end - first)
+                stream = await self._begin(partition, end - count, first=first)
+                last: Record | None = None
+                while stream.next < end:
+                    await self._fill({partition: end})
+                    if not (records := stream.take(limits.APPEND_RECORDS, limits.FETCH_SIZE_BYTES)):
+                        break
+                    last = records[-1]
+                self._end(partition)
+                if last is not None or count == end - first:
+                    return last
+            return None
+
     async def stop(self) -> None:
         """Disconnects."""
         if self._consumer is not None:
@@ -201,6 +231,7 @@ class Fetcher:
                     stream.put(records_of(partition, messages, stream.window, self._duplicates))
                     if stream.size_bytes >= _BUFFER_SIZE_BYTES:
                         self._pause(partition)
+            await self._gaps.judge()
             if not batches and self._clock.monotonic_s() > deadline_s:
                 raise UnreachableError(
                     f"Kafka sent nothing of {waiting[0]} for {TIMEOUT_S:.0f} s",

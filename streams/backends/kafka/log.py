@@ -26,10 +26,11 @@ from rftd.streams.backends.admission import Room, admit
 from rftd.streams.backends.kafka.connect import arguments, quiet, translate
 from rftd.streams.backends.kafka.direct import FEW_RECORDS, Direct
 from rftd.streams.backends.kafka.fetcher import Fetcher
+from rftd.streams.backends.kafka.gaps import Gaps
 from rftd.streams.backends.kafka.lane import Lane
 from rftd.streams.backends.kafka.partitions import Names, Offsets
 from rftd.streams.backends.kafka.producers import Part, Producers, Slice
-from rftd.streams.backends.kafka.records import Duplicates, Gaps, IdWindow, key_of
+from rftd.streams.backends.kafka.records import Duplicates, IdWindow, key_of
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.kafka.subscription import KafkaSubscription
 from rftd.streams.backends.kafka.tailing import Pressure, Tailing, raise_head
@@ -37,6 +38,7 @@ from rftd.streams.backends.kafka.topics import ensure_topics
 from rftd.streams.backends.tail import Tail
 from rftd.streams.chain import GENESIS, Heads, Mark, check_mark, different
 from rftd.streams.envelope import Draft, Position, Record, Stretch
+from rftd.streams.log import HeldBack
 from rftd.streams.newest import Newest
 from rftd.streams.topics import EVERY_PARTITION, TRUTH, Partition
 
@@ -62,13 +64,13 @@ class KafkaLog:
         self._names = Names(settings.prefix)
         self._tail = Tail({}, limits.LOG_RING_SIZE_BYTES)
         self._duplicates = Duplicates()
-        self._gaps = Gaps()
         self._pressure = Pressure(limits.LOG_RING_SIZE_BYTES // 2, clock)
         self._offsets = Offsets(settings, self._names)
+        self._gaps = Gaps(self._names, self._offsets)
         self._fetcher = Fetcher(settings, self._names, self._offsets, self._duplicates, self._gaps, clock)
         self._direct = Direct(self._names, self._offsets, self._duplicates)
         self._tailing = Tailing(
-            settings, self._names, self._offsets, self._tail, self._duplicates, self._gaps, self._pressure
+            settings, self._names, self._offsets, self._tail, self._duplicates, self._gaps, self._pressure, clock
         )
         self._producers = Producers(settings)
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
@@ -97,6 +99,11 @@ class KafkaLog:
         """Known heads, followers and newest records."""
         return self._tail
 
+    @property
+    def held_back(self) -> HeldBack | None:
+        """See `SharedLog.held_back`."""
+        return self._tailing.held_back(self._clock.monotonic_s())
+
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
         self._check_open()
         size = admit(drafts)
@@ -110,8 +117,7 @@ class KafkaLog:
             self._room.release(len(drafts), size)
             raise
         slices = {id(part[0]): part[0] for part in places if not isinstance(part, Position)}
-        # The room is given back when the drafts are gone, not when the caller is: those of one that was cancelled are
-        # still queued.
+        # Given back when the drafts are gone, not when the caller is: those of one that was cancelled are still queued.
         waiting = asyncio.gather(*(slice_.done for slice_ in slices.values()), return_exceptions=True)
         waiting.add_done_callback(lambda _: self._room.release(len(drafts), size))
         await asyncio.shield(waiting)  # what is queued is sent, whether or not its caller stays
@@ -137,9 +143,9 @@ class KafkaLog:
             raise_head(self._tail, partition, Mark(end, GENESIS))
         return await self.read_known(partition, start, max_records, max_size_bytes)
 
-    def left_out(self, partition: Partition, offset: int) -> bool:
-        """True for a repetition that this process has met: `read` leaves it out."""
-        return self._duplicates.holds(partition, offset)
+    async def lost(self, partition: Partition, first: int, end: int) -> int:
+        """Those of [first, end) that hold neither a repetition that `read` left out nor what a transaction left."""
+        return await self._gaps.lost(partition, first, end, self._duplicates)
 
     async def read_known(
         self, partition: Partition, start: int, max_records: int, max_size_bytes: int, *, primed: bool = False
@@ -171,8 +177,8 @@ class KafkaLog:
             if partition not in asked:
                 heads[partition] = known[partition]
             else:
-                record = found.get(partition)
-                heads[partition] = Mark(end, record.chain if record is not None else GENESIS)
+                record = found.get(partition) or await self._fetcher.newest(partition, end)
+                heads[partition] = Mark(end, GENESIS) if record is None else Mark(record.offset + 1, record.chain)
                 raise_head(self._tail, partition, heads[partition])
         return heads
 
@@ -181,6 +187,7 @@ class KafkaLog:
         self._check_open()
         firsts = await self._offsets.starts(TRUTH)
         below = [(partition, Stretch(0, first)) for partition, first in firsts.items() if first]
+        await self._gaps.judge()
         gaps = self._gaps.found.items()
         return sorted(below + [(partition, gap) for partition, gap in gaps if gap.end > firsts.get(partition, gap.end)])
 

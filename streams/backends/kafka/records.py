@@ -26,7 +26,7 @@ from rftd.ops.clock import iso
 from rftd.ops.decoding import UNREADABLE, msgpack_decoder
 from rftd.ops.ids import derive
 from rftd.streams.chain import GENESIS, link
-from rftd.streams.envelope import Draft, Head, Record, Stretch
+from rftd.streams.envelope import Draft, Head, Record
 from rftd.streams.newest import Newest
 from rftd.streams.requests import structured
 from rftd.streams.topics import REQUESTS, Partition
@@ -226,26 +226,6 @@ class Duplicates:
         if not repeated:
             return records
         return [record for record in records if record.offset not in repeated]
-
-
-class Gaps:
-    """The records that readers found missing within partitions.
-
-    Offsets are dense, for no transactions leave markers there: an offset without a record was deleted or compacted.
-    """
-
-    def __init__(self) -> None:
-        self.found: dict[Partition, Stretch] = {}
-        """The stretch from the first missing record to the last one, by partition that has a gap."""
-
-    def look(self, partition: Partition, due: int, messages: Sequence[Any]) -> int:
-        """The offset that is due after these messages, each compared with the one that was due before."""
-        for message in messages:
-            if message.offset > due:
-                first, end = self.found.get(partition, (due, message.offset))
-                self.found[partition] = Stretch(min(first, due), max(end, message.offset))
-            due = message.offset + 1
-        return due
 
 
 def records_of(

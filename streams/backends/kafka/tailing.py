@@ -17,12 +17,14 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import LogLossError, RftdError, UnreachableError
 from rftd.streams.backends.kafka.connect import arguments, translate
 from rftd.streams.backends.kafka.fetcher import PRIMED_RECORDS
+from rftd.streams.backends.kafka.gaps import Gaps
 from rftd.streams.backends.kafka.partitions import Names, Offsets, assign_paused
-from rftd.streams.backends.kafka.records import Duplicates, Gaps, IdWindow, records_of
+from rftd.streams.backends.kafka.records import Duplicates, IdWindow, records_of
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.tail import Tail
 from rftd.streams.chain import GENESIS, Mark
 from rftd.streams.envelope import Record
+from rftd.streams.log import HeldBack
 from rftd.streams.topics import Partition
 
 PATIENCE_S: Final = 2.0
@@ -97,6 +99,8 @@ class Pressure:
 WAIT_MS: Final = 500
 POLL_MS: Final = 200
 RETRY_S: Final = 0.5
+MOMENT_S: Final = 2.0
+"""A transaction that ends within this time holds up nothing that anybody would notice."""
 _AT_ONCE: Final = limits.FETCH_RECORDS
 
 
@@ -112,6 +116,7 @@ class Tailing:
         duplicates: Duplicates,
         gaps: Gaps,
         pressure: Pressure,
+        clock: Clock,
     ) -> None:
         self.failed: RftdError | None = None
         """The error after which nothing can be followed any more: records were lost or damaged."""
@@ -122,9 +127,11 @@ class Tailing:
         self._duplicates = duplicates
         self._gaps = gaps
         self._pressure = pressure
+        self._clock = clock
         self._windows: dict[Partition, IdWindow] = {}
         self._next: dict[Partition, int] = {}
         self._flowing: set[Partition] = set()
+        self._held: dict[Partition, HeldBack] = {}
         self._turn = asyncio.Lock()
         self._began = asyncio.Event()
         self._consumer: AIOKafkaConsumer | None = None
@@ -134,6 +141,11 @@ class Tailing:
         next_ = self._next.get(partition)
         flows = partition in self._flowing and not self._pressure.pauses(partition)
         return next_ is not None and next_ <= offset and flows
+
+    def held_back(self, now_s: float) -> HeldBack | None:
+        """What an open transaction has held back for longest; None if nothing is, or only for a moment."""
+        oldest = min(self._held.values(), key=lambda held: held.since_s, default=None)
+        return oldest if oldest is not None and now_s - oldest.since_s > MOMENT_S else None
 
     def find(self, partition: Partition, key: bytes) -> int | None:
         """The first offset of an identity among the partition's newest records, if it is followed."""
@@ -201,8 +213,22 @@ class Tailing:
             head = self._tail.head(partition)
             mark = Mark(last.offset + 1, last.chain)
             self._tail.advance(records, {partition: max(mark, head, key=lambda known: known.next_offset)})
+        await self._gaps.judge()
+        self._look_for_transactions()
         if batches:
             await asyncio.sleep(0)  # a long catching up leaves turns to others
+
+    def _look_for_transactions(self) -> None:
+        """Notes the partitions whose last stable offset stays behind: what lies between is not for reading yet."""
+        assert self._consumer is not None
+        for partition in self._next:
+            name = self._names.kafka(partition)
+            stable, end = self._consumer.last_stable_offset(name), self._consumer.highwater(name)
+            before = self._held.pop(partition, None)
+            if stable is not None and end is not None and 0 <= stable < end:
+                same = before is not None and before.first == stable
+                since_s = before.since_s if before is not None and same else self._clock.monotonic_s()
+                self._held[partition] = HeldBack(partition, stable, end, since_s)
 
     async def _out_of_range(self, error: kafka.OffsetOutOfRangeError) -> None:
         """The partition was truncated below us, or it lost records."""
