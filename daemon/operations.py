@@ -123,6 +123,13 @@ class Operations(Protocol):
         """The waits of each role, worst first; nothing is changed. Raises NotFoundError."""
         ...
 
+    def named(self, wanted: str) -> UUID:
+        """The experiment that a person named, as far as this daemon has read the log. Raises NotFoundError, UsageError.
+
+        It answers while the tables do not.
+        """
+        ...
+
     def opening(self, experiment: UUID) -> list[Wait]:
         """The workers that live and are not ready to be given work yet, each with what it does since when."""
         ...

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rftd.daemon.api.problem import BusyError
@@ -21,7 +22,7 @@ from rftd.daemon.trust.token_holder import TokenHolder
 from rftd.daemon.trust.tokens import Bearer, asker_of
 from rftd.daemon.views.memory import MemoryRow, rows_of
 from rftd.ops.clock import Clock, iso
-from rftd.ops.errors import UsageError
+from rftd.ops.errors import UnreachableError, UsageError
 from rftd.ops.health import Health
 from rftd.ops.ids import Ids
 from rftd.storage.names import resolve_experiment
@@ -166,8 +167,12 @@ class Services:
 
     async def find(self, wanted: str, after: str | None = None) -> UUID:
         """The experiment that a person named. Raises NotFoundError, UsageError."""
-        async with self.read(after) as connection:
-            return await self.resolve(connection, wanted)
+        try:
+            async with self.read(after) as connection:
+                return await self.resolve(connection, wanted)
+        except (DBAPIError, OSError, UnreachableError):
+            # The tables are away: names are in memory as well, and whoever asks why wants to know just then.
+            return self.operations.named(wanted)
 
     async def resolve(self, connection: AsyncConnection, wanted: str) -> UUID:
         """The experiment that a person named, within a snapshot that is open. Raises NotFoundError, UsageError."""

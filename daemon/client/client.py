@@ -278,12 +278,17 @@ def asked_or_read(
     ask: Callable[[Client], Answer[R]],
     read: Callable[[EventLog], Awaitable[R]],
 ) -> tuple[R, Any]:
-    """The daemon's answer and its JSON; if none answers, what `read` makes of the log that --data or `log_at` names."""
+    """The daemon's answer and its JSON; without a daemon, what `read` makes of the log that --data or `log_at` names.
+
+    A daemon that answers with an error, or late, is there: its error is raised.
+    """
     try:
         with Client(settings) as client:
             answer = ask(client)
         return answer.value, answer.plain()
     except UnreachableError as away:
+        if not nobody_listens(away):
+            raise
         # Only where there is a log: without one, "no daemon answers" is the error that helps.
         if log_at is None and not (Path(data_folder(settings)) / "log").is_dir():
             raise

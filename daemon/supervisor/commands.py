@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import re
 from collections import Counter
@@ -12,14 +13,15 @@ from uuid import UUID
 
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
 from rftd.daemon.operations import Accepted, Done, Forked
-from rftd.daemon.registry import Entry, Registry
+from rftd.daemon.patience import AWAY
+from rftd.daemon.registry import Entry, Registry, named_entry
 from rftd.daemon.supervisor.inbox import Request, check_transition
 from rftd.daemon.supervisor.intake import WantedFork
 from rftd.daemon.supervisor.orders import Order, order_of
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
-from rftd.daemon.why.answer import answer, blocked_log
+from rftd.daemon.why.answer import answer, blocked_log, silent_log
 from rftd.daemon.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
 from rftd.daemon.why.wait import Wait, Why
 from rftd.daemon.why.workers import largest_use, opening_waits
@@ -35,8 +37,6 @@ from rftd.streams.spec import ExperimentSpec
 from rftd.streams.worker_memory import WorkerMemory
 
 if TYPE_CHECKING:
-    import asyncio
-
     from rftd.daemon.dlq.desk import Desk
     from rftd.daemon.supervisor.hearing import Hearing
     from rftd.daemon.supervisor.keeper import Keeper
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from rftd.streams.log import EventLog
 
 
+REFRESH_S: Final = 3.0
+"""The time that the log has to answer whoever asks why nothing moves; then memory has to do."""
 _ARCHIVE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -154,7 +156,7 @@ class AskedCommands:
 
     async def why(self, experiment: UUID) -> Why:
         """See `Operations.why`."""
-        await self._refresh()
+        late = await self._late()
         entry = self._entry(experiment)
         if (lost := self.stopped(experiment)) is not None:
             waits = [lost_wait(lost)]
@@ -166,7 +168,20 @@ class AskedCommands:
             waits = [decided_elsewhere(entry)]
         else:
             waits = [entry_wait(entry, self._places())]
-        return answer(entry, [*waits, *blocked_log(self._log)], live=True, clock=self._clock)
+        return answer(entry, [*late, *waits, *blocked_log(self._log)], live=True, clock=self._clock)
+
+    async def _late(self) -> list[Wait]:
+        """Reads the registry up to now; a wait for the log if that does not answer, for then memory has to do."""
+        try:
+            async with asyncio.timeout(REFRESH_S):
+                await self._refresh()
+        except (TimeoutError, *AWAY) as error:
+            return [silent_log(f"within {REFRESH_S:g} s" if isinstance(error, TimeoutError) else error.what)]
+        return []
+
+    def named(self, wanted: str) -> UUID:
+        """See `Operations.named`."""
+        return named_entry(self._registry, wanted).id
 
     def stopped(self, experiment: UUID) -> LogLossError | None:
         """See `Operations.stopped`."""

@@ -126,6 +126,12 @@ def answer(entry: Entry, waits: list[Wait], *, live: bool, clock: Clock) -> Why:
     )
 
 
+def silent_log(what: str) -> Wait:
+    """The wait for a log that does not answer: the other lines are what the daemon has read of it before."""
+    text = f"does not answer: {what}; the other lines are from memory"
+    return Wait("log", "away", text, "the log", "it answers again; see /readyz?verbose", Level.STUCK)
+
+
 def blocked_log(log: EventLog) -> Iterator[Wait]:
     """A wait of the log although it takes appends: for a reader of its write-ahead file, or a writer's transaction."""
     if isinstance(log, SharedLog) and (held := log.held_back) is not None:

@@ -28,6 +28,9 @@ def test_training_goes_on_without_the_database(cluster: Cluster, cluster_scene: 
     shown = cluster_scene.rftd("get", name)
     assert shown.status == 4, shown
     assert "Traceback" not in shown.err, shown
+    why = cluster_scene.rftd("why", name)
+    assert why.status == 0 and "is running" in why.out, why
+    assert "no daemon" not in why.out, why
     cluster_scene.until_completed_in_log(steps=65)
     cluster.postgres.start()
     cluster_scene.until_ready()
@@ -41,6 +44,10 @@ def test_both_servers_die_at_once(cluster: Cluster, cluster_scene: ClusterScene)
     cluster.broker.kill()
     cluster.postgres.kill()
     cluster_scene.until_not_ready("log")
+    why = cluster_scene.rftd("why", name)
+    assert why.status == 0 and "is running" in why.out, why
+    assert "the other lines are from memory" in " ".join(why.out.split()), why
+    assert "no daemon" not in why.out, why
     cluster.revive()
     cluster_scene.until_ready()
     cluster_scene.proven(name, steps=45)

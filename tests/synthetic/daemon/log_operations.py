@@ -131,6 +131,9 @@ class LogOperations:
     def memory(self, experiment_id: UUID) -> list[WorkerMemory]:
         return []
 
+    def named(self, wanted: str) -> UUID:
+        raise NotFoundError(f"no experiment {wanted!r}")
+
     def used_bytes(self, experiment_id: UUID) -> dict[tuple[str, str], int]:
         return {}
 
