@@ -62,7 +62,9 @@ def command(
     newest = None if forward else (limit or _NEWEST)
     if newest is not None and newest > events.MOST_NEWEST:
         raise click.UsageError(f"-n shows the newest {events.MOST_NEWEST} at most: for all of them give --all")
-    left = limit if forward and limit else _ENDLESS
+    # The newest so many are all that is asked for: behind them, others may have written any number of records.
+    left = limit if forward and limit else _ENDLESS if follow or newest is None else newest
+    shown = 0
     more = True
     items: list[Any] = []
     with Client(settings) as client:
@@ -83,6 +85,7 @@ def command(
             page = answer.value
             after = page.next
             left -= len(page.items)
+            shown += len(page.items)
             more = page.more or follow
             for item, event in zip(answer.plain()["items"], page.items, strict=True):
                 if settings.output == "jsonl" or (settings.machine_readable and follow):
@@ -93,6 +96,8 @@ def command(
                     say(_text(event), indent=_INDENT)
     if settings.output in ("json", "yaml") and not follow:
         emit({"items": items, "next": after, "more": more}, settings)
+    elif not (shown or forward or follow) and settings.verbosity >= 0:
+        say(f"none among the newest records; from the first on: rftd events {shlex.quote(name)} --all", err=True)
     elif more and settings.verbosity >= 0:
         say(f"there are more: rftd events {shlex.quote(name)} --after {after}", err=True)
 

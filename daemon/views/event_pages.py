@@ -105,14 +105,25 @@ class EventPager:
         items = [self._view(record) for record in found]
         return EventPage(items=items, next=encode_cursor(merge.positions), more=not merge.at_head)
 
-    async def before_the_end(self, count: int) -> dict[Partition, int]:
+    async def before_the_end(self, count: int, *, until_ns: int | None = None) -> dict[Partition, int]:
         """The positions from which on there are `count` events; more of them are not looked for than 100,000 records
         hold, however few those are.
+
+        If these hold none, the last ones before `until_ns` are looked for: others may have written any number of
+        records since the experiment ended.
         """
         heads = await self._log.heads()
-        known = [each for each in self._partitions if each in heads]
-        tails = [_Tail(self._log, each, heads[each].next_offset, self._mine) for each in known]
-        start = {tail.partition: tail.before for tail in tails}
+        ends = {each: heads[each].next_offset for each in self._partitions if each in heads}
+        start = await self._before(ends, count)
+        if start == ends and until_ns is not None:
+            ends = {each: await _end_at(self._log, each, end, until_ns) for each, end in ends.items()}
+            start = await self._before(ends, count)
+        return start
+
+    async def _before(self, ends: Mapping[Partition, int], count: int) -> dict[Partition, int]:
+        """The positions from which on there are `count` events below `ends`; those of `ends` where nothing is found."""
+        tails = [_Tail(self._log, each, end, self._mine) for each, end in ends.items()]
+        start = dict(ends)
         scanned = 0
         heap: list[tuple[int, int]] = []
         for number, tail in enumerate(tails):
@@ -154,6 +165,20 @@ class EventPager:
         head = head_of(record)
         wanted = head is not None and head.experiment == self._experiment and matches(head.type, self._types)
         return head if wanted else None
+
+
+async def _end_at(log: EventLog, partition: Partition, end: int, until_ns: int) -> int:
+    """An offset from which on the partition's records are younger than `until_ns`; not the first such one, but near."""
+    first = 0
+    while end - first > _FETCH_RECORDS:
+        middle = (first + end) // 2
+        read = await log.read(partition, middle, max_records=_FETCH_RECORDS, max_size_bytes=limits.MIB)
+        head = next(filter(None, map(head_of, read)), None)  # foreign records have no time
+        if head is not None and head.time_ns <= until_ns:
+            first = middle
+        else:
+            end = middle
+    return end
 
 
 class _EventPlace(NamedTuple):

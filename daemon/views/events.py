@@ -7,12 +7,16 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from rftd.daemon.views.experiments import ENDED
 from rftd.daemon.views.route import Daemon, Limit, Name, read
 from rftd.ops.errors import UsageError
+from rftd.storage.queries.experiments import get_summary
 
 # Shorter than the idle time-outs of common proxies, which would cut the connection without an answer.
 MAX_WAIT_S: Final = 30.0
 
+TIDYING_NS: Final = 600 * 10**9
+"""The time after its end in which the last records of an experiment come: workers leave, and files are tidied."""
 MOST_NEWEST: Final = 10_000
 """The most events before the end with which a page can begin."""
 
@@ -64,9 +68,13 @@ async def events(
     if after and newest is not None:
         raise UsageError("it says where to begin, and so does `after`", field="newest", fix="give one of them")
     start = decode_cursor(after) if after else {}
-    pager = EventPager(daemon.log, await daemon.find(name), types=tuple(type or ()), full=full)
+    id = await daemon.find(name)
+    pager = EventPager(daemon.log, id, types=tuple(type or ()), full=full)
     if newest is not None:
-        start = await pager.before_the_end(newest)
+        async with daemon.read() as connection:
+            summary = await get_summary(connection, id)
+        ended_ns = summary.state_ns + TIDYING_NS if summary.state in ENDED else None
+        start = await pager.before_the_end(newest, until_ns=ended_ns)
     if wait_s <= 0:
         return await pager.page(start, limit=limit)
     # A wait holds a connection and a subscription: only so many clients may do that at once.

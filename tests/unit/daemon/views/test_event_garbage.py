@@ -8,13 +8,14 @@ import pytest
 from synthetic.daemon.house import House
 from synthetic.log.garbage import garbage
 
-from rftd.daemon.views.event_pages import EventPager
-from rftd.ops.clock import ManualClock
+from rftd.daemon.views import event_pages
+from rftd.daemon.views.event_pages import EventPager, decode_cursor, partitions_of
+from rftd.ops.clock import ManualClock, time_ns_of
 from rftd.ops.ids import SeededIds
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Writer
-from rftd.streams.events.experiment import ExperimentPaused
+from rftd.streams.events.experiment import ExperimentPaused, Fence
 from rftd.streams.topics import partition_of
 
 EXPERIMENT = UUID(int=77)
@@ -41,7 +42,7 @@ async def test_what_claims_to_be_of_the_experiment_is_shown_as_left_out() -> Non
 
 
 @pytest.mark.anyio
-async def test_the_newest_events_are_the_end_of_all(house: House) -> None:
+async def test_the_newest_events_are_the_end_of_all(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     pager = EventPager(house.log, house.run.id)
     every = (await pager.page({}, limit=10_000)).items
     for count in (1, 3, 100, len(every), len(every) + 5):
@@ -51,5 +52,22 @@ async def test_the_newest_events_are_the_end_of_all(house: House) -> None:
     produced = EventPager(house.log, house.run.id, types=("experience.produced",))
     two = (await produced.page(await produced.before_the_end(2), limit=10_000)).items
     assert [item.id for item in two] == [item.id for item in every if item.type == "experience.produced"][-2:]
+    # Others write so much afterwards that nothing of it is among the records that are looked at.
+    monkeypatch.setattr(event_pages, "SCANNED_BACK_RECORDS", 6000)
+    monkeypatch.setattr(event_pages, "SCANNED_RECORDS", 600)
+    last_ns = time_ns_of(every[-1].time)
+    clock = ManualClock(last_ns + 3600 * 10**9)
+    writer = Writer(source="t", clock=clock, ids=SeededIds(clock, 1))
+    for partition in set(await house.log.heads()) & set(partitions_of(house.run.id)):
+        fences = [Fence(role="trainer", owner=EXPERIMENT, epoch=n, previous=n - 1) for n in range(1, 1500)]
+        await house.log.append([writer.draft(event, experiment=UUID(int=4), partition=partition) for event in fences])
+    heads = {each: mark for each, mark in (await house.log.heads()).items() if each in partitions_of(house.run.id)}
+    assert await pager.before_the_end(5) == {partition: mark.next_offset for partition, mark in heads.items()}
+    page = await pager.page(await pager.before_the_end(5, until_ns=last_ns + 1), limit=5)
+    found_ids = [item.id for item in page.items]
+    while len(found_ids) < 5:
+        page = await pager.page(decode_cursor(page.next), limit=5 - len(found_ids))
+        found_ids += [item.id for item in page.items]
+    assert found_ids == [item.id for item in every][-5:]
     nobody = EventPager(house.log, UUID(int=3))
     assert (await nobody.page(await nobody.before_the_end(5), limit=10)).items == []
