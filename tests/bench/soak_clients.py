@@ -261,7 +261,8 @@ def _judged(
     warm = [sample for sample in samples if sample.records >= warm_up]
     last = samples[-1]
     measured = last.records - warm[0].records if warm else 0
-    assert measured >= least, f"too few records after the warm-up: {measured}, of {last}"
+    points = [(sample.records, sample.anonymous_mib) for sample in samples[:: max(1, len(samples) // 30)]]
+    assert measured >= least, f"too few records after the warm-up: {measured}, of {last}; so far {points}"
     assert len(came) == 7 and sum(came.values()) > 300 + 10 * came["unanswered"], f"too few clients: {came}"
     slope = np.polyfit([each.records for each in warm], [each.anonymous_mib * MIB for each in warm], 1)[0]
     return Soak(
