@@ -54,12 +54,16 @@ class RoleLease:
         source: str,
         clock: Clock,
         ids: Ids,
+        again: bool = False,
     ) -> RoleLease:
         """The role, after its fences were read back and won.
 
-        The follower must cover the partitions and have caught up. Raises FencedError if a rival's fence came first.
+        The follower must cover the partitions and have caught up. Raises FencedError if a rival's fence came first, or,
+        of an owner who had the role before and takes it `again`, if somebody else has it now.
         """
         partitions = tuple(partitions)
+        if again:
+            _check_owner(follower, role, partitions, owner)
         # One epoch for all partitions, above that of each: a former owner's fence may have got into some of them only.
         epoch = 1 + max(follower.fences.epoch(partition, role) for partition in partitions)
         writer = Writer(source=source, clock=clock, ids=ids, role=role.name, epoch=epoch)
@@ -106,13 +110,17 @@ class RoleLease:
 
     def check(self) -> None:
         """Raises FencedError if a newer owner was seen."""
-        for partition in self._partitions:
-            if self._follower.fences.owner(partition, self._role) != self._owner:
-                raise FencedError(
-                    f"role {self._role.name} has a newer owner than epoch {self.writer.epoch}",
-                    where=str(partition),
-                    fix="nothing to do: the newer process goes on",
-                )
+        _check_owner(self._follower, self._role, self._partitions, self._owner)
+
+
+def _check_owner(follower: Follower, role: Role, partitions: Iterable[Partition], owner: UUID) -> None:
+    for partition in partitions:
+        if follower.fences.owner(partition, role) != owner:
+            raise FencedError(
+                f"role {role.name} has a newer owner, since epoch {follower.fences.epoch(partition, role)}",
+                where=str(partition),
+                fix="nothing to do: the newer process goes on",
+            )
 
 
 def as_refs(heads: Heads) -> tuple[HeadRef, ...]:

@@ -80,16 +80,19 @@ class Run:
         hear: Callable[[RunState], Awaitable[None]] | None = None,
         tracer: Tracer | None = None,
         allowances: Allowances = NOTHING_MORE,
+        led: set[UUID] | None = None,
     ) -> None:
         """`spine_offset` is where the experiment was submitted, or less. Without a `guard` space is not looked at.
 
         Before the first append `hear` raises LogLossError if the log lost something of it. `roles` are started here.
+        `led` are the experiments that this daemon has decided on before; those that it begins to are added.
         """
         self._guard = guard
         self._hear = hear
         self.remembers: Witness | None = None  # what this run had read when it met a loss of the log
         self._parts = Parts(clock, allowances) if roles else None
         self._roles = roles
+        self._led = set[UUID]() if led is None else led
         self._spine_offset = spine_offset
         self._spine = partition_of(topics.EXPERIMENTS, experiment)
         self._closed_groups = partition_of(topics.TASKS, experiment)
@@ -118,9 +121,7 @@ class Run:
         self._watch = Watch(log, self.state, self._liveness, self._fleet.processes, roles=roles, clock=self._clock)
         self._inbox = Inbox(experiment, lambda event: check_command(self.state, event))
         self._phase = Phase.READING
-        self._appending_s = 0.0
-        self._looked_s = 0.0
-        self._turn_s = 0.0
+        self._appending_s = self._looked_s = self._turn_s = 0.0
         self._trouble: Trouble | None = None
         """The error that a role met since the controller decided last."""
         self._told = ""
@@ -264,38 +265,35 @@ class Run:
         spine = self._spine
         tasks = [partition for partition in follower.positions if partition.stream == topics.TASKS]
         self._phase = Phase.FENCING
-        controller_lease = await self._acquire(follower, "controller", [spine])
-        planner_lease = await self._acquire(follower, "planner", [spine])
-        dispatcher_lease = await self._acquire(follower, "dispatcher", [spine, *tasks])
+        controller = await self._acquire(follower, "controller", [spine])
+        self._led.add(state.experiment)
+        planner = await self._acquire(follower, "planner", [spine])
+        dispatcher = await self._acquire(follower, "dispatcher", [spine, *tasks])
         assert state.spine.spec is not None
         fleet = self._fleet
         # Workers are adopted once all three roles are fenced: the daemon before this one can decide nothing about
         # them any more.
         fleet.take_up(state.spine.spec)
         fleet.seek_opening()
-        deciders = self._deciders
+        deciders, clock = self._deciders, self._clock
         writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
         wait_s = TICK_S
         self._phase = Phase.LEADING
         while not (self._stopping or state.spine.ended):
             await self._gather(follower, wait_s)
             await self._look()
-            await self._inbox.obey(controller_lease)
+            await self._inbox.obey(controller)
             # Commands first: a resume that was asked for in this turn has to reach the controller before it looks for
             # trouble.
             trouble = await self._in_the_way() or fleet.stalled()
             due = deciders.control(trouble, self._clock.now_ns())
-            await self._write(controller_lease, "controller", due)
+            await self._write(controller, "controller", due)
             if state.spine.status is Status.PAUSED:
                 self._trouble = None
             await self._tend(follower, writer, start=trouble is None and not state.spine.cause)
-            dispatched = await self._decide(
-                dispatcher_lease, "dispatcher", lambda: deciders.dispatch(self._clock.monotonic_s())
-            )
+            dispatched = await self._decide(dispatcher, "dispatcher", lambda: deciders.dispatch(clock.monotonic_s()))
             # What was decided is folded by now: groups that just closed can be in this turn's plans.
-            planned = await self._decide(
-                planner_lease, "planner", lambda: deciders.plan(follower.positions, self._clock.now_ns())
-            )
+            planned = await self._decide(planner, "planner", lambda: deciders.plan(follower.positions, clock.now_ns()))
             if self._trouble is not None:
                 deciders.renew()
             wait_s = GATHER_S if dispatched or planned else TICK_S
@@ -308,7 +306,7 @@ class Run:
         await follower.catch_up()
         await self._snapshotter.end(take=not state.spine.ended)
         if state.spine.ended:
-            await tidy(self._log, state, controller_lease, clock=self._wall, logger=self._logger)
+            await tidy(self._log, state, controller, clock=self._wall, logger=self._logger)
 
     async def _decide(self, lease: RoleLease, role: str, decide: Callable[[], Sequence[Decision]]) -> bool:
         """Writes what a role decides; True if there was something. What it raises is trouble of this run alone."""
@@ -363,6 +361,8 @@ class Run:
             source=f"daemon/{self._owner}",
             clock=self._clock,
             ids=self._ids,
+            # A daemon that stood still, or was cut off, takes nothing back from the one that came after it.
+            again=role == "controller" and self.state.experiment in self._led,
         )
 
     async def _write(

@@ -82,6 +82,7 @@ class Supervisor(AskedCommands):
         self._of_runs: dict[str, Any] = {"owner": owner, "clock": clock, "ids": ids, "logger": logger, "roles": roles}
         self._of_runs["lost_after_s"] = lost_after_s
         self._allowances = allowances
+        self._led: set[UUID] = set()
         self._registry = Registry(log, known, logger=logger)
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
         self._payloads = PayloadKeeper(
@@ -185,6 +186,7 @@ class Supervisor(AskedCommands):
             hear=hear,
             tracer=self._tracer,
             allowances=self._allowances,
+            led=self._led,
         )
 
     async def accept_losses(self, names: Sequence[str], *, by: str) -> None:
