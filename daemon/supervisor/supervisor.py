@@ -81,8 +81,7 @@ class Supervisor(AskedCommands):
         self._tracer = tracer
         self._of_runs: dict[str, Any] = {"owner": owner, "clock": clock, "ids": ids, "logger": logger, "roles": roles}
         self._of_runs["lost_after_s"] = lost_after_s
-        self._allowances = allowances
-        self._led: set[UUID] = set()
+        self._allowances, self._led = allowances, set[UUID]()
         self._registry = Registry(log, known, logger=logger)
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
         self._payloads = PayloadKeeper(
