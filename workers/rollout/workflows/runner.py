@@ -119,7 +119,7 @@ class WorkflowRunner:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and attempt is not None and attempt.cancelling():
                 raise  # whoever waits for the rollout gave it up
-            if isinstance(error, GeneratorExit) and asyncio.current_task() is not attempt:
+            if isinstance(error, GeneratorExit) and not _runs(attempt):
                 raise  # the coroutine is closed from outside
             # An exit of code that the workflow runs would else end the explorer, with every other rollout; one that
             # passes for a cancellation of ours would be waited for.
@@ -197,3 +197,11 @@ def _own_reward(workflow: object, name: str, taskset: TasksetSpec) -> str:
             fix=f"name one of: {', '.join(REWARDS.names())}",
         )
     return str(wanted)
+
+
+def _runs(task: asyncio.Task[object] | None) -> bool:
+    """True if the caller is in a step of the task; a coroutine that is closed may be in no loop at all."""
+    try:
+        return task is not None and asyncio.current_task() is task
+    except RuntimeError:
+        return False
