@@ -131,5 +131,5 @@ class SharedLog(Protocol):
 
     @property
     def held_back(self) -> HeldBack | None:
-        """What an open transaction has held back for longest; None if nothing is."""
+        """The records that an open transaction has held back for longest; None without one."""
         ...

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 REFRESH_S: Final = 3.0
-"""The time that the log has to answer whoever asks why nothing moves; then memory has to do."""
+"""The longest wait for the log before `why` answers from what the daemon has read."""
 _ARCHIVE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -171,7 +171,7 @@ class AskedCommands:
         return answer(entry, [*late, *waits, *blocked_log(self._log)], live=True, clock=self._clock)
 
     async def _late(self) -> list[Wait]:
-        """Reads the registry up to now; a wait for the log if that does not answer, for then memory has to do."""
+        """Reads the registry up to now; a wait for the log if the log does not answer."""
         try:
             async with asyncio.timeout(REFRESH_S):
                 await self._refresh()

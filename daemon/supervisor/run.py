@@ -275,8 +275,9 @@ class Run:
         # them any more.
         fleet.take_up(state.spine.spec)
         fleet.seek_opening()
-        deciders, clock = self._deciders, self._clock
-        writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
+        deciders = self._deciders
+        clock = self._clock
+        writer = Writer(source=f"daemon/{self._owner}", clock=clock, ids=self._ids)
         wait_s = TICK_S
         self._phase = Phase.LEADING
         while not (self._stopping or state.spine.ended):

@@ -81,7 +81,8 @@ class Supervisor(AskedCommands):
         self._tracer = tracer
         self._of_runs: dict[str, Any] = {"owner": owner, "clock": clock, "ids": ids, "logger": logger, "roles": roles}
         self._of_runs["lost_after_s"] = lost_after_s
-        self._allowances, self._led = allowances, set[UUID]()
+        self._allowances = allowances
+        self._led = set[UUID]()
         self._registry = Registry(log, known, logger=logger)
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
         self._payloads = PayloadKeeper(
@@ -101,8 +102,7 @@ class Supervisor(AskedCommands):
         self._desk = Desk(log, self._writer, clock=clock)
         self._orders = Orders((self._registry.commands, self._desk.commands), self._reach, clock=clock)
         self._verdicts = Verdicts(self._desk, self._orders, self._run_under_way)
-        folders = self._one_submission = asyncio.Lock()
-        """Held by whoever takes or frees a job's folder."""
+        folders = self._one_submission = asyncio.Lock()  # held by whoever takes or frees a job's folder
         intake = Intake(log, self._registry.entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
         self._submissions = Submissions(
             intake, self._registry, self._orders, self._refresh, folders, executor.host, allowances

@@ -30,7 +30,7 @@ _SKIP_RECORDS: Final = 256
 """A read that begins so little further on goes on there: to seek costs a request and what was fetched already."""
 _LEAST_AT_ONCE: Final = 64
 _BACK: Final = 16
-"""A search for the last record looks so many times further back each time."""
+"""The factor by which a search for a partition's last record reaches further back each time."""
 _STREAMS: Final = 8
 """The partitions that are read onwards at a time: each holds a buffer."""
 _BUFFER_SIZE_BYTES: Final = 4 * limits.MIB

@@ -83,12 +83,12 @@ class Gaps:
         client = self._offsets.client
         name = self._names.kafka(partition)
         leader = client.cluster.leader_for_partition(name)
-        asked = [(name.topic, [(name.partition, start, _LOOK_SIZE_BYTES)])]
+        topics = [(name.topic, [(name.partition, start, _LOOK_SIZE_BYTES)])]
         try:
             if leader in (None, -1):
                 await client.force_metadata_update()
                 return None
-            answer = await client.send(leader, FetchRequest(0, 0, _LOOK_SIZE_BYTES, _READ_UNCOMMITTED, asked))
+            answer = await client.send(leader, FetchRequest(0, 0, _LOOK_SIZE_BYTES, _READ_UNCOMMITTED, topics))
             ((_, ((_, error, *_, data),)),) = answer.topics
             return None if error else _held_by(MemoryRecords(data))
         except (kafka.KafkaError, OSError, TimeoutError):
@@ -99,7 +99,7 @@ class _Held(NamedTuple):
     """The offsets of one answer that transactions hold."""
 
     offsets: list[int]
-    """Those of markers, and of records whether or not they were taken back; in order."""
+    """The ascending offsets of transactions' markers and records, aborted ones included."""
     end: int
     """The offset after the last batch."""
 

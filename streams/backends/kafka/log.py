@@ -144,7 +144,7 @@ class KafkaLog:
         return await self.read_known(partition, start, max_records, max_size_bytes)
 
     async def lost(self, partition: Partition, first: int, end: int) -> int:
-        """Those of [first, end) that hold neither a repetition that `read` left out nor what a transaction left."""
+        """The number of offsets in [first, end) that neither a repetition nor a transaction accounts for."""
         return await self._gaps.lost(partition, first, end, self._duplicates)
 
     async def read_known(

@@ -143,7 +143,7 @@ class Tailing:
         return next_ is not None and next_ <= offset and flows
 
     def held_back(self, now_s: float) -> HeldBack | None:
-        """What an open transaction has held back for longest; None if nothing is, or only for a moment."""
+        """The records that an open transaction has held back for longest; None within `MOMENT_S`, or without one."""
         oldest = min(self._held.values(), key=lambda held: held.since_s, default=None)
         return oldest if oldest is not None and now_s - oldest.since_s > MOMENT_S else None
 
