@@ -25,6 +25,7 @@ service_state the name at a service that a checkpoint's weights and optimizer ha
 workplace     the folder in which a trainer prepares what it renames; its successor takes it away
 unreferenced  files of an experiment that no event names
 own_places    the places at which an experiment's own files lie, whatever a record names
+served_history  the chain of a served history, held against what was promised
 checkpoint_witness  heads of the log that a checkpoint's folder remembers
 outside_files files that events name, and that are missing or damaged
 shared_memory the folder of weights that the workers of one machine map

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from rftd.ops.errors import DataError
 from rftd.storage.artifacts import ArtifactStore, size_and_sha256
 from rftd.storage.checkpoint_witness import read_witness
 from rftd.storage.own_places import is_own_checkpoint
+from rftd.storage.served_history import FILE, difference_of, promises
 from rftd.storage.service_state import PATH as STATE
 from rftd.streams.chain import Mark
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -41,6 +43,21 @@ def nameless_checkpoints(outside: Outside) -> Iterator[Missing]:
         if str(path) not in named:
             what = "its event is gone, or a crash left it (then `rftd gc` removes it)"
             yield Missing(str(path), f"{path} is a checkpoint that no event names: {what}")
+
+
+def lost_promises(outside: Outside) -> Iterator[Missing]:
+    """Every served history that lacks rows whose commit was acknowledged. Blocks."""
+    for folder, promised in promises(outside.spec, outside.offers).items():
+        path = folder / FILE
+        try:
+            what = difference_of(path, promised)
+        except FileNotFoundError:
+            # An experiment that has ended trains none of them any more, and its archive holds the file.
+            what = f"is gone, and {promised.rows} rows were promised" if promised.rows and not outside.ended else ""
+        except DataError as error:
+            what = f"cannot be read: {error.what}"
+        if what:
+            yield Missing(str(path), f"the history of stage {promised.stage}, {path}, {what}")
 
 
 def memories(outside: Outside) -> list[Memory]:

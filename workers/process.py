@@ -49,7 +49,7 @@ async def run_explorer(
     """
     # Each role imports its own half of the workers, and starts the sooner.
     from rftd.workers.rollout.explorer import Explorer
-    from rftd.workers.rollout.view import ExplorerView
+    from rftd.workers.rollout.view import ExplorerParts, ExplorerView
 
     member = Membership(
         log,
@@ -68,15 +68,18 @@ async def run_explorer(
     workers = {WORKERS: heads[WORKERS].next_offset if WORKERS in heads else 0}
     spine, weights = (partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS))
     beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
+    # Offers lie among the experiences: an explorer that serves has to know what was promised.
+    serves = any(stage.serving is not None for stage in beginning.spec.stages)
+    offers = [partition_of(topics.EXPERIENCES, experiment)] if serves else []
     follower = await resumed_follower(
         log,
         view,
         beginning,
         experiment=experiment,
         # Earlier leases of the slot name other workers, but the fences among them say whose leases count from now on.
-        partitions=[spine, weights, slot_partition(slot)],
+        partitions=[spine, weights, slot_partition(slot), *offers],
         adopt=view.adopt,
-        kind=Snapshot[SpineParts],
+        kind=Snapshot[ExplorerParts],
         also=workers,
         clock=clock,
         logger=logger,

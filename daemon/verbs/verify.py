@@ -86,6 +86,7 @@ def _unheard(error: UnreachableError) -> None:
 def files_of(outside: Outside) -> SeenOutside:
     """The missing and damaged files of an experiment, with the heads that its files remember of the log. Blocks."""
     from rftd.storage.outside_files import (
+        lost_promises,
         memories,
         missing_artifacts,
         missing_checkpoints,
@@ -95,6 +96,7 @@ def files_of(outside: Outside) -> SeenOutside:
     from rftd.streams.verify.outside import SeenOutside
 
     missing = [*missing_checkpoints(outside), *nameless_checkpoints(outside), *missing_artifacts(outside)]
+    missing += lost_promises(outside)
     return SeenOutside([*missing, *_missing_weights(outside)], memories(outside), not_looked_at(outside))
 
 

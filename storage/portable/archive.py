@@ -121,7 +121,8 @@ def _restored(experiment: UUID, spec: ExperimentSpec, path: Path, expected: Expe
                 where=str(path),
                 fix="put the right one there, or name it with --from",
             )
-        check_files(archive, check(archive))
-        return restore(archive, Folders(), [Path(spec.job_dir), *(Path(each.folder) for each in spec.stages)])
+        checked = check(archive)
+        check_files(archive, checked)
+        return restore(archive, checked, Folders(), [Path(spec.job_dir), *(Path(each.folder) for each in spec.stages)])
     finally:
         archive.close()

@@ -19,6 +19,7 @@ from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.portable.files import add_files, all_there, check_files, choose, restore
 from rftd.storage.projector import Projector
 from rftd.storage.rebuild import digest_of
+from rftd.storage.served_history import promises
 from rftd.storage.snapshots import put_memory_aside
 from rftd.storage.survivors import put_workplaces_aside
 from rftd.storage.tables.base import Row, is_local
@@ -149,7 +150,7 @@ async def import_experiment(
         present = await look(log, archive, folders)
         roots = [default, *(Path(new) for _, new in moves)]
         # Files before records: a daemon that reads the first of them may start the experiment and look for its files.
-        files = await asyncio.to_thread(restore, archive, folders, roots)
+        files = await asyncio.to_thread(restore, archive, checked, folders, roots)
         if present.records < sum(part.records for part in archive.manifest.partitions):
             await asyncio.to_thread(_put_memory_aside, checked.spec, folders)
         before_append(experiment)  # from here on a failure leaves records behind, which a repeated import recognises
@@ -236,6 +237,7 @@ def _folders(
     if there is not None:
         return Folders([*moves, (job_dir, there)])
     own = [part for part in archive.manifest.files if not asked.covers(part.folder)]
-    if not checked.removed and job_dir not in others and Path(job_dir).is_dir() and all_there(own):
+    histories = promises(checked.spec, checked.offers)
+    if not checked.removed and job_dir not in others and Path(job_dir).is_dir() and all_there(own, histories):
         return asked
     return Folders([*moves, (job_dir, str(default))])

@@ -5,20 +5,30 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Final
 
 import msgspec
 
 from rftd.ops.durable import make_durable_folder, sync_folder
-from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, LogCorruptError, NotFoundError, RftdError
+from rftd.ops.errors import (
+    ArchiveError,
+    ConflictError,
+    DataError,
+    DiskFullError,
+    LogCorruptError,
+    NotFoundError,
+    RftdError,
+)
 from rftd.storage.artifacts import ArtifactStore, size_and_sha256
 from rftd.storage.checkpoints import latest, mark_latest, may_share, verify
 from rftd.storage.own_places import checkpoint_folder, is_own_weights
+from rftd.storage.served_history import FILE, copy_whole, difference_of, promises
 from rftd.storage.service_state import PATH as SERVICE_STATE
-from rftd.streams.folds.spine import Kept
+from rftd.streams.events.task import TasksOffered
+from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.portable.container import ArchiveReader, ArchiveWriter
 from rftd.streams.portable.export import OutsideNames
 from rftd.streams.portable.folders import Folders
@@ -26,6 +36,7 @@ from rftd.streams.portable.format import FilePart
 from rftd.streams.portable.load import Checked
 
 _STEP: Final = re.compile(r"global_step_([0-9]{1,12})")
+_ENDED: Final = frozenset(status.value for status in Status if status.ended)
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -35,6 +46,8 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     folder: Path
     path: str
+    copy: Path | None = None
+    """The file whose bytes are exported instead, until the next file is asked for."""
 
 
 def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[Chosen]:
@@ -42,7 +55,7 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
 
     `newest` is the newest whole checkpoint. Both have, of an experiment that goes on, the weight versions that its
     explorers may ask for. Files that are gone or damaged are left out and told in `notes`. Raises NotFoundError for a
-    missing artifact.
+    missing artifact, and for a served history that an experiment has yet to train.
     """
     spec = named.spine.spec
     status = named.spine.status
@@ -57,6 +70,7 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
                 f"no artifact {name}", where=str(store.path_of(name)), fix="restore the files of the experiment first"
             )
         yield Chosen(kind="artifact", folder=store.root, path=f"{name[:2]}/{name}")
+    yield from _histories(named, notes)
     if checkpoints == "none":
         return
     for event in named.kept_checkpoints():
@@ -93,6 +107,32 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
             yield Chosen(kind="weights", folder=folder, path=path.relative_to(folder).as_posix())
 
 
+def _histories(named: OutsideNames, notes: list[str]) -> Iterator[Chosen]:
+    """The history of each stage that serves, as it is now: at least what the events promise."""
+    spec = named.spine.spec
+    status = named.spine.status
+    assert spec is not None
+    for folder, promised in promises(spec, named.offers).items():
+        path = folder / FILE
+        try:
+            lacks = difference_of(path, promised)
+        except FileNotFoundError:
+            lacks = "is gone" if promised.rows else "was not begun"
+        if lacks and promised.rows and not (status is not None and status.ended):
+            raise NotFoundError(
+                f"the history of its conversations {lacks}",
+                where=str(path),
+                fix="put the newest copy of the file back first",
+            )
+        if lacks:
+            notes.append(f"the history of stage {promised.stage} left out: {path} {lacks}")
+            continue
+        with TemporaryDirectory(prefix="rftd-history-") as temporary:
+            copy = Path(temporary) / FILE
+            copy_whole(path, copy)
+            yield Chosen(kind="history", folder=folder, path=FILE, copy=copy)
+
+
 def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen], notes: list[str]) -> tuple[FilePart, ...]:
     """Copies the files into the export. Raises LogCorruptError for an artifact that does not fit its name. Blocks.
 
@@ -101,7 +141,7 @@ def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen], notes: list[str]
     parts: list[FilePart] = []
     for file in chosen:
         try:
-            member = archive.copy(f"files/{len(parts):06d}", file.folder / file.path)
+            member = archive.copy(f"files/{len(parts):06d}", file.copy or file.folder / file.path)
         except FileNotFoundError:
             if file.kind != "weights":
                 raise
@@ -118,9 +158,14 @@ def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen], notes: list[str]
 
 
 def check_files(archive: ArchiveReader, checked: Checked) -> None:
-    """Raises ArchiveError for a file that the events do not name, or whose name is no plain path below its folder."""
+    """Checks the names of the files.
+
+    Raises ArchiveError for a file that the events do not name, or whose name is no plain path below its folder, and
+    where the history of conversations that an experiment has yet to train is missing.
+    """
     # The file may be a stranger's: a path with `..`, a root, a NUL or a backslash would lead out of its folder here or
     # on the next machine, and a file that no event names could be anything, put beside a model that is loaded.
+    histories = promises(checked.spec, checked.offers)
     for part in archive.manifest.files:
         name = PurePosixPath(part.path)
         folder = PurePosixPath(part.folder)
@@ -136,24 +181,44 @@ def check_files(archive: ArchiveReader, checked: Checked) -> None:
                 known = (part.path, part.member.sha256) in checked.checkpoints.get(part.folder, ())
             case "weights":
                 known = part.folder in checked.weights
+            case "history":
+                known = Path(folder) in histories and part.path == FILE
             case _:
                 known = False
         if not known or not folder.is_absolute():
             raise ArchiveError(f"no event names the file {part.path[:200]!r} in {part.folder}", where=str(archive.path))
+    enclosed = {part.folder for part in archive.manifest.files if part.kind == "history"}
+    if archive.manifest.state in _ENDED or checked.removed:
+        return
+    for history_folder, promised in histories.items():
+        if promised.rows and str(history_folder) not in enclosed:
+            raise ArchiveError(
+                f"it lacks the history of {promised.rows} rows of conversations that the experiment has yet to train",
+                where=str(archive.path),
+                fix="export the experiment again where its folder is",
+            )
 
 
-def all_there(parts: Sequence[FilePart]) -> bool:
-    """True if every file lies where it was exported, with its bytes. Blocks."""
+def all_there(parts: Sequence[FilePart], histories: Mapping[Path, TasksOffered]) -> bool:
+    """True if every file lies where it was exported, with its bytes, and every history keeps its promise. Blocks."""
+    if not all(_keeps(Path(part.folder) / part.path, histories) for part in parts if part.kind == "history"):
+        return False
+    parts = [part for part in parts if part.kind != "history"]
     # Sizes of all files before the bytes of any: a folder of another experiment is told without reading a checkpoint.
     sizes = all(_size_of(Path(part.folder) / part.path) == part.member.size_bytes for part in parts)
     return sizes and all(_holds(Path(part.folder) / part.path, part) for part in parts)
 
 
-def restore(archive: ArchiveReader, folders: Folders, roots: Sequence[Path]) -> int:
+def restore(archive: ArchiveReader, checked: Checked, folders: Folders, roots: Sequence[Path]) -> int:
     """Writes the files where the moved events name them, only below `roots`. Returns the number written. Blocks.
 
-    Each is visible under its name only when it is whole and durable. Raises ConflictError where another file lies.
+    Each is visible under its name only when it is whole and durable. A history that lies there and keeps what was
+    promised stays as it is, for it may have gone on. Raises ConflictError where another file lies, ArchiveError for a
+    history in the file that is not the one that was promised.
     """
+    histories = {
+        Path(folders.path(str(folder))): promised for folder, promised in promises(checked.spec, checked.offers).items()
+    }
     written = 0
     touched = set()
     tensors: dict[str, Path] = {}
@@ -162,6 +227,8 @@ def restore(archive: ArchiveReader, folders: Folders, roots: Sequence[Path]) -> 
         path = Path(folders.path(part.folder)) / part.path
         touched.add((part.kind, path.parents[len(PurePosixPath(part.path).parts) - 1]))
         if _size_of(path) == part.member.size_bytes and _holds(path, part):
+            continue
+        if part.kind == "history" and _keeps(path, histories):
             continue
         # The real path: a link on the way would lead out of a folder that the path seems to lie in.
         if not any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)) for root in roots):
@@ -175,6 +242,9 @@ def restore(archive: ArchiveReader, folders: Folders, roots: Sequence[Path]) -> 
         shared = part.kind == "checkpoint" and may_share(part.path, part.member.size_bytes)
         if not (shared and part.member.sha256 in tensors and _linked(tensors[part.member.sha256], path)):
             _write(archive, part, path)
+        if part.kind == "history" and (lacks := difference_of(path, histories[path.parent])):
+            path.unlink()
+            raise ArchiveError(f"the history of conversations in it {lacks}", where=str(archive.path))
         if shared:
             tensors[part.member.sha256] = path
         written += 1
@@ -217,6 +287,14 @@ def _write(archive: ArchiveReader, part: FilePart, path: Path) -> None:
                 "no space for the experiment's files", where=str(path), fix="free space and repeat the import"
             ) from error
         raise
+
+
+def _keeps(path: Path, histories: Mapping[Path, TasksOffered]) -> bool:
+    """True if the history in a file holds all that was promised of it."""
+    try:
+        return path.parent in histories and not difference_of(path, histories[path.parent])
+    except (FileNotFoundError, DataError):
+        return False
 
 
 def _size_of(path: Path) -> int:

@@ -158,6 +158,8 @@ class GroupFold(msgspec.Struct):
     """The dataset position, by stage."""
     offered: dict[int, int] = {}
     """Rows of a taskset that comes while its stage runs, by stage."""
+    offers: dict[int, task.TasksOffered] = {}
+    """The largest offer of each of those stages."""
     windows: dict[int, GroupWindow] = {}
     """The newest window, by stage, where the schedule has sync points."""
     last_error: tuple[str, str] = ("", "")
@@ -182,6 +184,7 @@ class GroupFold(msgspec.Struct):
                 self._leased(event, decoded)
             case task.TasksOffered():
                 self.offered[event.stage] = max(event.rows, self.offered.get(event.stage, 0))
+                task.note_offer(self.offers, event)
             case task.GroupClosed():
                 self._close(event, decoded)
             case task.TaskExpired():

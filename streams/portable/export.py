@@ -15,6 +15,7 @@ from rftd.streams.envelope import Record
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
 from rftd.streams.events.experience import EvalScored, ExperienceProduced
 from rftd.streams.events.registry import Event
+from rftd.streams.events.task import TasksOffered, note_offer
 from rftd.streams.events.weights import WeightsPublished, WeightsRetired
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.spine import Spine
@@ -34,6 +35,8 @@ class OutsideNames:
         """The sha256 of each array that was too large for its event."""
         self.checkpoints: dict[tuple[int, int], CheckpointCommitted] = {}
         self.weights: dict[tuple[int, int], WeightsPublished] = {}
+        self.offers: dict[int, TasksOffered] = {}
+        """The largest offer of each stage that serves."""
         self._deleted: set[tuple[int, int]] = set()
         self._retired: set[tuple[int, int]] = set()
         self._fences = FenceView()
@@ -80,6 +83,8 @@ class OutsideNames:
                 self.weights[event.version, event.generation] = event
             case WeightsRetired():
                 self._retired.add((event.version, event.generation))
+            case TasksOffered():
+                note_offer(self.offers, event)
             case _:
                 pass
 

@@ -18,6 +18,7 @@ from rftd.streams.chain import Heads
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import ExperimentForked, ExperimentRemoved, ExperimentSubmitted, Fence, HeadRef
+from rftd.streams.events.task import TasksOffered, note_offer
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.log import EventLog
 from rftd.streams.portable.container import ArchiveReader
@@ -57,6 +58,8 @@ class Checked(msgspec.Struct, kw_only=True):
     """The experiment that it is a fork of."""
     removed: bool
     """True if its files were removed, so that its folder may be another's by now."""
+    offers: dict[int, TasksOffered]
+    """The largest offer of each stage that serves."""
 
 
 def check(archive: ArchiveReader) -> Checked:
@@ -74,6 +77,7 @@ def check(archive: ArchiveReader) -> Checked:
     checkpoints: dict[str, set[tuple[str, str]]] = {}
     weights: set[str] = set()
     removed = False
+    offers: dict[int, TasksOffered] = {}
     while batch := merge.next_batch():
         for entry in batch:
             _rewritten(entry, moved)
@@ -90,6 +94,8 @@ def check(archive: ArchiveReader) -> Checked:
                     removed = True
                 case WeightsPublished():
                     weights.add(entry.event.path)
+                case TasksOffered():
+                    note_offer(offers, entry.event)
                 case _:
                     pass
         # Each place to itself: of an import only the check is left that every record that is named is there.
@@ -100,7 +106,7 @@ def check(archive: ArchiveReader) -> Checked:
             pass
     if spec is None:
         raise ArchiveError("it holds no experiment.submitted", where=str(archive.path), fix="export anew")
-    return Checked(spec=spec, checkpoints=checkpoints, weights=weights, parent=parent, removed=removed)
+    return Checked(spec=spec, checkpoints=checkpoints, weights=weights, parent=parent, removed=removed, offers=offers)
 
 
 async def look(log: EventLog, archive: ArchiveReader, folders: Folders) -> PresentRecords:

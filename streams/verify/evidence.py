@@ -11,7 +11,7 @@ from uuid import UUID
 import xxhash
 
 from rftd.streams import topics
-from rftd.streams.events import batch, checkpoint, experiment, step, weights
+from rftd.streams.events import batch, checkpoint, experiment, step, task, weights
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.spine_digest import SpineTrail
 from rftd.streams.verify.facts import STEP, Facts
@@ -86,6 +86,8 @@ class Evidence:
     """The checksums of version 0, as it was published."""
     weights: dict[tuple[int, int], weights.WeightsPublished] = field(default_factory=dict)
     """The weights that are published and not retired, by (version, generation)."""
+    offers: dict[int, task.TasksOffered] = field(default_factory=dict)
+    """The largest offer of each stage that serves."""
     checkpoints: dict[tuple[int, int], checkpoint.CheckpointCommitted] = field(default_factory=dict)
     """The checkpoints that are committed and not deleted, by (step, generation)."""
     saved_step: int = -1

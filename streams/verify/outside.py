@@ -13,6 +13,7 @@ from rftd.streams.deadletters import understood
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
 from rftd.streams.events.experiment import ExperimentCancelled, ExperimentCompleted, ExperimentFailed, HeadRef
 from rftd.streams.events.step import SpineMark
+from rftd.streams.events.task import TasksOffered
 from rftd.streams.events.weights import WeightsPublished, WeightsRetired
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
@@ -36,6 +37,8 @@ class Outside(NamedTuple):
     """The weights that were not retired."""
     artifacts: Callable[[], Iterator[str]]
     """The sha256 of each array that was too large for its event; some come more than once."""
+    offers: dict[int, TasksOffered]
+    """The largest offer of each stage that serves."""
 
 
 class Missing(NamedTuple):
@@ -95,6 +98,7 @@ def outside_of(facts: Facts, evidence: Evidence) -> Outside:
         ),
         weights=tuple(evidence.weights.values()),
         artifacts=artifacts,
+        offers=evidence.offers,
     )
 
 

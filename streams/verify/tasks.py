@@ -73,6 +73,11 @@ def closed(facts: Facts, evidence: Evidence, event: task.GroupClosed, decoded: D
         _member(facts, evidence, event, group, index, member, place)
 
 
+def offered(_facts: Facts, evidence: Evidence, event: task.TasksOffered, _decoded: Decoded) -> None:
+    """Keeps what clients of a served stage were promised."""
+    task.note_offer(evidence.offers, event)
+
+
 def overdue(_facts: Facts, evidence: Evidence, event: weights.WeightsOverdue, _decoded: Decoded) -> None:
     """Keeps a window that may run on other weights than its first groups did."""
     evidence.overdue.add((event.stage, event.window))
@@ -185,6 +190,7 @@ def _member(
 
 
 HANDLERS: Final[dict[type, Any]] = {
+    task.TasksOffered: offered,
     task.TaskLeased: leased,
     task.EvalLeased: eval_leased,
     task.TaskRetried: retried,

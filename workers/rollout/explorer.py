@@ -123,6 +123,11 @@ class Explorer:
         os.environ.update(stage.rollout.environment_values)
         # All stages share the engine, so it has the places of the busiest.
         slots = self._slots = max(each.rollout.concurrency for each in exploring)
+        for index, each in enumerate(spec.stages):
+            if each.serving is not None:  # before the engine: a history may be refused, and models take minutes
+                promised = partial(self._view.offers.get, index)
+                opened = partial(Conversations.open, spec, index, self._member, self._outbox, promised=promised)
+                self._conversations = await asyncio.to_thread(opened)
         self._member.pulse.state = WorkerState.OPEN_ENGINE
         engine = self._engine = await open_engine(spec, stage, slots=slots, clock=self._member.clock)
         tokenizer = await asyncio.to_thread(stage_tokenizer, stage)
@@ -152,7 +157,8 @@ class Explorer:
         server: ConversationServer | None = None
         for index, each in enumerate(spec.stages):
             if each.serving is not None:
-                server = self._server(index, spec, engine, tokenizer, places[index])
+                assert self._conversations is not None
+                server = self._server(each, self._conversations, engine, tokenizer, places[index])
                 continue
             for number, taskset in enumerate(tasksets_of(each)):
                 self._rollouts[index, number] = self._leased(
@@ -169,6 +175,8 @@ class Explorer:
             await self._engine.close()
         if self._turn is not None:
             self._turn.close()
+        if self._conversations is not None:
+            await asyncio.to_thread(self._conversations.history.close)
 
     def _leased(
         self,
@@ -209,13 +217,17 @@ class Explorer:
         )
 
     def _server(
-        self, index: int, spec: ExperimentSpec, engine: RolloutEngine, tokenizer: Tokenizer, places: RolloutPlaces
+        self,
+        stage: StageSpec,
+        conversations: Conversations,
+        engine: RolloutEngine,
+        tokenizer: Tokenizer,
+        places: RolloutPlaces,
     ) -> ConversationServer:
-        """The server of a stage that serves. Raises an RftdError if its history or its port cannot be had."""
-        self._conversations = Conversations.open(spec, index, self._member, self._outbox)
+        """The server of a stage that serves. Raises an RftdError if its port cannot be had."""
         return ConversationServer(
-            spec.stages[index],
-            self._conversations,
+            stage,
+            conversations,
             engine,
             tokenizer,
             gate=self._gate,

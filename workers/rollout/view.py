@@ -7,10 +7,12 @@ from collections.abc import Hashable
 from typing import Final
 from uuid import UUID
 
+import msgspec
+
 from rftd.ops.tracing.trace_context import TraceContext, parsed
 from rftd.streams import topics
 from rftd.streams.codec import Decoded
-from rftd.streams.events.task import EvalLeased, TaskExpired, TaskLeased
+from rftd.streams.events.task import EvalLeased, TaskExpired, TaskLeased, TasksOffered, note_offer
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.events.worker import WorkerLost
 from rftd.streams.folds.run_state import SpineParts
@@ -22,8 +24,20 @@ TRACES: Final = 256
 """The newest records whose place in a trace is remembered; more are seldom under way."""
 
 
+class _Offers(msgspec.Struct):
+    """The part of the groups' fold that an explorer takes from a snapshot."""
+
+    offers: dict[int, TasksOffered] = {}
+
+
+class ExplorerParts(SpineParts, kw_only=True):
+    """The part of a snapshot that an explorer takes."""
+
+    groups: _Offers
+
+
 class ExplorerView:
-    """A fold of four partitions, with the leases that came since they were last taken."""
+    """A fold of four partitions, five where it serves, with the leases that came since they were last taken."""
 
     def __init__(self, worker: UUID) -> None:
         self.spine = Spine()
@@ -34,13 +48,16 @@ class ExplorerView:
         """Leases that expired: their rollouts are to be dropped."""
         self.lost = ""
         """Why this very worker was declared lost, if it was: it is given no work any more."""
+        self.offers: dict[int, TasksOffered] = {}
+        """The largest offer of each stage that serves, if experiences are followed."""
         self._traces: Newest[Hashable, TraceContext] = Newest(TRACES)
         self._worker = worker
         self._taken: set[UUID] = set()
         """Leases that were handed on: one that comes again is not run again."""
 
-    def adopt(self, parts: SpineParts) -> None:
+    def adopt(self, parts: ExplorerParts) -> None:
         """Takes over what a snapshot holds; the view must be new."""
+        self.offers = parts.groups.offers
         self.spine = parts.spine
         self.weights = parts.weights
 
@@ -59,6 +76,9 @@ class ExplorerView:
                 self.weights.apply(decoded)
             case topics.TASKS:
                 self._task(decoded)
+            case topics.EXPERIENCES:
+                if isinstance(decoded.event, TasksOffered):
+                    note_offer(self.offers, decoded.event)
             case topics.WORKERS:
                 if isinstance(decoded.event, WorkerLost) and decoded.event.worker == self._worker:
                     self.lost = decoded.event.reason

@@ -41,6 +41,7 @@ nobody reads may go without one, for a snapshot that has it is read alike."""
 ADDED = {
     (WeightsPublished, "trained"),
     (GroupFold, "offered"),
+    (GroupFold, "offers"),
     (EvalScored, "auxiliary"),
     (Spine, "signal"),
     (Known, "requests"),

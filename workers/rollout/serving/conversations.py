@@ -9,8 +9,9 @@ from typing import Final, Self, TypeAlias
 from uuid import UUID
 
 from rftd.ops import limits
-from rftd.ops.errors import RftdError
+from rftd.ops.errors import DataError, RftdError
 from rftd.storage.artifacts import ArtifactStore
+from rftd.storage.served_history import FILE
 from rftd.streams import topics
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import TaskLeased, TasksOffered
@@ -32,6 +33,8 @@ from rftd.workers.rollout.serving.history import BY_IDS, Committed, CommittedRun
 from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.rollout.workflows.runner import joined
 
+Promised: TypeAlias = Callable[[], TasksOffered | None]
+"""The largest offer of the stage that the log holds."""
 Offer: TypeAlias = Callable[[TasksOffered], Awaitable[None]]
 """Brings an offer into the log."""
 _FORGET_ROWS: Final = 100
@@ -42,19 +45,33 @@ class Conversations:
     """The rollouts of a stage that serves: they are over before they are leased."""
 
     def __init__(
-        self, history: History, *, stage: int, max_model_len: int, artifacts: ArtifactStore, offer: Offer
+        self,
+        history: History,
+        *,
+        stage: int,
+        max_model_len: int,
+        artifacts: ArtifactStore,
+        offer: Offer,
+        promised: Promised,
     ) -> None:
         self.history = history
+        self._promised = promised
+        self._offered: TasksOffered | None = None
+        """The last offer of this process, which may not be in the log yet."""
         self._stage = stage
         self._max_model_len = max_model_len
         self._artifacts = artifacts
         self._offer = offer
 
     @classmethod
-    def open(cls, spec: ExperimentSpec, index: int, member: Membership, outbox: Outbox) -> Self:
-        """Those of the stage of this index. Raises DataError, DiskFullError."""
+    def open(cls, spec: ExperimentSpec, index: int, member: Membership, outbox: Outbox, *, promised: Promised) -> Self:
+        """Those of the stage of this index. Blocks.
+
+        Raises DiskFullError, and DataError for a history that is damaged, gone, or not the one that the log promises.
+        """
         stage = spec.stages[index]
         assert stage.taskset is not None
+        folder = Path(stage.taskset.path)
         partition = partition_of(topics.EXPERIENCES, member.experiment)
 
         async def offer(offered: TasksOffered) -> None:
@@ -62,15 +79,29 @@ class Conversations:
             await outbox.put([draft])
 
         return cls(
-            History(Path(stage.taskset.path)),
+            _opened(folder, promised(), member.ids.new),
             stage=index,
             max_model_len=stage.model.max_model_len,
             artifacts=ArtifactStore(Path(spec.job_dir) / "artifacts"),
             offer=offer,
+            promised=promised,
         )
 
+    async def check(self) -> None:
+        """Raises DataError unless the history holds everything that was promised. Nothing is acknowledged before."""
+
+        def look() -> None:
+            self.history.check(self._promised())
+            self.history.check(self._offered)
+
+        await asyncio.to_thread(look)
+
     async def run(self, lease: TaskLeased, hand_over: HandOverEvents) -> None:
-        """Hands over the experience of each run of the lease's row; the same whenever the row is leased."""
+        """Hands over the experience of each run of the lease's row; the same whenever the row is leased.
+
+        Raises DataError if the history is not the one that was promised.
+        """
+        await self.check()
         ids = rollout_ids(lease.group, lease.rollouts)
         events = [
             await self._ended(lease, number, experience)
@@ -81,17 +112,22 @@ class Conversations:
             await asyncio.to_thread(self.history.forget, lease.row - limits.SERVED_ROWS)
 
     async def commit(self, group_size: int) -> Committed:
-        """Commits what has feedback, and offers it to the dispatcher."""
+        """Commits what has feedback, and offers it to the dispatcher.
+
+        Raises DataError if the history is not the one that was promised.
+        """
+        await self.check()
         committed = await asyncio.to_thread(self.history.commit, group_size)
         if committed.groups:
-            await self._offer(TasksOffered(stage=self._stage, rows=committed.rows))
+            await self.offer()
         return committed
 
-    async def offer_again(self) -> None:
-        """Offers what was committed: whoever committed it may have died before it said so."""
-        rows = await asyncio.to_thread(lambda: self.history.rows)
-        if rows:
-            await self._offer(TasksOffered(stage=self._stage, rows=rows))
+    async def offer(self) -> None:
+        """Offers what was committed: also when one starts, for whoever committed it may have died before it said so."""
+        offered = await asyncio.to_thread(self.history.offer, self._stage)
+        if offered is not None:
+            self._offered = offered
+            await self._offer(offered)
 
     async def _ended(self, lease: TaskLeased, number: int, experience: UUID) -> ExperienceProduced | RolloutFailed:
         try:
@@ -100,6 +136,23 @@ class Conversations:
         except RftdError as error:
             return failure_of(lease, number, error)
         return await stored(experience_of(experience, lease, number, result, 0.0), self._artifacts)
+
+
+def _opened(folder: Path, promised: TasksOffered | None, new_id: Callable[[], UUID]) -> History:
+    """The history in a folder. Raises DataError for one that is not what was promised."""
+    if promised is not None and promised.rows and not (folder / FILE).exists():
+        raise DataError(  # and none is begun in its place
+            f"the history of its conversations is gone, and {promised.rows} rows were promised",
+            where=str(folder / FILE),
+            fix="put the newest copy of the file back, or submit anew",
+        )
+    history = History(folder, new_id)
+    try:
+        history.check(promised)
+    except BaseException:
+        history.close()  # its log of writes must not lie beside the copy that somebody puts there
+        raise
+    return history
 
 
 def result_of(run: CommittedRun) -> RolloutResult:

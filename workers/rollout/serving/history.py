@@ -4,6 +4,9 @@ It is an SQLite file in the experiment's folder. What a method wrote is on disk 
 can rely on it. A row, once committed, never changes and is never given out under another number: the experiences of a
 lease follow from its row, and a lease that is given out again leaves the same.
 
+It has an id, and a digest chained over its rows, which every offer of rows carries into the log: an older copy that is
+put back, or another file in its place, is refused before anything is acknowledged over it.
+
 Several processes may share the file. The methods block; they may be called from any thread.
 """
 
@@ -16,17 +19,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
 from rftd.ops import limits
 from rftd.ops.decoding import UNREADABLE, msgpack_decoder
 from rftd.ops.errors import ConflictError, DataError, DiskFullError, NotFoundError, RftdError, UsageError
+from rftd.storage.served_history import BEGINNING, CHAIN, FILE, chained, difference, offer_of
+from rftd.streams.events.task import TasksOffered
 from rftd.workers.rollout.endpoint.call_error import CallError
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.sampling import trainable
 
-_SCHEMA: Final = """
+_SCHEMA: Final = (
+    """
 CREATE TABLE IF NOT EXISTS runs (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
   task TEXT NOT NULL, name TEXT NOT NULL, reward REAL NOT NULL,
@@ -39,6 +46,8 @@ CREATE TABLE IF NOT EXISTS answers (
 CREATE INDEX IF NOT EXISTS answers_by_key ON answers (key);
 CREATE INDEX IF NOT EXISTS answers_by_run ON answers (run);
 """
+    + CHAIN
+)
 BY_IDS: Final = "*"
 """Stands for the answer of the same run with the most ids that a prompt begins with."""
 _BUSY_S: Final = 30.0
@@ -90,9 +99,12 @@ class Committed(msgspec.Struct, frozen=True):
 class History:
     """The conversations of one experiment."""
 
-    def __init__(self, folder: Path) -> None:
-        """Opens the file in `folder`, and makes both where they are not. Raises DataError if the file is damaged."""
-        self.path = folder / "history.db"
+    def __init__(self, folder: Path, new_id: Callable[[], UUID]) -> None:
+        """Opens the file in `folder`, and makes both where they are not. Raises DataError if the file is damaged.
+
+        `new_id` names a history that begins.
+        """
+        self.path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = threading.Lock()
         try:
@@ -100,6 +112,13 @@ class History:
             self._writer = self._connection()
             self._reader = self._connection()
             self._writer.executescript(_SCHEMA)
+            begin = "INSERT OR IGNORE INTO chain (row, digest) VALUES (?, ?)"
+            self._writer.execute(begin, (BEGINNING, new_id().bytes))
+            self._file = _file_at(self.path)
+            with self._transaction() as write:  # rows of a release that did not chain them
+                unchained = "SELECT DISTINCT row FROM runs WHERE row NOT IN (SELECT row FROM chain) ORDER BY row"
+                for (row,) in write.execute(unchained).fetchall():
+                    self._chain(write, row)
         except sqlite3.Error as error:
             raise self._error(error) from error
 
@@ -171,6 +190,7 @@ class History:
                 if len(group) == group_size:
                     places = [(row, place, each) for place, each in enumerate(group)]
                     write.executemany("UPDATE runs SET row = ?, place = ? WHERE number = ?", places)
+                    self._chain(write, row)
                     row += 1
                     group.clear()
         waiting = sum(len(group) for group in tasks.values())
@@ -180,6 +200,23 @@ class History:
     def rows(self) -> int:
         """Rows that were committed."""
         return int(self._read("SELECT coalesce(max(row) + 1, 0) FROM runs")[0][0])
+
+    def offer(self, stage: int) -> TasksOffered | None:
+        """The offer of all rows that were committed; None without any."""
+        rows = self.rows
+        return offer_of(self._read, stage, rows) if rows else None
+
+    def check(self, promised: TasksOffered | None) -> None:
+        """Returns if this is the file that was opened, and it holds every row of an offer. Raises DataError."""
+        lacks = "" if promised is None else difference(self._read, promised)
+        if not self._in_place:
+            lacks = "is gone, or another file lies there"
+        if lacks:
+            raise DataError(
+                f"the history of its conversations {lacks}",
+                where=str(self.path),
+                fix="put the newest copy of the file back, and start what serves it again; or submit anew",
+            )
 
     def run(self, row: int, place: int) -> CommittedRun:
         """The run at this place of a row. Raises DataError if it is not here."""
@@ -224,6 +261,8 @@ class History:
 
     def _connection(self) -> sqlite3.Connection:
         made = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        # The file may have come with an import: nothing that a stranger put into its schema is run.
+        made.execute("PRAGMA trusted_schema = OFF")
         made.execute("PRAGMA journal_mode = WAL")
         # With WAL anything less would lose the last writes with the power.
         made.execute("PRAGMA synchronous = FULL")
@@ -235,7 +274,22 @@ class History:
         except sqlite3.Error as error:
             raise self._error(error) from error
 
+    @property
+    def _in_place(self) -> bool:
+        return _file_at(self.path) == self._file
+
+    @staticmethod
+    def _chain(write: sqlite3.Connection, row: int) -> None:
+        """Chains a row that was committed to the row before it."""
+        before = write.execute("SELECT digest FROM chain WHERE row = ?", (row - 1,)).fetchone()[0]
+        runs = write.execute("SELECT number, task, name, reward FROM runs WHERE row = ? ORDER BY place", (row,))
+        answers = "SELECT id, response FROM answers WHERE run = ? ORDER BY number"
+        content = [(*run, write.execute(answers, (number,)).fetchall()) for number, *run in runs.fetchall()]
+        write.execute("INSERT INTO chain (row, digest) VALUES (?, ?)", (row, chained(before, content)))
+
     def _transaction(self) -> _Transaction:
+        if not self._in_place:  # what was written would be in a file that nobody finds any more
+            self.check(None)
         return _Transaction(self._writer, self._lock, self._error)
 
     def _error(self, error: sqlite3.Error) -> DiskFullError | DataError:
@@ -277,6 +331,15 @@ class _Transaction:
             self._lock.release()
         if isinstance(value, sqlite3.Error):
             raise self._error_of(value) from value
+
+
+def _file_at(path: Path) -> tuple[int, int]:
+    """The device and inode of a file; (0, 0) if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_dev, status.st_ino
 
 
 def _decoded(blob: bytes, path: Path) -> Response:

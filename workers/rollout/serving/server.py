@@ -141,11 +141,14 @@ class ConversationServer:
         self.url = url_of(self._bound)
         self.up = asyncio.Event()
         """Set once it serves."""
+        self._refused: asyncio.Future[None] | None = None
+        """Ends with the error for which nothing is acknowledged any more."""
 
     async def run(self) -> None:
-        """Serves until it is cancelled."""
+        """Serves until it is cancelled. Raises DataError once its history is not the one that was promised."""
+        self._refused = asyncio.get_running_loop().create_future()
         try:
-            await self._conversations.offer_again()
+            await self._conversations.offer()
             await asyncio.to_thread((self._history.path.parent / "url").write_text, self.url + "\n")
             logger().info("serving.listens", url=self.url)
             # The group is the outer one: requests under way when it leaves still need it.
@@ -155,7 +158,7 @@ class ConversationServer:
             ):
                 self._tasks = tasks
                 self.up.set()
-                await asyncio.Event().wait()
+                await self._refused
         finally:
             self._bound.close()
 
@@ -170,11 +173,26 @@ class ConversationServer:
         except CallError as error:
             await http.refuse(error)
         except RftdError as error:
-            await http.refuse(_told(error))
+            await http.refuse(await self._told(error))
         except Exception as bug:
             # The details stay in the log: a traceback in an answer would tell a stranger of our files.
             logger().error("serving.bug", path=http.path, error=repr(bug), exc_info=bug)
             await http.refuse(bug_in_rftd())
+
+    async def _told(self, error: RftdError) -> CallError:
+        """The error as clients of OpenAI's API understand it; a history that was put aside ends the server, too."""
+        if not isinstance(error, DataError):
+            return _told(error)
+        try:
+            await self._conversations.check()
+        except RftdError as lost:
+            assert self._refused is not None
+            logger().error("serving.refuses", error=str(lost))
+            if not self._refused.done():
+                self._refused.set_exception(lost)
+            what = "the history of conversations is not the one that was promised; nothing of this was kept"
+            return CallError(503, what, kind=SERVER, reason=error.code)
+        return _told(error)
 
     def _admit(self, http: HttpCall) -> None:
         host = http.headers.get(b"host", b"").decode("latin-1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -33,7 +34,7 @@ def answer(id: str, *, after: KeptAnswer | None = None, temperature: float = 1.0
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    made = History(tmp_path)
+    made = History(tmp_path, uuid4)
     made.record([answer(each) for each in "abcdef"])
     yield made
     made.close()
@@ -45,7 +46,7 @@ def test_rows_are_whole_groups_in_the_order_of_their_runs_and_stay(history: Hist
     assert history.commit(2) == Committed(runs=2, groups=1, waiting=2, rows=1)
     assert history.commit(2) == Committed(runs=0, groups=0, waiting=2, rows=1)
     history.judge(Feedback(reward=9.0, answers=("e",), task="z"))
-    other = History(tmp_path)  # as another process, or this one after it was killed
+    other = History(tmp_path, uuid4)  # as another process, or this one after it was killed
     assert other.commit(2) == Committed(runs=2, groups=1, waiting=1, rows=2)
     assert [history.run(row, place).reward for row in (0, 1) for place in (0, 1)] == [0.0, 2.0, 3.0, 9.0]
     assert other.run(1, 1).answers == (answer("e"),)
@@ -108,4 +109,4 @@ def test_answers_of_one_run_that_go_on_from_one_another_are_one_sequence() -> No
 def test_a_file_that_is_no_history_is_named(tmp_path: Path) -> None:
     (tmp_path / "history.db").write_bytes(b"not a database, but something else of some length" * 100)
     with pytest.raises(DataError, match="not a database"):
-        History(tmp_path)
+        History(tmp_path, uuid4)

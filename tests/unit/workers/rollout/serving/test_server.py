@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -45,7 +46,7 @@ class Served:
         timeout_s: float = 60.0,
     ) -> None:
         self.offered: list[TasksOffered] = []
-        self.history = History(folder)
+        self.history = History(folder, uuid4)
         self.gate = VersionGate()
         self.server = ConversationServer(
             StageSpec(
@@ -61,7 +62,12 @@ class Served:
                 serving=ServingSpec(address=address, port=port or 0),
             ),
             Conversations(
-                self.history, stage=0, max_model_len=4096, artifacts=ArtifactStore(folder), offer=self._offer
+                self.history,
+                stage=0,
+                max_model_len=4096,
+                artifacts=ArtifactStore(folder),
+                offer=self._offer,
+                promised=lambda: None,
             ),
             engine,
             ByteTokenizer(),
@@ -126,7 +132,8 @@ async def test_a_conversation_goes_on_from_its_ids_and_is_on_disk_before_it_is_t
         third = await served.said(CHAT, {"messages": [user("c")]})
         await served.said("/feedback", {"reward": 0.5, "msg_ids": [third["id"]], "task_id": 7})
         assert await served.said("/commit") == {"status": "success", "committed": 2, "groups": 1, "waiting": 0}
-        assert served.offered == [TasksOffered(stage=0, rows=1)]
+        assert served.offered == [served.history.offer(0)]
+            assert served.offered[0].rows == 1
         result = result_of(served.history.run(0, 0))
         drawn = [token for generation in engine.drawn[:2] for token in generation.tokens]
         assert result.tokens[result.prompt_tokens :][result.loss_mask == 1].tolist() == drawn

@@ -1,0 +1,101 @@
+"""The chain of a served history, by which an older copy or another one is told from the history that was promised.
+
+    chain (row INTEGER PRIMARY KEY, digest BLOB NOT NULL)
+
+Row -1 holds the history's id. The digest of every other row is over the digest before it and what was committed as the
+row. `tasks.offered` carries both, so the log remembers what lies beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.errors import DataError
+from rftd.streams.events.task import TasksOffered
+from rftd.streams.spec import ExperimentSpec
+
+FILE: Final = "history.db"
+CHAIN: Final = "CREATE TABLE IF NOT EXISTS chain (row INTEGER PRIMARY KEY, digest BLOB NOT NULL);"
+BEGINNING: Final = -1
+"""The row that holds the history's id."""
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+Read: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
+"""Runs a query with its values."""
+
+
+def chained(before: bytes, runs: Sequence[tuple[str, str, float, Sequence[tuple[str, bytes]]]]) -> bytes:
+    """The digest of a row: sha256 over that of the row before it and its runs, in their order.
+
+    A run is its task, name, reward, and the id and response of each of its answers.
+    """
+    digest = hashlib.sha256(before)
+    for task, name, reward, answers in runs:
+        digest.update(_encode((task, name, reward, [(id, hashlib.sha256(blob).digest()) for id, blob in answers])))
+    return digest.digest()
+
+
+def offer_of(read: Read, stage: int, rows: int) -> TasksOffered:
+    """The offer of the first `rows` rows of a history."""
+    digests: dict[int, bytes] = dict(read("SELECT row, digest FROM chain WHERE row IN (?, ?)", (BEGINNING, rows - 1)))
+    id = UUID(bytes=digests[BEGINNING])
+    return TasksOffered(stage=stage, rows=rows, history=str(id), digest=digests[rows - 1].hex())
+
+
+def difference(read: Read, promised: TasksOffered) -> str:
+    """The difference between a history and the one that was promised, in words; empty if it holds all of that one."""
+    rows = int(read("SELECT coalesce(max(row) + 1, 0) FROM runs", ())[0][0])
+    digests: dict[int, bytes] = dict(read("SELECT row, digest FROM chain WHERE row IN (?, ?)", (BEGINNING, promised.rows - 1)))
+    id = str(UUID(bytes=digests[BEGINNING])) if BEGINNING in digests else "without an id"
+    if promised.history and id != promised.history:
+        return f"is another one: it is {id}, and rows of {promised.history} were promised"
+    if rows < promised.rows:
+        return f"is older than the log: it has {rows} rows, and {promised.rows} were promised"
+    if promised.history and digests.get(promised.rows - 1, b"").hex() != promised.digest:
+        return f"is another one: its first {promised.rows} rows are not those that were promised"
+    return ""
+
+
+def difference_of(path: Path, promised: TasksOffered) -> str:
+    """The difference between the history in a file and the one that was promised, in words. Blocks.
+
+    Raises FileNotFoundError without a file, DataError if it cannot be read.
+    """
+    try:
+        path.stat()
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.execute("PRAGMA trusted_schema = OFF")
+            return difference(lambda query, values: connection.execute(query, values).fetchall(), promised)
+    except sqlite3.Error as error:
+        raise DataError(str(error), where=str(path), fix="put the newest copy of the file back") from error
+
+
+def copy_whole(path: Path, target: Path) -> None:
+    """Copies a history that may be in use to a new file, as one consistent database. Blocks. Raises DataError."""
+    try:
+        with (
+            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            source.backup(copy)
+            # The copy is one file: it has no write-ahead log beside it.
+            copy.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        raise DataError(str(error), where=str(path), fix="put the newest copy of the file back") from error
+
+
+def promises(spec: ExperimentSpec, offers: Mapping[int, TasksOffered]) -> dict[Path, TasksOffered]:
+    """The newest offer of every stage that serves, by the folder of its history; of no rows where there was none."""
+    return {
+        Path(stage.taskset.path): offers.get(index, TasksOffered(stage=index, rows=0))
+        for index, stage in enumerate(spec.stages)
+        if stage.serving is not None and stage.taskset is not None
+    }
