@@ -81,23 +81,23 @@ def test_an_experiment_pauses_over_a_history_that_is_not_the_promised_one_and_go
         scene.host.stop()
         _move(serving, "newest")
         replace(serving)
-        scene.host.start()
+        scene.host.tend()
         page = scene.until_state(name, "paused")
-        assert why in page.experiment.reason, page.experiment.reason
+        assert why in page.experiment.summary.reason, page.experiment.summary.reason
         assert not _acknowledges(chat)
         said = scene.rftd("verify", "--files")
-        assert said.code == 1, said
+        assert said.status == 1, said
         assert f"the history of stage 0, {serving / FILE}, is {why}" in said.out, said.out
         (serving / FILE).unlink(missing_ok=True)
         for path in (serving / "newest").iterdir():
             shutil.copy(path, serving / path.name)
-        assert scene.rftd("resume", name).code == 0
+        assert scene.rftd("resume", name).status == 0
         _converse(chat, range(RUNS - 2, RUNS))
         page = scene.until_ended(name, timeout_s=240.0)
         assert page.experiment.summary.state == "completed"
         assert page.experiment.books.balance == 0
     said = scene.rftd("verify", "--files")
-    assert said.code == 0, said
+    assert said.status == 0, said
     assert not scene.events(RolloutFailed)
     trained = {event.experience: event.reward for event in scene.events(ExperienceProduced)}
     assert sorted(trained.values()) == [float(number) for number in range(RUNS)]
@@ -116,7 +116,7 @@ def test_a_history_that_is_replaced_while_it_serves_takes_no_commit(tmp_path: Pa
         reply = chat.send("POST", "/feedback", {"reward": 1.0, "msg_ids": [answer]})
         assert reply.status_code == 503, reply.text
         page = scene.until_state(name, "paused")
-        assert "gone" in page.experiment.reason, page.experiment.reason
+        assert "gone" in page.experiment.summary.reason, page.experiment.summary.reason
         for path in (serving / "newest").iterdir():
             shutil.move(path, serving / path.name)
         scene.rftd("resume", name)
