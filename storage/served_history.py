@@ -53,7 +53,9 @@ def offer_of(read: Read, stage: int, rows: int) -> TasksOffered:
 def difference(read: Read, promised: TasksOffered) -> str:
     """The difference between a history and the one that was promised, in words; empty if it holds all of that one."""
     rows = int(read("SELECT coalesce(max(row) + 1, 0) FROM runs", ())[0][0])
-    digests: dict[int, bytes] = dict(read("SELECT row, digest FROM chain WHERE row IN (?, ?)", (BEGINNING, promised.rows - 1)))
+    digests: dict[int, bytes] = dict(
+        read("SELECT row, digest FROM chain WHERE row IN (?, ?)", (BEGINNING, promised.rows - 1))
+    )
     id = str(UUID(bytes=digests[BEGINNING])) if BEGINNING in digests else "without an id"
     if promised.history and id != promised.history:
         return f"is another one: it is {id}, and rows of {promised.history} were promised"

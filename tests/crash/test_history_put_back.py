@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -122,3 +124,65 @@ def test_a_history_that_is_replaced_while_it_serves_takes_no_commit(tmp_path: Pa
         scene.rftd("resume", name)
         assert chat.judge(answer, 1.0)
         poll(lambda: _acknowledges(chat), timeout_s=120.0)
+
+
+def test_an_export_takes_the_history_along_and_no_promise_is_lost_on_the_way(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    here = Scene(tmp_path / "here")
+    port = free_port()
+    with here.host:
+        steps = ("buffer.total_steps=2", f"explorer.proxy_port={port}")
+        name = here.submit(block_named("served.yaml").text, *FAKES, *steps)
+        serving = tmp_path / "here" / "checkpoints" / "assistants" / name / "serving"
+        chat = ServedChat(serving.parent, here.host.tend)
+        chat.until_up()
+        _converse(chat, range(RUNS - 2))
+        exported = here.rftd("export", name, "--to", str(tmp_path / "run.rftd"), "--force")
+        assert exported.status == 0, exported
+    shutil.move(tmp_path / "here", tmp_path / "another machine")
+    there = Scene(tmp_path / "there")
+    imported = there.rftd("import", str(tmp_path / "run.rftd"))
+    assert imported.status == 0, imported
+    assert there.rftd("import", str(tmp_path / "run.rftd")).status == 0
+    with there.host:
+        page = there.until_state(name, "running")
+        moved = there.data.root / "imported" / page.experiment.summary.id
+        chat = ServedChat(moved, there.host.tend)
+        chat.until_up()
+        _converse(chat, range(RUNS - 2, RUNS))
+        assert there.until_ended(name, timeout_s=240.0).experiment.summary.state == "completed"
+    said = there.rftd("verify", "--files")
+    assert said.status == 0, said
+    trained = {event.experience: event.reward for event in there.events(ExperienceProduced)}
+    assert sorted(trained.values()) == [float(number) for number in range(RUNS)]
+
+
+def test_an_export_without_the_history_of_what_was_promised_is_neither_written_nor_taken(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    with scene.host:
+        name = scene.submit(block_named("served.yaml").text, *FAKES, f"explorer.proxy_port={free_port()}")
+        serving = tmp_path / "checkpoints" / "assistants" / name / "serving"
+        chat = ServedChat(serving.parent, scene.host.tend)
+        chat.until_up()
+        _converse(chat, range(4))
+        scene.host.stop()
+        whole, bare = tmp_path / "whole.rftd", tmp_path / "bare.rftd"
+        assert scene.rftd("export", name, "--to", str(whole)).status == 0
+        _move(serving, "newest")
+        refused = scene.rftd("export", name, "--to", str(tmp_path / "none.rftd"))
+        assert refused.status == 3, refused
+        assert "the history of its conversations is gone" in refused.err, refused.err
+        assert not (tmp_path / "none.rftd").exists()
+        with zipfile.ZipFile(whole) as source, zipfile.ZipFile(bare, "w") as target:
+            manifest = json.loads(source.read("manifest.json"))
+            history = [part["member"]["name"] for part in manifest["files"] if part["kind"] == "history"]
+            manifest["files"] = [part for part in manifest["files"] if part["kind"] != "history"]
+            for member in source.namelist():
+                if member not in (*history, "manifest.json"):
+                    target.writestr(member, source.read(member))
+            target.writestr("manifest.json", json.dumps(manifest))
+        assert history
+        refused = scene.rftd("import", str(bare), "--data", str(tmp_path / "elsewhere"))
+        assert refused.status != 0
+        assert "lacks the history of 2 rows" in refused.err, refused

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import msgspec
 import pytest
 
 from rftd.ops import limits
+from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, DataError, NotFoundError, UsageError
+from rftd.ops.ids import SystemIds
+from rftd.storage.served_history import FILE, copy_whole, difference_of
 from rftd.streams.events.experience import SamplingSpan, Span
 from rftd.workers.rollout.endpoint.call_error import CallError
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.serving.conversations import result_of
 from rftd.workers.rollout.serving.history import Committed, CommittedRun, Feedback, History, KeptAnswer
+
+IDS = SystemIds(SystemClock())
 
 
 def answer(id: str, *, after: KeptAnswer | None = None, temperature: float = 1.0) -> KeptAnswer:
@@ -34,7 +38,7 @@ def answer(id: str, *, after: KeptAnswer | None = None, temperature: float = 1.0
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    made = History(tmp_path, uuid4)
+    made = History(tmp_path, IDS.new)
     made.record([answer(each) for each in "abcdef"])
     yield made
     made.close()
@@ -46,7 +50,7 @@ def test_rows_are_whole_groups_in_the_order_of_their_runs_and_stay(history: Hist
     assert history.commit(2) == Committed(runs=2, groups=1, waiting=2, rows=1)
     assert history.commit(2) == Committed(runs=0, groups=0, waiting=2, rows=1)
     history.judge(Feedback(reward=9.0, answers=("e",), task="z"))
-    other = History(tmp_path, uuid4)  # as another process, or this one after it was killed
+    other = History(tmp_path, IDS.new)  # as another process, or this one after it was killed
     assert other.commit(2) == Committed(runs=2, groups=1, waiting=1, rows=2)
     assert [history.run(row, place).reward for row in (0, 1) for place in (0, 1)] == [0.0, 2.0, 3.0, 9.0]
     assert other.run(1, 1).answers == (answer("e"),)
@@ -109,4 +113,45 @@ def test_answers_of_one_run_that_go_on_from_one_another_are_one_sequence() -> No
 def test_a_file_that_is_no_history_is_named(tmp_path: Path) -> None:
     (tmp_path / "history.db").write_bytes(b"not a database, but something else of some length" * 100)
     with pytest.raises(DataError, match="not a database"):
-        History(tmp_path, uuid4)
+        History(tmp_path, IDS.new)
+
+
+def test_an_older_copy_and_another_history_are_told_from_the_one_that_was_promised(tmp_path: Path) -> None:
+    history = History(tmp_path / "a", IDS.new)
+    history.record([answer(each) for each in "abcd"])
+    for id in "ab":
+        history.judge(Feedback(reward=1.0, answers=(id,)))
+    history.commit(1)
+    copy_whole(history.path, tmp_path / "older.db")
+    for id in "cd":
+        history.judge(Feedback(reward=1.0, answers=(id,)))
+    history.commit(1)
+    promised = history.offer(0)
+    assert promised is not None
+    assert promised.rows == 4
+    history.check(promised)
+    history.forget(3)  # what was learnt from has no answers any more, and still is what was promised
+    history.check(promised)
+    assert "it has 2 rows, and 4 were promised" in difference_of(tmp_path / "older.db", promised)
+    other = History(tmp_path / "b", IDS.new)
+    with pytest.raises(DataError, match="is another one"):
+        other.check(promised)
+    # Rows that went on from the older copy are others, though they have the same numbers.
+    (tmp_path / "c").mkdir()
+    (tmp_path / "older.db").rename(tmp_path / "c" / FILE)
+    forked = History(tmp_path / "c", IDS.new)
+    for id in "dc":
+        forked.judge(Feedback(reward=1.0, answers=(id,)))
+    forked.commit(1)
+    with pytest.raises(DataError, match="first 4 rows are not those that were promised"):
+        forked.check(promised)
+    for each in (history, other, forked):
+        each.close()
+
+
+def test_nothing_is_written_once_another_file_lies_in_its_place(history: History, tmp_path: Path) -> None:
+    history.path.rename(tmp_path / "aside.db")
+    with pytest.raises(DataError, match="is gone, or another file lies there"):
+        history.judge(Feedback(reward=1.0, answers=("a",)))
+    (tmp_path / "aside.db").rename(history.path)
+    assert history.judge(Feedback(reward=1.0, answers=("a",)))

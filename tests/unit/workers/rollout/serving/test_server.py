@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import httpx
 import pytest
@@ -17,6 +16,7 @@ from synthetic.models.scripted_engine import SPEC, ScriptedEngine, message_of, u
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConfigError, ConflictError
+from rftd.ops.ids import SystemIds
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.events.task import TasksOffered
 from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SamplingSpec, ServingSpec, StageSpec, TasksetSpec
@@ -46,7 +46,7 @@ class Served:
         timeout_s: float = 60.0,
     ) -> None:
         self.offered: list[TasksOffered] = []
-        self.history = History(folder, uuid4)
+        self.history = History(folder, SystemIds(SystemClock()).new)
         self.gate = VersionGate()
         self.server = ConversationServer(
             StageSpec(
@@ -133,7 +133,7 @@ async def test_a_conversation_goes_on_from_its_ids_and_is_on_disk_before_it_is_t
         await served.said("/feedback", {"reward": 0.5, "msg_ids": [third["id"]], "task_id": 7})
         assert await served.said("/commit") == {"status": "success", "committed": 2, "groups": 1, "waiting": 0}
         assert served.offered == [served.history.offer(0)]
-            assert served.offered[0].rows == 1
+        assert served.offered[0].rows == 1
         result = result_of(served.history.run(0, 0))
         drawn = [token for generation in engine.drawn[:2] for token in generation.tokens]
         assert result.tokens[result.prompt_tokens :][result.loss_mask == 1].tolist() == drawn
@@ -142,7 +142,7 @@ async def test_a_conversation_goes_on_from_its_ids_and_is_on_disk_before_it_is_t
         assert (await served.client.get("/v1/models")).json()["data"][0]["id"] == "tiny"
         assert "rftd_serving_committed 2\n" in (await served.client.get("/metrics")).text
     async with serving(tmp_path, engine) as again:
-        assert again.offered == [TasksOffered(stage=0, rows=1)], "who committed may have died before it said so"
+        assert again.offered == served.offered, "who committed may have died before it said so"
 
 
 CONVERSATIONS: dict[str, tuple[Turns, dict[str, Any]]] = {
