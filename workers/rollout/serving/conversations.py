@@ -18,6 +18,7 @@ from rftd.streams.events.task import TaskLeased, TasksOffered
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.membership import Membership
+from rftd.workers.rollout.endpoint.call_error import SERVER, CallError
 from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
 from rftd.workers.rollout.leased import (
     HandOverEvents,
@@ -35,8 +36,8 @@ from rftd.workers.rollout.workflows.runner import joined
 
 Promised: TypeAlias = Callable[[], TasksOffered | None]
 """The largest offer of the stage that the log holds."""
-Offer: TypeAlias = Callable[[TasksOffered], Awaitable[None]]
-"""Brings an offer into the log."""
+Offer: TypeAlias = Callable[[TasksOffered], Awaitable[bool]]
+"""Brings an offer into the log: True once it is there, False if that takes too long; then it is on its way still."""
 _FORGET_ROWS: Final = 100
 """Rows between two looks for what may be forgotten."""
 
@@ -57,7 +58,7 @@ class Conversations:
         self.history = history
         self._promised = promised
         self._offered: TasksOffered | None = None
-        """The last offer of this process, which may not be in the log yet."""
+        """The last offer of this process that is in the log."""
         self._stage = stage
         self._max_model_len = max_model_len
         self._artifacts = artifacts
@@ -74,9 +75,10 @@ class Conversations:
         folder = Path(stage.taskset.path)
         partition = partition_of(topics.EXPERIENCES, member.experiment)
 
-        async def offer(offered: TasksOffered) -> None:
+        async def offer(offered: TasksOffered) -> bool:
             draft = member.writer.draft(offered, experiment=member.experiment, partition=partition)
             await outbox.put([draft])
+            return await outbox.drained(limits.DRAIN_TIMEOUT_S)
 
         return cls(
             _opened(folder, promised(), member.ids.new),
@@ -114,20 +116,31 @@ class Conversations:
     async def commit(self, group_size: int) -> Committed:
         """Commits what has feedback, and offers it to the dispatcher.
 
-        Raises DataError if the history is not the one that was promised.
+        Raises DataError if the history is not the one that was promised, and CallError (503) while the log takes no
+        offers.
         """
         await self.check()
         committed = await asyncio.to_thread(self.history.commit, group_size)
-        if committed.groups:
-            await self.offer()
+        # Acknowledged once the log remembers it: an older history that is put back would not be noticed before.
+        if not await self._offer_rows():
+            what = "it is committed, and the log cannot be told so yet; ask again"
+            raise CallError(503, what, kind=SERVER, reason="log_unreachable")
         return committed
 
-    async def offer(self) -> None:
-        """Offers what was committed: also when one starts, for whoever committed it may have died before it said so."""
+    async def offer_again(self) -> None:
+        """Offers what was committed: whoever committed it may have died before it said so."""
+        await self._offer_rows()
+
+    async def _offer_rows(self) -> bool:
+        """Offers all rows; True once the log holds an offer of them."""
         offered = await asyncio.to_thread(self.history.offer, self._stage)
-        if offered is not None:
-            self._offered = offered
-            await self._offer(offered)
+        in_the_log = [known.rows for known in (self._promised(), self._offered) if known is not None]
+        if offered is None or offered.rows <= max(in_the_log, default=0):
+            return True
+        if not await self._offer(offered):
+            return False
+        self._offered = offered
+        return True
 
     async def _ended(self, lease: TaskLeased, number: int, experience: UUID) -> ExperienceProduced | RolloutFailed:
         try:

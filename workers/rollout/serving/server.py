@@ -148,7 +148,7 @@ class ConversationServer:
         """Serves until it is cancelled. Raises DataError once its history is not the one that was promised."""
         self._refused = asyncio.get_running_loop().create_future()
         try:
-            await self._conversations.offer()
+            await self._conversations.offer_again()
             await asyncio.to_thread((self._history.path.parent / "url").write_text, self.url + "\n")
             logger().info("serving.listens", url=self.url)
             # The group is the outer one: requests under way when it leaves still need it.

@@ -46,6 +46,7 @@ class Served:
         timeout_s: float = 60.0,
     ) -> None:
         self.offered: list[TasksOffered] = []
+        self.log_answers = True
         self.history = History(folder, SystemIds(SystemClock()).new)
         self.gate = VersionGate()
         self.server = ConversationServer(
@@ -78,8 +79,9 @@ class Served:
         )
         self.client = httpx.AsyncClient(trust_env=False, verify=False, timeout=60.0)
 
-    async def _offer(self, offered: TasksOffered) -> None:
+    async def _offer(self, offered: TasksOffered) -> bool:
         self.offered.append(offered)
+        return self.log_answers
 
     async def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
         return await self.client.post(path, json=body, headers=headers)
@@ -153,6 +155,23 @@ CONVERSATIONS: dict[str, tuple[Turns, dict[str, Any]]] = {
     "/v1/completions": (lambda said: {"prompt": "".join(said)}, {"max_tokens": 3}),
 }
 """What each API is asked of a conversation, whose texts come from both sides in turn, and the fields of every call."""
+
+
+async def test_a_commit_is_acknowledged_once_the_log_knows_of_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, ScriptedEngine(["one", "two"])) as served:
+        for number in range(2):
+            answer = await served.said(CHAT, {"messages": [user(str(number))]})
+            await served.said("/feedback", {"reward": float(number), "msg_ids": [answer["id"]], "task_id": 1})
+        served.log_answers = False
+        status, error = await served.refused("/commit")
+        assert (status, error["code"]) == (503, "log_unreachable")
+        status, _ = await served.refused("/commit")
+        assert status == 503, "it is committed already, and still the log does not know"
+        served.log_answers = True
+        assert (await served.said("/commit"))["committed"] == 0
+        assert [offered.rows for offered in served.offered] == [1, 1, 1]
+        assert (await served.said("/commit"))["committed"] == 0
+        assert len(served.offered) == 3, "the log knows it"
 
 
 def chat_of(said: Sequence[str]) -> list[dict[str, Any]]:
@@ -289,7 +308,7 @@ async def test_what_cannot_be_is_refused_as_openai_refuses(tmp_path: Path, monke
     with pytest.raises(ConfigError, match="no key"):
         Served(tmp_path, ScriptedEngine(), address="0.0.0.0")
     monkeypatch.setenv(SERVE_KEY, "sesame")
-    async with serving(tmp_path, ScriptedEngine()) as served:
+    async with serving(tmp_path, ScriptedEngine(["one", "two"])) as served:
         assert (await served.refused("/commit"))[0] == 401
         said = {"messages": [user("a")], "max_tokens": 5}
         assert (await served.refused("/v1/messages", said))[0] == 401
