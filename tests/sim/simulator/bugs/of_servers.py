@@ -40,15 +40,6 @@ def _give_out_another(run: Any) -> Any:
     return running
 
 
-def _believe(_check: Any) -> Any:
-    """A history is taken for the one that was promised, whatever it holds."""
-
-    def checking(_self: History, _promised: Any) -> None:
-        return
-
-    return checking
-
-
 def _close_to_load(load: Any) -> Any:
     async def loading(self: WeightsLoader, engine: Any, target: Any) -> Any:
         self._gate.version = -1
@@ -77,13 +68,6 @@ BUGS = (
         "of_its_row",
         instead(History, "run", _give_out_another),
         mode="served",
-    ),
-    Bug(
-        "an older history that was put back is believed",
-        "kept",
-        instead(History, "check", _believe),
-        mode="served",
-        within_seeds=200,
     ),
     Bug(
         "an engine that loads weights answers nobody",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import secrets
-import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
@@ -19,7 +16,6 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.storage.served_history import FILE, copy_whole
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import TaskLeased, TasksOffered
@@ -44,12 +40,6 @@ class Plot:
     impatient_p: float
     deaths: tuple[tuple[str, int], ...]
     """What is on disk, by the method that wrote it, and how often it was called: nobody is told any more."""
-    put_back: int = 0
-    """The number of the commit after which the history is the copy of the one before; 0: after none."""
-    gone: bool = False
-    """No copy is put back then: the history is gone."""
-    mended_s: float = 0.0
-    """The seconds after which the newest lies there again."""
 
 
 @dataclass(frozen=True)
@@ -140,10 +130,7 @@ class Served(Kind):
             (chance.choice(["record", "judge", "commit", "commit"]), chance.choice([1, 2, 3, 5, 8]))
             for _ in range(chance.choice([0, 0, 1, 2, 3]))
         ]
-        strangers, impatient_p = chance.randint(1, 4), chance.choice([0.0, 0.1, 0.4])
-        put_back = chance.choice([0, 0, 2, 3, 5])
-        mended_s = chance.choice([0.5, 5.0, 30.0])
-        return Plot(strangers, impatient_p, tuple(deaths), put_back, chance.random() < 0.3, mended_s)
+        return Plot(chance.randint(1, 4), chance.choice([0.0, 0.1, 0.4]), tuple(deaths))
 
     def around(self, world: World, plot: Any) -> AbstractContextManager[Any]:
         """HTTP, ids and deaths of the world's own."""
@@ -164,10 +151,7 @@ class Served(Kind):
         stack.enter_context(mock.patch.object(secrets, "token_bytes", chance.randbytes))
         for method in ("record", "judge", "commit"):
             moments = {nth for name, nth in plot.deaths if name == method}
-            write = getattr(History, method)
-            if method == "commit" and plot.put_back:
-                write = self._putting_back(world, write, plot)
-            dying = self._dying(world, write, moments)
+            dying = self._dying(world, getattr(History, method), moments)
             stack.enter_context(mock.patch.object(History, method, dying))
         return stack
 
@@ -183,55 +167,12 @@ class Served(Kind):
             told = write(history, *given)
             calls += 1
             if calls in moments:
-                name = write.__name__
-                world.chaos.hits[f"killed after {name}"] += 1
-                world.tell(f"KILL {PROCESS.get().name} after {name}")
+                world.chaos.hits[f"killed after {write.__name__}"] += 1
+                world.tell(f"KILL {PROCESS.get().name} after {write.__name__}")
                 PROCESS.get().kill()
             return told
 
         return written
-
-    def _putting_back(self, world: World, commit: Any, plot: Plot) -> Any:
-        """A commit that copies the history before it and, the one time, puts the copy in its place afterwards."""
-        calls = 0
-
-        @wraps(commit)
-        def committed(history: History, group_size: int) -> Any:
-            nonlocal calls
-            folder = history.path.parent
-            older, newest = folder / "older", folder / "newest"
-            if calls + 1 == plot.put_back and not plot.gone:
-                older.mkdir()
-                copy_whole(history.path, older / FILE)
-            outcome = commit(history, group_size)
-            if not outcome.groups:  # the copy would be as new as the history
-                shutil.rmtree(older, ignore_errors=True)
-                return outcome
-            calls += 1
-            if calls == plot.put_back:
-                newest.mkdir()
-                for path in folder.glob(f"{FILE}*"):
-                    path.rename(newest / path.name)
-                if not plot.gone:
-                    (older / FILE).rename(history.path)
-                world.chaos.hits["history put back"] += 1
-                world.tell(f"the history is {'gone' if plot.gone else 'that of the commit before'}")
-                world.process.spawn(self._mend(world, folder, plot.mended_s))
-            return outcome
-
-        return committed
-
-    async def _mend(self, world: World, folder: Path, after_s: float) -> None:
-        await asyncio.sleep(after_s)
-        _put_newest_back(folder)
-        world.tell("the newest history lies there again")
-
-
-def _put_newest_back(folder: Path) -> None:
-    for path in folder.glob(f"{FILE}*"):
-        path.unlink()
-    for path in (folder / "newest").iterdir():
-        path.rename(folder / path.name)
 
 
 def _crowd(world: World) -> Crowd | None:
@@ -242,9 +183,7 @@ def _crowd(world: World) -> Crowd | None:
 def _runs(world: World) -> list[Run]:
     taskset = world.spec.stages[0].taskset
     assert taskset is not None
-    path = Path(taskset.path) / "newest" / FILE  # of a world that was over before it lay there again
-    if not path.exists():
-        path = Path(taskset.path) / FILE
+    path = Path(taskset.path) / "history.db"
     if not path.exists():
         return []
     with closing(sqlite3.connect(path)) as read:
