@@ -168,3 +168,11 @@ class EvalScored(Event, frozen=True, kw_only=True):
         for name, array in (("rewards", self.rewards), ("tokens", self.tokens)):
             if array.artifact or len(array.shape) != 1 or not array.within(_LARGEST):
                 raise ValueError(f"{name} of shape {array.shape} are no numbers with a mean, one for each row")
+
+
+def versions_of(spans: tuple[Span, ...]) -> tuple[int, int]:
+    """The oldest and the newest weights that drew a token; most rollouts have one span."""
+    if len(spans) == 1:  # without a list: this is asked for every experience
+        return spans[0].version, spans[0].version
+    versions = [span.version for span in spans] or (0,)
+    return min(versions), max(versions)

@@ -321,7 +321,7 @@ class GroupFold(msgspec.Struct):
         group = self._group(event.group, decoded)
         if group is None or not group.expects(event.rollout):
             return
-        oldest, newest = _versions_of(event.spans)
+        oldest, newest = experience.versions_of(event.spans)
         if group.sequence < 0:
             group.stage = event.stage
         # At least 1: a sum of zero would read as "nothing is known".
@@ -393,11 +393,3 @@ class GroupFold(msgspec.Struct):
             self._short[minimum] = 0 if members >= minimum else self._short.get(minimum, 0) + 1
         if event.failed:
             self.last_error = (event.code, event.reason)
-
-
-def _versions_of(spans: tuple[experience.Span, ...]) -> tuple[int, int]:
-    """The oldest and the newest weights that drew a token; most rollouts have one span."""
-    if len(spans) == 1:  # without a list: this is asked for every experience
-        return spans[0].version, spans[0].version
-    versions = [span.version for span in spans] or (0,)
-    return min(versions), max(versions)
