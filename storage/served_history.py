@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from uuid import UUID
 
 import msgspec
 
@@ -44,40 +43,45 @@ def chained(before: bytes, runs: Sequence[tuple[str, str, float, Sequence[tuple[
 
 
 def offer_of(read: Read, stage: int, rows: int) -> TasksOffered:
-    """The offer of the first `rows` rows of a history."""
-    digests: dict[int, bytes] = dict(read("SELECT row, digest FROM chain WHERE row IN (?, ?)", (BEGINNING, rows - 1)))
-    id = UUID(bytes=digests[BEGINNING])
-    return TasksOffered(stage=stage, rows=rows, history=str(id), digest=digests[rows - 1].hex())
+    """The offer of the first `rows` rows of a history, of which there is at least one."""
+    history, digest = _chain_at(read, rows)
+    return TasksOffered(stage=stage, rows=rows, history=history, digest=digest)
 
 
 def difference(read: Read, promised: TasksOffered) -> str:
-    """The difference between a history and the one that was promised, in words; empty if it holds all of that one."""
-    rows = int(read("SELECT coalesce(max(row) + 1, 0) FROM runs", ())[0][0])
-    digests: dict[int, bytes] = dict(
-        read("SELECT row, digest FROM chain WHERE row IN (?, ?)", (BEGINNING, promised.rows - 1))
-    )
-    id = str(UUID(bytes=digests[BEGINNING])) if BEGINNING in digests else "without an id"
-    if promised.history and id != promised.history:
-        return f"is another one: it is {id}, and rows of {promised.history} were promised"
+    """The difference between a history and the promised one, in words; empty if the history holds all promised rows."""
+    rows = int(read("SELECT coalesce(CAST(max(row) AS INTEGER) + 1, 0) FROM runs", ())[0][0])
+    history, digest = _chain_at(read, promised.rows)
+    if promised.history and history != promised.history:
+        return f"is another one: it is {history or 'without an id'}, and rows of {promised.history} were promised"
     if rows < promised.rows:
         return f"is older than the log: it has {rows} rows, and {promised.rows} were promised"
-    if promised.history and digests.get(promised.rows - 1, b"").hex() != promised.digest:
+    if promised.history and digest != promised.digest:
         return f"is another one: its first {promised.rows} rows are not those that were promised"
     return ""
 
 
 def difference_of(path: Path, promised: TasksOffered) -> str:
-    """The difference between the history in a file and the one that was promised, in words. Blocks.
+    """The difference between the history in a file and the promised one, in words; empty if there is none. Blocks.
 
-    Raises FileNotFoundError without a file, DataError if it cannot be read.
+    A file that is gone differs if rows were promised, one that cannot be read always does.
     """
+    if not path.exists():
+        return f"is gone, and {promised.rows} rows were promised" if promised.rows else ""
     try:
-        path.stat()
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             connection.execute("PRAGMA trusted_schema = OFF")
             return difference(lambda query, values: connection.execute(query, values).fetchall(), promised)
     except sqlite3.Error as error:
-        raise DataError(str(error), where=str(path), fix="put the newest copy of the file back") from error
+        return f"cannot be read: {error}"
+
+
+def _chain_at(read: Read, rows: int) -> tuple[str, str]:
+    """The history's id and the digest after so many rows, in hex; empty where the history has none."""
+    # As text from SQLite itself: a file that came with an import may hold anything in its columns.
+    chain = "SELECT row, lower(hex(digest)) FROM chain WHERE row IN (?, ?)"
+    digests: dict[int, str] = dict(read(chain, (BEGINNING, rows - 1)))
+    return digests.get(BEGINNING, ""), digests.get(rows - 1, "")
 
 
 def copy_whole(path: Path, target: Path) -> None:

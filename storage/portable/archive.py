@@ -123,6 +123,7 @@ def _restored(experiment: UUID, spec: ExperimentSpec, path: Path, expected: Expe
             )
         checked = check(archive)
         check_files(archive, checked)
-        return restore(archive, checked, Folders(), [Path(spec.job_dir), *(Path(each.folder) for each in spec.stages)])
+        roots = [Path(spec.job_dir), *(Path(stage.folder) for stage in spec.stages)]
+        return restore(archive, checked, Folders(), roots)
     finally:
         archive.close()

@@ -16,7 +16,6 @@ from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import (
     ArchiveError,
     ConflictError,
-    DataError,
     DiskFullError,
     LogCorruptError,
     NotFoundError,
@@ -47,7 +46,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     path: str
     copy: Path | None = None
-    """The file whose bytes are exported instead, until the next file is asked for."""
+    """A copy whose bytes are exported in place of the file's; it goes when the next file is chosen."""
 
 
 def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[Chosen]:
@@ -114,23 +113,17 @@ def _histories(named: OutsideNames, notes: list[str]) -> Iterator[Chosen]:
     assert spec is not None
     for folder, promised in promises(spec, named.offers).items():
         path = folder / FILE
-        try:
-            lacks = difference_of(path, promised)
-        except FileNotFoundError:
-            lacks = "is gone" if promised.rows else "was not begun"
-        if lacks and promised.rows and not (status is not None and status.ended):
-            raise NotFoundError(
-                f"the history of its conversations {lacks}",
-                where=str(path),
-                fix="put the newest copy of the file back first",
-            )
+        lacks = difference_of(path, promised)
+        if lacks and not (status is not None and status.ended):
+            fix = "put the newest copy of the file back first"
+            raise NotFoundError(f"the history of its conversations {lacks}", where=str(path), fix=fix)
         if lacks:
             notes.append(f"the history of stage {promised.stage} left out: {path} {lacks}")
-            continue
-        with TemporaryDirectory(prefix="rftd-history-") as temporary:
-            copy = Path(temporary) / FILE
-            copy_whole(path, copy)
-            yield Chosen(kind="history", folder=folder, path=FILE, copy=copy)
+        elif path.exists():  # else no client has come yet
+            with TemporaryDirectory(prefix="rftd-history-") as temporary:
+                copy = Path(temporary) / FILE
+                copy_whole(path, copy)
+                yield Chosen(kind="history", folder=folder, path=FILE, copy=copy)
 
 
 def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen], notes: list[str]) -> tuple[FilePart, ...]:
@@ -166,28 +159,30 @@ def check_files(archive: ArchiveReader, checked: Checked) -> None:
     # The file may be a stranger's: a path with `..`, a root, a NUL or a backslash would lead out of its folder here or
     # on the next machine, and a file that no event names could be anything, put beside a model that is loaded.
     histories = promises(checked.spec, checked.offers)
-    for part in archive.manifest.files:
-        name = PurePosixPath(part.path)
-        folder = PurePosixPath(part.folder)
-        plain = str(name) == part.path and not name.is_absolute() and not {"..", "."} & set(name.parts)
-        if not plain or "\\" in part.path or "\0" in part.path + part.folder or ".." in folder.parts:
-            raise ArchiveError(f"{part.path[:200]!r} is no plain path below a folder", where=str(archive.path))
-        match part.kind:
+    for exported in archive.manifest.files:
+        name = PurePosixPath(exported.path)
+        folder = PurePosixPath(exported.folder)
+        plain = str(name) == exported.path and not name.is_absolute() and not {"..", "."} & set(name.parts)
+        if not plain or "\\" in exported.path or "\0" in exported.path + exported.folder or ".." in folder.parts:
+            raise ArchiveError(f"{exported.path[:200]!r} is no plain path below a folder", where=str(archive.path))
+        match exported.kind:
             case "artifact":
-                sha256 = part.member.sha256
+                sha256 = exported.member.sha256
                 home = PurePosixPath(checked.spec.job_dir) / "artifacts"
-                known = folder == home and part.path == f"{sha256[:2]}/{sha256}"
+                is_named = folder == home and exported.path == f"{sha256[:2]}/{sha256}"
             case "checkpoint":
-                known = (part.path, part.member.sha256) in checked.checkpoints.get(part.folder, ())
+                is_named = (exported.path, exported.member.sha256) in checked.checkpoints.get(exported.folder, ())
             case "weights":
-                known = part.folder in checked.weights
+                is_named = exported.folder in checked.weights
             case "history":
-                known = Path(folder) in histories and part.path == FILE
+                is_named = Path(folder) in histories and exported.path == FILE
             case _:
-                known = False
-        if not known or not folder.is_absolute():
-            raise ArchiveError(f"no event names the file {part.path[:200]!r} in {part.folder}", where=str(archive.path))
-    enclosed = {part.folder for part in archive.manifest.files if part.kind == "history"}
+                is_named = False
+        if not is_named or not folder.is_absolute():
+            raise ArchiveError(
+                f"no event names the file {exported.path[:200]!r} in {exported.folder}", where=str(archive.path)
+            )
+    enclosed = {exported.folder for exported in archive.manifest.files if exported.kind == "history"}
     if archive.manifest.state in _ENDED or checked.removed:
         return
     for history_folder, promised in histories.items():
@@ -199,14 +194,14 @@ def check_files(archive: ArchiveReader, checked: Checked) -> None:
             )
 
 
-def all_there(parts: Sequence[FilePart], histories: Mapping[Path, TasksOffered]) -> bool:
+def all_there(files: Sequence[FilePart], histories: Mapping[Path, TasksOffered]) -> bool:
     """True if every file lies where it was exported, with its bytes, and every history keeps its promise. Blocks."""
-    if not all(_keeps(Path(part.folder) / part.path, histories) for part in parts if part.kind == "history"):
-        return False
-    parts = [part for part in parts if part.kind != "history"]
+    paths = {Path(exported.folder) / exported.path: exported for exported in files}
+    fixed = {path: exported for path, exported in paths.items() if exported.kind != "history"}
     # Sizes of all files before the bytes of any: a folder of another experiment is told without reading a checkpoint.
-    sizes = all(_size_of(Path(part.folder) / part.path) == part.member.size_bytes for part in parts)
-    return sizes and all(_holds(Path(part.folder) / part.path, part) for part in parts)
+    sizes = all(_size_of(path) == exported.member.size_bytes for path, exported in fixed.items())
+    kept = sizes and all(_keeps(path, histories) for path in paths.keys() - fixed.keys())
+    return kept and all(_holds(path, exported) for path, exported in fixed.items())
 
 
 def restore(archive: ArchiveReader, checked: Checked, folders: Folders, roots: Sequence[Path]) -> int:
@@ -223,30 +218,30 @@ def restore(archive: ArchiveReader, checked: Checked, folders: Folders, roots: S
     touched = set()
     tensors: dict[str, Path] = {}
     """The files of checkpoints that were written, by sha256: those that several share are one file again."""
-    for part in archive.manifest.files:
-        path = Path(folders.path(part.folder)) / part.path
-        touched.add((part.kind, path.parents[len(PurePosixPath(part.path).parts) - 1]))
-        if _size_of(path) == part.member.size_bytes and _holds(path, part):
+    for exported in archive.manifest.files:
+        path = Path(folders.path(exported.folder)) / exported.path
+        touched.add((exported.kind, path.parents[len(PurePosixPath(exported.path).parts) - 1]))
+        if _size_of(path) == exported.member.size_bytes and _holds(path, exported):
             continue
-        if part.kind == "history" and _keeps(path, histories):
+        if exported.kind == "history" and _keeps(path, histories):
             continue
         # The real path: a link on the way would lead out of a folder that the path seems to lie in.
         if not any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)) for root in roots):
             raise ConflictError(
                 "a file of the experiment would be written where nobody asked for it",
                 where=str(path),
-                fix=f"say where it goes: --map {part.folder}=FOLDER",
+                fix=f"say where it goes: --map {exported.folder}=FOLDER",
             )
         if path.exists():
             raise ConflictError("another file lies there", where=str(path), fix="say another folder with --map OLD=NEW")
-        shared = part.kind == "checkpoint" and may_share(part.path, part.member.size_bytes)
-        if not (shared and part.member.sha256 in tensors and _linked(tensors[part.member.sha256], path)):
-            _write(archive, part, path)
-        if part.kind == "history" and (lacks := difference_of(path, histories[path.parent])):
+        shared = exported.kind == "checkpoint" and may_share(exported.path, exported.member.size_bytes)
+        if not (shared and exported.member.sha256 in tensors and _linked(tensors[exported.member.sha256], path)):
+            _write(archive, exported, path)
+        if exported.kind == "history" and (lacks := difference_of(path, histories[path.parent])):
             path.unlink()
             raise ArchiveError(f"the history of conversations in it {lacks}", where=str(archive.path))
         if shared:
-            tensors[part.member.sha256] = path
+            tensors[exported.member.sha256] = path
         written += 1
     # Last, when every file is durable: the markers say which checkpoint is whole.
     for kind, folder in sorted(touched):
@@ -267,12 +262,12 @@ def _linked(written: Path, path: Path) -> bool:
     return True
 
 
-def _write(archive: ArchiveReader, part: FilePart, path: Path) -> None:
+def _write(archive: ArchiveReader, exported: FilePart, path: Path) -> None:
     try:
         make_durable_folder(path.parent)
         with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
             try:
-                for chunk in archive.open(part.member).chunks():
+                for chunk in archive.open(exported.member).chunks():
                     file.write(chunk)
                 file.flush()
                 os.fsync(file.fileno())
@@ -291,15 +286,12 @@ def _write(archive: ArchiveReader, part: FilePart, path: Path) -> None:
 
 def _keeps(path: Path, histories: Mapping[Path, TasksOffered]) -> bool:
     """True if the history in a file holds all that was promised of it."""
-    try:
-        return path.parent in histories and not difference_of(path, histories[path.parent])
-    except (FileNotFoundError, DataError):
-        return False
+    return path.parent in histories and path.exists() and not difference_of(path, histories[path.parent])
 
 
 def _size_of(path: Path) -> int:
     return path.stat().st_size if path.is_file() else -1
 
 
-def _holds(path: Path, part: FilePart) -> bool:
-    return size_and_sha256(path)[1] == part.member.sha256
+def _holds(path: Path, exported: FilePart) -> bool:
+    return size_and_sha256(path)[1] == exported.member.sha256

@@ -156,10 +156,8 @@ class GroupFold(msgspec.Struct):
     """Leases of which each is all that its worker has, and the worker."""
     next_sequence: dict[int, int] = {}
     """The dataset position, by stage."""
-    offered: dict[int, int] = {}
-    """Rows of a taskset that comes while its stage runs, by stage."""
     offers: dict[int, task.TasksOffered] = {}
-    """The largest offer of each of those stages."""
+    """The largest offer of rows of a taskset that comes while its stage runs, by stage."""
     windows: dict[int, GroupWindow] = {}
     """The newest window, by stage, where the schedule has sync points."""
     last_error: tuple[str, str] = ("", "")
@@ -183,7 +181,6 @@ class GroupFold(msgspec.Struct):
             case task.TaskLeased():
                 self._leased(event, decoded)
             case task.TasksOffered():
-                self.offered[event.stage] = max(event.rows, self.offered.get(event.stage, 0))
                 task.note_offer(self.offers, event)
             case task.GroupClosed():
                 self._close(event, decoded)
@@ -193,6 +190,10 @@ class GroupFold(msgspec.Struct):
                 self._retried(event, decoded)
             case experience.RolloutFailed():
                 self._failed(event, decoded)
+
+    def offered_rows(self, stage: int) -> int:
+        """The number of rows that were offered of a stage whose taskset comes while it runs."""
+        return self.offers[stage].rows if stage in self.offers else 0
 
     def _group(self, id: UUID, decoded: Decoded) -> Group | None:
         group = self.open.get(id)

@@ -48,6 +48,15 @@ def _move(serving: Path, name: str) -> None:
         shutil.move(path, serving / name / path.name)
 
 
+def _begun(scene: Scene, *overrides: str) -> tuple[str, Path, ServedChat]:
+    """An experiment that serves: its name, the folder of its history, and a client once it answers."""
+    name = scene.submit(block_named("served.yaml").text, *FAKES, f"explorer.proxy_port={free_port()}", *overrides)
+    serving = scene.folder / "checkpoints" / "assistants" / name / "serving"
+    chat = ServedChat(serving.parent, scene.host.tend)
+    chat.until_up()
+    return name, serving, chat
+
+
 def _converse(chat: ServedChat, numbers: range) -> None:
     for number in numbers:
         assert chat.judge(chat.ask(f"{number}+1="), float(number), task_id=number // 2)
@@ -68,11 +77,7 @@ def test_an_experiment_pauses_over_a_history_that_is_not_the_promised_one_and_go
 ) -> None:
     scene = Scene(tmp_path)
     with scene.host:
-        steps = ("buffer.total_steps=2", f"explorer.proxy_port={free_port()}")
-        name = scene.submit(block_named("served.yaml").text, *FAKES, *steps)
-        serving = tmp_path / "checkpoints" / "assistants" / name / "serving"
-        chat = ServedChat(serving.parent, scene.host.tend)
-        chat.until_up()
+        name, serving, chat = _begun(scene, "buffer.total_steps=2")
         _converse(chat, range(4))
         (serving / "older").mkdir()
         with sqlite3.connect(serving / FILE) as now, sqlite3.connect(serving / "older" / FILE) as copy:
@@ -108,10 +113,7 @@ def test_an_experiment_pauses_over_a_history_that_is_not_the_promised_one_and_go
 def test_a_history_that_is_replaced_while_it_serves_takes_no_commit(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     with scene.host:
-        name = scene.submit(block_named("served.yaml").text, *FAKES, f"explorer.proxy_port={free_port()}")
-        serving = tmp_path / "checkpoints" / "assistants" / name / "serving"
-        chat = ServedChat(serving.parent, scene.host.tend)
-        chat.until_up()
+        name, serving, chat = _begun(scene)
         _converse(chat, range(4))
         answer = chat.ask("4+1=")
         _move(serving, "newest")
@@ -130,13 +132,8 @@ def test_an_export_takes_the_history_along_and_no_promise_is_lost_on_the_way(tmp
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     here = Scene(tmp_path / "here")
-    port = free_port()
     with here.host:
-        steps = ("buffer.total_steps=2", f"explorer.proxy_port={port}")
-        name = here.submit(block_named("served.yaml").text, *FAKES, *steps)
-        serving = tmp_path / "here" / "checkpoints" / "assistants" / name / "serving"
-        chat = ServedChat(serving.parent, here.host.tend)
-        chat.until_up()
+        name, _, chat = _begun(here, "buffer.total_steps=2")
         _converse(chat, range(RUNS - 2))
         exported = here.rftd("export", name, "--to", str(tmp_path / "run.rftd"), "--force")
         assert exported.status == 0, exported
@@ -161,10 +158,7 @@ def test_an_export_takes_the_history_along_and_no_promise_is_lost_on_the_way(tmp
 def test_an_export_without_the_history_of_what_was_promised_is_neither_written_nor_taken(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     with scene.host:
-        name = scene.submit(block_named("served.yaml").text, *FAKES, f"explorer.proxy_port={free_port()}")
-        serving = tmp_path / "checkpoints" / "assistants" / name / "serving"
-        chat = ServedChat(serving.parent, scene.host.tend)
-        chat.until_up()
+        name, serving, chat = _begun(scene)
         _converse(chat, range(4))
         scene.host.stop()
         whole, bare = tmp_path / "whole.rftd", tmp_path / "bare.rftd"

@@ -97,7 +97,7 @@ def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
 def left_of_offered(state: RunState) -> int:
     """Rows that were offered and not given out, of a stage whose tasks come while it runs."""
     groups = state.groups
-    return max(0, groups.offered.get(state.spine.stage, 0) - groups.next_sequence.get(state.spine.stage, 0))
+    return max(0, groups.offered_rows(state.spine.stage) - groups.next_sequence.get(state.spine.stage, 0))
 
 
 def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> tuple[list[Decision], LeaseHold | None]:
@@ -162,7 +162,7 @@ def _lease_new(leases: list[Decision], state: RunState, stage: StageSpec, credit
             return credits.none_left()  # parts that found no room are leased like those whose leases expired
         begun += 1
     if stage.serving is not None and begun == left_of_offered(state):
-        return NoneOffered(state.groups.offered.get(state.spine.stage, 0))
+        return NoneOffered(state.groups.offered_rows(state.spine.stage))
     if stage.kind == "explore":
         return AllGivenOut(state.groups.to_close + begun)
     in_flight = view.inflight_rollouts + begun * stage.algorithm.repeat_times

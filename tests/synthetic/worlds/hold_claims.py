@@ -155,7 +155,7 @@ class Claims:
     def _NoneOffered(self, hold: holds.NoneOffered) -> bool:
         groups = self._state.groups
         stage = self._spine.stage
-        return hold.rows == groups.offered.get(stage, 0) <= groups.next_sequence.get(stage, 0)
+        return hold.rows == groups.offered_rows(stage) <= groups.next_sequence.get(stage, 0)
 
     def _SyncPoint(self, hold: holds.SyncPoint) -> bool:
         last = self._state.groups.windows[self._spine.stage]

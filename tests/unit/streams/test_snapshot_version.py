@@ -40,7 +40,6 @@ write the new shape here. What folds mean may change without their shape: that n
 nobody reads may go without one, for a snapshot that has it is read alike."""
 ADDED = {
     (WeightsPublished, "trained"),
-    (GroupFold, "offered"),
     (GroupFold, "offers"),
     (EvalScored, "auxiliary"),
     (Spine, "signal"),

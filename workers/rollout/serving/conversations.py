@@ -9,9 +9,9 @@ from typing import Final, Self, TypeAlias
 from uuid import UUID
 
 from rftd.ops import limits
-from rftd.ops.errors import DataError, RftdError
+from rftd.ops.errors import RftdError
 from rftd.storage.artifacts import ArtifactStore
-from rftd.storage.served_history import FILE
+from rftd.storage.served_history import FILE, difference_of
 from rftd.streams import topics
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import TaskLeased, TasksOffered
@@ -30,7 +30,7 @@ from rftd.workers.rollout.leased import (
 )
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.rewards.reward import RewardResult
-from rftd.workers.rollout.serving.history import BY_IDS, Committed, CommittedRun, History
+from rftd.workers.rollout.serving.history import BY_IDS, Committed, CommittedRun, History, lost
 from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.rollout.workflows.runner import joined
 
@@ -58,7 +58,7 @@ class Conversations:
         self.history = history
         self._promised = promised
         self._offered: TasksOffered | None = None
-        """The last offer of this process that is in the log."""
+        """The last offer that this process brought into the log."""
         self._stage = stage
         self._max_model_len = max_model_len
         self._artifacts = artifacts
@@ -66,7 +66,7 @@ class Conversations:
 
     @classmethod
     def open(cls, spec: ExperimentSpec, index: int, member: Membership, outbox: Outbox, *, promised: Promised) -> Self:
-        """Those of the stage of this index. Blocks.
+        """The conversations of the stage with this index. Blocks.
 
         Raises DiskFullError, and DataError for a history that is damaged, gone, or not the one that the log promises.
         """
@@ -90,13 +90,17 @@ class Conversations:
         )
 
     async def check(self) -> None:
-        """Raises DataError unless the history holds everything that was promised. Nothing is acknowledged before."""
+        """Checks that the history holds every row that was promised, before anything is acknowledged over it.
 
-        def look() -> None:
-            self.history.check(self._promised())
-            self.history.check(self._offered)
+        Raises DataError.
+        """
+        await asyncio.to_thread(lambda: self.history.check(self._in_log))
 
-        await asyncio.to_thread(look)
+    @property
+    def _in_log(self) -> TasksOffered | None:
+        """The largest offer in the log, as far as this process knows; its own are read again a little later."""
+        offers = [offer for offer in (self._promised(), self._offered) if offer is not None]
+        return max(offers, key=lambda offer: offer.rows, default=None)
 
     async def run(self, lease: TaskLeased, hand_over: HandOverEvents) -> None:
         """Hands over the experience of each run of the lease's row; the same whenever the row is leased.
@@ -128,14 +132,14 @@ class Conversations:
         return committed
 
     async def offer_again(self) -> None:
-        """Offers what was committed: whoever committed it may have died before it said so."""
+        """Offers the committed rows at the start: the process that committed them may have died before its offer."""
         await self._offer_rows()
 
     async def _offer_rows(self) -> bool:
-        """Offers all rows; True once the log holds an offer of them."""
+        """Brings an offer of all committed rows into the log; False if that takes too long."""
         offered = await asyncio.to_thread(self.history.offer, self._stage)
-        in_the_log = [known.rows for known in (self._promised(), self._offered) if known is not None]
-        if offered is None or offered.rows <= max(in_the_log, default=0):
+        in_log = self._in_log
+        if offered is None or (in_log is not None and offered.rows <= in_log.rows):
             return True
         if not await self._offer(offered):
             return False
@@ -152,13 +156,11 @@ class Conversations:
 
 
 def _opened(folder: Path, promised: TasksOffered | None, new_id: Callable[[], UUID]) -> History:
-    """The history in a folder. Raises DataError for one that is not what was promised."""
-    if promised is not None and promised.rows and not (folder / FILE).exists():
-        raise DataError(  # and none is begun in its place
-            f"the history of its conversations is gone, and {promised.rows} rows were promised",
-            where=str(folder / FILE),
-            fix="put the newest copy of the file back, or submit anew",
-        )
+    """The history in a folder. Raises DataError for a history that is not the promised one."""
+    path = folder / FILE
+    # Before one is begun in its place.
+    if promised is not None and not path.exists() and (lacks := difference_of(path, promised)):
+        raise lost(path, lacks)
     history = History(folder, new_id)
     try:
         history.check(promised)

@@ -4,8 +4,8 @@ It is an SQLite file in the experiment's folder. What a method wrote is on disk 
 can rely on it. A row, once committed, never changes and is never given out under another number: the experiences of a
 lease follow from its row, and a lease that is given out again leaves the same.
 
-It has an id, and a digest chained over its rows, which every offer of rows carries into the log: an older copy that is
-put back, or another file in its place, is refused before anything is acknowledged over it.
+The history has an id, and a digest chained over its rows, which every offer of rows carries into the log: an older copy
+that is put back, or another file in its place, is refused before anything is acknowledged over it.
 
 Several processes may share the file. The methods block; they may be called from any thread.
 """
@@ -207,16 +207,12 @@ class History:
         return offer_of(self._read, stage, rows) if rows else None
 
     def check(self, promised: TasksOffered | None) -> None:
-        """Returns if this is the file that was opened, and it holds every row of an offer. Raises DataError."""
+        """Checks that the file is the one that was opened, and holds every row of an offer. Raises DataError."""
         lacks = "" if promised is None else difference(self._read, promised)
         if not self._in_place:
             lacks = "is gone, or another file lies there"
         if lacks:
-            raise DataError(
-                f"the history of its conversations {lacks}",
-                where=str(self.path),
-                fix="put the newest copy of the file back, and start what serves it again; or submit anew",
-            )
+            raise lost(self.path, lacks)
 
     def run(self, row: int, place: int) -> CommittedRun:
         """The run at this place of a row. Raises DataError if it is not here."""
@@ -288,8 +284,7 @@ class History:
         write.execute("INSERT INTO chain (row, digest) VALUES (?, ?)", (row, chained(before, content)))
 
     def _transaction(self) -> _Transaction:
-        if not self._in_place:  # what was written would be in a file that nobody finds any more
-            self.check(None)
+        self.check(None)  # what is written to a file that was moved away, nobody finds
         return _Transaction(self._writer, self._lock, self._error)
 
     def _error(self, error: sqlite3.Error) -> DiskFullError | DataError:
@@ -331,6 +326,12 @@ class _Transaction:
             self._lock.release()
         if isinstance(value, sqlite3.Error):
             raise self._error_of(value) from value
+
+
+def lost(path: Path, lacks: str) -> DataError:
+    """The error for a history that is not the promised one, with the difference in words."""
+    fix = "put the newest copy of the file back, and start what serves it again; or submit anew"
+    return DataError(f"the history of its conversations {lacks}", where=str(path), fix=fix)
 
 
 def _file_at(path: Path) -> tuple[int, int]:

@@ -173,14 +173,14 @@ class ConversationServer:
         except CallError as error:
             await http.refuse(error)
         except RftdError as error:
-            await http.refuse(await self._told(error))
+            await http.refuse(await self._refusal_of(error))
         except Exception as bug:
             # The details stay in the log: a traceback in an answer would tell a stranger of our files.
             logger().error("serving.bug", path=http.path, error=repr(bug), exc_info=bug)
             await http.refuse(bug_in_rftd())
 
-    async def _told(self, error: RftdError) -> CallError:
-        """The error as clients of OpenAI's API understand it; a history that was put aside ends the server, too."""
+    async def _refusal_of(self, error: RftdError) -> CallError:
+        """The error as clients of OpenAI's API understand it; another history than the promised ends the server."""
         if not isinstance(error, DataError):
             return _told(error)
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -145,8 +147,8 @@ def test_an_older_copy_and_another_history_are_told_from_the_one_that_was_promis
     forked.commit(1)
     with pytest.raises(DataError, match="first 4 rows are not those that were promised"):
         forked.check(promised)
-    for each in (history, other, forked):
-        each.close()
+    for opened in (history, other, forked):
+        opened.close()
 
 
 def test_nothing_is_written_once_another_file_lies_in_its_place(history: History, tmp_path: Path) -> None:
@@ -155,3 +157,19 @@ def test_nothing_is_written_once_another_file_lies_in_its_place(history: History
         history.judge(Feedback(reward=1.0, answers=("a",)))
     (tmp_path / "aside.db").rename(history.path)
     assert history.judge(Feedback(reward=1.0, answers=("a",)))
+
+
+@pytest.mark.parametrize("value", ["zeroblob(3)", "'text'", "-1", "1e300"])
+def test_rubbish_in_the_chain_is_another_history(history: History, value: str) -> None:
+    history.judge(Feedback(reward=1.0, answers=("a",)))
+    history.commit(1)
+    promised = history.offer(0)
+    assert promised is not None
+    history.close()
+    with closing(sqlite3.connect(history.path, isolation_level=None)) as connection:
+        connection.execute(f"UPDATE chain SET digest = {value}")
+        assert "is another one" in difference_of(history.path, promised)
+        connection.execute("DELETE FROM chain")
+        assert "is another one" in difference_of(history.path, promised)
+        connection.execute("DROP TABLE chain")
+        assert "cannot be read" in difference_of(history.path, promised)

@@ -308,7 +308,7 @@ async def test_what_cannot_be_is_refused_as_openai_refuses(tmp_path: Path, monke
     with pytest.raises(ConfigError, match="no key"):
         Served(tmp_path, ScriptedEngine(), address="0.0.0.0")
     monkeypatch.setenv(SERVE_KEY, "sesame")
-    async with serving(tmp_path, ScriptedEngine(["one", "two"])) as served:
+    async with serving(tmp_path, ScriptedEngine()) as served:
         assert (await served.refused("/commit"))[0] == 401
         said = {"messages": [user("a")], "max_tokens": 5}
         assert (await served.refused("/v1/messages", said))[0] == 401
