@@ -8,7 +8,7 @@ import random
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -139,7 +139,7 @@ async def _effects(log: MemoryLog, before: Heads, *, others: set[UUID] | None) -
 
 
 @contextmanager
-def beside(role: str) -> Iterator[Place]:
+def beside(folder: Path, role: str) -> Iterator[Place]:
     """`served` runs on a thread of its own; the place is the one that it yields."""
     told: queue.SimpleQueue[Place | BaseException] = queue.SimpleQueue()
     loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
@@ -147,10 +147,9 @@ def beside(role: str) -> Iterator[Place]:
     async def serve() -> None:
         over = asyncio.Event()
         loops.append((asyncio.get_running_loop(), over))
-        with tempfile.TemporaryDirectory() as folder:
-            async with served(Path(folder), role) as place:
-                told.put(place)
-                await over.wait()
+        async with served(folder, role) as place:
+            told.put(place)
+            await over.wait()
 
     def run() -> None:
         try:
@@ -176,14 +175,16 @@ def beside(role: str) -> Iterator[Place]:
 
 def probed(*, seed: int | None, examples: int, phases: list[str], role: str = "owner") -> Found:
     """The findings of every check, in so many examples of each kind per operation; without a seed always the same."""
-    before, services.READ_TIMEOUT_S = services.READ_TIMEOUT_S, WAITS_S
+    read_timeout_s = services.READ_TIMEOUT_S
+    services.READ_TIMEOUT_S = WAITS_S
     try:
-        with beside(role) as place:
+        # An owner may name files: an export to a relative path is written into the folder that the process runs in.
+        with tempfile.TemporaryDirectory() as folder, chdir(folder), beside(Path(folder), role) as place:
             found = _asked(_document(place, seed=seed, examples=examples, phases=phases))
         found.failures |= place.effects
         return found
     finally:
-        services.READ_TIMEOUT_S = before
+        services.READ_TIMEOUT_S = read_timeout_s
 
 
 def _document(place: Place, *, seed: int | None, examples: int, phases: list[str]) -> Any:
