@@ -5,6 +5,8 @@ settings        the options that every verb shares
 price           what an hour of an accelerator costs
 verbs/          one file for each verb, with what it shows
 daemon_file     the same options from a YAML file
+claim           the folder and the port of one daemon, taken before the slow imports
+service_options  what a daemon is told
 service         one daemon, composed: log, log server, projections, supervisor, HTTP
 allowance_options  the options that allow names to others than the owner
 entrance        who is let in, and how; `entrance_options` has the options
@@ -13,6 +15,7 @@ log_option      the options that say where the log is; `trace_option` those that
 log_source      where the log is: embedded, or at a URL
 patience        waiting out a log or a database that is away
 external_worker  a worker that nobody ordered joins what is under way, where it is of use
+own_answer      the daemon asks itself whether it is ready
 data_folder     what lies where in the daemon's folder
 folder_log      which log its tables are of
 registry        every experiment in the log, by state, folded from the spines

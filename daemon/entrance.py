@@ -16,9 +16,10 @@ from rftd.daemon.api.problem import refusal
 from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.trust.keyring import Keyring
 from rftd.daemon.trust.user_state import KnownDaemon, UserState
+from rftd.ops.bound_socket import url_of
 from rftd.ops.clock import Clock
 from rftd.ops.errors import UsageError
-from rftd.ops.http_server import serving_http, url_of
+from rftd.ops.http_server import serving_http
 from rftd.ops.logs import Logger
 from rftd.ops.tls import WATCH_S, CertificateFileError, ServerTls
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -30,6 +30,11 @@ def log_option(function: F) -> F:
 def serve_log_option(function: F) -> F:
     """Adds the options to `rftd serve`, in the same way."""
     return _with_place(function, f"Kafka cluster for the log: {_FORMS} Default: the embedded log.", empty_is_none=True)
+
+
+def names_log(options: Mapping[str, Any]) -> bool:
+    """True if the options of `rftd serve`, as they were written, name a log elsewhere."""
+    return options["log_url"] is not None or bool(options["kafka"])
 
 
 def worker_log_option(function: F) -> F:

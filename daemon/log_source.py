@@ -15,6 +15,7 @@ from rftd.daemon.settings import Settings, data_folder
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.ids import Ids, SystemIds
 from rftd.streams.backends.backend import LogUrl, backend_of
+from rftd.streams.backends.lock_file import LockFile
 from rftd.streams.log import EventLog
 from rftd.streams.socket.door import Door
 
@@ -33,11 +34,18 @@ class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def owned_log(
-    folder: DataFolder, url: LogUrl | None, *, clock: Clock, ids: Ids, refuse_loss: bool = True
+    folder: DataFolder,
+    url: LogUrl | None,
+    *,
+    clock: Clock,
+    ids: Ids,
+    refuse_loss: bool = True,
+    lock: LockFile | None = None,
 ) -> AsyncIterator[OwnedLog]:
     """The daemon's log while the block runs: the embedded one with its socket, or the one at `url`.
 
-    Not to `refuse_loss` is for who has read `log.heads` before, hears the other survivors, and opens the door then.
+    Not to `refuse_loss` is for who has read `log.heads` before, hears the other survivors, and opens the door then. The
+    `lock` of who has taken the embedded log's already is released with the log.
     Raises ConflictError if another daemon holds the folder, LogError if the log refuses to open, UnreachableError if
     nobody answers at `url`.
     """
@@ -46,7 +54,7 @@ async def owned_log(
         from rftd.streams.socket.server import LogServer
 
         # Opened before the socket: the file's lock says whether another daemon has the folder, whose socket must stay.
-        embedded = await SqliteLog.open(folder.log, refuse_loss=refuse_loss)
+        embedded = await SqliteLog.open(folder.log, refuse_loss=refuse_loss, lock=lock)
         door = None if refuse_loss else Door()
         ours = False
         try:

@@ -4,52 +4,46 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.daemon.api.app import make_app
 from rftd.daemon.api.probes import Gate
+from rftd.daemon.claim import Claim
 from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.dlq.desk import watch_dead_letters
-from rftd.daemon.entrance import Entrance, EntranceOptions, check_reach
+from rftd.daemon.entrance import Entrance, check_reach
 from rftd.daemon.folder_log import keep_for, of_another_log
-from rftd.daemon.launching import Launching, launchers_of
+from rftd.daemon.launching import launchers_of
 from rftd.daemon.log_source import OwnedLog, owned_log
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics
 from rftd.daemon.patience import Troubles, opened_in_time, persistently
 from rftd.daemon.requests.desk import RequestDesk
-from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
+from rftd.daemon.service_options import ServiceOptions
+from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.hearing import Hearing
-from rftd.daemon.supervisor.payloads import Keep
 from rftd.daemon.supervisor.supervisor import Supervisor
-from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
+from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.keyring import Keyring
-from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.commit import commit_of
 from rftd.ops.errors import NotFoundError, RftdError, UsageError
-from rftd.ops.http_server import bind
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
-from rftd.ops.own_folder import FolderAccess
 from rftd.ops.releases import release_of
-from rftd.ops.tracing.trace_options import TraceOptions
 from rftd.ops.tracing.tracer import Tracer
 from rftd.storage.database import open_database
 from rftd.storage.disk import LocalDisk
 from rftd.storage.projections.workers import PROJECTOR
 from rftd.storage.projector import Projector
 from rftd.storage.survivors import LossesFile, of_log_folder, of_registry, of_tables
-from rftd.streams.backends.backend import LogUrl, backend_of
 from rftd.streams.backends.lock_file import LockFile
 from rftd.streams.codec import Writer
 from rftd.streams.deadletters import DeadLetterBox
@@ -58,57 +52,6 @@ from rftd.streams.losses import Witness
 from rftd.streams.retention import enforce_retention
 
 T = TypeVar("T")
-
-
-class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `rftd serve`."""
-
-    data: Path
-    host: str = "127.0.0.1"
-    port: int = 7070
-    """0: a free one."""
-    door: EntranceOptions = EntranceOptions()
-    """Who is let in, and how."""
-    worker_lost_after_s: float = limits.WORKER_LOST_AFTER_S
-    """A worker that sends no heartbeat for this long is ended and started anew."""
-    log_at: LogUrl | None = None
-    """The place of the log, checked; None for the embedded one in `data`."""
-    state_url: str = ""
-    """postgresql://... of the projections; else a SQLite file in `data`. May hold a password: never printed."""
-    disk: DiskLimits = DiskLimits()
-    slots: int = 1
-    """Experiments that run at once."""
-    keep: Keep = Keep.ALWAYS
-    """The time for which the payload of experiences stays in the log."""
-    accept_loss: tuple[str, ...] = ()
-    """Experiments that go on although the log has lost records of them."""
-    accepted_by: str = ""
-    """The person who accepts the loss."""
-    prices: dict[str, float] = {}
-    """Dollars for an hour of an accelerator, by its kind."""
-    launching: Launching = Launching()
-    """The roles whose workers are started here, and where."""
-    allowances: Allowances = NOTHING_MORE
-    """The names that submissions may hold which are not the owner's."""
-    folders: FolderAccess = FolderAccess.PRIVATE
-    """The users who may enter what workers make."""
-    traces: TraceOptions | None = None
-    """The receiver of the spans of daemon and workers; None: nothing is traced."""
-
-    @property
-    def clustered(self) -> bool:
-        """True if the log or the tables are elsewhere, so that they may be away for a while."""
-        return self.log_at is not None or bool(self.state_url)
-
-    def where(self, folder: DataFolder) -> str:
-        """The places of log and state, for people; without secrets."""
-        if not self.clustered:
-            return f"embedded log and state under {folder.root}: for one machine"
-        log = f"embedded log under {folder.root}"
-        if self.log_at is not None:
-            log = f"log on {backend_of(self.log_at).place(self.log_at)}"
-        state = _without_secrets(self.state_url) if self.state_url else f"under {folder.root}"
-        return f"{log}, state {state}"
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,22 +65,24 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens; None if everybody is the owner."""
 
 
-def _without_secrets(url: str) -> str:
-    parsed = make_url(url)
-    return f"in {parsed.database or 'the default database'} at {parsed.host or 'the local socket'}"
-
-
 _Work: TypeAlias = "dict[str, Callable[[], Awaitable[None]]]"
 """The tasks of a daemon, by the names that its troubles have."""
 
 
 @asynccontextmanager
 async def running(
-    options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Logger, tracer: Tracer | None = None
+    options: ServiceOptions,
+    *,
+    clock: Clock,
+    ids: Ids,
+    logger: Logger,
+    tracer: Tracer | None = None,
+    claim: Claim | None = None,
 ) -> AsyncIterator[Service]:
     """A daemon for as long as the block runs. Leaving it drains the workers and closes everything, in reverse order.
 
-    It listens, and its address is written down, as soon as the folder is its own. `tracer` makes its own spans.
+    It listens, and its address is written down, as soon as the folder is its own. `tracer` makes its own spans,
+    `claim` is that of a caller who has taken folder and port already; it is released at the end.
 
     A log or a database elsewhere that is not there is waited for: meanwhile the daemon is live and not ready. Raises
     ConflictError if another daemon holds folder or port, and LogError if the embedded log refuses to open.
@@ -145,18 +90,16 @@ async def running(
     check_reach(options.host, options.door)
     folder = DataFolder(options.data)
     async with AsyncExitStack() as stack:
-        await _take(folder, options, stack, logger)
-        # Before the log is opened: a port that is taken is the commonest mistake, and nothing needs to be undone yet.
-        bound = stack.enter_context(closing(bind(options.host, options.port)))
+        claim = await _claimed(folder, options, claim, stack, logger)
         door = await asyncio.to_thread(partial(Entrance, folder, options.door, clock=clock, logger=logger))
         front = await stack.enter_async_context(AsyncExitStack())
         if options.log_at is not None:
-            await door.answer(front, bound)
-        parts = _Parts(options, folder, door.gate, stack, clock=clock, ids=ids, logger=logger)
+            await door.answer(front, claim.bound)
+        parts = _Parts(options, folder, door.gate, stack, claim.lock, clock=clock, ids=ids, logger=logger)
         owned = await parts.log()
         if options.log_at is None:
-            # Not before: the log's lock says that no other daemon has the folder, and its address.
-            await door.answer(front, bound)
+            # Not before the log is open, which may refuse: no address is written of a daemon that never runs.
+            await door.answer(front, claim.bound)
         hearing = await parts.hearing(owned)
         feed = MetricsFeed(Metrics(version=release_of("rftd"), commit=commit_of("rftd")))
         engine, projector = await parts.state(owned.log, hearing, feed.metrics)
@@ -183,16 +126,11 @@ async def running(
         door.gate.open(app)
         # Entered after log, database and projector, so that it is left before them: no task outlives what it uses.
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        shows: _Work = {
-            "projector": projector.run,
-            "certificate": door.watch_certificate,
-            "metrics": lambda: follow_metrics(owned.log, feed, supervisor.known),
-            "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),
-            **parts.requests(owned.log, supervisor, feed.metrics, tracer),
-        }
+        work = _reports(owned.log, supervisor, engine, projector, feed, door, clock)
+        work |= parts.requests(owned.log, supervisor, feed.metrics, tracer)
+        work |= _upkeep(owned.log, supervisor, guard, clock)
         patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
-        upkeep = _upkeep(owned.log, supervisor, guard, clock)
-        background = [tasks.create_task(patient(each, name)) for name, each in (shows | upkeep).items()]
+        background = [tasks.create_task(patient(do, name)) for name, do in work.items()]
         try:
             yield Service(folder=folder, supervisor=supervisor, projector=projector, url=door.url, keyring=door.keyring)
             # Inside the block, with projector and API still up: workers that leave are folded and shown.
@@ -204,15 +142,19 @@ async def running(
             await front.aclose()
 
 
-async def _take(folder: DataFolder, options: ServiceOptions, stack: AsyncExitStack, logger: Logger) -> None:
-    """Prepares the folder, and locks it unless the embedded log will, which has a lock of its own."""
-    await asyncio.to_thread(folder.prepare)
+async def _claimed(
+    folder: DataFolder, options: ServiceOptions, claim: Claim | None, stack: AsyncExitStack, logger: Logger
+) -> Claim:
+    """The claim, taken here unless the caller has it; it is released with the stack."""
+    embedded = options.log_at is None
+    if claim is None:
+        claim = await asyncio.to_thread(partial(Claim, folder, options.host, options.port, embedded=embedded))
+    stack.push_async_callback(asyncio.to_thread, claim.release)
     for line, faulty in await asyncio.to_thread(lambda: list(options.allowances.faults())):
         logger.warning("allowances.no_folder", line=line, where=faulty, fix="make it, or give its path without links")
-    if options.log_at is not None:
-        lock = await asyncio.to_thread(LockFile, folder.root)
-        stack.push_async_callback(asyncio.to_thread, lock.release)
+    if not embedded:
         await asyncio.to_thread(keep_for, folder, embedded=False)
+    return claim
 
 
 def _supervisor(
@@ -260,6 +202,24 @@ def _with_files(allowances: Allowances, folder: DataFolder) -> Allowances:
     return allowances if allowances.roots else msgspec.structs.replace(allowances, roots=(str(folder.files),))
 
 
+def _reports(
+    log: EventLog,
+    supervisor: Supervisor,
+    engine: AsyncEngine,
+    projector: Projector,
+    feed: MetricsFeed,
+    door: Entrance,
+    clock: Clock,
+) -> _Work:
+    """What others see: tables, figures, dead letters, and the certificate."""
+    return {
+        "projector": projector.run,
+        "certificate": door.watch_certificate,
+        "metrics": lambda: follow_metrics(log, feed, supervisor.known),
+        "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),
+    }
+
+
 def _upkeep(log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Clock) -> _Work:
     """The experiments, and the room that they need."""
     return {
@@ -280,11 +240,13 @@ class _Parts:
         folder: DataFolder,
         gate: Gate,
         stack: AsyncExitStack,
+        lock: LockFile,
         *,
         clock: Clock,
         ids: Ids,
         logger: Logger,
     ) -> None:
+        self._lock = lock
         self._options = options
         self._folder = folder
         self._gate = gate
@@ -302,9 +264,11 @@ class _Parts:
         async def enter() -> OwnedLog:
             self._remembered = await asyncio.to_thread(self._remember)
             place = self._options.log_at
-            source = owned_log(self._folder, place, clock=self._clock, ids=self._ids, refuse_loss=False)
+            source = owned_log(
+                self._folder, place, clock=self._clock, ids=self._ids, refuse_loss=False, lock=self._lock
+            )
             owned = await self._stack.enter_async_context(source)
-            if place is None:  # now that the log's lock says that no other daemon has the folder
+            if place is None:
                 await asyncio.to_thread(keep_for, self._folder, embedded=True)
             return owned
 

@@ -5,6 +5,7 @@ In reading order:
 errors      the one tree of errors, each with a code, an exit status and an HTTP status
 limits      every bound: sizes, counts, depths, time-outs
 clock       the source of time (`Clock`), real or set by hand
+process_age the time since this process was started
 ids         the source of identity: UUIDv7 for what is new, UUIDv5 for what follows from a cause
 decoding    plain data as one type, for several threads at once
 cancelling  cancellation that an error has taken the place of
@@ -37,6 +38,7 @@ commit      the commit that an installation was made from
 tls         a certificate and its key, checked and renewed
 open_files  the number of files and connections that a process may have open
 http_connection  one client's connection: what is no request, or comes too slowly, is refused
+bound_socket  the port of a server, and its URL
 http_listener  accepts connections, and lets clients go where no file can be opened
 http_server uvicorn on a bound socket, inside a process's own loop
 health      liveness and readiness, as named checks; the lines of `rftd doctor`

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from rftd.ops.bound_socket import listen
 from rftd.ops.logs import Logger
 
 _ACCEPTS: Final = 32
@@ -59,7 +60,7 @@ class Listener:
     def listen(self) -> None:
         """Begins to accept."""
         self._listening.setblocking(False)
-        self._listening.listen(self._backlog)
+        listen(self._listening, self._backlog)
         self._keep_reserve()
         self._loop.add_reader(self._listening.fileno(), self._accept)
 

@@ -15,7 +15,6 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from rftd.ops.errors import ConflictError
 from rftd.ops.http_connection import DEFAULT_BOUNDS, ConnectionBounds, HttpConnection, Refusal, plain_refusal
 from rftd.ops.http_listener import Listener
 from rftd.ops.logs import logger
@@ -76,40 +75,6 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Signals belong to the process, not to uvicorn."""
         yield
-
-
-def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A listening socket; port 0 picks a free one. Raises ConflictError if the port is taken.
-
-    Processes of one user that all say `shared` listen on one port, and the kernel spreads connections over them.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio looks at it before it turns off Nagle's algorithm. With that, an answer
-    # whose head and body are written apart waits 40 ms for the client's delayed acknowledgement.
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    # A daemon that was killed leaves connections in TIME_WAIT; without this its successor could not have the port for
-    # a minute.
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        bound.bind((host, port))
-    except OSError as error:
-        bound.close()
-        raise ConflictError(
-            f"cannot listen on {host}:{port}: {error.strerror}",
-            field="--port",
-            fix="give --port 0 for a free one, or end what listens there",
-        ) from error
-    return bound
-
-
-def url_of(bound: socket.socket, tls: ServerTls | None = None) -> str:
-    """The address of a bound socket, as a URL; with `tls` one whose host the certificate is for."""
-    host, port = bound.getsockname()[:2]
-    scheme = "http" if tls is None else "https"
-    host = host if tls is None else tls.host_for(host)
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 @asynccontextmanager

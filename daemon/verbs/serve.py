@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,16 +16,18 @@ from rftd.daemon.daemon_file import checked_postgres_url, config_option
 from rftd.daemon.entrance_options import entrance_options
 from rftd.daemon.folders_option import begin_process, folders_option
 from rftd.daemon.launching_options import launching_options
-from rftd.daemon.log_option import SHARED, serve_log_option
+from rftd.daemon.log_option import SHARED, names_log, serve_log_option
 from rftd.daemon.output.terminal import fitting_errors, say
 from rftd.daemon.price import Price
-from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_options
+from rftd.daemon.settings import Duration, Settings, Size, current, data_folder, shared_options
 from rftd.daemon.trace_option import trace_option
 
 if TYPE_CHECKING:
+    from rftd.daemon.claim import Claim
     from rftd.daemon.entrance import EntranceOptions
     from rftd.daemon.launching import Launching
-    from rftd.daemon.service import Service, ServiceOptions
+    from rftd.daemon.service import Service
+    from rftd.daemon.service_options import ServiceOptions
     from rftd.daemon.trust.allowances import Allowances
     from rftd.ops.log_file import LogFile
     from rftd.ops.own_folder import FolderAccess
@@ -33,6 +38,37 @@ if TYPE_CHECKING:
 SWITCH_INTERVAL_S: Final = 0.0005
 """The log's writer gives the interpreter away at each call of the database; while the tables are folded on another
 thread, Python's own 5 ms would be added to each commit."""
+
+
+def _claiming(function: Callable[..., None]) -> Callable[..., None]:
+    """Gives the verb its `claim` of folder and port, which is taken before the options of others import anything."""
+
+    @functools.wraps(function)
+    def claiming(*args: Any, host: str, port: int, folders: FolderAccess, **kwargs: Any) -> None:
+        begin_process(folders)
+        data = Path(data_folder(current(click.get_current_context())))
+        claim = _claimed(data, host, port, embedded=not names_log(kwargs))
+        try:
+            function(*args, host=host, port=port, folders=folders, claim=claim, **kwargs)
+        finally:
+            claim.release()
+
+    return claiming
+
+
+def _claimed(data: Path, host: str, port: int, *, embedded: bool) -> Claim:
+    """The claim; the reason why it cannot be had is in the daemon's log, too."""
+    from rftd.daemon.claim import Claim
+    from rftd.daemon.data_folder import DataFolder
+
+    folder = DataFolder(data)
+    try:
+        return Claim(folder, host, port, embedded=embedded)
+    except Exception as error:
+        from rftd.ops.log_file import LogFile
+
+        LogFile(folder.daemon_log).write(_last_words(error))
+        raise
 
 
 @click.command("serve")
@@ -52,6 +88,7 @@ thread, Python's own 5 ms would be added to each commit."""
     envvar="RFTD_PORT",
     help="Port to listen on; 0 picks a free one.",
 )
+@_claiming
 @entrance_options
 @serve_log_option
 @click.option(
@@ -155,12 +192,11 @@ def command(
     traces: TraceOptions | None,
     allowances: Allowances,
     prices: tuple[tuple[str, float], ...],
+    claim: Claim,
 ) -> None:
     """Run the daemon. Log and tables lie below --data (default ./.rftd), or on Kafka and in PostgreSQL."""
-    from pathlib import Path
-
     from rftd.daemon.data_folder import DataFolder
-    from rftd.daemon.service import ServiceOptions
+    from rftd.daemon.service_options import ServiceOptions
     from rftd.daemon.supervisor.disk_guard import DiskLimits
     from rftd.daemon.supervisor.payloads import Keep
     from rftd.ops.log_file import LogFile
@@ -168,7 +204,6 @@ def command(
     from rftd.streams.backends.backend import backend_of
 
     _check_log(log_at, launching, payloads)
-    begin_process(folders)
     file = LogFile(DataFolder(Path(data_folder(settings))).daemon_log)
     fit = None if log_format == "json" else fitting_errors
     configure(level=log_level, as_json=log_format == "json", fit=fit, file=file)
@@ -191,7 +226,7 @@ def command(
         allowances=allowances,
         prices=dict(prices),
     )
-    _run(options, file)
+    _run(options, claim, file)
 
 
 def _check_log(log_at: LogUrl | None, launching: Launching, payloads: str) -> None:
@@ -231,7 +266,7 @@ def _who() -> str:
     return f"{name} at {platform.node()}"
 
 
-def _run(options: ServiceOptions, file: LogFile) -> None:
+def _run(options: ServiceOptions, claim: Claim, file: LogFile) -> None:
     """Serves; the reason why that ended is in the daemon's log, too."""
     import asyncio
 
@@ -242,7 +277,7 @@ def _run(options: ServiceOptions, file: LogFile) -> None:
     try:
         # Around the loop: what is left of the traces is sent once nothing else waits.
         with tracing(options.traces, "daemon", clock=SystemClock(), logger=logger(role="daemon")) as tracer:
-            asyncio.run(_serve(options, tracer))
+            asyncio.run(_serve(options, claim, tracer))
     except Exception as error:
         file.write(_last_words(error))  # standard error gets the same in another form
         raise
@@ -288,18 +323,20 @@ def _tell_where(options: ServiceOptions, service: Service) -> None:
         _say(f"  browser  {service.url}{service.keyring.owner_link()}     once, within five minutes")
 
 
-async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
+async def _serve(options: ServiceOptions, claim: Claim, tracer: Tracer | None) -> None:
     import asyncio
     import signal
 
     import httpx
 
     from rftd.daemon.client.address import authorization, trusted_by
+    from rftd.daemon.own_answer import own_readiness
     from rftd.daemon.service import running
     from rftd.ops.clock import SystemClock
     from rftd.ops.cycles import tune_allocator, tune_collector
     from rftd.ops.ids import SystemIds
     from rftd.ops.logs import logger
+    from rftd.ops.process_age import process_age_s
     from rftd.ops.releases import release_of
 
     # Before any thread is started, for arenas are set up with the first allocation of each, and before the folds are
@@ -308,7 +345,6 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
     tune_collector()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     clock = SystemClock()
-    began_s = clock.monotonic_s()
     stop = asyncio.Event()
     up = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -326,22 +362,21 @@ async def _serve(options: ServiceOptions, tracer: Tracer | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     try:
-        daemon = running(options, clock=clock, ids=SystemIds(clock), logger=log, tracer=tracer)
+        daemon = running(options, clock=clock, ids=SystemIds(clock), logger=log, tracer=tracer, claim=claim)
         async with daemon as service:
             tls = options.door.tls
             trusted = trusted_by(service.url) if tls is None else tls.trusting()
             headers = {} if service.keyring is None else authorization(service.keyring.tokens.owner_token)
-            async with httpx.AsyncClient(timeout=10.0, verify=trusted, trust_env=False, headers=headers) as client:
+            async with httpx.AsyncClient(verify=trusted, trust_env=False, headers=headers) as client:
                 # Asked over HTTP like anybody would: this line is printed once the daemon answers, not once it
                 # believes to.
-                answer = await client.get(f"{service.url}/readyz")
+                answer = await own_readiness(client, service.url, clock=clock, logger=log)
             if not answer.is_success:  # what it waits for has a name, and may come
                 _say(f"not ready yet: {answer.text.strip()}", err=True)
             up.set()
             _tell_where(options, service)
-            spent_s = clock.monotonic_s() - began_s
             log.info("daemon.ready", url=service.url, version=release_of("rftd"))
-            _say(f"ready in {spent_s:.1f} s at {service.url}, process {os.getpid()}   next: rftd submit FILE")
+            _say(f"ready in {process_age_s():.1f} s at {service.url}, process {os.getpid()}   next: rftd submit FILE")
             await stop.wait()
             log.info("daemon.drains")
             _say("draining: workers finish what is under way; again to stop now", err=True)

@@ -20,7 +20,8 @@ from rftd.daemon.client.address import authorization
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.launching import Launching
 from rftd.daemon.log_source import connect_log
-from rftd.daemon.service import ServiceOptions, running
+from rftd.daemon.service import running
+from rftd.daemon.service_options import ServiceOptions
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConfigError, UsageError
 from rftd.ops.ids import SystemIds

@@ -45,15 +45,23 @@ class SqliteLog:
         self._closing: asyncio.Future[None] | None = None
 
     @classmethod
-    async def open(cls, folder: Path, *, point: Callable[[str], None] = faults.point, refuse_loss: bool = True) -> Self:
+    async def open(
+        cls,
+        folder: Path,
+        *,
+        point: Callable[[str], None] = faults.point,
+        refuse_loss: bool = True,
+        lock: LockFile | None = None,
+    ) -> Self:
         """The log in `folder`, which is made if it is missing; verified over its newest bytes.
 
         Raises ConflictError if another process has it open or the folder is on a network file system, LogCorruptError
         or LogLossError with the position if it is damaged or an acknowledged record is gone. A caller that passes
-        `refuse_loss=False` has read what `log.heads` remembers before, for the next commit writes it anew.
+        `refuse_loss=False` has read what `log.heads` remembers before, for the next commit writes it anew. The `lock`
+        of a caller that has taken it already is released with the log.
         """
-        store, lock = await asyncio.to_thread(_open, folder, point, refuse_loss)
-        return cls(store, folder / schema.FILE_NAME, lock, point)
+        store, held = await asyncio.to_thread(_open, folder, point, refuse_loss, lock)
+        return cls(store, folder / schema.FILE_NAME, held, point)
 
     @property
     def path(self) -> Path:
@@ -144,10 +152,12 @@ class SqliteLog:
             raise UnreachableError("the log is closed", where=str(self._path), fix="open it again")
 
 
-def _open(folder: Path, point: Callable[[str], None], refuse_loss: bool) -> tuple[Store, LockFile]:
+def _open(
+    folder: Path, point: Callable[[str], None], refuse_loss: bool, lock: LockFile | None
+) -> tuple[Store, LockFile]:
     make_durable_folder(folder)
     refuse_network_file_system(folder)
-    lock = LockFile(folder)  # before the database is touched: opening it recovers the write-ahead log
+    lock = lock or LockFile(folder)  # before the database is touched: opening it recovers the write-ahead log
     store: Store | None = None
     try:
         path = folder / schema.FILE_NAME

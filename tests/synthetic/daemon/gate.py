@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rftd.daemon.api.probes import Gate
+from rftd.ops.bound_socket import bind, url_of
 from rftd.ops.errors import RftdError
-from rftd.ops.http_server import bind, serving_http, url_of
+from rftd.ops.http_server import serving_http
 
 
 @contextmanager

@@ -30,8 +30,9 @@ from rftd.daemon.trust.keyring import Keyring
 from rftd.daemon.trust.quota import Quota
 from rftd.daemon.trust.token_file import TokenFile
 from rftd.daemon.views.route import NAME_CHARACTERS
+from rftd.ops.bound_socket import bind, url_of
 from rftd.ops.clock import SystemClock
-from rftd.ops.http_server import bind, serving_http, url_of
+from rftd.ops.http_server import serving_http
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.storage.database import open_database, sqlite_url

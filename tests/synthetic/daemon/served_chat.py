@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from synthetic.until import poll
 
-from rftd.ops.http_server import bind
+from rftd.ops.bound_socket import bind
 
 FAKES = (
     "model.model_path=fake",

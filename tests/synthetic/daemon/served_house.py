@@ -12,7 +12,8 @@ from synthetic.daemon.command_line import Served
 from synthetic.daemon.house import open_house
 from synthetic.until import PATIENCE_S, poll
 
-from rftd.ops.http_server import bind, serving_http, url_of
+from rftd.ops.bound_socket import bind, url_of
+from rftd.ops.http_server import serving_http
 
 
 @contextmanager

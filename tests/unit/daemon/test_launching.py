@@ -14,7 +14,7 @@ from rftd.daemon import launching_options, service
 from rftd.daemon.api.probes import Gate
 from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.launching import Launching, launchers_of
-from rftd.daemon.service import ServiceOptions
+from rftd.daemon.service_options import ServiceOptions
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConfigError, UsageError
 from rftd.ops.ids import SystemIds

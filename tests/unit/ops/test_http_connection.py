@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from rftd.ops.bound_socket import bind
 from rftd.ops.http_connection import ConnectionBounds
-from rftd.ops.http_server import bind, serving_http
+from rftd.ops.http_server import serving_http
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 120.0

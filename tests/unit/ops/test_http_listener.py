@@ -21,7 +21,8 @@ pytestmark = pytest.mark.anyio
 SERVES = """
 import asyncio, resource, sys
 from starlette.responses import PlainTextResponse
-from rftd.ops.http_server import bind, serving_http
+from rftd.ops.bound_socket import bind
+from rftd.ops.http_server import serving_http
 from rftd.ops.logs import configure
 
 async def main():

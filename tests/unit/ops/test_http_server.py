@@ -11,7 +11,8 @@ import pytest
 from starlette.responses import PlainTextResponse, StreamingResponse
 
 from rftd.ops import http_server
-from rftd.ops.http_server import bind, serving_http, url_of
+from rftd.ops.bound_socket import bind, url_of
+from rftd.ops.http_server import serving_http
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Self, TypeVar
 
 from rftd.ops import limits
+from rftd.ops.bound_socket import bind, url_of
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RolloutError
-from rftd.ops.http_server import bind, serving_http, url_of
+from rftd.ops.http_server import serving_http
 from rftd.ops.redaction import Secret
 from rftd.ops.tracing.span import TraceSpan, current
 from rftd.ops.tracing.tracer import Tracer

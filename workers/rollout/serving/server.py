@@ -19,10 +19,11 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from rftd.ops import limits
+from rftd.ops.bound_socket import bind, url_of
 from rftd.ops.clock import Clock
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import ConfigError, ConflictError, DataError, DiskFullError, NotFoundError, RftdError
-from rftd.ops.http_server import bind, serving_http, url_of
+from rftd.ops.http_server import serving_http
 from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
 from rftd.ops.tracing.tracer import Tracer

@@ -11,7 +11,8 @@ import pytest
 from synthetic.daemon.house import House
 
 from rftd.daemon.api.problem import refusal
-from rftd.ops.http_server import bind, serving_http
+from rftd.ops.bound_socket import bind
+from rftd.ops.http_server import serving_http
 
 pytestmark = pytest.mark.anyio
 HUGE = 10**30

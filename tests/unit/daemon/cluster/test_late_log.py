@@ -20,7 +20,8 @@ from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.folder_log import keep_for, of_another_log
 from rftd.daemon.log_source import OwnedLog
 from rftd.daemon.output.failure import leaves
-from rftd.daemon.service import ServiceOptions, running
+from rftd.daemon.service import running
+from rftd.daemon.service_options import ServiceOptions
 from rftd.daemon.settings import Settings
 from rftd.daemon.supervisor.hearing import losses_heard
 from rftd.daemon.views.version import version

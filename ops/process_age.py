@@ -1,0 +1,26 @@
+"""The age of this process, its imports included: what a person waited who started it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+_IMPORTED_S: Final = time.monotonic()
+_START_TICKS: Final = 19
+"""The place of a process's start among the fields of /proc/self/stat that follow its name."""
+
+
+def process_age_s() -> float:
+    """Seconds since the system started this process; where it does not tell, since this module was imported."""
+    since_import_s = time.monotonic() - _IMPORTED_S
+    try:
+        # After the last bracket: the name before it may hold blanks and brackets.
+        fields = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
+        start_s = int(fields[_START_TICKS]) / os.sysconf("SC_CLK_TCK")
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - start_s
+    except (OSError, ValueError, IndexError, AttributeError):  # not Linux, or not its /proc
+        return since_import_s
+    # A sandbox whose processes all seem to have started with the machine says nothing of this one.
+    return max(age_s, since_import_s) if start_s > 0 else since_import_s
