@@ -95,8 +95,8 @@ async def running(
         front = await stack.enter_async_context(AsyncExitStack())
         if options.log_at is not None:
             await door.answer(front, claim.bound)
-        parts = _Parts(options, folder, door.gate, stack, claim.lock, clock=clock, ids=ids, logger=logger)
-        owned = await parts.log()
+        parts = _Parts(options, folder, door.gate, stack, clock=clock, ids=ids, logger=logger)
+        owned = await parts.log(claim.lock)
         if options.log_at is None:
             # Not before the log is open, which may refuse: no address is written of a daemon that never runs.
             await door.answer(front, claim.bound)
@@ -240,13 +240,11 @@ class _Parts:
         folder: DataFolder,
         gate: Gate,
         stack: AsyncExitStack,
-        lock: LockFile,
         *,
         clock: Clock,
         ids: Ids,
         logger: Logger,
     ) -> None:
-        self._lock = lock
         self._options = options
         self._folder = folder
         self._gate = gate
@@ -258,15 +256,13 @@ class _Parts:
         self._remembered: list[Witness] = []
         """The heads that the log's own file remembered before the log was opened."""
 
-    async def log(self) -> OwnedLog:
-        """The log; it is closed with the stack."""
+    async def log(self, lock: LockFile) -> OwnedLog:
+        """The log, under the folder's lock; it is closed with the stack."""
 
         async def enter() -> OwnedLog:
             self._remembered = await asyncio.to_thread(self._remember)
             place = self._options.log_at
-            source = owned_log(
-                self._folder, place, clock=self._clock, ids=self._ids, refuse_loss=False, lock=self._lock
-            )
+            source = owned_log(self._folder, place, clock=self._clock, ids=self._ids, refuse_loss=False, lock=lock)
             owned = await self._stack.enter_async_context(source)
             if place is None:
                 await asyncio.to_thread(keep_for, self._folder, embedded=True)
