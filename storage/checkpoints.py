@@ -274,16 +274,17 @@ def misses_its_folder(job_dir: Path) -> bool:
 
 def latest(job_dir: Path) -> int | None:
     """N of the newest checkpoint by its marker; None without one. Raises DataError if the marker holds no number."""
-    return _step_in(job_dir / LATEST_CHECKPOINT)
+    return marked_step(job_dir / LATEST_CHECKPOINT)
 
 
 def _marked(job_dir: Path) -> list[Path]:
     """The folders that the markers name."""
-    steps = [_step_in(job_dir / name) for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT)]
+    steps = [marked_step(job_dir / name) for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT)]
     return [job_dir / f"global_step_{step}" for step in steps if step is not None]
 
 
-def _step_in(path: Path) -> int | None:
+def marked_step(path: Path) -> int | None:
+    """N in a marker file; None if it is not there. Raises DataError if it holds no number."""
     try:
         text = path.read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:

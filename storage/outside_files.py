@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from rftd.ops.errors import DataError
 from rftd.storage.artifacts import ArtifactStore, size_and_sha256
 from rftd.storage.checkpoint_witness import read_witness
+from rftd.storage.checkpoints import LATEST_CHECKPOINT, LATEST_WEIGHTS, marked_step
 from rftd.storage.own_places import is_own_checkpoint
 from rftd.storage.served_history import FILE, difference_of, promises
 from rftd.storage.service_state import PATH as STATE
@@ -31,6 +33,8 @@ def missing_checkpoints(outside: Outside) -> Iterator[Missing]:
         if not is_own_checkpoint(outside.spec, event.path):  # and nothing of it is read
             yield Missing(event.path, f"{name} is named at {event.path}, where the experiment keeps none")
             continue
+        if is_left_out(outside, event.path):
+            continue
         for what in _damage(event):
             yield Missing(event.path, f"{name}: {what}")
 
@@ -42,6 +46,34 @@ def nameless_checkpoints(outside: Outside) -> Iterator[Missing]:
         if str(path) not in named:
             what = "its event is gone, or a crash left it (then `rftd gc` removes it)"
             yield Missing(str(path), f"{path} is a checkpoint that no event names: {what}")
+
+
+def is_left_out(outside: Outside, path: str) -> bool:
+    """True if the export that the experiment came from left the folder out, and nobody has put it there since."""
+    return path in outside.left_out and not Path(path).exists()
+
+
+def wrong_markers(outside: Outside) -> Iterator[Missing]:
+    """The `latest_*_iteration.txt` that hold no step, name no checkpoint, or not the last of a stage that ended."""
+    named = {event.path for event in outside.checkpoints}
+    last = {Path(event.path).parent: event for event in outside.checkpoints if event.final}
+    for job_dir in _job_dirs(outside):
+        for name in (LATEST_CHECKPOINT, LATEST_WEIGHTS):
+            marker = job_dir / name
+            try:
+                step = marked_step(marker)
+            except (DataError, OSError) as error:
+                yield Missing(
+                    str(marker), f"{marker}: {error.what if isinstance(error, DataError) else error.strerror}"
+                )
+                continue
+            final = last.get(job_dir)
+            folder = job_dir / f"global_step_{step}"
+            if step is not None and str(folder) not in named and not folder.is_dir():
+                yield Missing(str(folder), f"{marker} names step {step}, and there is no {folder}")
+            elif final is not None and step != final.stage_step and Path(final.path).is_dir():
+                says = "is missing" if step is None else f"names step {step}"
+                yield Missing(str(marker), f"{marker} {says}: the last checkpoint is {final.path}")
 
 
 def lost_promises(outside: Outside) -> Iterator[Missing]:
@@ -73,7 +105,11 @@ def not_looked_at(outside: Outside) -> dict[str, int]:
         # The files here only name weights and optimizer; whether the service still has them, it alone knows.
         if any(file.path == STATE for file in event.files):
             found["checkpoints at a service"] += 1
+        if is_left_out(outside, event.path):
+            found["checkpoints that the export left out"] += 1
     for weights in outside.weights:
+        if not outside.ended and is_left_out(outside, weights.path):
+            found["weights that the export left out"] += 1
         if weights.method != "checkpoint":
             found["weights at a service" if weights.method == "service" else "weights in memory"] += 1
     return dict(sorted(found.items()))
@@ -99,10 +135,15 @@ def missing_artifacts(outside: Outside) -> Iterator[Missing]:
             yield Missing(str(path), f"artifact {path} has other bytes than its name says: their sha256 is {found}")
 
 
+def _job_dirs(outside: Outside) -> list[Path]:
+    """The folders in which the experiment and its stages keep their checkpoints."""
+    stage_folders = (Path(stage.folder) for stage in outside.spec.stages if stage.folder)
+    return sorted({Path(outside.spec.job_dir), *stage_folders})
+
+
 def _folders(outside: Outside) -> Iterator[Path]:
     """Everything that has the name of a checkpoint in the experiment's folders."""
-    folders = {Path(outside.spec.job_dir), *(Path(stage.folder) for stage in outside.spec.stages if stage.folder)}
-    for folder in sorted(folders):
+    for folder in _job_dirs(outside):
         try:
             yield from sorted(path for path in folder.iterdir() if _CHECKPOINT.fullmatch(path.name))
         except OSError:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rftd.streams.backends.backend import LogUrl
     from rftd.streams.log import EventLog
     from rftd.streams.verify.outside import Missing, Outside, SeenOutside
-    from rftd.streams.verify.report import VerifyReport
+    from rftd.streams.verify.report import VerifiedExperiment, VerifyReport
 
 
 @click.command("verify")
@@ -92,11 +92,12 @@ def files_of(outside: Outside) -> SeenOutside:
         missing_checkpoints,
         nameless_checkpoints,
         not_looked_at,
+        wrong_markers,
     )
     from rftd.streams.verify.outside import SeenOutside
 
     missing = [*missing_checkpoints(outside), *nameless_checkpoints(outside), *missing_artifacts(outside)]
-    missing += lost_promises(outside)
+    missing += [*lost_promises(outside), *wrong_markers(outside)]
     return SeenOutside([*missing, *_missing_weights(outside)], memories(outside), not_looked_at(outside))
 
 
@@ -105,6 +106,7 @@ def _missing_weights(outside: Outside) -> list[Missing]:
     from pathlib import Path
 
     from rftd.ops.errors import RftdError
+    from rftd.storage.outside_files import is_left_out
     from rftd.streams.verify.outside import Missing
     from rftd.workers.weights.channel import as_ref
     from rftd.workers.weights.checkpoint import CheckpointChannel
@@ -112,7 +114,7 @@ def _missing_weights(outside: Outside) -> list[Missing]:
     found = []
     for event in outside.weights:
         # With the end of an experiment they are removed: they may be gone, half way gone, or there still.
-        if event.method != "checkpoint" or outside.ended:
+        if event.method != "checkpoint" or outside.ended or is_left_out(outside, event.path):
             continue
         try:
             with CheckpointChannel(Path(event.path).parent).open(as_ref(event, outside.spec)):
@@ -140,22 +142,31 @@ def _with_index(report: VerifyReport, folder: Path) -> VerifyReport:
     )
 
 
+def _books(experiment: VerifiedExperiment) -> str:
+    """The sum of an experiment's experiences: each is counted once."""
+    books = f"{experiment.produced} = {experiment.planned} planned + {experiment.retired_unused} retired"
+    books += f" + {experiment.waiting} waiting"
+    if experiment.retired_after_use:
+        books += f"; {experiment.retired_after_use} of those planned retired before their last use"
+    return books
+
+
 def _text(report: VerifyReport) -> str:
     from rftd.ops.clock import iso
 
     lines = []
-    for each in report.experiments:
-        retired = sum(each.retired.values())
-        generations = "1 generation" if each.generations == 1 else f"{each.generations} generations"
+    for experiment in report.experiments:
+        count = experiment.generations
+        generations = "1 generation" if count == 1 else f"{count} generations"
         lines += [
-            f"{each.name} ({each.experiment}): {each.state}",
-            f"  steps {each.steps}, executed {each.executions} times in {generations}",
-            f"  experiences {each.produced} = {each.planned} planned + {retired} retired + {each.waiting} waiting",
-            f"  groups {each.groups}, late experiences {each.late}, fenced records {each.void}",
+            f"{experiment.name} ({experiment.experiment}): {experiment.state}",
+            f"  steps {experiment.steps}, executed {experiment.executions} times in {generations}",
+            f"  experiences {_books(experiment)}",
+            f"  groups {experiment.groups}, late experiences {experiment.late}, fenced records {experiment.void}",
         ]
-        if each.not_looked_at:
-            parts = ", ".join(f"{count} {what}" for what, count in each.not_looked_at.items())
-            lines.append(f"  not looked at: {parts}")
+        if experiment.not_looked_at:
+            kinds = ", ".join(f"{count} {what}" for what, count in experiment.not_looked_at.items())
+            lines.append(f"  not looked at: {kinds}")
     for letter in report.dead_letters:
         state = "" if letter.state == "open" else f" ({letter.state})"
         lines.append(f"left out: {letter.place}{state}: {letter.reason}")

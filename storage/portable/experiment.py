@@ -31,9 +31,9 @@ from rftd.streams.portable.container import ArchiveReader, ArchiveWriter
 from rftd.streams.portable.export import export_records
 from rftd.streams.portable.folders import Folders
 from rftd.streams.portable.format import ExportManifest
-from rftd.streams.portable.load import Checked, check, load, look
+from rftd.streams.portable.load import Checked, check, load, look, note_import
 from rftd.streams.portable.own import ArchiveLog, OwnRecords, closed_heads
-from rftd.streams.portable.present import submitted_in
+from rftd.streams.portable.present import submitted_in, was_imported
 from rftd.streams.spec import ExperimentSpec
 
 Progress = Callable[[int], None]
@@ -151,9 +151,14 @@ async def import_experiment(
         roots = [default, *(Path(new) for _, new in moves)]
         # Files before records: a daemon that reads the first of them may start the experiment and look for its files.
         files = await asyncio.to_thread(restore, archive, checked, folders, roots)
-        if present.records < sum(part.records for part in archive.manifest.partitions):
+        lacking = present.records < sum(part.records for part in archive.manifest.partitions)
+        if lacking:
             await asyncio.to_thread(_put_memory_aside, checked.spec, folders)
         before_append(experiment)  # from here on a failure leaves records behind, which a repeated import recognises
+        # First: an import that is cut off and repeated cannot tell any more that this log had nothing of it. A log that
+        # the experiment was never imported into has all its files: it is told of nothing that was left out.
+        if lacking or await was_imported(log, experiment):
+            await note_import(log, archive, checked, clock)
         loaded = await load(log, archive, folders, present, clock=clock, on_records=on_records)
         equal = None
         if verify and not loaded.later:  # an experiment that went on here has other tables by now

@@ -206,6 +206,20 @@ class ExperimentRestored(Event, frozen=True, kw_only=True):
     by: str = ""
 
 
+@event("experiment.imported", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
+class ExperimentImported(Event, frozen=True, kw_only=True):
+    """Its records and files came from an exported file. Like the places in a log, this is not exported again."""
+
+    release: str
+    """The release of rftd that wrote the file."""
+    exported: str
+    """The time of the export, ISO 8601."""
+    checkpoints_left_out: tuple[tuple[Index, Index], ...] = ()
+    """(step, generation) of the kept checkpoints whose files the export left out."""
+    weights_left_out: tuple[tuple[Index, Index], ...] = ()
+    """(version, generation) of the published weights whose files the export left out."""
+
+
 @event("experiment.removed", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentRemoved(Event, frozen=True, kw_only=True):
     """Its files are gone, and it is left out of lists; its events stay in the log."""

@@ -6,7 +6,8 @@ An import may be repeated at any time: what the log holds already is recognised,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
@@ -14,12 +15,21 @@ import msgspec
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ArchiveError, ConflictError, LogFullError, UnreachableError
+from rftd.ops.ids import SystemIds, derive
 from rftd.streams.chain import Heads
+from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position
-from rftd.streams.events.checkpoint import CheckpointCommitted
-from rftd.streams.events.experiment import ExperimentForked, ExperimentRemoved, ExperimentSubmitted, Fence, HeadRef
+from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
+from rftd.streams.events.experiment import (
+    ExperimentForked,
+    ExperimentImported,
+    ExperimentRemoved,
+    ExperimentSubmitted,
+    Fence,
+    HeadRef,
+)
 from rftd.streams.events.task import TasksOffered, note_offer
-from rftd.streams.events.weights import WeightsPublished
+from rftd.streams.events.weights import WeightsPublished, WeightsRetired
 from rftd.streams.log import EventLog
 from rftd.streams.portable.container import ArchiveReader
 from rftd.streams.portable.folders import Folders
@@ -52,8 +62,12 @@ class Checked(msgspec.Struct, kw_only=True):
     spec: ExperimentSpec
     checkpoints: dict[str, set[tuple[str, str]]]
     """(path, sha256) of each file of each folder that a checkpoint.committed names."""
+    kept_checkpoints: dict[tuple[int, int], str]
+    """The folders of the checkpoints that were not deleted, by (step, generation)."""
     weights: set[str]
     """Folders that a weights.published names."""
+    kept_weights: dict[tuple[int, int], str]
+    """The folders of the published weights that were not retired, by (version, generation)."""
     parent: UUID | None
     """The experiment that it is a fork of."""
     removed: bool
@@ -75,7 +89,9 @@ def check(archive: ArchiveReader) -> Checked:
     spec = None
     parent = None
     checkpoints: dict[str, set[tuple[str, str]]] = {}
+    kept_checkpoints: dict[tuple[int, int], str] = {}
     weights: set[str] = set()
+    kept_weights: dict[tuple[int, int], str] = {}
     removed = False
     offers: dict[int, TasksOffered] = {}
     while batch := merge.next_batch():
@@ -90,10 +106,17 @@ def check(archive: ArchiveReader) -> Checked:
                 case CheckpointCommitted():
                     files = ((file.path, file.sha256) for file in entry.event.files)
                     checkpoints.setdefault(entry.event.path, set()).update(files)
+                    kept_checkpoints[entry.event.step, entry.event.generation] = entry.event.path
+                case CheckpointDeleted():
+                    kept_checkpoints.pop((entry.event.step, entry.event.generation), None)
                 case ExperimentRemoved():
                     removed = True
                 case WeightsPublished():
                     weights.add(entry.event.path)
+                    if entry.event.method == "checkpoint":
+                        kept_weights[entry.event.version, entry.event.generation] = entry.event.path
+                case WeightsRetired():
+                    kept_weights.pop((entry.event.version, entry.event.generation), None)
                 case TasksOffered():
                     note_offer(offers, entry.event)
                 case _:
@@ -106,13 +129,41 @@ def check(archive: ArchiveReader) -> Checked:
             pass
     if spec is None:
         raise ArchiveError("it holds no experiment.submitted", where=str(archive.path), fix="export anew")
-    return Checked(spec=spec, checkpoints=checkpoints, weights=weights, parent=parent, removed=removed, offers=offers)
+    return Checked(
+        spec=spec,
+        checkpoints=checkpoints,
+        kept_checkpoints=kept_checkpoints,
+        weights=weights,
+        kept_weights=kept_weights,
+        parent=parent,
+        removed=removed,
+        offers=offers,
+    )
 
 
 async def look(log: EventLog, archive: ArchiveReader, folders: Folders) -> PresentRecords:
     """The part of the file that the log holds. Raises ConflictError for another history under the experiment's id."""
     total = sum(part.records for part in archive.manifest.partitions)
     return await compare(log, archive.manifest.experiment, _sources(archive, folders), total)
+
+
+async def note_import(log: EventLog, archive: ArchiveReader, checked: Checked, clock: Clock) -> None:
+    """Appends what the file left out. A repeated import of the same file says nothing new."""
+    manifest = archive.manifest
+    enclosed = {file.folder for file in manifest.files}
+    event = ExperimentImported(
+        release=manifest.rftd,
+        exported=manifest.created,
+        checkpoints_left_out=_absent(checked.kept_checkpoints, enclosed),
+        weights_left_out=_absent(checked.kept_weights, enclosed),
+    )
+    id = derive(manifest.experiment, "imported", sha256(msgspec.msgpack.encode(event)).hexdigest())
+    writer = Writer(source="import", clock=clock, ids=SystemIds(clock))
+    await _append(log, [writer.draft(event, experiment=manifest.experiment, id=id)], clock)
+
+
+def _absent(folders: Mapping[tuple[int, int], str], enclosed: Collection[str]) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted(key for key, folder in folders.items() if folder not in enclosed))
 
 
 async def load(

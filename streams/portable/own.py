@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Final
 from uuid import UUID
 
 from rftd.ops import limits
@@ -13,10 +14,15 @@ from rftd.streams import topics
 from rftd.streams.chain import GENESIS, Heads, Mark
 from rftd.streams.codec import decode_head
 from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.events.experiment import ExperimentImported
+from rftd.streams.events.registry import definition_of
 from rftd.streams.log import EventLog, Subscription
 from rftd.streams.portable.container import ArchiveReader
 from rftd.streams.portable.format import PartitionPart, read_frames
 from rftd.streams.topics import Partition
+
+IMPORTED: Final = definition_of(ExperimentImported).name
+"""The type of the event that tells of one log alone."""
 
 
 class ReadOnlyLog(EventLog):
@@ -44,7 +50,10 @@ class ReadOnlyLog(EventLog):
 
 
 class OwnRecords(ReadOnlyLog):
-    """A read-only `EventLog` with gaps: records of other experiments are left out. Heads are those of the log."""
+    """A read-only `EventLog` with gaps, which has the records of one experiment. Heads are those of the log.
+
+    `experiment.imported` is left out: it tells how the experiment came into this log, and of no other one.
+    """
 
     def __init__(self, log: EventLog, experiment: UUID) -> None:
         self._log = log
@@ -66,22 +75,33 @@ class OwnRecords(ReadOnlyLog):
         return []
 
     async def chunks(self, partition: Partition, end: int | None = None) -> AsyncIterator[list[Record]]:
-        """The experiment's records of a partition below offset `end`, a fetch at a time."""
+        """The experiment's records of a partition below offset `end`, a fetch at a time.
+
+        A record that Kafka repeated comes once, where it lies first: another log would not take it a second time.
+        """
+        ids: set[bytes] = set()
         start = 0
         while end is None or start < end:
             records = await self.read(partition, start)
             if not records:
                 return
             start = records[-1].offset + 1
-            if below := [record for record in records if end is None or record.offset < end]:
-                yield below
+            fresh = []
+            for record in records:
+                id = decode_head(record).id.bytes
+                if (end is None or record.offset < end) and id not in ids:
+                    ids.add(id)
+                    fresh.append(record)
+            if fresh:
+                yield fresh
 
     def owns(self, record: Record) -> bool:
         """True if the record's envelope names the experiment; an envelope that cannot be read names nobody."""
         try:
-            return decode_head(record).experiment == self._experiment
+            head = decode_head(record)
         except CodecError:
             return False
+        return head.experiment == self._experiment and head.type != IMPORTED
 
     async def heads(self) -> Heads:
         return await self._log.heads()

@@ -11,13 +11,14 @@ from rftd.ops.errors import CodecError, ConflictError
 from rftd.streams import topics
 from rftd.streams.chain import Heads, Mark
 from rftd.streams.codec import decode, place
+from rftd.streams.deadletters import head_of
 from rftd.streams.envelope import Record
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.experiment import ExperimentAccepted, ExperimentSubmitted
 from rftd.streams.events.registry import Event
 from rftd.streams.log import EventLog
 from rftd.streams.payloads import without_payload
-from rftd.streams.portable.own import OwnRecords
+from rftd.streams.portable.own import IMPORTED, OwnRecords
 from rftd.streams.portable.positions import Blank, Places, rewrite
 from rftd.streams.portable.source import ExportedRecord, encode
 from rftd.streams.topics import Partition, partition_of
@@ -46,6 +47,18 @@ async def submitted_in(log: EventLog, experiment: UUID) -> ExperimentSubmitted |
         if isinstance(event, ExperimentSubmitted):
             return event
     return None
+
+
+async def was_imported(log: EventLog, experiment: UUID) -> bool:
+    """True if this log says that the experiment came from an exported file."""
+    partition = partition_of(topics.EXPERIMENTS, experiment)
+    offset = 0
+    while records := await log.read(partition, offset):
+        offset = records[-1].offset + 1
+        heads = [head for record in records if (head := head_of(record)) is not None]
+        if any(head.experiment == experiment and head.type == IMPORTED for head in heads):
+            return True
+    return False
 
 
 async def compare(

@@ -134,6 +134,7 @@ class _Counts:
     def __init__(self, experiments: int) -> None:
         self._members = np.zeros(experiments, dtype="i8")
         self._planned = np.zeros(experiments, dtype="i8")
+        self._retired_after_use = np.zeros(experiments, dtype="i8")
         self._waiting = np.zeros(experiments, dtype="i8")
         self._left = np.zeros(experiments, dtype="i8")
         self._late = np.zeros(experiments, dtype="i8")
@@ -146,6 +147,7 @@ class _Counts:
         member = (flags & MEMBER) != 0
         self._add(self._members, rows, member)
         self._add(self._planned, rows, (flags & PLANNED) != 0)
+        self._add(self._retired_after_use, rows, member & ((flags & PLANNED) != 0) & ((flags & RETIRED) != 0))
         self._add(self._waiting, rows, member & ((flags & (PLANNED | RETIRED)) == 0))
         # A member that was planned may be planned again, until its last use: it is neither left over nor settled.
         left = member & ((flags & (GONE | RETIRED)) == 0)
@@ -169,6 +171,7 @@ class _Counts:
         index = evidence.index
         evidence.members = int(self._members[index])
         evidence.planned = int(self._planned[index])
+        evidence.retired_after_use = int(self._retired_after_use[index])
         evidence.waiting = int(self._waiting[index])
         evidence.left = int(self._left[index])
         evidence.late = int(self._late[index])

@@ -363,6 +363,7 @@ def summary(evidence: Evidence) -> VerifiedExperiment:
         state=evidence.state,
         produced=evidence.members,
         planned=evidence.planned,
+        retired_after_use=evidence.retired_after_use,
         waiting=evidence.waiting,
         retired=dict(evidence.retired),
         late=evidence.late,

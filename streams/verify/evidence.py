@@ -96,6 +96,8 @@ class Evidence:
     """Steps after which a trainer went on, and of which a checkpoint is due."""
     files_here: bool = True
     """False once its files are in an archive, or removed."""
+    imported: experiment.ExperimentImported | None = None
+    """What its newest import says of the files that came along; None unless it was imported."""
     not_looked_at: dict[str, int] = field(default_factory=dict)
     """What a look at its files could not see, by what and where it is."""
     trail: SpineTrail = field(default_factory=SpineTrail)
@@ -112,6 +114,8 @@ class Evidence:
     produced: int = 0
     members: int = 0
     planned: int = 0
+    retired_after_use: int = 0
+    """Members that were planned and retired before their last use."""
     waiting: int = 0
     left: int = 0
     """Members that are neither planned for the last time nor retired."""

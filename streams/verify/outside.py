@@ -39,6 +39,8 @@ class Outside(NamedTuple):
     """The sha256 of each array that was too large for its event; some come more than once."""
     offers: dict[int, TasksOffered]
     """The largest offer of each stage that serves."""
+    left_out: frozenset[str] = frozenset()
+    """The folders of checkpoints and weights that the export left out which the experiment was imported from."""
 
 
 class Missing(NamedTuple):
@@ -99,7 +101,19 @@ def outside_of(facts: Facts, evidence: Evidence) -> Outside:
         weights=tuple(evidence.weights.values()),
         artifacts=artifacts,
         offers=evidence.offers,
+        left_out=frozenset(_left_out(evidence)),
     )
+
+
+def _left_out(evidence: Evidence) -> Iterator[str]:
+    if evidence.imported is None:
+        return
+    for key in evidence.imported.checkpoints_left_out:
+        if key in evidence.checkpoints:
+            yield evidence.checkpoints[key].path
+    for key in evidence.imported.weights_left_out:
+        if key in evidence.weights:
+            yield evidence.weights[key].path
 
 
 async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -> None:

@@ -28,9 +28,14 @@ class VerifiedExperiment(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     state: str
     produced: int
+    """Members of closed groups: each is planned, or retired without a use, or waits."""
     planned: int
+    """Those that were planned at least once."""
+    retired_after_use: int
+    """Those that were planned and retired before their last use (`reuse`)."""
     waiting: int
     retired: dict[str, int]
+    """Those that were retired, planned before or not, by reason."""
     late: int
     """Experiences of rollouts whose group had closed without them, and which have no effect."""
     steps: int
@@ -42,6 +47,11 @@ class VerifiedExperiment(msgspec.Struct, frozen=True, kw_only=True):
     """Records that a fence made void."""
     not_looked_at: dict[str, int] = {}
     """The checkpoints and weights whose bytes are in no file, by what and where they are; known of a look at files."""
+
+    @property
+    def retired_unused(self) -> int:
+        """The experiences that were retired and never planned: `produced` = `planned` + these + `waiting`."""
+        return sum(self.retired.values()) - self.retired_after_use
 
 
 class LeftOutRecord(msgspec.Struct, frozen=True):

@@ -278,6 +278,8 @@ def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> Non
             evidence.files_here = False
         case experiment.ExperimentRestored():
             evidence.files_here = True
+        case experiment.ExperimentImported():
+            evidence.imported = event
         case _ if not evidence.ended:  # nothing leaves an end
             evidence.state = STATES[type(event)]
 
@@ -294,5 +296,6 @@ HANDLERS: Final[dict[type, Any]] = {
     experiment.ExperimentArchived: life,
     experiment.ExperimentRemoved: life,
     experiment.ExperimentRestored: life,
+    experiment.ExperimentImported: life,
     **dict.fromkeys(STATES, life),
 }

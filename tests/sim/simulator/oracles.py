@@ -55,6 +55,9 @@ async def judge(world: World) -> None:
         repeats = world.scenario.faults.repeat_p > 0.0
         findings = [each for each in report.findings if not (repeats and each.rule == "unique")]
         failures += [f"verify: {finding.rule}: {finding.what}" for finding in findings]
+        for books in report.experiments:
+            if books.produced != books.planned + books.retired_unused + books.waiting:
+                failures.append(f"verify: the sum that it shows is false: {books}")
     if not world.scenario.salted:
         failures += [f"recomputed: {what}" for what in await recomputed(world)]
 

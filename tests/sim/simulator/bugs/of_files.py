@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from rftd.storage.checkpoints import mark_latest, put_back
+from rftd.storage.portable import experiment
 from rftd.storage.unreferenced import OF_ONE_TRAINER, ours, referenced_by, remove, unreferenced
 from rftd.workers.training import loop, saving
 from rftd.workers.training.publishing import DURABLE, Publisher
@@ -63,7 +64,19 @@ def _look_after_memory_alone(lost: Any) -> Any:
     return found
 
 
+def _note_nothing(_note_import: Any) -> Any:
+    async def noted(*_: Any) -> None:
+        return
+
+    return noted
+
+
 BUGS = (
+    Bug(
+        "an import forgets what the export left out",
+        "moved",
+        instead(experiment, "note_import", _note_nothing),
+    ),
     Bug(
         "a woken trainer removes what its successor announced",
         "readable",

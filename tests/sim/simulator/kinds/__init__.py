@@ -8,6 +8,7 @@ few_kept          trainers that keep few weights, and go back to what they retir
 several_runs      a fork beside its parent, under one daemon
 slow_starts       workers that are started late, or whose start hangs
 given_up          experiences that their owner gives up
+moved             experiments that are exported and imported elsewhere, under way or at their end
 moody_policies    a third party's policy that raises for a while
 small_appends     logs of which an append takes a few records
 served            worlds that answer strangers and train on what they say
@@ -26,6 +27,7 @@ from simulator.kinds.few_kept import FewKept
 from simulator.kinds.given_up import GivenUp
 from simulator.kinds.kind import Kind
 from simulator.kinds.moody_policies import MoodyPolicies
+from simulator.kinds.moved import Moved
 from simulator.kinds.served import Served
 from simulator.kinds.several_runs import SeveralRuns
 from simulator.kinds.slow_starts import SlowStarts
@@ -48,4 +50,5 @@ KINDS: tuple[Kind, ...] = (
     FewKept(),
     SeveralRuns(),
     Served(),
+    Moved(),
 )

@@ -13,7 +13,7 @@ from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ArchiveError
 from rftd.storage.portable.experiment import export_experiment, import_experiment
 from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.backends.memory import MemoryFaults, MemoryLog
 from rftd.streams.codec import decode_head
 from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.task import GroupClosed, Member
@@ -101,3 +101,19 @@ async def test_a_record_that_names_what_is_not_there_is_refused(tmp_path: Path) 
     with pytest.raises(ArchiveError, match="does not hold"):
         await import_experiment(target, path, home=tmp_path, clock=ManualClock(), moves=STAY)
     assert not await target.heads()
+
+
+@pytest.mark.anyio
+async def test_what_a_log_repeats_comes_once(tmp_path: Path) -> None:
+    tape = Tape(3)
+    run = SyntheticRun(tape, name="moved", steps=2, seed=1).write()
+    source, target = (MemoryLog(MemoryFaults(seed=seed, repeat_p=0.3)) for seed in (1, 2))
+    await source.append(tape.drafts)
+    assert sum(mark.next_offset for mark in (await source.heads()).values()) > len(tape.drafts)
+    path = tmp_path / "x.rftd"
+    await export_experiment(source, run.id, path, release="1", clock=ManualClock(), checkpoints="none")
+    done = await import_experiment(target, path, home=tmp_path, clock=ManualClock(), moves=STAY)
+    assert done.equal
+    assert done.appended == len(tape.drafts)
+    again = await import_experiment(target, path, home=tmp_path, clock=ManualClock(), moves=STAY)
+    assert (again.appended, again.present, again.equal) == (0, len(tape.drafts), True)
