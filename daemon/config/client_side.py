@@ -116,6 +116,12 @@ def absolute_paths(
         node[key] = _absolute(node[key], cwd, exists)
 
 
+def change_paths(config: dict[str, Any], change: Callable[[str], str]) -> None:
+    """Rewrites in a valid config every field that the schema declares as a `LocalPath`."""
+    for _, node, key in _paths(Experiment, config, ()):
+        node[key] = change(node[key])
+
+
 def relative_paths(tree: dict[str, Any]) -> list[Issue]:
     """An issue for each path in `tree` that is relative to the sender's folder, which a daemon does not know."""
     return [

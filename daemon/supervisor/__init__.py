@@ -4,6 +4,7 @@ hearing      compares the log with everything that remembers it; a loss stops th
 intake       accepts submissions and forks, each with a folder of its own
 submissions  submit and fork as orders, each once for its key
 reach        weights as files where explorers may be elsewhere
+relocation   the file of an imported experiment, with the paths that the import moved
 forking      a fork's specification, and the changes that are allowed
 continuing   a file submitted again goes on from what ended in its folder
 benching     mode bench of an experiment: each of its checkpoints, or the newest, as a fork that only evaluates

@@ -18,6 +18,7 @@ from rftd.daemon.supervisor.benching import Measured, bench_of, checkpoints_to_m
 from rftd.daemon.supervisor.continuing import continued, earlier, is_bench, stamped
 from rftd.daemon.supervisor.forking import check_parent, check_payloads, evaluated, forked_spec, lineage_note, moved
 from rftd.daemon.supervisor.reach import within_reach
+from rftd.daemon.supervisor.relocation import relocated
 from rftd.daemon.trust.asker import Asker
 from rftd.daemon.trust.judge import SubmissionJudge
 from rftd.ops import faults, limits
@@ -95,11 +96,12 @@ class Intake:
     def filled(self, spec: ExperimentSpec) -> dict[str, Any]:
         """The file of a half, with what it leaves out and the half that is there says of the fields that both use."""
         there = [each for each in self._entries.values() if each.job_dir == spec.job_dir and each.spec.half != "both"]
-        known = next((each.spec for each in there if not each.spine.ended), None)
+        known = next((each for each in there if not each.spine.ended), None)
         if known is None:
             return spec.config
         tasks_elsewhere = spec.half == TRAIN and not has_tasks(spec)
-        return filled(spec.config, known.config, *(_OF_BATCH if tasks_elsewhere else ()))
+        other_half = relocated(known.spec, known.spine)
+        return filled(spec.config, other_half.config, *(_OF_BATCH if tasks_elsewhere else ()))
 
     async def submit(self, spec: ExperimentSpec, judge: SubmissionJudge, *, key: UUID, id: UUID) -> Accepted:
         """See `Operations.submit`; `spec` has passed the preflight, and the event gets this id."""
@@ -258,7 +260,7 @@ class Intake:
         if entry is None or entry.spine.spec is None:
             raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
         check_parent(entry.name, entry.spine)
-        parent = entry.spine.spec
+        parent = relocated(entry.spine.spec, entry.spine)
         shared = await shared_history(self._log, experiment, at_step)
         if shared.forked.parent != experiment and shared.spine.spec is not None:
             check_parent(shared.spine.spec.name, shared.spine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,10 +12,12 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.operations import Accepted, Forked
-from rftd.daemon.registry import Registry
+from rftd.daemon.registry import Entry, Registry
+from rftd.daemon.supervisor.forking import moved
 from rftd.daemon.supervisor.intake import Intake, WantedFork
 from rftd.daemon.supervisor.orders import Orders, order_of
 from rftd.daemon.supervisor.preflight import preflight, with_files
+from rftd.daemon.supervisor.relocation import imported_from, relocated
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker
 from rftd.daemon.trust.judge import SubmissionJudge
@@ -84,22 +86,31 @@ class Submissions:
 
     async def _ready(self, config: dict[str, Any], judge: SubmissionJudge) -> ExperimentSpec:
         """The checked specification; a half of an experiment that is there has what it left out and both use."""
-        spec = await asyncio.to_thread(self._checked, config, judge)
+        entries = list(self._registry.entries.values())  # in the thread they would change while it reads them
+        spec = await asyncio.to_thread(self._checked, config, judge, entries)
         if spec.half == "both":
             return spec
         async with self._folders:
             await self._refresh()
             whole = self._intake.filled(spec)
-        return spec if whole == spec.config else await asyncio.to_thread(self._checked, whole, judge)
+        if whole == spec.config:
+            return spec
+        filled = await asyncio.to_thread(self._checked, whole, judge, entries)
+        return filled if filled.job_dir == spec.job_dir else moved(filled, filled.name, spec.job_dir)
 
-    def _checked(self, config: dict[str, Any], judge: SubmissionJudge) -> ExperimentSpec:
+    def _checked(self, config: dict[str, Any], judge: SubmissionJudge, entries: Sequence[Entry]) -> ExperimentSpec:
         """The specification as it could be taken in. Raises ConfigError, DataError, NotAllowedError. Blocks."""
         from rftd.daemon.config.issue import ConfigErrors
         from rftd.daemon.config.loading import check_config
 
         host = self._host()
+        file_judge = None if judge.asker.is_owner else judge.file
         try:
-            spec = check_config(config, host=host, judge=None if judge.asker.is_owner else judge.file)
+            spec = check_config(config, host=host, judge=file_judge)
+            imported = imported_from(spec, entries)
+            if imported is not None:
+                moved_config = relocated(spec, imported.spine).config
+                spec = _beside(imported, spec, check_config(moved_config, host=host, judge=file_judge))
         except ConfigErrors as errors:
             # The files that a wrong submission names were not judged: only the owner is told of them.
             raise with_files(errors) if judge.asker.is_owner else errors from None
@@ -157,6 +168,15 @@ class Submissions:
             position=use.position,
             warnings=entry.spec.warnings,
         )
+
+
+def _beside(imported: Entry, spec: ExperimentSpec, own: ExperimentSpec) -> ExperimentSpec:
+    """The relocated specification `own` of a submitted `spec`, in the folder of the imported experiment."""
+    own = moved(own, own.name, imported.job_dir)
+    warning = (
+        f"the import of {imported.name} moved {spec.job_dir} to {imported.job_dir}: the paths of this file move along"
+    )
+    return msgspec.structs.replace(own, warnings=(*own.warnings, warning))
 
 
 def _check_folder(job: Path) -> None:

@@ -239,6 +239,8 @@ def _folders(
                 fix=f"say another one: --map {job_dir}=FOLDER",
             )
         return asked
+    if there == job_dir:
+        return asked
     if there is not None:
         return Folders([*moves, (job_dir, there)])
     own = [part for part in archive.manifest.files if not asked.covers(part.folder)]

@@ -42,6 +42,13 @@ class LostHead(msgspec.Struct, frozen=True, array_like=True):
         return HeadRef(self.stream, self.partition, self.next_offset, self.chain)
 
 
+class FolderMove(msgspec.Struct, frozen=True, array_like=True):
+    """A folder that an import moved, and the folder in its place."""
+
+    old: str
+    new: str
+
+
 @event("experiment.submitted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentSubmitted(Event, frozen=True, kw_only=True):
     """A client handed in an experiment. Its event id is the request id, so a retry changes nothing.
@@ -54,6 +61,11 @@ class ExperimentSubmitted(Event, frozen=True, kw_only=True):
     """The name of the token that submitted it; so in every command below. Empty in logs of earlier releases."""
     role: str = ""
     """The role of that token. A submission of any role but `owner` names only what the configuration allowed."""
+    moves: tuple[tuple[FolderMove, ...], ...] = ()
+    """The folders that each import of the experiment moved, the first import's first.
+
+    The specification has its paths moved; the file in `spec.config` has them as they were written.
+    """
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):

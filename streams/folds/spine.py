@@ -84,6 +84,8 @@ class Spine(msgspec.Struct):
     """The name of the token that submitted it."""
     submitted_as: str = ""
     """The role of that token; a half of somebody else does not change it."""
+    moves: tuple[tuple[experiment.FolderMove, ...], ...] = ()
+    """The folders that each import of the experiment moved, the first import's first; `spec.config` tells the old."""
     grants: tuple[experiment.Grant, ...] = ()
     """The names in its specification that the daemon's configuration allowed when it was accepted."""
     halves: frozenset[str] = frozenset()
@@ -327,6 +329,7 @@ class Spine(msgspec.Struct):
             self.spec = spec
             self.submitted_by = event.by
             self.submitted_as = event.role
+            self.moves = event.moves
             self.priority = spec.priority
             self.halves = halves_of(spec)
             self.status = Status.SUBMITTED

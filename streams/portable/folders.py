@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Final
 
+import msgspec
+
 from rftd.ops.paths import plain_path
+from rftd.streams.events.experiment import ExperimentSubmitted, FolderMove
 from rftd.streams.events.registry import Event
 from rftd.streams.stored_path import moved
 
@@ -35,5 +38,13 @@ class Folders:
         return any(PurePosixPath(plain_path(text)).is_relative_to(old) for old, _ in self.moves)
 
     def event(self, event: Event) -> Event:
-        """The event with its paths moved. The user's own file in `spec.config` stays as it was written."""
-        return moved(event, self.path) if self.moves else event
+        """The event with its paths moved.
+
+        The user's own file in `spec.config` stays as it was written; the submission tells which folders were moved.
+        """
+        if not self.moves:
+            return event
+        if isinstance(event, ExperimentSubmitted):
+            step = tuple(FolderMove(str(old), str(new)) for old, new in self.moves)
+            event = msgspec.structs.replace(event, moves=(*event.moves, step))
+        return moved(event, self.path)

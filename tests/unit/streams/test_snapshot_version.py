@@ -49,6 +49,7 @@ ADDED = {
     (Spine, "submitted_by"),
     (Spine, "submitted_as"),
     (Spine, "grants"),
+    (Spine, "moves"),
     (ExperimentArchived, "by"),
 }
 """Fields of events and folds that came later, with a default by which snapshots without them are read alike."""

@@ -1,0 +1,56 @@
+"""The file of an imported experiment, with its paths where the import moved their folders.
+
+The record of an import tells the moved folders, and `spec.config` stays as it was written. Whatever is made of that
+file here, a fork, a bench, a continuation or the other half, would go to the old folders without these functions.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+from rftd.daemon.config.client_side import change_paths
+from rftd.daemon.registry import Entry
+from rftd.streams.folds.spine import Spine
+from rftd.streams.portable.folders import Folders
+from rftd.streams.spec import ExperimentSpec
+
+
+def relocated(spec: ExperimentSpec, spine: Spine) -> ExperimentSpec:
+    """A specification whose file names the folders of `spine`'s experiment as they are after its imports."""
+    if not spine.moves:
+        return spec
+    config = copy.deepcopy(spec.config)
+    change_paths(config, lambda path: _here(path, spine))
+    config["checkpoint_root_dir"] = _root_of(spine)
+    return msgspec.structs.replace(spec, config=config)
+
+
+def imported_from(spec: ExperimentSpec, entries: Iterable[Entry]) -> Entry | None:
+    """The newest imported experiment whose job folder was the specification's before the import; None without one."""
+    imported: Entry | None = None
+    for entry in entries:
+        if entry.job_dir == spec.job_dir:  # the folder is in use under its old name
+            return None
+        if entry.spine.moves and _here(spec.job_dir, entry.spine) == entry.job_dir:
+            imported = entry
+    return imported
+
+
+def _here(path: str, spine: Spine) -> str:
+    for step in spine.moves:
+        path = Folders((move.old, move.new) for move in step).path(path)
+    return path
+
+
+def _root_of(spine: Spine) -> str:
+    """The checkpoint root below which the job folder lies now; an import may have given that folder another name."""
+    spec = spine.spec
+    assert spec is not None
+    below = os.path.join("", *(name for name in (spec.project, spec.group, spec.name) if name))
+    if spec.job_dir.endswith(f"/{below}"):
+        return spec.job_dir.removesuffix(f"/{below}") or "/"
+    return os.path.dirname(spec.job_dir)
