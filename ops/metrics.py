@@ -220,7 +220,7 @@ class Metrics:
             "rftd_signal_lost", "1 for the cause for which nothing is learnt; no series while something is", "cause"
         )
         self.signal_solved = self._state(
-            "rftd_signal_solved", "1 if every group of the newest batch is answered right; no series while one is not"
+            "rftd_signal_solved", "1 if every group of the newest batches is answered right; no series while one is not"
         )
         self.signal_share = self._state(
             "rftd_signal_ratio",

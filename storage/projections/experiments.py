@@ -133,7 +133,8 @@ def _paused(event: experiment.ExperimentPaused, decoded: Decoded, changes: Chang
 
 
 def _resumed(event: experiment.ExperimentResumed, decoded: Decoded, changes: Changes) -> None:
-    _state(decoded, changes, Status.RUNNING, reason=event.reason)
+    # Its own reason, such as `refused: tried again`, is about a pause that is over.
+    _state(decoded, changes, Status.RUNNING)
 
 
 def _cancelled(event: experiment.ExperimentCancelled, decoded: Decoded, changes: Changes) -> None:
@@ -201,7 +202,7 @@ def _stage_completed(event: experiment.StageCompleted, decoded: Decoded, changes
 
 PROJECTION: Final = Projection(
     name="experiments",
-    version=3,
+    version=4,
     tables=(Experiments, Stages, Warnings),
     handlers={
         experiment.ExperimentSubmitted: _submitted,

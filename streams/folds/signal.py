@@ -1,7 +1,8 @@
 """`Signal`: whether the newest batches teach anything, and since when not; a fold of the spine alone.
 
-A batch is *idle* if it has a cause of `CAUSES`. A change of the cause is kept until the controller has declared it
-(`signal.lost`, `signal.regained`), so what is declared follows from the steps, however late the controller looks.
+A batch is *idle* if it has a cause of `CAUSES` other than `solved`. One batch proves nothing, so the cause changes
+after several batches in a row. A change is kept until the controller has declared it (`signal.lost`,
+`signal.regained`), so what is declared follows from the steps, however late the controller looks.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ FILTERED_BATCHES: Final = 4
 
 A few of them are what dynamic sampling is for.
 """
+STEADY_BATCHES: Final = 3
+"""Idle batches in a row, after which the signal counts as lost, and batches in a row without a fault that end that."""
+SOLVED_BATCHES: Final = 8
+"""Batches in a row with every answer right, after which the task counts as solved; that many end it by learning."""
 _ROUNDED: Final = 1e-6
 """Advantages and losses of equal rewards are at most this: a mean of equal numbers is rounded."""
 _RIGHT: Final = 1.0
@@ -78,11 +83,30 @@ class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
     """The lowest and the highest mean reward of a group."""
 
 
+class Row(msgspec.Struct, frozen=True):
+    """Batches in a row of one kind."""
+
+    kind: str = ""
+    batches: int = 0
+    step: int = 0
+    """The first of them."""
+
+    def followed(self, kind: str, step: int) -> Row:
+        """The row that the batch of `step` continues, or begins."""
+        if self.batches and kind == self.kind:
+            return Row(kind, self.batches + 1, self.step)
+        return Row(kind, 1, step)
+
+
 class Signal(msgspec.Struct):
     """The fold."""
 
     cause: str = ""
-    """Why the newest batch taught nothing; empty if it did."""
+    """Why the newest batches teach nothing; empty if they do."""
+    same: Row = Row()
+    """The newest batches of one cause; of those that taught something the cause is empty."""
+    health: Row = Row()
+    """The newest batches of which all are idle, or none."""
     idle_batches: int = 0
     """Batches in a row that taught nothing although there was something to learn, since the experiment was resumed."""
     number: int = 0
@@ -107,6 +131,7 @@ class Signal(msgspec.Struct):
         if isinstance(event, StageStarted | ExperimentResumed):
             self.idle_batches = 0
             self.filtered = 0
+            self.same = self.health = Row()
         if isinstance(event, StageStarted):
             self.best = None
 
@@ -114,14 +139,17 @@ class Signal(msgspec.Struct):
         """Takes in that a batch was formed."""
         self.filtered = 0
 
-    def executed(self, event: StepCompleted, *, last: bool) -> None:
-        """Takes in a step that is new; `last`: the stage ends with it."""
+    def executed(self, event: StepCompleted, *, last: bool, max_idle_steps: int = 0) -> None:
+        """Takes in a step that is new; `last`: the stage ends with it.
+
+        An experiment that pauses after fewer idle batches than are needed for a loss (0: never) loses its signal then.
+        """
         cause = self._cause_of(event, last=last)
-        if cause and cause != SOLVED:
-            self.idle_batches += 1
-        else:
-            self.idle_batches = 0
-        self._change(cause, event)
+        idle = _idle(cause)
+        self.idle_batches = self.idle_batches + 1 if idle else 0
+        self.same = self.same.followed(cause, event.step)
+        self.health = self.health.followed("idle" if idle else "well", event.step)
+        self._judge(event, min(max_idle_steps or STEADY_BATCHES, STEADY_BATCHES))
         highest = event.metrics.get("critic/rewards/max")
         if highest is not None and event.metrics.get(EQUAL_GROUPS, 0.0) < 1:
             self.best = highest if self.best is None else max(self.best, highest)
@@ -168,12 +196,26 @@ class Signal(msgspec.Struct):
     def _right(self) -> float:
         return _RIGHT if self.best is None else self.best
 
-    def _change(self, cause: str, event: StepCompleted) -> None:
+    def _judge(self, event: StepCompleted, idle_batches: int) -> None:
+        """Changes the cause if batches in a row agree on another one; so many that are idle are a loss."""
+        same = self.same
+        health = self.health
+        if _idle(same.kind):
+            # What the batches of a loss have in common is that they are idle; once it is lost, the cause itself counts.
+            row = same if _idle(self.cause) else health
+            if row.batches >= idle_batches:
+                self._change(same.kind, row.step, event)
+        elif same.batches >= SOLVED_BATCHES:
+            self._change(same.kind, same.step, event)
+        elif _idle(self.cause) and health.batches >= STEADY_BATCHES:
+            self._change("", health.step, event)
+
+    def _change(self, cause: str, step: int, event: StepCompleted) -> None:
         figures = event.metrics
         change = SignalChange(
             number=self.number + 1,
             stage=event.stage,
-            step=event.step,
+            step=step,
             cause=cause,
             detail=event.skipped,
             lowest=figures.get("group_advantages/reward_mean/min", 0.0),
@@ -206,6 +248,11 @@ class Signal(msgspec.Struct):
             return _without_tokens(figures) or REWARDS_EQUAL
         norms = [figures[name] for name in ("actor/grad_norm", "critic/grad_norm") if name in figures]
         return GRADIENT_ZERO if norms and not any(norms) else ""
+
+
+def _idle(cause: str) -> bool:
+    """True for a cause that is a fault; a solved task is none."""
+    return cause not in ("", SOLVED)
 
 
 def _without_tokens(figures: dict[str, float]) -> str:

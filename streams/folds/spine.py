@@ -261,7 +261,9 @@ class Spine(msgspec.Struct):
         if event.step > self.furthest:
             self.furthest = event.step
             self.pauses = 0
-            self.signal.executed(event, last=self.stage >= 0 and event.step >= self.last_version)
+            last = self.stage >= 0 and event.step >= self.last_version
+            max_idle_steps = self.stage_spec().trainer.max_idle_steps if self.stage >= 0 else 0
+            self.signal.executed(event, last=last, max_idle_steps=max_idle_steps)
         if event.generation == self.generation:
             self.version = event.step
             self.plans.pop(event.step, None)
@@ -300,7 +302,8 @@ class Spine(msgspec.Struct):
             case experiment.ExperimentRejected():
                 self._end(Status.REJECTED, event.code, event.reason)
             case experiment.ExperimentStarted() | experiment.ExperimentResumed():
-                self.status, self.cause = Status.RUNNING, ""
+                # The reason of the pause is over with it.
+                self.status, self.cause, self.reason = Status.RUNNING, "", ""
             case experiment.ExperimentPaused():
                 self.status, self.cause = Status.PAUSED, event.cause
                 self.reason = event.reason

@@ -1,4 +1,4 @@
-"""A run whose prompts are all cut trains no token: it says so at the first batch, and pauses for a person."""
+"""A run whose prompts are all cut trains no token: it says so after the first batches, and pauses for a person."""
 
 from __future__ import annotations
 

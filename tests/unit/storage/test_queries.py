@@ -27,6 +27,7 @@ from rftd.storage.tables.base import table_of
 from rftd.storage.tables.batches import BatchItems
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events.batch import BatchAbandoned
+from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
 from rftd.streams.events.task import Member
 from rftd.streams.events.weights import WeightsOverdue
 
@@ -82,6 +83,21 @@ async def test_list_shows_state_stage_and_step(connection: AsyncConnection, begu
     only = await experiments.list_experiments(connection, states=("running", "paused"))
     assert [row.id for row in only] == [str(begun.id)]
     assert await experiments.list_experiments(connection, limit=1, offset=1) == [oldest]
+
+
+@pytest.mark.parametrize("cause", ["", "refused"])
+async def test_the_reason_of_a_pause_is_over_with_it(engine: AsyncEngine, cause: str) -> None:
+    tape = Tape()
+    run = SyntheticRun(tape, name="again", seed=2)
+    run.begin()
+    tape.write(ExperimentPaused(reason="the model is gone", cause=cause), run.id, role="controller")
+    tape.write(ExperimentResumed(reason=f"{cause}: tried again"), run.id, role="controller")
+    log = MemoryLog()
+    await log.append(tape.drafts)
+    await Projector(log, engine, clock=ManualClock()).catch_up()
+    async with engine.connect() as connection:
+        summary = (await experiments.get_experiment(connection, run.id)).summary
+    assert (summary.state, summary.code or "", summary.reason or "") == ("running", "", "")
 
 
 async def test_the_books_balance(connection: AsyncConnection, done: SyntheticRun, begun: SyntheticRun) -> None:

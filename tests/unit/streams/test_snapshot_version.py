@@ -119,6 +119,10 @@ def test_the_version_before_is_gone_on_from() -> None:
     known = whole.spine.batches.newest
     assert state.spine.batches.newest.items() <= known.items(), "of batches that were executed it does not know the ids"
     state.spine.batches.newest = known
+    signal = whole.spine.signal
+    assert state.spine.signal.same.batches < signal.same.batches, "nor how many batches of a kind came before"
+    state.spine.signal.same = signal.same
+    state.spine.signal.health = signal.health
     assert seen(state) == seen(whole)
     assert state.groups._closed.holds(experiment, next(iter(whole.groups._closed.others)))
 

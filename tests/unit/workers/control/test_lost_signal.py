@@ -34,7 +34,7 @@ from rftd.workers.training.assembly import Assembly, equal_groups
 from rftd.workers.training.engines.fake import FakeTrainerEngine
 
 MIXED = (0.0, 1.0, 0.0, 1.0)
-STEPS = 20
+STEPS = 60
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Run:
     lr: float = 1e-6
     engine: dict[str, Any] = field(default_factory=dict)
     says: str = ""
+    max_idle_steps: int = 5
 
     @property
     def stage(self) -> StageSpec:
@@ -67,7 +68,10 @@ class Run:
             total_steps=STEPS,
             algorithm=msgspec.structs.replace(objective, **self.algorithm),
             trainer=TrainerSpec(
-                engine="fake", max_idle_steps=5, max_nonfinite_steps=99, engine_args={"step_s": 0.0, **self.engine}
+                engine="fake",
+                max_idle_steps=self.max_idle_steps,
+                max_nonfinite_steps=99,
+                engine_args={"step_s": 0.0, **self.engine},
             ),
         )
 
@@ -248,28 +252,72 @@ async def test_right_is_what_earned_most_so_far() -> None:
         lab = Lab(Run("", Rollouts((0.0, best, 0.0, best))))
         await lab.batch()
         assert lab.events == []
-        lab.rollouts = Rollouts((equal,) * REPEAT)
-        await lab.batch()
-        [lost] = lab.events
+        batches = signal.SOLVED_BATCHES if cause == signal.SOLVED else signal.STEADY_BATCHES
+        [lost] = await said_of(lab, ((equal,) * REPEAT,) * batches)
         assert isinstance(lost, SignalLost)
         assert lost.cause == cause
+        assert lost.step == 2
+
+
+async def said_of(lab: Lab, rewards: Sequence[Sequence[float]]) -> list[Event]:
+    """All that the controller says over batches with these rewards of each group."""
+    said: list[Event] = []
+    for of_group in rewards:
+        lab.rollouts = Rollouts(of_group)
+        await lab.batch()
+        said += lab.events
+    return said
+
+
+EQUAL = (0.0,) * REPEAT
+RIGHT = (1.0,) * REPEAT
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "rewards",
+    [(EQUAL, MIXED), (EQUAL, EQUAL, MIXED), (RIGHT, MIXED), (RIGHT, RIGHT, EQUAL, RIGHT, MIXED)],
+    ids=["one equal", "two equal", "nearly solved", "solved but for one"],
+)
+async def test_few_batches_without_a_difference_are_no_loss(rewards: Sequence[Sequence[float]]) -> None:
+    lab = Lab(Run(""))
+    assert await said_of(lab, (MIXED, *rewards * 4)) == []
+    assert list(lost_signal(lab.desk.state.spine)) == []
+
+
+@pytest.mark.anyio
+async def test_a_loss_ends_with_several_batches_that_are_no_fault() -> None:
+    """Right answers count, too: at the end of a run they alternate with batches that still teach something."""
+    lab = Lab(Run(signal.REWARDS_EQUAL))
+    [lost] = await said_of(lab, (EQUAL, EQUAL, EQUAL))
+    assert await said_of(lab, (MIXED, RIGHT, EQUAL, RIGHT, MIXED)) == []
+    assert lab.desk.state.spine.signal.lost == lost
+    [regained] = await said_of(lab, (RIGHT,))
+    assert regained == SignalRegained(number=2, stage=0, step=7)
+    assert await said_of(lab, (MIXED, RIGHT) * 4) == []
+
+
+@pytest.mark.anyio
+async def test_a_pause_that_is_due_sooner_finds_its_loss_declared() -> None:
+    lab = Lab(Run(signal.REWARDS_EQUAL, max_idle_steps=1))
+    await lab.batch()
+    assert [type(event) for event in (*lab.events, *lab.events)] == [SignalLost, ExperimentPaused]
 
 
 @pytest.mark.anyio
 async def test_each_change_is_said_once_however_late_the_controller_looks() -> None:
     early, late = Lab(Run("")), Lab(Run(""))
-    said: list[Event] = []
-    for rewards in ((0.0,) * REPEAT, MIXED, (1.0,) * REPEAT, (0.0,) * REPEAT, MIXED):
-        for lab in (early, late):
-            lab.rollouts = Rollouts(rewards)
-            await lab.batch()
-        said += early.events
-    assert [(type(each), getattr(each, "step", 0), getattr(each, "cause", "")) for each in said] == [
+    rewards = (EQUAL,) * 3 + (MIXED,) * 3 + (RIGHT,) * 8 + (EQUAL,) * 3 + (MIXED,) * 3
+    said = await said_of(early, rewards)
+    for of_group in rewards:
+        late.rollouts = Rollouts(of_group)
+        await late.batch()
+    assert [(type(event), getattr(event, "step", 0), getattr(event, "cause", "")) for event in said] == [
         (SignalLost, 1, signal.REWARDS_EQUAL),
-        (SignalRegained, 2, ""),
-        (SignalLost, 3, signal.SOLVED),
-        (SignalLost, 4, signal.REWARDS_EQUAL),
-        (SignalRegained, 5, ""),
+        (SignalRegained, 4, ""),
+        (SignalLost, 7, signal.SOLVED),
+        (SignalLost, 15, signal.REWARDS_EQUAL),
+        (SignalRegained, 18, ""),
     ]
     assert late.events == said
     before = msgspec.to_builtins(late.desk.state.spine.signal)
@@ -294,9 +342,7 @@ async def test_whoever_resumes_it_gives_it_as_many_batches_again() -> None:
     [paused] = lab.events
     assert isinstance(paused, ExperimentPaused)
     lab.desk.put(ExperimentResumed())
-    lab.rollouts = Rollouts()
-    await lab.batch()
-    assert [type(each) for each in lab.events] == [SignalRegained]
+    assert [type(event) for event in await said_of(lab, (MIXED,) * 3)] == [SignalRegained]
     assert spine.status is Status.RUNNING
 
 
@@ -319,7 +365,7 @@ def test_an_actor_without_a_gradient_is_named_unless_a_critic_learns() -> None:
         ({"actor/grad_norm": 0.0, "critic/grad_norm": 1.0}, ""),
         ({"actor/grad_norm": 0.5}, ""),
     ):
-        desk = Desk()
+        desk = Desk(stage_of(trainer=TrainerSpec(engine="fake", max_idle_steps=1)))
         done = StepCompleted(
             batch=desk.tape.ids.new(),
             step=1,
@@ -336,7 +382,7 @@ def test_an_actor_without_a_gradient_is_named_unless_a_critic_learns() -> None:
 
 
 def test_a_schedule_that_ends_at_zero_stops_nothing() -> None:
-    desk = Desk(stage_of(total_steps=2))
+    desk = Desk(stage_of(total_steps=2, trainer=TrainerSpec(engine="fake", max_idle_steps=1)))
     for step, rate, cause in ((1, 0.5, ""), (2, 0.0, "")):
         done = StepCompleted(
             batch=desk.tape.ids.new(),
