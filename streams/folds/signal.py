@@ -83,19 +83,19 @@ class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
     """The lowest and the highest mean reward of a group."""
 
 
-class Row(msgspec.Struct, frozen=True):
-    """Batches in a row of one kind."""
+class Streak(msgspec.Struct, frozen=True):
+    """Batches in a row, of one kind."""
 
     kind: str = ""
     batches: int = 0
     step: int = 0
     """The first of them."""
 
-    def followed(self, kind: str, step: int) -> Row:
-        """The row that the batch of `step` continues, or begins."""
+    def followed(self, kind: str, step: int) -> Streak:
+        """The streak that the batch of `step` continues, or begins."""
         if self.batches and kind == self.kind:
-            return Row(kind, self.batches + 1, self.step)
-        return Row(kind, 1, step)
+            return Streak(kind, self.batches + 1, self.step)
+        return Streak(kind, 1, step)
 
 
 class Signal(msgspec.Struct):
@@ -103,9 +103,9 @@ class Signal(msgspec.Struct):
 
     cause: str = ""
     """Why the newest batches teach nothing; empty if they do."""
-    same: Row = Row()
+    same: Streak = Streak()
     """The newest batches of one cause; of those that taught something the cause is empty."""
-    health: Row = Row()
+    health: Streak = Streak()
     """The newest batches of which all are idle, or none."""
     idle_batches: int = 0
     """Batches in a row that taught nothing although there was something to learn, since the experiment was resumed."""
@@ -131,7 +131,7 @@ class Signal(msgspec.Struct):
         if isinstance(event, StageStarted | ExperimentResumed):
             self.idle_batches = 0
             self.filtered = 0
-            self.same = self.health = Row()
+            self.same = self.health = Streak()
         if isinstance(event, StageStarted):
             self.best = None
 
@@ -202,9 +202,9 @@ class Signal(msgspec.Struct):
         health = self.health
         if _idle(same.kind):
             # What the batches of a loss have in common is that they are idle; once it is lost, the cause itself counts.
-            row = same if _idle(self.cause) else health
-            if row.batches >= idle_batches:
-                self._change(same.kind, row.step, event)
+            streak = same if _idle(self.cause) else health
+            if streak.batches >= idle_batches:
+                self._change(same.kind, streak.step, event)
         elif same.batches >= SOLVED_BATCHES:
             self._change(same.kind, same.step, event)
         elif _idle(self.cause) and health.batches >= STEADY_BATCHES:

@@ -2,159 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-import numpy as np
 import pytest
-from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
+from synthetic.worlds.desk import REPEAT, Desk, stage_of
+from synthetic.worlds.signal_lab import MIXED, Lab, Rollouts, Run, said_of
 
 from rftd.daemon.why.life import driven, ended, lost_signal
 from rftd.daemon.why.wait import sentence_of
 from rftd.ops.errors import ConflictError
-from rftd.ops.ids import derive
 from rftd.ops.words import Level
-from rftd.streams.arrays import Array
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.events.experience import ExperienceProduced, Span
 from rftd.streams.events.experiment import ExperimentFailed, ExperimentPaused, ExperimentResumed
 from rftd.streams.events.registry import Event
 from rftd.streams.events.signal import SignalLost, SignalRegained
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds import signal
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec, TrainerSpec
-from rftd.workers.control.closing import close_groups
-from rftd.workers.control.controller import Controller
+from rftd.streams.spec import TrainerSpec
 from rftd.workers.control.obstacle import SIGNAL_LOST
-from rftd.workers.control.planner import Planner
-from rftd.workers.training.assembly import Assembly, equal_groups
-from rftd.workers.training.engines.fake import FakeTrainerEngine
-
-MIXED = (0.0, 1.0, 0.0, 1.0)
-STEPS = 60
-
-
-@dataclass(frozen=True)
-class Rollouts:
-    """The rollouts of every group of a run; none of them succeeds if there are no rewards."""
-
-    rewards: Sequence[float] = MIXED
-    tokens: int = 2
-    masked: bool = False
-    finish: str = "stop"
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run that is said to teach nothing, for this cause."""
-
-    cause: str
-    rollouts: Rollouts = Rollouts(rewards=(0.0,) * REPEAT)
-    algorithm: dict[str, Any] = field(default_factory=dict)
-    lr: float = 1e-6
-    engine: dict[str, Any] = field(default_factory=dict)
-    says: str = ""
-    max_idle_steps: int = 5
-
-    @property
-    def stage(self) -> StageSpec:
-        objective = AlgorithmSpec(
-            kind="grpo", repeat_times=REPEAT, advantage="grpo", policy_loss="ppo", optimizer=OptimizerSpec(lr=self.lr)
-        )
-        return stage_of(
-            total_steps=STEPS,
-            algorithm=msgspec.structs.replace(objective, **self.algorithm),
-            trainer=TrainerSpec(
-                engine="fake",
-                max_idle_steps=self.max_idle_steps,
-                max_nonfinite_steps=99,
-                engine_args={"step_s": 0.0, **self.engine},
-            ),
-        )
-
-
-class Lab:
-    """One experiment at a desk, whose batches are planned, assembled and trained as in a run."""
-
-    def __init__(self, run: Run) -> None:
-        self.desk = Desk(run.stage)
-        self.rollouts = run.rollouts
-        self.planner = Planner(self.desk.state)
-        self.controller = Controller(self.desk.state)
-        self.engine = FakeTrainerEngine()
-        spec = self.desk.state.spine.spec
-        assert spec is not None
-        self.engine.open(spec, "")
-        self.engine.begin_stage(spec.stages[0])
-        self.log = MemoryLog()
-        self.copied = 0
-        self.assembly = Assembly(self.log, spec)
-        self.now_ns = self.desk.state.spine.recorded_ns
-
-    @property
-    def events(self) -> list[Event]:
-        """All that the controller says now."""
-        return self.desk.obey(self.controller.decide().events)
-
-    def explore(self) -> None:
-        """A batch's worth of groups is produced and closed."""
-        for _ in range(BATCH // REPEAT):
-            sequence = self.desk.state.groups.next_sequence.get(0, 0)
-            lease = self.desk.lease(sequence, self.desk.id)
-            for rollout in range(REPEAT):
-                if not self.rollouts.rewards:
-                    self.desk.fail(lease, rollout)
-                    continue
-                of = self.rollouts
-                mask = np.full(of.tokens, not of.masked)
-                produced = ExperienceProduced(
-                    experience=derive(lease.group, "rollout", rollout, "experience"),
-                    group=lease.group,
-                    rollout=rollout,
-                    stage=0,
-                    lease=lease.lease,
-                    tokens=Array.of([1] + [2] * of.tokens, "u4"),
-                    prompt_tokens=1,
-                    loss_mask=Array.of(mask, "u1"),
-                    logprobs=Array.of(np.full(of.tokens, -1.0), "f4"),
-                    spans=(Span(self.desk.state.spine.version, 0, 0, of.tokens),),
-                    reward=of.rewards[rollout],
-                    finish=of.finish,
-                )
-                self.desk.put(produced, key=lease.group)
-        self.desk.obey(close_groups(self.desk.state, stage_over=False))
-
-    async def batch(self) -> None:
-        """One batch: explored, and trained if the planner forms it."""
-        spine = self.desk.state.spine
-        self.explore()
-        self.now_ns += 10**9
-        self.desk.obey(self.planner.decide(self.desk.positions, self.now_ns).events)
-        if (step := spine.version + 1) not in spine.plans:
-            return
-        await self.log.append(self.desk.tape.drafts[self.copied :])
-        self.copied = len(self.desk.tape.drafts)
-        plan = spine.plans[step].event
-        batch = await self.assembly.batch(plan, 0)
-        result = self.engine.train(batch)
-        done = StepCompleted(
-            batch=plan.batch,
-            step=step,
-            stage=0,
-            generation=0,
-            checksum=f"c{step}",
-            items=BATCH,
-            tokens=result.tokens,
-            duration_s=0.1,
-            metrics=batch.metrics | result.metrics,
-            skipped=result.skipped,
-        )
-        self.desk.put(done)
-        self.desk.publish(step)
-
+from rftd.workers.training.assembly import equal_groups
 
 LOST = [
     Run(signal.ALL_PROMPTS_CUT, Rollouts((0.0,) * REPEAT, 0, True, "prompt_truncated"), says="max_prompt_tokens (16)"),
@@ -257,73 +123,6 @@ async def test_right_is_what_earned_most_so_far() -> None:
         assert isinstance(lost, SignalLost)
         assert lost.cause == cause
         assert lost.step == 2
-
-
-async def said_of(lab: Lab, rewards: Sequence[Sequence[float]]) -> list[Event]:
-    """All that the controller says over batches with these rewards of each group."""
-    said: list[Event] = []
-    for of_group in rewards:
-        lab.rollouts = Rollouts(of_group)
-        await lab.batch()
-        said += lab.events
-    return said
-
-
-EQUAL = (0.0,) * REPEAT
-RIGHT = (1.0,) * REPEAT
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    "rewards",
-    [(EQUAL, MIXED), (EQUAL, EQUAL, MIXED), (RIGHT, MIXED), (RIGHT, RIGHT, EQUAL, RIGHT, MIXED)],
-    ids=["one equal", "two equal", "nearly solved", "solved but for one"],
-)
-async def test_few_batches_without_a_difference_are_no_loss(rewards: Sequence[Sequence[float]]) -> None:
-    lab = Lab(Run(""))
-    assert await said_of(lab, (MIXED, *rewards * 4)) == []
-    assert list(lost_signal(lab.desk.state.spine)) == []
-
-
-@pytest.mark.anyio
-async def test_a_loss_ends_with_several_batches_that_are_no_fault() -> None:
-    """Right answers count, too: at the end of a run they alternate with batches that still teach something."""
-    lab = Lab(Run(signal.REWARDS_EQUAL))
-    [lost] = await said_of(lab, (EQUAL, EQUAL, EQUAL))
-    assert await said_of(lab, (MIXED, RIGHT, EQUAL, RIGHT, MIXED)) == []
-    assert lab.desk.state.spine.signal.lost == lost
-    [regained] = await said_of(lab, (RIGHT,))
-    assert regained == SignalRegained(number=2, stage=0, step=7)
-    assert await said_of(lab, (MIXED, RIGHT) * 4) == []
-
-
-@pytest.mark.anyio
-async def test_a_pause_that_is_due_sooner_finds_its_loss_declared() -> None:
-    lab = Lab(Run(signal.REWARDS_EQUAL, max_idle_steps=1))
-    await lab.batch()
-    assert [type(event) for event in (*lab.events, *lab.events)] == [SignalLost, ExperimentPaused]
-
-
-@pytest.mark.anyio
-async def test_each_change_is_said_once_however_late_the_controller_looks() -> None:
-    early, late = Lab(Run("")), Lab(Run(""))
-    rewards = (EQUAL,) * 3 + (MIXED,) * 3 + (RIGHT,) * 8 + (EQUAL,) * 3 + (MIXED,) * 3
-    said = await said_of(early, rewards)
-    for of_group in rewards:
-        late.rollouts = Rollouts(of_group)
-        await late.batch()
-    assert [(type(event), getattr(event, "step", 0), getattr(event, "cause", "")) for event in said] == [
-        (SignalLost, 1, signal.REWARDS_EQUAL),
-        (SignalRegained, 4, ""),
-        (SignalLost, 7, signal.SOLVED),
-        (SignalLost, 15, signal.REWARDS_EQUAL),
-        (SignalRegained, 18, ""),
-    ]
-    assert late.events == said
-    before = msgspec.to_builtins(late.desk.state.spine.signal)
-    for event in said:
-        late.desk.put(event)
-    assert msgspec.to_builtins(late.desk.state.spine.signal) == before, "one that comes again changes nothing"
 
 
 @pytest.mark.anyio
