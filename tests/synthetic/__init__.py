@@ -9,9 +9,9 @@
                 `scan_chain` checks the embedded log's file from end to end; `checker_rules` are the rules of verify;
                 `lag` counts what the tables lack.
     worlds/     deciders without processes, in virtual time. `desk` is one experiment's folded state, and `signal_lab`
-                trains its batches; `entries` what a policy sees; `policy_world`, `sync_model` and `hold_world` let dice take
-                the turns; `hold_claims` counts each hold's claim anew. `launchers` are what the contract of launchers
-                needs of each, `harbour` a fleet whose processes do nothing.
+                trains its batches; `entries` what a policy sees; `policy_world`, `sync_model` and `hold_world` let dice
+                take the turns; `hold_claims` counts each hold's claim anew. `launchers` are what the contract of
+                launchers needs of each, `harbour` a fleet whose processes do nothing.
     models/     what torch engines train: `tiny_models`, `families` of architectures, `loss_tokens` and `pair_tokens`
                 for losses, `algorithm_batches` for every algorithm, `plain_loops` that train as the papers write it.
                 `scripted_engine` only says what it is told to; its endpoint is there too. `foreign_checkpoints` are
