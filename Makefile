@@ -30,10 +30,12 @@ test-base: $(READY)                 ## the wheel with its base lock in an empty 
 ENGINES := build/engines-cpu
 
 engines-cpu: $(ENGINES)/.ready      ## an environment with rftd and the CPU builds of heavy engines (vLLM), about 7 GB
+	@echo "The engines are in $(ENGINES), and so is the rftd that finds them: start $(ENGINES)/bin/rftd in place of rftd."
 
 CUDA := build/engines-cuda
 
 engines-cuda: $(CUDA)/.ready        ## an environment with rftd and the CUDA builds of all engines, for a machine with GPUs
+	@echo "The engines are in $(CUDA), and so is the rftd that finds them: start $(CUDA)/bin/rftd in place of rftd."
 
 test-engines: $(ENGINES)/.ready     ## their tests, which `make test` skips; minutes, for an engine starts slowly
 	$(ENGINES)/bin/python -P -m pytest -q tests/engines

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 from rftd.daemon.data_folder import DataFolder
@@ -19,6 +21,7 @@ from rftd.workers.launcher.environment import WorkerEnvironment
 from rftd.workers.launcher.executor import Executor
 from rftd.workers.launcher.local import LocalExecutor
 from rftd.workers.launcher.ray.launcher import RayExecutor, RayOptions
+from rftd.workers.launcher.ray.open_cluster import open_defaults
 
 
 class Launching(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +66,8 @@ def launchers_of(
 
     if not launching.on_ray:
         return local()
+    for default in open_defaults(os.environ, launching.ray.address):
+        logger.warning("ray.open", subject=default.subject, what=default.what, fix=default.fix)
     says = folder.root / "ray.log"
     on_ray = RayExecutor(
         log_url,

@@ -27,6 +27,8 @@ from rftd.daemon.views.experiments import ENDED, ExperimentPage
 from rftd.ops.errors import ConfigError, NotFoundError, UnreachableError, UsageError, WaitTimeoutError
 from rftd.ops.extras import PLOT, TORCH, check_extra
 from rftd.ops.ids import Ids
+from rftd.workers.devices.discovery import find_host
+from rftd.workers.devices.host import ANY_HOST
 
 T = TypeVar("T")
 
@@ -58,14 +60,15 @@ def run_demo(
 ) -> bool:
     """Runs the demo below `folder`, `clustered` on a Kafka and a Postgres of its own; `engine` makes the rollouts.
 
-    True if held-out accuracy rose by `bar` at least. Raises NotInstalledError before anything is made.
+    True if held-out accuracy rose by `bar` at least. Raises NotInstalledError, and ConfigError for an engine that is
+    not here, before anything is made.
     """
     check_extra(TORCH, "the demo")
     check_extra(PLOT, "the picture of the demo")
+    submission = _submission(folder, seed=seed, overrides=overrides, engine=engine)
     _make(folder)
     from rftd.workers.models.tiny_model import make_tiny_model
 
-    text = experiment_text()
     echo("A tiny model learns to add: from given answers (SFT), then from its own (GRPO).")
     echo("The experiment is an ordinary file: examples/demo.yaml")
     with ExitStack() as stack:
@@ -75,18 +78,6 @@ def run_demo(
         told = {"RFTD_DISK_RESERVE": os.environ.get("RFTD_DISK_RESERVE", RESERVE), **told}
         host = stack.enter_context(DaemonHost(folder / "data", folder / "daemon.log", environ=told))
         make_tiny_model(folder / "model", seed=seed, head_size=HEAD_SIZES[engine])
-        # A pause would wait for somebody to resume it; whether the model learned is told at the end.
-        overrides = ("trainer.max_idle_steps=0", *overrides)
-        if engine != "torch":
-            overrides = (f"explorer.rollout_model.engine_type={engine}", *overrides)
-        environment = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}
-        submission = load_text(text, "examples/demo.yaml", overrides=overrides, environ=environment, cwd=folder)
-        if engine != "torch" and not made_by(submission, engine):
-            raise ConfigError(
-                f"rollouts would be made by another engine than {engine} here",
-                field="explorer.rollout_model.engine_type",
-                fix=f"leave --engine out; {'; '.join(submission.warnings) or 'an override says otherwise'}",
-            )
         request_id = str(ids.new())  # asked again after a crash, it is the same submission
         body = commands.Submit(config=submission.config)
         name = _ask(host, lambda client: client.send(commands.submit, body, request_id=request_id).value.name)
@@ -115,6 +106,27 @@ def run_demo(
         )
     )
     return _verdict(outcome, page, bar, echo)
+
+
+def _submission(folder: Path, *, seed: int, overrides: tuple[str, ...], engine: str) -> Submission:
+    """The demo's experiment. Raises ConfigError for an engine that workers of this machine do not have."""
+    # A pause would wait for somebody to resume it; whether the model learned is told at the end.
+    overrides = ("trainer.max_idle_steps=0", *overrides)
+    if engine != "torch":
+        overrides = (f"explorer.rollout_model.engine_type={engine}", *overrides)
+    environment = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}
+    # Workers of a cluster have packages of their own.
+    host = find_host() if environment.get("RFTD_WORKERS", "local") == "local" else ANY_HOST
+    submission = load_text(
+        experiment_text(), "examples/demo.yaml", overrides=overrides, environ=environment, cwd=folder, host=host
+    )
+    if engine != "torch" and not made_by(submission, engine):
+        raise ConfigError(
+            f"rollouts would be made by another engine than {engine} here",
+            field="explorer.rollout_model.engine_type",
+            fix=f"leave --engine out; {'; '.join(submission.warnings) or 'an override says otherwise'}",
+        )
+    return submission
 
 
 def _make(folder: Path) -> None:

@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 from rftd.daemon.client.address import somebody_listens
 from rftd.ops.extras import PACKAGES, TORCH
 from rftd.ops.health import Diagnosis
-from rftd.workers.devices.engine_build import RAY, NoBuild, how_to_install, vllm_build
+from rftd.workers.devices.engine_build import CUDA_ENVIRONMENT, RAY, NoBuild, how_to_install, vllm_build
 from rftd.workers.devices.host import Device, Host
+from rftd.workers.launcher.ray.open_cluster import open_defaults
 from rftd.workers.tinker.access import KEYS
 
 _GIB = 1024**3
@@ -117,14 +118,16 @@ def _seen(engine: str, host: Host, seen: SeenGpus) -> Diagnosis:
     what = f"{engine} sees {seen.number} of {host.named()}"
     if seen.number >= there:
         return Diagnosis(f"gpu {engine}", "ok", what)
-    fix = "install the CUDA builds: make engines-cuda; if they are, compare the driver's CUDA (nvidia-smi) with torch's"
+    fix = f"for the CUDA builds {CUDA_ENVIRONMENT}; with them, compare the driver's CUDA (nvidia-smi) with torch's"
     status: Literal["warn", "fail"] = "warn" if engine == "vllm" else "fail"
     return Diagnosis(f"gpu {engine}", status, f"{what}: {seen.why or 'the driver lists more'}", fix)
 
 
-def check_ray(host: Host, address: str = "") -> list[Diagnosis]:
+def check_ray(host: Host, address: str = "", environ: Mapping[str, str] | None = None) -> list[Diagnosis]:
     """The findings whether this daemon can place workers on a Ray cluster; the one at `address` is looked for."""
-    return [_ray_package(host), *_ray_cluster(address)]
+    defaults = open_defaults(environ or {}, address) if address else []
+    warnings = [Diagnosis(f"ray {default.subject}", "warn", default.what, default.fix) for default in defaults]
+    return [_ray_package(host), *_ray_cluster(address), *warnings]
 
 
 def _ray_cluster(address: str) -> list[Diagnosis]:

@@ -85,7 +85,7 @@ def _of_machine(
         *check_devices(host),
         *check_gpus(host),
         *check_engines(host),
-        *check_ray(host, ray_address),
+        *check_ray(host, ray_address, os.environ),
         *check_tinker(host, os.environ),
         *check_folder(folder, clock),
         *check_access(folder),

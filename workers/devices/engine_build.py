@@ -29,9 +29,15 @@ RAY: Final = "ray"
 """The package that places workers on a cluster, and its extra."""
 
 
+CPU_ENVIRONMENT: Final = "`make engines-cpu`, then start build/engines-cpu/bin/rftd in place of this one"
+"""The way to the environment of its own that has every engine for a CPU, and the program that finds them there."""
+CUDA_ENVIRONMENT: Final = "`make engines-cuda`, then start build/engines-cuda/bin/rftd in place of this one"
+"""The same with the CUDA builds."""
+
+
 def how_to_install(extra: str) -> str:
     """The ways to install an optional package of the project: by its extra, or by a lock that has all of them."""
-    return f"pip install 'rftd[{extra}]', or `make engines-cpu` (on GPUs `make engines-cuda`) for a lock of it"
+    return f"pip install 'rftd[{extra}]'; or {CPU_ENVIRONMENT} (on GPUs engines-cuda in both)"
 
 
 def vllm_build(host: Host) -> EngineBuild | NoBuild:
@@ -44,6 +50,6 @@ def vllm_build(host: Host) -> EngineBuild | NoBuild:
         return EngineBuild(CPU_BUILD, cpu, "cpu")
     if cuda is not None:
         why = f"{CUDA_BUILD} {cuda} is the CUDA build, and there is {host.named()}"
-        return NoBuild(why, "run it where nvidia-smi lists a GPU, or install the CPU build instead: make engines-cpu")
-    how = 'pip install "rftd[vllm]"' if host.gpus else "make engines-cpu, which installs the CPU build"
+        return NoBuild(why, f"run it where nvidia-smi lists a GPU, or take the CPU build: {CPU_ENVIRONMENT}")
+    how = 'pip install "rftd[vllm]"' if host.gpus else CPU_ENVIRONMENT
     return NoBuild("vLLM is not installed", f"install it: {how}")

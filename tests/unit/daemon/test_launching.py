@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 import pytest
+from structlog.testing import capture_logs
 
+from rftd.daemon import launching as launching_module
 from rftd.daemon import launching_options, service
 from rftd.daemon.api.probes import Gate
 from rftd.daemon.data_folder import DataFolder
@@ -92,6 +94,27 @@ def test_processes_of_this_machine_are_started_without_anything_of_ray(tmp_path:
     assert isinstance(nobody, LocalExecutor)
     assert not nobody.host().seen
     assert not isinstance(made(roles=BOTH), ExecutorByRole)
+
+
+def test_a_daemon_on_a_cluster_warns_of_what_ray_leaves_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warned(address: str) -> list[str]:
+        launching = Launching(on_ray=BOTH, ray=RayOptions(address=address))
+        with capture_logs() as lines:
+            launchers_of(
+                launching, "unix:x", DataFolder(tmp_path), ids=SystemIds(SystemClock()), logger=logger(), traces=None
+            )
+        return [line["what"] for line in lines if line["event"] == "ray.open"]
+
+    monkeypatch.setattr(
+        launching_module, "RayExecutor", lambda *_, **__: None
+    )  # the real one starts its driver at once
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USAGE_STATS_ENABLED"):
+        monkeypatch.delenv(name, raising=False)
+    assert [what.split(" is ")[0] for what in warned("auto")] == ["RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED"]
+    assert warned("local") == []
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    assert warned("auto") == []
 
 
 def test_patterns_of_variables_reach_the_workers_launcher(tmp_path: Path) -> None:

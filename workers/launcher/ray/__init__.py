@@ -1,5 +1,6 @@
 """Workers as actors of a Ray cluster. The daemon never speaks to Ray: a process beside it does, its driver.
 
+open_cluster  defaults of Ray that leave a cluster open
 messages   what the two say to each other: lines of JSON, no pickle
 placement  the node that a worker takes, and what it waits for
 handles    what was last heard of a worker, of a sweep, of a search

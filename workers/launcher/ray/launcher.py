@@ -41,12 +41,11 @@ from rftd.workers.launcher.ray.messages import (
     line,
     whole_lines,
 )
+from rftd.workers.launcher.ray.open_cluster import TOKENS
 
 DRIVER: Final = (sys.executable, "-P", "-m", "rftd.workers.launcher.ray.driver")
 AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses before the next driver, after one, two, ... that met no cluster."""
-TOKENS: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-"""Variables of Ray's that hold a cluster's token, or the path of a file with it."""
 LINES: Final = 10_000
 """Requests that wait for a driver to read them; one that leaves more unread hangs."""
 LOOK_S: Final = 5.0

@@ -133,6 +133,14 @@ def test_kernels_and_strategies_that_engines_would_use() -> None:
     assert full["launcher ray"] == "ray 2.60.0 can place workers: rftd serve --workers ray"
 
 
+def test_what_ray_leaves_open_is_a_warning_where_a_cluster_is_named() -> None:
+    closed = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+    for address, environ, warned in (("auto", {}, 2), ("auto", closed, 0), ("", {}, 0)):
+        findings = check_ray(Host(), address, environ)
+        assert sum(finding.status == "warn" for finding in findings) == warned
+        assert all(finding.fix for finding in findings if finding.status == "warn")
+
+
 def test_folders(tmp_path: Path) -> None:
     assert check_folder(tmp_path / "a" / "b", SystemClock())[0].status == "ok"
     assert not (tmp_path / "a").exists(), "nothing is left behind"

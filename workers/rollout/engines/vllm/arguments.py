@@ -10,6 +10,7 @@ import msgspec
 
 from rftd.ops.errors import ConfigError
 from rftd.ops.extras import TORCH
+from rftd.workers.devices.engine_build import CPU_ENVIRONMENT
 from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
 from rftd.workers.rollout.engines.vllm.checks import check_architecture, check_heads, check_room, check_split, memory
 from rftd.workers.rollout.engines.vllm.refused import NEEDS, REFUSED, not_given
@@ -90,7 +91,7 @@ async def _open(opening: EngineOpening[VllmArgs]) -> RolloutEngine:
         raise ConfigError(
             "vLLM is not installed here",
             field="explorer.rollout_model.engine_type",
-            fix="pip install 'rftd[vllm]' for GPUs, `make engines-cpu` for a CPU, or write torch",
+            fix=f"pip install 'rftd[vllm]' for GPUs; for a CPU {CPU_ENVIRONMENT}; or write torch",
         )
     from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
 

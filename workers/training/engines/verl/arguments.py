@@ -16,6 +16,7 @@ from rftd.ops.plugin_arguments import parsed
 from rftd.streams.spec import StageSpec
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.devices.device_memory import Need, elements_of, number_in, settings_of
+from rftd.workers.devices.engine_build import how_to_install
 from rftd.workers.training.engines.critic_arguments import CriticArgs
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.memory_needs import training_forecast, training_needs
@@ -172,7 +173,7 @@ def _make(opening: TrainerOpening[VerlTrainerArgs]) -> TrainerEngine:
         raise ConfigError(
             "verl is not installed here",
             field="trainer.trainer_type",
-            fix="pip install 'rftd[verl]', `make engines-cpu` for a CPU, or write torch",
+            fix=f"{how_to_install('verl')}; or write torch",
         )
     arguments = opening.arguments
     # On GPUs one for each that the launcher gave this worker.
