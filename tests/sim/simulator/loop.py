@@ -95,6 +95,20 @@ class SimProcess:
         self.stopped = False
 
 
+class LoggedErrors(list[str]):
+    """Texts of errors that nobody caught, without those that a kind of fault causes on purpose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expected: list[str] = []
+        """Words of the texts that are no failure."""
+
+    def append(self, text: str) -> None:
+        """Takes in an error that nobody expects."""
+        if not any(words in text for words in self.expected):
+            super().append(text)
+
+
 class SimLoop(asyncio.AbstractEventLoop):
     """Deterministic: the same seed and work give the same order of everything."""
 
@@ -106,7 +120,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Of every turn so far: which process ran, when."""
         self.turns = 0
         self.current: SimProcess | None = None
-        self.errors: list[str] = []
+        self.errors = LoggedErrors()
         """What nobody caught: texts of the loop's exception handler."""
         self.executor_delay_s: Callable[[SimProcess], float] = lambda _process: 0.0
         self._now_s = 0.0

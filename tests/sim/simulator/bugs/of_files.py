@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from rftd.ops.errors import ConfigError, DiskFullError
 from rftd.storage.checkpoints import mark_latest, put_back
 from rftd.storage.portable import experiment
 from rftd.storage.unreferenced import OF_ONE_TRAINER, ours, referenced_by, remove, unreferenced
+from rftd.workers import process
 from rftd.workers.training import loop, saving
 from rftd.workers.training.publishing import DURABLE, Publisher
 from rftd.workers.weights import checkpoint
@@ -71,7 +73,23 @@ def _note_nothing(_note_import: Any) -> Any:
     return noted
 
 
+def _blame_the_file(as_error: Any) -> Any:
+    def blaming(failure: BaseException, where: str) -> Any:
+        error = as_error(failure, where)
+        if isinstance(error, DiskFullError):
+            return ConfigError(error.what, where=where)
+        return error
+
+    return blaming
+
+
 BUGS = (
+    Bug(
+        "a full disk is taken for a fault of the experiment",
+        "unpaused",
+        instead(process, "_as_error", _blame_the_file),
+        within_seeds=200,
+    ),
     Bug(
         "an import forgets what the export left out",
         "moved",

@@ -1,6 +1,7 @@
 """Kinds of faults beside those that `scenario` draws: each is one file, one line below, and changes no other world.
 
 kind              what a kind of fault is: how it is drawn, what it changes, and the oracles that it brings
+bad_disks         disks that are full, read-only or failing for a while
 clocks            wall clocks that are set back, or forward and then back
 cut_logs          a log that is shortened while everything is down, with some of those who remember it
 colliding_keys    one key for several commands, and the same command again
@@ -20,6 +21,7 @@ A kind's chances come from a source of their own (its name and the seed), so tha
 were, turn by turn. What it draws lies in `Scenario.extras` under its name.
 """
 
+from simulator.kinds.bad_disks import BadDisks
 from simulator.kinds.clocks import Clocks
 from simulator.kinds.colliding_keys import CollidingKeys
 from simulator.kinds.cut_logs import CutLogs
@@ -51,4 +53,5 @@ KINDS: tuple[Kind, ...] = (
     SeveralRuns(),
     Served(),
     Moved(),
+    BadDisks(),
 )
