@@ -40,8 +40,11 @@ class Moved(Kind):
     modes: ClassVar[tuple[str, ...]] = ("swarm", "zombies")
 
     def draw(self, scenario: Scenario, chance: random.Random) -> Any:
-        """Never of a log that is cut, whose rest need not fit together, nor where appends are smaller than imports."""
-        if {"cut log", "small appends"} & scenario.extras.keys():
+        """Never of a log that is cut, whose rest need not fit together, nor of weights that are damaged on purpose.
+
+        Where appends are limited they are smaller than those of an import.
+        """
+        if {"cut log", "small appends", "vanished weights"} & scenario.extras.keys():
             return None
         return Move(
             records=chance.choice([20, 60, 150, 1 << 30, 1 << 30]),
