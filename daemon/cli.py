@@ -84,6 +84,22 @@ READER_GONE: Final = 141
 HIDDEN: Final = frozenset({"run", "worker"})
 
 
+OTHER_WORDS: Final = {
+    **dict.fromkeys(("abort", "kill", "stop", "terminate"), "cancel"),
+    **dict.fromkeys(("experiments", "jobs", "list", "ps", "queue"), "ls"),
+    **dict.fromkeys(("describe", "info", "inspect", "show", "status"), "get"),
+    **dict.fromkeys(("log", "tail"), "logs"),
+    **dict.fromkeys(("follow", "top"), "watch"),
+    **dict.fromkeys(("delete", "del", "remove"), "rm"),
+    **dict.fromkeys(("create", "launch", "train"), "submit"),
+    **dict.fromkeys(("daemon", "server", "start", "up"), "serve"),
+    **dict.fromkeys(("continue", "unpause"), "resume"),
+    "fsck": "verify",
+    **dict.fromkeys(("metrics", "plot"), "steps"),
+}
+"""The verbs that people mean by the words of other programs; by their letters alone another one may be nearer."""
+
+
 class LazyGroup(click.Group):
     """A group that imports a verb only to run it, so that `rftd --help` costs nothing."""
 
@@ -106,7 +122,8 @@ class LazyGroup(click.Group):
         # Before click resolves it: resolving imports the verb, and every verb would be imported to find one that is
         # near.
         if args[0] not in VERBS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], list(VERBS), n=1)
+            meant = OTHER_WORDS.get(args[0].lower())
+            near = [meant] if meant else difflib.get_close_matches(args[0], list(VERBS), n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx=ctx)
         return super().resolve_command(ctx, args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import TypeVar
 
 import msgspec
 
+from rftd.daemon.client.address import find_folder
 from rftd.daemon.data_folder import DataFolder
-from rftd.daemon.settings import Settings, data_folder
+from rftd.daemon.folder_log import of_another_log
+from rftd.daemon.log_option import SHARED
+from rftd.daemon.settings import Settings
 from rftd.ops.clock import Clock, SystemClock
+from rftd.ops.errors import NotFoundError
 from rftd.ops.ids import Ids, SystemIds
 from rftd.streams.backends.backend import LogUrl, backend_of
 from rftd.streams.backends.lock_file import LockFile
@@ -86,7 +91,13 @@ async def log_to_read(folder: DataFolder, url: LogUrl | None, *, clock: Clock, i
     if url is None:
         from rftd.streams.backends.sqlite.view import SqliteView
 
-        log: EventLog = await SqliteView.open(folder.log)
+        try:
+            log: EventLog = await SqliteView.open(folder.log)
+        except NotFoundError:
+            if not of_another_log(folder, embedded=True):
+                raise
+            what = f"the log of {folder.root} is not in it: its daemon was started with a log elsewhere, by {SHARED}"
+            raise NotFoundError(what, where=str(folder.log_kind), fix=f"name it here too: {SHARED} HOST:PORT") from None
     else:
         log = await connect_log(url, clock=clock, ids=ids)
     try:
@@ -105,10 +116,10 @@ async def connect_log(url: LogUrl, *, clock: Clock, ids: Ids) -> EventLog:
 
 
 def read_here(settings: Settings, log_at: LogUrl | None, work: Callable[[EventLog], Awaitable[T]]) -> T:
-    """The answer of `work` from the log that --data or `log_at` names, for a verb that needs no daemon."""
+    """The answer of `work` from the log at `log_at`, else of `find_folder`, for a verb that needs no daemon."""
 
     async def read() -> T:
-        folder = DataFolder(Path(data_folder(settings)))
+        folder = DataFolder(Path(find_folder(settings, os.environ)))
         clock = SystemClock()
         async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
             return await work(log)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from rftd.daemon.data_folder import FOLDER_HEADER
+from rftd.daemon.data_folder import FOLDER_HEADER, DataFolder
 from rftd.daemon.settings import Settings, data_folder, names_folder
 from rftd.daemon.trust.listener import is_others_port
 from rftd.daemon.trust.token_file import TokenFile, TokenFileError
@@ -97,6 +97,21 @@ def find_address(settings: Settings, environ: Mapping[str, str]) -> Address:
     if token := environ.get("RFTD_TOKEN", ""):
         return address._replace(token=Secret(token))
     return address._replace(token=Secret(_token_for(address.url, announced, environ)))
+
+
+def find_folder(settings: Settings, environ: Mapping[str, str]) -> str:
+    """The data folder of the daemon of `find_address`, for verbs that read its log themselves.
+
+    A folder that is named, or that lies here with a log or an address in it, comes first, as it does there.
+    """
+    folder = data_folder(settings, environ)
+    if names_folder(settings, environ) or _announced(folder) is not None or DataFolder(Path(folder)).log.is_dir():
+        return folder
+    if url := settings.server or environ.get("RFTD_SERVER"):
+        url = url.rstrip("/")
+        return next((daemon.folder for daemon in UserState(environ).daemons() if daemon.url == url), folder)
+    own = _own_daemon(environ)
+    return own.folder if own is not None else folder
 
 
 def _own_daemon(environ: Mapping[str, str]) -> Address | None:

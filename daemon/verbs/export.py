@@ -50,14 +50,16 @@ def command(
 ) -> None:
     """Export EXPERIMENT (a name, name@2, an id) to one file: its whole log, artifacts and checkpoints."""
     import asyncio
+    import os
     from pathlib import Path
 
+    from rftd.daemon.client.address import find_folder
     from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.log_source import read_here
     from rftd.daemon.registry import find_entry
     from rftd.ops.paths import absolute_path
 
-    folder = DataFolder(Path(data_folder(settings)))
+    folder = DataFolder(Path(find_folder(settings, os.environ)))
 
     async def export(log: EventLog) -> tuple[ExportReport, Path]:
         entry = await find_entry(log, experiment)

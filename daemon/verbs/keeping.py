@@ -12,7 +12,7 @@ import msgspec
 from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emit, emitted
 from rftd.daemon.output.terminal import say
-from rftd.daemon.settings import Settings, data_folder, shared_options
+from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument, reason_option, request_id_option
 from rftd.daemon.views import commands, experiments
 from rftd.daemon.views.commands import Receipt
@@ -125,8 +125,10 @@ def gc(ctx: click.Context, experiment: str | None, dry_run: bool, log_at: LogUrl
     Experiments that a daemon may be running are skipped; the daemon cleans up after them itself.
     """
     import asyncio
+    import os
     from pathlib import Path
 
+    from rftd.daemon.client.address import find_folder
     from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.log_source import read_here
     from rftd.daemon.registry import find_entry
@@ -134,7 +136,7 @@ def gc(ctx: click.Context, experiment: str | None, dry_run: bool, log_at: LogUrl
     from rftd.streams.backends.lock_file import LockFile
 
     settings: Settings = ctx.obj
-    folder = DataFolder(Path(data_folder(settings)))
+    folder = DataFolder(Path(find_folder(settings, os.environ)))
     found: list[tuple[str, Unreferenced]] = []
 
     async def look(log: EventLog) -> None:

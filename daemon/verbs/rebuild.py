@@ -10,7 +10,7 @@ from rftd.daemon.daemon_file import checked_postgres_url
 from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emit
 from rftd.daemon.output.terminal import say
-from rftd.daemon.settings import Settings, data_folder, postgres_option, shared_options
+from rftd.daemon.settings import Settings, postgres_option, shared_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(ctx: click.Context, verify: bool, log_at: LogUrl | None, postgres: str | None) -> None:
     """Rebuild the tables from the log, and replace the old ones."""
+    import os
     from pathlib import Path
 
+    from rftd.daemon.client.address import find_folder
     from rftd.daemon.data_folder import DataFolder
 
     settings: Settings = ctx.obj
-    place = _Place(DataFolder(Path(data_folder(settings))), log_at, postgres)
+    place = _Place(DataFolder(Path(find_folder(settings, os.environ))), log_at, postgres)
     report = place.compare() if verify else place.replace()
     if settings.machine_readable:
         tables = {name: {"digest": digest, "equal": name not in report.different} for name, digest in _tables(report)}

@@ -8,7 +8,7 @@ import click
 
 from rftd.daemon.log_option import log_option
 from rftd.daemon.output.terminal import say
-from rftd.daemon.settings import Settings, data_folder, postgres_option, shared_options
+from rftd.daemon.settings import Settings, postgres_option, shared_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,11 +36,13 @@ def command(
 
     Damaged records are listed, and the records behind them are checked too. Exit 70 if the log cannot be read at all.
     """
+    import os
     import sys
     from pathlib import Path
 
     import msgspec
 
+    from rftd.daemon.client.address import find_folder
     from rftd.daemon.daemon_file import checked_postgres_url
     from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.log_source import read_here
@@ -50,7 +52,7 @@ def command(
     from rftd.streams.backends.backend import backend_of
     from rftd.streams.verify.checker import verify
 
-    folder = DataFolder(Path(data_folder(settings)))
+    folder = DataFolder(Path(find_folder(settings, os.environ)))
     if index and log_at is not None:
         option = backend_of(log_at).option
         raise UsageError(

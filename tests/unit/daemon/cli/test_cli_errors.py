@@ -19,7 +19,7 @@ from synthetic.daemon.command_line import Rftd, Served
 from synthetic.daemon.gate import gate_at_work
 
 from rftd.daemon import cli
-from rftd.daemon.cli import VERBS, Verb, main
+from rftd.daemon.cli import OTHER_WORDS, VERBS, Verb, main
 from rftd.ops import limits
 from rftd.ops.errors import UnreachableError
 from rftd.streams.topics import TASKS, TOPICS
@@ -75,6 +75,21 @@ def test_usage_is_2_with_the_nearest_verb(rftd: Rftd) -> None:
     assert rftd("ls", "--state", "happy").status == 2
     assert "30s" in rftd("--timeout", "3x", "ls").err
     assert rftd("--server", "ftp://x", "ls").status == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "verb"),
+    [("stop", "cancel"), ("ps", "ls"), ("status", "get"), ("tail", "logs"), ("list", "ls"), ("Kill", "cancel")],
+)
+def test_words_of_other_programs_lead_to_the_verb_that_is_meant(rftd: Rftd, word: str, verb: str) -> None:
+    wrong = rftd(word, "mine")
+    assert wrong.status == 2
+    assert f"Did you mean {verb!r}?" in wrong.err
+
+
+def test_no_word_of_another_program_hides_a_verb() -> None:
+    assert OTHER_WORDS.keys().isdisjoint(VERBS)
+    assert set(OTHER_WORDS.values()) <= set(VERBS)
 
 
 def test_roles_that_make_no_sense_are_refused_before_anything_is_opened(
