@@ -25,30 +25,35 @@ _LINE_FEEDS: Final = str.maketrans({"\n": "\\n", "\r": "\\r"})
 
 @click.command("ls")
 @click.option("--state", "states", metavar="STATE[,STATE]", help=f"Only these states: {', '.join(STATES)}.")
+@click.option("--label", "labels", multiple=True, metavar="KEY[=VALUE]", help="Only with this label; repeatable.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines.")
 @click.option("--all", "removed", is_flag=True, help="Include removed experiments.")
 @click.option("--refused", is_flag=True, help="List instead what other programs asked for by records and did not get.")
 @shared_options
 @click.pass_obj
-def command(settings: Settings, states: str | None, limit: int, removed: bool, refused: bool) -> None:
+def command(
+    settings: Settings, states: str | None, labels: tuple[str, ...], limit: int, removed: bool, refused: bool
+) -> None:
     """List the experiments, newest first; a fork is shown below its parent."""
     from rftd.daemon.client.client import Client
     from rftd.daemon.views import experiments
 
     if refused:
-        if states or removed:
-            raise click.UsageError("--refused lists requests, of which --state and --all say nothing")
+        if states or labels or removed:
+            raise click.UsageError("--refused lists requests, of which --state, --label and --all say nothing")
         _refused(settings, limit)
         return
     chosen = [state.strip() for state in states.split(",")] if states else []
     if wrong := next((state for state in chosen if state not in STATES), None):
         raise click.BadParameter(f"no state {wrong!r}; use one of {', '.join(STATES)}", param_hint="--state")
     with Client(settings) as client:
-        answer = client.ask(experiments.listed, state=chosen or None, removed=removed or None, limit=limit)
+        answer = client.ask(
+            experiments.listed, state=chosen or None, label=list(labels) or None, removed=removed or None, limit=limit
+        )
     if emitted(answer.plain(), settings):
         return
     from rftd.daemon.output.quantity import age, number, short, shorts
-    from rftd.daemon.output.table import console_of, state, table
+    from rftd.daemon.output.table import console_of, table
     from rftd.ops.clock import SystemClock
 
     clock = SystemClock()
@@ -57,7 +62,7 @@ def command(settings: Settings, states: str | None, limit: int, removed: bool, r
     rows: list[tuple[str | Text, ...]] = [
         (
             f"{'  ' * (depth - 1)}└ {row.name}" if depth else row.name,
-            state(row.state if row.kept == "here" else row.kept),
+            _state(row),
             row.stage or "-",
             f"{row.step}/{row.total_steps}",
             number(row.reward_mean),
@@ -65,18 +70,20 @@ def command(settings: Settings, states: str | None, limit: int, removed: bool, r
             age(row.submitted_ns, clock),
             ids[row.id],
             _turn(row),
+            ", ".join(f"{key}={value}" for key, value in sorted(row.labels.items())),
             "" if row.parent is None else f"step {row.forked_step} of {names.get(row.parent, short(row.parent))}",
         )
         for depth, row in tree_of(answer.value.items)
     ]
     if not rows:
-        say("no experiments" + (" in these states" if chosen else "; start with `rftd submit FILE`"), err=True)
+        wanted = [*(["in these states"] if chosen else []), *(["with these labels"] if labels else [])]
+        say(" ".join(["no experiments", *wanted]) + "; start with `rftd submit FILE`" * (not wanted), err=True)
         return
-    headers = ("NAME", "STATE", "STAGE", "STEP", "REWARD", "STALE-P95", "AGE", "ID", "TURN", "FORKED-AT")
+    headers = ("NAME", "STATE", "STAGE", "STEP", "REWARD", "STALE-P95", "AGE", "ID", "TURN", "LABELS", "FORKED-AT")
     shown = [
         number
         for number, header in enumerate(headers)
-        if header not in ("TURN", "FORKED-AT") or any(str(row[number]) for row in rows)
+        if header not in ("TURN", "LABELS", "FORKED-AT") or any(str(row[number]) for row in rows)
     ]
     console = console_of(settings)
     made = table(
@@ -85,7 +92,7 @@ def command(settings: Settings, states: str | None, limit: int, removed: bool, r
         right=("STEP", "REWARD", "STALE-P95", "AGE"),
         whole=("ID", "STATE"),
         width=console.width,
-        first_to_go=("STALE-P95", "STAGE", "AGE", "REWARD"),
+        first_to_go=("STALE-P95", "STAGE", "AGE", "REWARD", "LABELS"),
     )
     console.print(made)
     if answer.value.next is not None:
@@ -116,6 +123,16 @@ def refusal_lines(refused: Sequence[RefusedRequest]) -> Iterator[str]:
         yield plain(f"{iso(each.refused_ns)}  {asked.translate(_LINE_FEEDS)}")
         # A reason has a line for each thing that is wrong.
         yield from (f"    {plain(line)}" for line in f"{each.code}: {each.reason}".splitlines())
+
+
+def _state(row: ExperimentSummary) -> Text:
+    """Its outcome, and the place of its files where that is another one."""
+    from rich.text import Text
+
+    from rftd.daemon.output.table import state
+
+    outcome = state(row.state)
+    return outcome if row.kept == "here" else Text.assemble(outcome, f", {row.kept}")
 
 
 def _turn(row: ExperimentSummary) -> str:

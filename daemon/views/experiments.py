@@ -89,6 +89,7 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
 async def listed(
     daemon: Daemon,
     state: Annotated[list[Status] | None, Meta(description="Only those in one of these states.")] = None,
+    label: Annotated[list[str] | None, Meta(description="Only those with each of these: KEY=VALUE, or KEY.")] = None,
     removed: Annotated[bool, Meta(description="Also those that were removed.")] = False,
     limit: Limit = 50,
     offset: Offset = 0,
@@ -97,7 +98,9 @@ async def listed(
     """Experiments, newest first."""
     async with daemon.read(after) as connection:
         states = tuple(each.value for each in state or ())
-        rows = await list_experiments(connection, states=states, removed=removed, limit=limit + 1, offset=offset)
+        rows = await list_experiments(
+            connection, states=states, labels=tuple(label or ()), removed=removed, limit=limit + 1, offset=offset
+        )
     return ExperimentList(items=rows[:limit], next=offset + limit if len(rows) > limit else None)
 
 

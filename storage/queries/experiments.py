@@ -146,14 +146,22 @@ async def list_experiments(
     connection: AsyncConnection,
     *,
     states: tuple[str, ...] = (),
+    labels: tuple[str, ...] = (),
     removed: bool = False,
     limit: int = 50,
     offset: int = 0,
 ) -> list[ExperimentSummary]:
-    """The experiments, newest first, optionally only those in some states, or with those that were removed."""
+    """The experiments, newest first, optionally only those in some states, or with those that were removed.
+
+    Of `labels`, each a `KEY=VALUE` or a `KEY`, an experiment has every one.
+    """
     parameters = {f"state{number}": state for number, state in enumerate(states)}
     chosen = ", ".join(f":{name}" for name in parameters)
     where = f" AND COALESCE(x.state, 'submitted') IN ({chosen})" if states else ""
+    for number, label in enumerate(labels):
+        # A piece of the column's JSON: quotes within a text are escaped there, so that no text can hold it.
+        where += f" AND REPLACE(x.labels, :label{number}, '') <> x.labels"
+        parameters[f"label{number}"] = _label_in_json(label)
     where += "" if removed else " AND COALESCE(x.kept, 'here') <> 'removed'"
     return await fetch(
         connection,
@@ -164,6 +172,13 @@ async def list_experiments(
         skip=offset,
         **parameters,
     )
+
+
+def _label_in_json(label: str) -> str:
+    """The piece of the column's JSON that a label is."""
+    key, equals, value = label.partition("=")
+    text = msgspec.json.encode(key).decode() + ":"
+    return text + msgspec.json.encode(value).decode() if equals else text
 
 
 async def get_summary(connection: AsyncConnection, experiment: UUID) -> ExperimentSummary:

@@ -145,7 +145,7 @@ class LogOperations:
 
     async def archive(self, experiment_id: UUID, *, to: str, request_id: UUID) -> Done:
         event = experiment.ExperimentArchived(path=to or "/archives/it.rftd", size_bytes=1, sha256="0" * 64)
-        return await self._change(event, experiment_id, request_id, (Status.COMPLETED,))
+        return await self._change(event, experiment_id, request_id, (Status.COMPLETED, Status.CANCELLED))
 
     async def restore(self, experiment_id: UUID, *, source: str, request_id: UUID) -> Done:
         event = experiment.ExperimentRestored(path=source or "/archives/it.rftd")

@@ -36,6 +36,7 @@ async def answers(connection: AsyncConnection, run: SyntheticRun) -> list[object
     return [
         await resolve_experiment(connection, "small"),
         await experiments.list_experiments(connection, states=("completed", "failed")),
+        await experiments.list_experiments(connection, labels=("nobody", "has=this")),
         await experiments.get_experiment(connection, run.id),
         await steps.list_steps(connection, run.id),
         await RewardCurves().of(connection, run.id),

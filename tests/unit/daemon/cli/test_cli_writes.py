@@ -180,6 +180,38 @@ def test_a_fork_is_an_experiment_below_its_parent(rftd: Rftd, experiment_file: P
     assert f"at step 0 of root ({root['id'][:8]})" in rftd("get", "root-fork-0").out
 
 
+def test_labels_are_listed_and_chosen_by(rftd: Rftd, experiment_file: Path) -> None:
+    submitted(
+        rftd, experiment_file, "blue", "--label", "crew=a_b", "--label", "note=is 100% \N{GREEK SMALL LETTER PI}, ok"
+    )
+    submitted(rftd, experiment_file, "red", "--label", "crew=aXb", "--label", "Crew=a_b", "--label", "odd=crew")
+
+    def names(*labels: str) -> list[str]:
+        options = [word for label in labels for word in ("--label", label)]
+        items = json.loads(rftd("ls", *options, "--json").out)["items"]
+        return sorted(item["name"] for item in items)
+
+    assert names("crew=a_b") == names("note") == names("note=is 100% \N{GREEK SMALL LETTER PI}, ok") == ["blue"]
+    assert names("crew=aXb") == names("crew", "odd") == ["red"]
+    assert names("crew") == ["blue", "red"]
+    assert names("crew=a") == names("a_b") == names("cre") == names("crew=a_b", "odd") == names("%") == []
+    table = rftd("ls", "--label", "crew").out.splitlines()
+    assert "LABELS" in table[0]
+    assert "Crew=a_b, crew=aXb, odd=crew" in next(" ".join(line.split()) for line in table if line.startswith("red"))
+    assert "with these labels" in rftd("ls", "--label", "nobody").err
+    assert rftd("ls", "--refused", "--label", "crew").status == 2
+    rftd("cancel", "blue", "red", "--wait")
+
+
+def test_an_archived_experiment_keeps_its_outcome_in_the_list(rftd: Rftd, experiment_file: Path) -> None:
+    submitted(rftd, experiment_file, "kept")
+    rftd("cancel", "kept", "--wait")
+    assert rftd("archive", "kept").status == 0
+    assert rftd("ls", "--state", "completed", "--label", "x").out == ""
+    listed = next(line for line in rftd("ls", "--state", "cancelled").out.splitlines() if line.startswith("kept"))
+    assert "cancelled, archived" in listed
+
+
 def test_what_is_set_of_a_fork_is_read_here(rftd: Rftd, experiment_file: Path, tmp_path: Path) -> None:
     submitted(rftd, experiment_file, "paths")
     taskset = "buffer.explorer_input.taskset"
