@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from rftd.daemon.client.client import Client
 from rftd.daemon.output.terminal import one_line
@@ -28,6 +30,14 @@ _SUBMISSIONS = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of an answer that the model or the workflow wrote."""
+
+    by: Literal["model", "workflow"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class TextTurn:
     """A prompt and its answer."""
 
@@ -35,6 +45,9 @@ class TextTurn:
     bare_prompt: str
     """The prompt without the marks of the chat template."""
     answer: str
+    passages: tuple[Passage, ...] = ()
+    """The answer in pieces where the workflow wrote some of it, as what a tool returned; empty where the model wrote
+    all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +102,7 @@ def transcript_of(spec: ExperimentSpec | None, shown: ExperienceView, *, pieces:
     truth = None
     try:
         decoder = stage_decoder(stage)
-        turns = tuple(_turn(decoder, *ids) for ids in _sequences(shown))
+        turns = tuple(_turn(decoder, sequence) for sequence in _sequences(shown))
         if pieces:
             response = (shown.tokens or [])[shown.experience.prompt_tokens :]
             alone = tuple(decoder.decode([token], special=True) for token in response)
@@ -103,27 +116,63 @@ def transcript_of(spec: ExperimentSpec | None, shown: ExperienceView, *, pieces:
 
 
 def _ids(shown: ExperienceView) -> tuple[IdTurn, ...]:
-    return tuple(IdTurn(tuple(prompt), tuple(answer)) for prompt, answer in _sequences(shown))
+    return tuple(IdTurn(tuple(sequence.prompt), tuple(sequence.answer)) for sequence in _sequences(shown))
 
 
-def _sequences(shown: ExperienceView) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """The ids of each prompt and of its answer."""
+class _Sequence(NamedTuple):
+    """The ids of a prompt and of its answer."""
+
+    prompt: Sequence[int]
+    answer: Sequence[int]
+    by_model: Sequence[bool]
+    """True for each id of the answer that the model drew."""
+
+
+def _sequences(shown: ExperienceView) -> Iterator[_Sequence]:
     tokens = shown.tokens or []
+    by_model = _by_model(shown)
     if not shown.steps:
-        yield tokens[: shown.experience.prompt_tokens], tokens[shown.experience.prompt_tokens :]
+        middle = shown.experience.prompt_tokens
+        yield _Sequence(tokens[:middle], tokens[middle:], by_model)
     first = 0
+    answered = 0
     for step in shown.steps:
         middle = first + step.prompt_tokens
-        yield tokens[first:middle], tokens[middle : first + step.tokens]
-        first += step.tokens
+        end = first + step.tokens
+        length = end - middle
+        yield _Sequence(tokens[first:middle], tokens[middle:end], by_model[answered : answered + length])
+        first = end
+        answered += length
 
 
-def _turn(decoder: Decoder, prompt: Sequence[int], answer: Sequence[int]) -> TextTurn:
+def _by_model(shown: ExperienceView) -> list[bool]:
+    """True for each response token that was drawn; of older releases, which did not record it, that is trained."""
+    count = len(shown.tokens or ()) - shown.experience.prompt_tokens
+    if not shown.sampling:
+        return [bool(trained) for trained in shown.loss_mask or ()] or [True] * count
+    drawn = [False] * count
+    for span in shown.sampling:
+        drawn[span.start : span.end] = [True] * (span.end - span.start)
+    return drawn
+
+
+def _turn(decoder: Decoder, sequence: _Sequence) -> TextTurn:
+    prompt, answer, _ = sequence
     whole = decoder.decode(answer, special=True)
     said = decoder.decode(answer)
     # The mark that ends an answer is none of it; marks between the turns of a conversation are.
     bare = decoder.decode(prompt)
-    return TextTurn(decoder.decode(prompt, special=True), bare, said if whole.startswith(said) else whole)
+    text = said if whole.startswith(said) else whole
+    return TextTurn(decoder.decode(prompt, special=True), bare, text, tuple(_passages(decoder, sequence)))
+
+
+def _passages(decoder: Decoder, sequence: _Sequence) -> Iterator[Passage]:
+    if all(sequence.by_model):
+        return
+    pairs = zip(sequence.by_model, sequence.answer, strict=False)
+    for drawn, run in groupby(pairs, key=lambda pair: pair[0]):
+        ids = [token for _, token in run]
+        yield Passage("model" if drawn else "workflow", decoder.decode(ids, special=True))
 
 
 def _truth(stage: StageSpec, shown: ExperienceView) -> str | None:

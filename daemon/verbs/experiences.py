@@ -32,7 +32,7 @@ from rftd.storage.queries.experiences import ExperienceRow
 from rftd.storage.queries.lengths import Lengths
 
 if TYPE_CHECKING:
-    from rftd.daemon.client.transcript import Transcript
+    from rftd.daemon.client.transcript import TextTurn, Transcript
 
 _BIASED_BELOW: Final = 0.05
 """The p below which drops count as biased, the usual 5 %."""
@@ -231,6 +231,9 @@ def _page(page: ExperienceView) -> Iterator[str]:
     stale = f", step {row.step}, staleness {row.staleness_versions}" if row.step else ""
     yield _labelled("state", f"{where}{stale}")
     yield _labelled("reward", str(row.reward))
+    if row.metrics:
+        parts = ", ".join(f"{name} {value:g}" for name, value in row.metrics.items())
+        yield _labelled("reward parts", parts)
     yield _labelled("tokens", f"{row.prompt_tokens} prompt + {row.response_tokens} response, ended by {row.finish}")
     for index, span in enumerate(page.spans):
         drawn = f"version {span.version} (generation {span.generation})"
@@ -253,11 +256,19 @@ def _texts(transcript: Transcript, page: ExperienceView) -> Iterator[str]:
         yield _labelled("answer ids", " ".join(map(str, ids.answer)))
     for turn in transcript.turns:
         yield _labelled("prompt", turn.prompt)
-        yield _labelled("answer", turn.answer)
+        yield from passage_lines(turn)
     if transcript.truth is not None:
         yield _labelled("truth", transcript.truth)
     for note in transcript.notes:
         yield _labelled("note", note)
+
+
+def passage_lines(turn: TextTurn) -> Iterator[str]:
+    """The answer, with the words of the workflow within it below a label of their own."""
+    if not turn.passages:
+        yield _labelled("answer", turn.answer)
+    for passage in turn.passages:
+        yield _labelled("answer" if passage.by == "model" else "workflow", passage.text)
 
 
 def _labelled(label: str, text: str) -> str:

@@ -97,6 +97,7 @@ def test_experiences_by_filter_and_one_of_them(rftd: Rftd) -> None:
     assert "retired (stale)" in rftd("experiences", "ls", "small", "--state", "retired").out
     shown = rftd("experiences", "show", "small", good[0]["id"], "--tokens")
     assert "drawn by      version" in shown.out
+    assert "reward parts  accuracy " in shown.out
     assert "  -1.0000  processed   -0.5000" in shown.out
     assert "sampling      temperature 1, top_p 0.95, top_k -1, min_p 0.1: response tokens 0 to" in shown.out
     id = good[0]["id"]

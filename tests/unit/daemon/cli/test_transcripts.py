@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from synthetic.log.synthetic_run import spec_of
 
-from rftd.daemon.client.transcript import IdTurn, TextTurn, transcript_of
-from rftd.daemon.verbs.experiences import token_lines
-from rftd.daemon.views.experiences import ExperienceView, StepView
+from rftd.daemon.client.transcript import IdTurn, Passage, TextTurn, transcript_of
+from rftd.daemon.verbs.experiences import passage_lines, token_lines
+from rftd.daemon.views.experiences import ExperienceView, SamplingView, StepView
 from rftd.storage.queries.experiences import ExperienceRow, TaskRow
 from rftd.streams.spec import ExperimentSpec, FormatSpec, TasksetSpec, TrainerSpec
 from rftd.workers.tasksets.byte_tokenizer import EOS
@@ -49,6 +49,13 @@ def shown(*, steps: tuple[StepView, ...] = (), row: int = 1) -> ExperienceView:
     )
     task = TaskRow(sequence=7, row=row, epoch=0)
     return ExperienceView(experience=experience, spans=[], tokens=tokens, steps=list(steps), task=task)
+
+
+def three_prompt_ids() -> ExperienceView:
+    """The same of a rollout in steps: three ids are of prompts, so that the fourth is the first answer."""
+    page = shown()
+    experience = msgspec.structs.replace(page.experience, prompt_tokens=3, response_tokens=4)
+    return msgspec.structs.replace(page, experience=experience)
 
 
 @pytest.fixture
@@ -91,6 +98,36 @@ def test_each_step_of_a_rollout_is_a_turn(spec: ExperimentSpec) -> None:
     steps = (StepView(tokens=4, prompt_tokens=3, reward=0.0), StepView(tokens=3, prompt_tokens=0, reward=1.0))
     told = transcript_of(spec, shown(steps=steps))
     assert [(turn.prompt, turn.answer) for turn in told.turns] == [("2+3", "="), ("", "5\x1b")]
+
+
+def drawn(*places: tuple[int, int]) -> list[SamplingView]:
+    return [SamplingView(temperature=1.0, top_p=1.0, top_k=-1, start=start, end=end) for start, end in places]
+
+
+def test_words_of_the_workflow_are_told_from_those_of_the_model(spec: ExperimentSpec) -> None:
+    """A tool's answer is within the response, and no token of it was drawn."""
+    page = msgspec.structs.replace(shown(), sampling=drawn((0, 1), (2, 3)))
+    [turn] = transcript_of(spec, page).turns
+    assert turn.answer == "5\x1b"
+    assert turn.passages == (Passage("model", "5"), Passage("workflow", "\x1b"), Passage("model", ""))
+    whole = msgspec.structs.replace(shown(), sampling=drawn((0, 3)))
+    assert transcript_of(spec, whole).turns[0].passages == ()
+
+
+def test_without_settings_of_tokens_the_mask_tells_whose_words_they_are(spec: ExperimentSpec) -> None:
+    page = msgspec.structs.replace(shown(), loss_mask=[0, 1, 1])
+    [turn] = transcript_of(spec, page).turns
+    assert [(passage.by, passage.text) for passage in turn.passages] == [("workflow", "5"), ("model", "\x1b")]
+
+
+def test_each_step_has_its_own_passages(spec: ExperimentSpec) -> None:
+    """The places of sampling count response tokens of all steps, the second of which begins where the first ends."""
+    steps = [StepView(tokens=4, prompt_tokens=3, reward=0.0), StepView(tokens=3, prompt_tokens=0, reward=1.0)]
+    told = transcript_of(spec, msgspec.structs.replace(three_prompt_ids(), steps=steps, sampling=drawn((1, 2), (3, 4))))
+    first, second = told.turns
+    assert first.passages == (Passage("workflow", "="),)
+    assert second.passages == (Passage("model", "5"), Passage("workflow", "\x1b"), Passage("model", ""))
+    assert [line.split(maxsplit=1)[0] for line in passage_lines(second)] == ["answer", "workflow", "answer"]
 
 
 def test_a_dataset_that_changed_or_is_gone_is_named(spec: ExperimentSpec, tmp_path: Path) -> None:
