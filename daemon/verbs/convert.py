@@ -37,10 +37,19 @@ _EVERY_BYTES = 1 << 30
 @click.option(
     "-s", "--step", "steps", multiple=True, metavar="N", type=click.IntRange(0), help="Only step N; repeatable."
 )
+@click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16", "float16", "float32"]),
+    help="Type of the numbers. Default: the model's; as they were saved where nothing tells that.",
+)
 @shared_options
 @click.pass_context
-def command(ctx: click.Context, checkpoint_dir: str, base_model_dir: str | None, steps: tuple[int, ...]) -> None:
+def command(
+    ctx: click.Context, checkpoint_dir: str, base_model_dir: str | None, steps: tuple[int, ...], dtype: str | None
+) -> None:
     """Convert checkpoints to Hugging Face's format, in actor/huggingface of each; the original files stay unchanged.
+
+    Where that folder is there and has another type than --dtype names, the model goes into actor/huggingface-DTYPE.
 
     Takes checkpoints of rftd, FSDP (verl, Trinity-RFT) and Megatron. Exit 1 if one cannot be converted.
     """
@@ -53,7 +62,7 @@ def command(ctx: click.Context, checkpoint_dir: str, base_model_dir: str | None,
     base = Path(absolute_path(base_model_dir)) if base_model_dir else None
     report = _Outcomes(settings)
     for checkpoint in found_checkpoints(Path(absolute_path(checkpoint_dir)), steps):
-        report.add(convert(checkpoint, base, report.progress))
+        report.add(convert(checkpoint, base, report.progress, dtype=dtype))
     report.end()
     ctx.exit(1 if report.failed else 0)
 

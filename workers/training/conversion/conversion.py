@@ -1,7 +1,8 @@
 """Checkpoints below a folder, each made into `actor/huggingface`, a folder that transformers loads.
 
 What a checkpoint holds decides how it is read; nothing says so in advance. The policy alone is converted: critics and
-optimizers stay where they are. Numbers stay as they were saved: float32 stays float32.
+optimizers stay where they are. Numbers become those of the model's own type, or of one that is named; of a checkpoint
+of ours that tells no other type, they stay as they were saved.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Final, Literal
 
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError, NotFoundError, RftdError, WorkError
+from rftd.workers.training.conversion.casting import layout_in
 from rftd.workers.training.conversion.distributed import distributed_folder, distributed_tensors
 from rftd.workers.training.conversion.fsdp import fsdp_tensors, is_fsdp
-from rftd.workers.training.conversion.hf_folder import CONFIG, is_whole, write_hf_folder
+from rftd.workers.training.conversion.hf_folder import CONFIG, dtype_of, is_whole, weight_files, write_hf_folder
 from rftd.workers.training.conversion.megatron import DecoderConfig, is_megatron, renamed
-from rftd.workers.training.conversion.own import is_own, own_tensors
+from rftd.workers.training.conversion.own import is_own, own_tensors, tensors_of_files
 from rftd.workers.training.conversion.torch_file import FIX
 from rftd.workers.training.conversion.whole_tensor import WholeTensor
 from rftd.workers.weights.tensor_bytes import size_bytes
@@ -91,26 +93,41 @@ def found_checkpoints(folder: Path, steps: Sequence[int] = ()) -> list[FoundChec
     return [each for each in found if not steps or each.step in steps]
 
 
-def convert(checkpoint: FoundCheckpoint, base: Path | None, progress: Progress) -> Conversion:
-    """Converts one checkpoint, unless that is done; an error is part of the outcome."""
+def convert(
+    checkpoint: FoundCheckpoint, base: Path | None, progress: Progress, *, dtype: str | None = None
+) -> Conversion:
+    """Converts one checkpoint, unless that is done; an error is part of the outcome.
+
+    A folder that is there already stays, for a checkpoint may hold its weights nowhere else: numbers of another
+    `dtype` go into one beside it.
+    """
     actor = checkpoint.actor
     target = actor / _HF
-    for place in (target, actor / "model" / _HF):
-        if is_whole(place):
-            return Conversion(checkpoint, place)
+    present = next((folder for folder in (target, actor / "model" / _HF) if is_whole(folder)), None)
+    if present is not None:
+        if dtype in (None, dtype_of(present)):
+            return Conversion(checkpoint, present)
+        target = actor / f"{_HF}-{dtype}"
+        if is_whole(target):
+            return Conversion(checkpoint, target)
     form: Form | None = None
     try:
         form = _form(actor)
-        if form is None:
+        if form is None and present is None:
             raise _nothing(actor)
-        described_by = _described_by(actor, base)
+        described_by = [present] if present is not None and form is None else _described_by(actor, base)
         config = _config(described_by[-1] / CONFIG)
-        form, tensors = _tensors(actor, form, config)
+        form, tensors = _tensors(actor, form, config, present)
         _check(tensors, config, actor)
-        total = sum(size_bytes(*each.layout) for each in tensors)
+        dtype = dtype or _dtype_of_model(actor, form, base, described_by)
+        total = sum(size_bytes(*layout_in(tensor.layout, dtype)) for tensor in tensors)
         known: Form = form
         progress(checkpoint, known, 0, total)
-        write_hf_folder(target, described_by, tensors, on_bytes=lambda done: progress(checkpoint, known, done, total))
+
+        def written(done: int) -> None:
+            progress(checkpoint, known, done, total)
+
+        write_hf_folder(target, described_by, tensors, dtype=dtype, on_bytes=written)
     except RftdError as error:
         return Conversion(checkpoint, target, form, error=error)
     except OSError as error:
@@ -142,8 +159,31 @@ def _form(actor: Path) -> Form | None:
     return "torch.distributed" if distributed_folder(actor) is not None else None
 
 
-def _tensors(actor: Path, form: Form, config: DecoderConfig) -> tuple[Form, list[WholeTensor]]:
-    if form == "rftd":
+def _dtype_of_model(actor: Path, form: Form, base: Path | None, described_by: Sequence[Path]) -> str | None:
+    """The type of the model that the training began with; None where nothing tells it."""
+    if base is not None:
+        return dtype_of(base)
+    if form != "rftd":
+        return dtype_of(described_by[-1])
+    # Beside our own tensors the configuration tells their type; a folder of another step tells the model's.
+    return next((dtype_of(step / _ACTOR / _HF) for step in _steps_beside(actor) if is_whole(step / _ACTOR / _HF)), None)
+
+
+def _steps_beside(actor: Path) -> list[Path]:
+    """The checkpoints of the same run, the newest first."""
+    run = actor.parent.parent
+    steps = sorted(_below(run), key=lambda step: int(step.name.rpartition("_")[2]), reverse=True)
+    return [step for step in steps if step.parent == run]
+
+
+def _tensors(
+    actor: Path, form: Form | None, config: DecoderConfig, present: Path | None
+) -> tuple[Form, list[WholeTensor]]:
+    if form is None:
+        assert present is not None
+        form = "rftd"
+        tensors = tensors_of_files(weight_files(present))
+    elif form == "rftd":
         tensors = own_tensors(actor)
     elif form == "fsdp":
         tensors = fsdp_tensors(actor)
@@ -178,9 +218,8 @@ def _described_by(actor: Path, base: Path | None) -> list[Path]:
     if own:
         return own
     # Another checkpoint of the run: the last one has a folder that transformers loads.
-    steps = sorted(_below(actor.parent.parent), key=lambda step: int(step.name.rpartition("_")[2]), reverse=True)
-    for step in steps:
-        if step.parent == actor.parent.parent and (step / _ACTOR / _HF / CONFIG).is_file():
+    for step in _steps_beside(actor):
+        if (step / _ACTOR / _HF / CONFIG).is_file():
             return [step / _ACTOR / _HF]
     raise DataError(
         "the checkpoint has no config.json, and no other one of the run",

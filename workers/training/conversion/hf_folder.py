@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import ConflictError, DataError, DiskFullError, WorkError
 from rftd.storage.checkpoints import Staged, fsync_tree, place_folder
+from rftd.workers.training.conversion.casting import DTYPES, cast, layout_in
 from rftd.workers.training.conversion.torch_file import FIX
 from rftd.workers.training.conversion.whole_tensor import WholeTensor
 from rftd.workers.weights import safetensors
@@ -42,17 +43,37 @@ class _WeightIndex(msgspec.Struct, frozen=True):
     weight_map: dict[str, str]
 
 
+class _ModelConfig(msgspec.Struct, frozen=True):
+    dtype: str | None = None
+    torch_dtype: str | None = None
+
+
+def dtype_of(folder: Path) -> str | None:
+    """The type of a model's numbers that its configuration names; None if it names none that is known."""
+    try:
+        config = json_decoder(_ModelConfig).decode((folder / CONFIG).read_bytes())
+    except (OSError, *UNREADABLE):
+        return None
+    named = (config.dtype or config.torch_dtype or "").removeprefix("torch.")
+    return named if named in DTYPES else None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a whole folder."""
+    index = folder / _INDEX
+    if not index.is_file():
+        return [folder / _WEIGHTS]
+    names = json_decoder(_WeightIndex).decode(index.read_bytes()).weight_map.values()
+    return [folder / name for name in dict.fromkeys(names)]
+
+
 def is_whole(folder: Path) -> bool:
     """True if it holds a configuration and safetensors files of which none is missing or cut off."""
     if not (folder / CONFIG).is_file():
         return False
     try:
-        index = folder / _INDEX
-        names = (
-            set(json_decoder(_WeightIndex).decode(index.read_bytes()).weight_map.values()) if index.is_file() else set()
-        )
-        for name in names or {_WEIGHTS}:
-            safetensors.places(folder / name)
+        for path in weight_files(folder) or [folder / _WEIGHTS]:
+            safetensors.places(path)
     except (OSError, WorkError, *UNREADABLE):
         return False
     return True
@@ -80,9 +101,15 @@ def _alone(temporary: Path) -> Iterator[None]:
 
 
 def write_hf_folder(
-    target: Path, described_by: Sequence[Path], tensors: Sequence[WholeTensor], *, on_bytes: Callable[[int], None]
+    target: Path,
+    described_by: Sequence[Path],
+    tensors: Sequence[WholeTensor],
+    *,
+    dtype: str | None = None,
+    on_bytes: Callable[[int], None],
 ) -> None:
-    """Writes the folder: descriptions out of `described_by`, the later ones first; the tensors, as they are stored.
+    """Writes the folder: descriptions out of `described_by`, the later ones first; the tensors, with their numbers in
+    `dtype`, or as they are stored.
 
     `on_bytes` is told how many bytes of tensors are written. Raises DataError for damage, DiskFullError, OSError;
     the folder is as it was then.
@@ -90,13 +117,13 @@ def write_hf_folder(
     temporary = target.with_name(f".{target.name}.converting")
     with _alone(temporary):
         try:
-            _check_room(temporary, tensors)
+            _check_room(temporary, tensors, dtype)
             for folder in described_by:
                 _copy_descriptions(folder, temporary)
             if target.is_dir():
                 _copy_rest(target, temporary)
-            _tell_dtype(temporary / CONFIG, tensors)
-            _write_weights(temporary, tensors, on_bytes)
+            _tell_dtype(temporary / CONFIG, tensors, dtype)
+            _write_weights(temporary, tensors, dtype, on_bytes)
             fsync_tree(temporary)
             staged = Staged(temporary, target.with_name(f".{target.name}.replaced"), ())
             place_folder(staged, target)
@@ -106,8 +133,8 @@ def write_hf_folder(
         staged.clear()
 
 
-def _check_room(folder: Path, tensors: Sequence[WholeTensor]) -> None:
-    needed = sum(size_bytes(*each.layout) for each in tensors) + _SPARE_BYTES
+def _check_room(folder: Path, tensors: Sequence[WholeTensor], dtype: str | None) -> None:
+    needed = sum(size_bytes(*layout_in(tensor.layout, dtype)) for tensor in tensors) + _SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DiskFullError(
@@ -133,13 +160,14 @@ def _copy_rest(target: Path, folder: Path) -> None:
             shutil.copyfile(path, folder / path.name)
 
 
-def _tell_dtype(path: Path, tensors: Sequence[WholeTensor]) -> None:
+def _tell_dtype(path: Path, tensors: Sequence[WholeTensor], dtype: str | None) -> None:
     """Lets the configuration name the weights' own dtype: transformers would round what it loads to another one."""
     try:
         config = json_decoder(dict[str, Any]).decode(path.read_bytes())
     except (OSError, *UNREADABLE) as error:
         raise DataError(f"no configuration of a model: {error}", where=str(path), fix=FIX) from error
-    dtypes = {each.layout.dtype for each in tensors if each.layout.dtype in ("float32", "bfloat16", "float16")}
+    layouts = [layout_in(tensor.layout, dtype) for tensor in tensors]
+    dtypes = {layout.dtype for layout in layouts if layout.dtype in DTYPES}
     if len(dtypes) != 1:
         return
     for part in (config, config.get("text_config")):
@@ -149,12 +177,14 @@ def _tell_dtype(path: Path, tensors: Sequence[WholeTensor]) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")
 
 
-def _write_weights(folder: Path, tensors: Sequence[WholeTensor], on_bytes: Callable[[int], None]) -> None:
-    files = _shared_out(tensors)
+def _write_weights(
+    folder: Path, tensors: Sequence[WholeTensor], dtype: str | None, on_bytes: Callable[[int], None]
+) -> None:
+    files = _shared_out(tensors, dtype)
     names = [_WEIGHTS] if len(files) == 1 else [f"model-{n:05}-of-{len(files):05}.safetensors" for n in _from_1(files)]
     written_bytes = 0
     for name, each in zip(names, files, strict=True):
-        for block_bytes in _write_file(folder / name, each):
+        for block_bytes in _write_file(folder / name, each, dtype):
             written_bytes += block_bytes
             on_bytes(written_bytes)
     if len(files) > 1:
@@ -162,27 +192,35 @@ def _write_weights(folder: Path, tensors: Sequence[WholeTensor], on_bytes: Calla
         (folder / _INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
 
 
-def _write_file(path: Path, tensors: Sequence[WholeTensor]) -> Iterator[int]:
+def _write_file(path: Path, tensors: Sequence[WholeTensor], dtype: str | None) -> Iterator[int]:
     """Writes tensors into one file; yields the bytes of each block when it is written."""
     with path.open("wb", buffering=0) as file:
-        file.write(safetensors.header_of({tensor.name: tensor.layout for tensor in tensors}))
+        file.write(safetensors.header_of({tensor.name: layout_in(tensor.layout, dtype) for tensor in tensors}))
         sent_bytes = 0
         for tensor in tensors:
             for block in tensor.blocks():
                 _refuse_nan(tensor, block)
-                _write_all(file, block)
-                yield block.nbytes
+                words = block if dtype is None else _cast(tensor, block, dtype)
+                _write_all(file, words)
+                yield words.nbytes
                 if file.tell() - sent_bytes >= _SENT_BYTES:
                     # Linux begins to write out what is not to stay: the fsync at the end has little left to wait for.
                     os.posix_fadvise(file.fileno(), sent_bytes, file.tell() - sent_bytes, os.POSIX_FADV_DONTNEED)
                     sent_bytes = file.tell()
 
 
-def _shared_out(tensors: Sequence[WholeTensor]) -> list[list[WholeTensor]]:
+def _cast(tensor: WholeTensor, block: NDArray[Any], dtype: str) -> NDArray[Any]:
+    try:
+        return cast(block, tensor.layout.dtype, dtype)
+    except DataError as error:
+        raise DataError(f"{tensor.name!r}: {error.what}", where=str(tensor.files()[0]), fix=error.fix) from error
+
+
+def _shared_out(tensors: Sequence[WholeTensor], dtype: str | None) -> list[list[WholeTensor]]:
     files: list[list[WholeTensor]] = [[]]
     filled_bytes = 0
     for each in tensors:
-        needed = size_bytes(*each.layout)
+        needed = size_bytes(*layout_in(each.layout, dtype))
         if files[-1] and filled_bytes + needed > _FILE_BYTES:
             files.append([])
             filled_bytes = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from rftd.ops.errors import DataError, WorkError
@@ -24,11 +25,16 @@ def own_tensors(actor: Path) -> list[WholeTensor]:
     """The model's tensors. Raises DataError, naming the file that is missing, damaged or of another checkpoint."""
     if is_sharded(actor, _KIND):
         return _of_ranks(actor)
-    path = actor / _FILE
+    return tensors_of_files([actor / _FILE])
+
+
+def tensors_of_files(paths: Iterable[Path]) -> list[WholeTensor]:
+    """The tensors of safetensors files that each hold whole ones. Raises DataError for a damaged file."""
     found = []
-    for name, place in _places(path).items():
-        stored = _stored(path, place)
-        found.append(whole(name, stored.shape, [TensorPart((0,) * len(stored.shape), stored)]))
+    for path in paths:
+        for name, place in _places(path).items():
+            stored = _stored(path, place)
+            found.append(whole(name, stored.shape, [TensorPart((0,) * len(stored.shape), stored)]))
     return found
 
 
