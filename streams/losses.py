@@ -81,6 +81,15 @@ class Deletable(Protocol):
         ...
 
 
+@runtime_checkable
+class ManyChains(Protocol):
+    """A log that tells the chains of many records for less than a comparison of each costs."""
+
+    async def chains(self, offsets: Mapping[Partition, Collection[int]]) -> dict[tuple[Partition, int], bytes]:
+        """The chains of the records at these offsets, by partition and offset, as far as they can be read."""
+        ...
+
+
 async def deleted_from(log: EventLog) -> list[Loss]:
     """The losses that the offsets of the log's partitions show by themselves: nobody has to remember those records."""
     gone = await log.deleted() if isinstance(log, Deletable) else []
@@ -104,18 +113,50 @@ async def still_lost(log: EventLog, losses: Iterable[Loss]) -> set[HeadRef]:
 
 async def losses_of(log: EventLog, witnesses: Iterable[Witness]) -> list[Loss]:
     """The heads of truth that the witnesses remember and the log does not hold, each once."""
-    wanted: dict[HeadRef, str] = {}
+    return await losses_among(log, comparable(witnesses))
+
+
+def comparable(witnesses: Iterable[Witness]) -> dict[HeadRef, str]:
+    """The heads of truth that can be compared with a log, each with the first witness that remembers it."""
+    remembered: dict[HeadRef, str] = {}
     for witness in witnesses:
         for partition, mark in witness.heads.items():
             # Without a chain the witness knows a place only, and at the beginning there is nothing to lose.
-            known = mark.next_offset > 0 and mark.chain not in (b"", GENESIS)
-            if known and partition in _TRUTH:
-                wanted.setdefault(HeadRef(*partition, *mark), witness.by)
+            if mark.next_offset > 0 and mark.chain not in (b"", GENESIS) and partition in _TRUTH:
+                remembered.setdefault(HeadRef(*partition, *mark), witness.by)
+    return remembered
+
+
+def newest_of(remembered: Mapping[HeadRef, str]) -> dict[HeadRef, str]:
+    """The heads that lie furthest in their partitions: those that an append may hide.
+
+    What is remembered below a head that the log holds stays as it is there, or as it is lost, whatever is appended.
+    """
+    ends: dict[tuple[str, int], int] = {}
+    for ref in remembered:
+        place = (ref.stream, ref.partition)
+        ends[place] = max(ref.next_offset, ends.get(place, 0))
+    return {ref: by for ref, by in remembered.items() if ref.next_offset == ends[ref.stream, ref.partition]}
+
+
+async def losses_among(log: EventLog, remembered: Mapping[HeadRef, str]) -> list[Loss]:
+    """The remembered heads that the log does not hold."""
+    wanted = await _unread(log, remembered) if isinstance(log, ManyChains) else list(remembered)
     lost = [ref for layer in _layers(wanted) for ref in await _missing(log, layer)]
     if not lost:
         return []
     ends = await log.heads()
-    return [_loss(ref, wanted[ref], ends) for ref in lost]
+    return [_loss(ref, remembered[ref], ends) for ref in lost]
+
+
+async def _unread(log: ManyChains, remembered: Iterable[HeadRef]) -> list[HeadRef]:
+    """The heads whose chains the log did not tell, or tells otherwise: only a comparison decides about them."""
+    refs = list(remembered)
+    offsets: dict[Partition, list[int]] = {}
+    for ref in refs:
+        offsets.setdefault(Partition(ref.stream, ref.partition), []).append(ref.next_offset - 1)
+    chains = await log.chains(offsets)
+    return [ref for ref in refs if chains.get((Partition(ref.stream, ref.partition), ref.next_offset - 1)) != ref.chain]
 
 
 def affected(loss: Loss, lives: Iterable[Life]) -> list[UUID]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -37,10 +38,13 @@ from rftd.streams.losses import (
     Witness,
     affected,
     bereaves,
+    comparable,
     deleted_from,
     heads_of,
     loss_error,
+    losses_among,
     losses_of,
+    newest_of,
     remembered_within,
     still_lost,
 )
@@ -52,6 +56,8 @@ GREETING_S: Final = 3.0
 # At some 100 bytes each, far below `limits.RECORD_SIZE_BYTES`: an acceptance that is too large could not be recorded,
 # and its experiment could never go on.
 HEADS_IN_AN_EVENT: Final = 2_000
+HEADS_IN_A_TURN: Final = 128
+"""The older heads that are compared in one turn of a run: a few milliseconds, beside which it goes on."""
 
 
 class Hearing:
@@ -83,6 +89,8 @@ class Hearing:
         self._present: tuple[UUID, ...] | None = None
         """The experiments that had not ended when this daemon began: a loss that is noticed later concerns them."""
         self._one_listener = asyncio.Lock()
+        self._held: set[HeadRef] = set()
+        """Heads of runs that the log held when this daemon compared them, all below newer ones: they are not again."""
         self._heard = False
 
     @property
@@ -98,13 +106,18 @@ class Hearing:
         It is written down, and whom it concerns is stopped, before this returns: those that had not ended when this
         daemon began, and the experiment `of` whose own parts these are.
         """
+        return await self._note(comparable(witnesses), deleted, of=of)
+
+    async def _note(
+        self, remembered: Mapping[HeadRef, str], deleted: Iterable[Loss] = (), *, of: UUID | None = None
+    ) -> list[Loss]:
         # Several may speak at once (a client at the door, a run, the projector), and the file is read, merged and
         # written whole: interleaved, the later write would drop the losses of the earlier one.
         async with self._one_listener:
             if self._file is not None and not self._written:
                 await self._recall(self._file)
 
-            found = [*await losses_of(self._log, witnesses), *deleted]
+            found = [*await losses_among(self._log, remembered), *deleted]
             for loss in found:
                 if loss.head.ref not in self._losses:
                     if self._logger is not None:
@@ -142,14 +155,30 @@ class Hearing:
         self._let_in()
         self._heard = True
 
-    async def hear_run(self, entry: Entry, executor: Executor, state: RunState) -> None:
-        """Hears what the events of one run remember, and its workers that live. Raises LogLossError: it must stop."""
+    async def hear_run(self, entry: Entry, executor: Executor, state: RunState) -> dict[HeadRef, str]:
+        """Hears what the events of one run remember, and its workers that live. Raises LogLossError: it must stop.
+
+        What an append may hide is compared before this returns. Returns the older heads, for `hear_older`: a run
+        remembers one of each partition for each checkpoint that it kept.
+        """
         if self._door is not None:
             alive = [started.pid for started in state.roster.live.values() if executor.lives(started)]
             await self._door.wait_for(alive, GREETING_S)
         own = [Job(entry.name, Path(entry.job_dir))]
-        told = await asyncio.to_thread(lambda: [*of_fold(state), *of_jobs(own)])
-        await self.note(told, await deleted_from(self._log), of=entry.id)
+        remembered = await asyncio.to_thread(lambda: comparable([*of_fold(state), *of_jobs(own)]))
+        newest = newest_of(remembered)
+        found = await self._note(newest, await deleted_from(self._log), of=entry.id)
+        older = {ref: by for ref, by in remembered.items() if ref not in newest and ref not in self._held}
+        if found:  # whoever decides what becomes of it is told all that is lost
+            await self._note(older, of=entry.id)
+        self.check(entry)
+        return older
+
+    async def hear_older(self, entry: Entry, older: dict[HeadRef, str]) -> None:
+        """Compares some more of what a run remembers, and takes it out. Raises LogLossError: it must stop."""
+        some = {ref: older.pop(ref) for ref in list(islice(older, HEADS_IN_A_TURN))}
+        if not await self._note(some, of=entry.id):
+            self._held.update(some)
         self.check(entry)
 
     def stopped(self) -> dict[UUID, list[Loss]]:
@@ -241,6 +270,25 @@ class Hearing:
     def _let_in(self) -> None:
         if self._door is not None:
             self._door.open(self.stopped())
+
+
+class Survivors:
+    """Whoever remembers the log of one run: the newest heads are compared before it appends, the older ones beside."""
+
+    def __init__(self, hearing: Hearing, entry: Entry, executor: Executor) -> None:
+        self._hearing = hearing
+        self._entry = entry
+        self._executor = executor
+        self._older: dict[HeadRef, str] = {}
+
+    async def hear(self, state: RunState) -> None:
+        """Returns if the run may append. Raises LogLossError."""
+        self._older = await self._hearing.hear_run(self._entry, self._executor, state)
+
+    async def hear_older(self) -> None:
+        """Compares some of what is remembered below. Raises LogLossError."""
+        if self._older:
+            await self._hearing.hear_older(self._entry, self._older)
 
 
 def _lives(entries: Iterable[Entry]) -> list[Life]:

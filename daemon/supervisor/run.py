@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from rftd.daemon.supervisor.collector import tidy
 from rftd.daemon.supervisor.decision_traces import DecisionTraces, Drafted
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.fleet import Fleet
+from rftd.daemon.supervisor.hearing import Survivors
 from rftd.daemon.supervisor.inbox import Inbox, Request, check_command
 from rftd.daemon.supervisor.milestones import tell
 from rftd.daemon.supervisor.parts import Parts
@@ -77,18 +78,18 @@ class Run:
         roles: frozenset[str] = ROLES,
         spine_offset: int = 0,
         guard: DiskGuard | None = None,
-        hear: Callable[[RunState], Awaitable[None]] | None = None,
+        survivors: Survivors | None = None,
         tracer: Tracer | None = None,
         allowances: Allowances = NOTHING_MORE,
         led: set[UUID] | None = None,
     ) -> None:
         """`spine_offset` is where the experiment was submitted, or less. Without a `guard` space is not looked at.
 
-        Before the first append `hear` raises LogLossError if the log lost something of it. `roles` are started here.
+        `survivors` are heard before the first append. `roles` are started here.
         `led` are the experiments that this daemon has decided on before; those that it begins to are added.
         """
         self._guard = guard
-        self._hear = hear
+        self._survivors = survivors
         self.remembers: Witness | None = None  # what this run had read when it met a loss of the log
         self._parts = Parts(clock, allowances) if roles else None
         self._roles = roles
@@ -157,10 +158,10 @@ class Run:
         )
         try:
             await follower.catch_up()
-            if self._hear is not None:
-                await self._hear(self.state)
-            # Survivors are heard by now, before this run's first append, which are its fences: an append hides how
-            # much was lost.
+            # Before this run's first append, which are its fences: an append hides how much was lost.
+            self._phase = Phase.HEARING
+            if self._survivors is not None:
+                await self._survivors.hear(self.state)
             snapshots = snapshots_of(beginning.spec)
             self._snapshotter = Snapshotter(self.state, follower, snapshots, clock=self._clock, logger=self._logger)
             if self._guard is not None:
@@ -271,8 +272,7 @@ class Run:
         dispatcher = await self._acquire(follower, "dispatcher", [spine, *tasks])
         assert state.spine.spec is not None
         fleet = self._fleet
-        # Workers are adopted once all three roles are fenced: the daemon before this one can decide nothing about
-        # them any more.
+        # Workers are adopted once all roles are fenced: the former daemon can decide nothing about them any more.
         fleet.take_up(state.spine.spec)
         fleet.seek_opening()
         deciders = self._deciders
@@ -283,9 +283,10 @@ class Run:
         while not (self._stopping or state.spine.ended):
             await self._gather(follower, wait_s)
             await self._look()
+            if self._survivors is not None:
+                await self._survivors.hear_older()
             await self._inbox.obey(controller)
-            # Commands first: a resume that was asked for in this turn has to reach the controller before it looks for
-            # trouble.
+            # Commands first: a resume of this turn has to reach the controller before it looks for trouble.
             trouble = await self._in_the_way() or fleet.stalled()
             due = deciders.control(trouble, self._clock.now_ns())
             await self._write(controller, "controller", due)
@@ -301,8 +302,7 @@ class Run:
         self._leaving.set()
         self._inbox.close()
         self._phase = Phase.DRAINING
-        # What the workers say when they leave comes last; it is read before the snapshot, so that the next daemon
-        # starts with it.
+        # What the workers say when they leave is read before the snapshot: the next daemon starts with it.
         await fleet.drain()
         await follower.catch_up()
         await self._snapshotter.end(take=not state.spine.ended)
@@ -336,9 +336,9 @@ class Run:
             return
         self._trouble = self._trouble or fleet.trouble
         fleet.trouble = None
-        if fleet.met_loss and self._hear is not None:
+        if fleet.met_loss and self._survivors is not None:
             fleet.met_loss = False
-            await self._hear(self.state)
+            await self._survivors.hear(self.state)
         if lost:
             drafts = [writer.draft(event, experiment=self.state.experiment) for event in lost]
             await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -14,7 +13,7 @@ from rftd.daemon.registry import Entry, Registry
 from rftd.daemon.supervisor.collector import Collector
 from rftd.daemon.supervisor.commands import AskedCommands
 from rftd.daemon.supervisor.disk_guard import DiskGuard
-from rftd.daemon.supervisor.hearing import Hearing
+from rftd.daemon.supervisor.hearing import Hearing, Survivors
 from rftd.daemon.supervisor.hosting import Hosting
 from rftd.daemon.supervisor.inbox import paused_for
 from rftd.daemon.supervisor.intake import Intake
@@ -175,14 +174,13 @@ class Supervisor(AskedCommands):
         same = {**self._of_runs, "spine_offset": entry.spine_offset}
         if not self._decides:
             return Hosting(self._log, entry.id, self._executor, **same, allowances=self._allowances)
-        hear = partial(self._hearing.hear_run, entry, self._executor)
         return Run(
             self._log,
             entry.id,
             self._executor,
             **same,
             guard=self._guard,
-            hear=hear,
+            survivors=Survivors(self._hearing, entry, self._executor),
             tracer=self._tracer,
             allowances=self._allowances,
             led=self._led,

@@ -22,6 +22,12 @@ _PASSING: Final = {
     Phase.READING: Words(
         "reading", "this daemon to read its events from the log", "the log", "the log is read to its end"
     ),
+    Phase.HEARING: Words(
+        "comparing",
+        "the log to be compared with what remembers its end: checkpoints, snapshots, fences and workers that live",
+        "the log",
+        "its newest records are read",
+    ),
     Phase.FENCING: Words(
         "fencing",
         "this daemon's right to decide: its fences have not been read back yet",

@@ -24,6 +24,8 @@ class Phase(StrEnum):
 
     READING = "reading"
     """It folds what the log holds."""
+    HEARING = "hearing"
+    """It compares the log with what remembers it."""
     FENCING = "fencing"
     LEADING = "leading"
     DRAINING = "draining"

@@ -370,3 +370,25 @@ async def _configured(settings: KafkaSettings, config: dict[str, str]) -> None:
         await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=whole)])
     finally:
         await admin.close()
+
+
+async def test_the_chains_of_many_records_are_those_that_a_read_shows(settings: KafkaSettings) -> None:
+    async with opened(settings) as log:
+        for start in range(0, 300, 30):
+            numbers = range(start, start + 30)
+            await log.append([draft(number, A if number % 3 else B, bytes(700)) for number in numbers])
+        heads = await log.heads()
+        chains = {
+            (partition, record.offset): record.chain
+            for partition in (A, B)
+            for record in await log.read(partition, 0, max_size_bytes=1 << 24)
+        }
+        assert len(chains) == 300
+        offsets = {partition: range(0, heads[partition].next_offset + 5, 7) for partition in (A, B)}
+        wanted = {(partition, offset) for partition, places in offsets.items() for offset in places}
+        assert await log.chains(offsets) == {place: chains[place] for place in wanted & chains.keys()}
+        # What is remembered otherwise, or lies beyond the end, is a loss; what is there is none.
+        marks = {partition: Mark(offset + 1, chain) for (partition, offset), chain in chains.items() if offset == 50}
+        assert await losses_of(log, [Witness("somebody", marks)]) == []
+        wrong = Witness("somebody", {A: Mark(51, bytes(32)), B: Mark(heads[B].next_offset + 1, bytes(32))})
+        assert {loss.where for loss in await losses_of(log, [wrong])} == {f"{A}@50", f"{B}@{heads[B].next_offset}"}

@@ -69,6 +69,7 @@ class KafkaLog:
         self._gaps = Gaps(self._names, self._offsets)
         self._fetcher = Fetcher(settings, self._names, self._offsets, self._duplicates, self._gaps, clock)
         self._direct = Direct(self._names, self._offsets, self._duplicates)
+        self.chains = self._direct.chains  # see `ManyChains`
         self._tailing = Tailing(
             settings, self._names, self._offsets, self._tail, self._duplicates, self._gaps, self._pressure, clock
         )
@@ -202,8 +203,7 @@ class KafkaLog:
         firsts = await self._offsets.starts(places)
         for partition, offset in places.items():
             record = found.get(partition)
-            # What was truncated on purpose cannot be compared; a record that is missing above the first one is a loss.
-            truncated = record is None and offset < firsts[partition]
+            truncated = record is None and offset < firsts[partition]  # on purpose: it cannot be compared
             if not truncated and (record is None or record.chain != remembered[partition].chain):
                 raise different(partition, remembered[partition])
 

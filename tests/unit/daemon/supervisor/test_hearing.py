@@ -7,20 +7,23 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.daemon.registry import Registry
-from rftd.daemon.supervisor.hearing import Hearing
+from rftd.daemon.supervisor.hearing import HEADS_IN_A_TURN, Hearing, Survivors
 from rftd.ops import limits
 from rftd.ops.errors import LogLossError
 from rftd.ops.logs import logger
 from rftd.storage.survivors import LossesFile
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.chain import Mark
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Record, Stretch
+from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import ExperimentWarned, Fence, HeadRef
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.losses import Witness
@@ -203,3 +206,85 @@ async def test_a_gap_that_a_run_reads_past_stops_it_and_the_next_daemon_still_kn
     assert set(later.stopped()) == {scene.one}, "who begins above the gap does not meet it"
     await later.accept(["one"], Writer(source="test", clock=scene.tape.clock, ids=scene.tape.ids), by="a person")
     assert (await scene.heard(log)).stopped() == {}
+
+
+class _Counted(MemoryLog):
+    """A log that counts the heads that it is asked to compare."""
+
+    compared = 0
+
+    async def check_heads(self, remembered: dict[Partition, Mark]) -> None:
+        self.compared += len(remembered)
+        await super().check_heads(remembered)
+
+
+def saved_at_each_record(log: MemoryLog, experiment: UUID) -> RunState:
+    """A run that saved a checkpoint after each record of its spine, which all remember."""
+    state = RunState(experiment)
+    spine = partition_of(topics.EXPERIMENTS, experiment)
+    for step, record in enumerate(log.stored(spine, 0, 1 << 30)):
+        state.checkpoints[step, 0] = CheckpointCommitted(
+            step=step,
+            generation=0,
+            stage=0,
+            stage_step=step,
+            path=f"/nowhere/global_step_{step}",
+            files=(),
+            size_bytes=0,
+            checksum="",
+            sha256="",
+            heads=(HeadRef(*spine, record.offset + 1, record.chain),),
+        )
+    return state
+
+
+async def long_run(scene: Scene) -> tuple[_Counted, Survivors, RunState, Hearing]:
+    """A run with twice as many checkpoints as older heads are compared in a turn."""
+    for _ in range(2 * HEADS_IN_A_TURN):
+        scene.tape.write(ExperimentWarned(text="x"), scene.one)
+    log = _Counted()
+    await log.append(scene.tape.drafts)
+    hearing = await scene.heard(log)
+    executor: Any = None
+    return log, Survivors(hearing, hearing._entries[scene.one], executor), saved_at_each_record(log, scene.one), hearing
+
+
+async def test_a_run_with_many_checkpoints_begins_after_a_look_at_the_newest(scene: Scene) -> None:
+    log, survivors, state, hearing = await long_run(scene)
+    log.compared = 0
+    await survivors.hear(state)
+    assert log.compared == 1
+    for _ in range(4):
+        await survivors.hear_older()
+    assert log.compared == len(state.checkpoints)
+    # A run that is taken up again, as the log comes back, has them compared no more.
+    executor: Any = None
+    again = Survivors(hearing, hearing._entries[scene.one], executor)
+    await again.hear(state)
+    await again.hear_older()
+    assert log.compared == len(state.checkpoints) + 1
+
+
+async def test_an_older_head_that_is_lost_stops_the_run_beside_which_it_is_compared(scene: Scene) -> None:
+    _, survivors, state, hearing = await long_run(scene)
+    former = state.checkpoints[HEADS_IN_A_TURN + 10, 0]
+    (ref,) = former.heads
+    other = HeadRef(ref.stream, ref.partition, ref.next_offset, bytes(32))
+    state.checkpoints[HEADS_IN_A_TURN + 10, 0] = msgspec.structs.replace(former, heads=(other,))
+    await survivors.hear(state)
+    await survivors.hear_older()
+    assert hearing.stopped() == {}
+    with pytest.raises(LogLossError, match=f"{ref.next_offset - 1} is not the record that was acknowledged"):
+        await survivors.hear_older()
+    assert set(scene.stopped) == {scene.one}
+    assert set((await scene.heard(await scene.log())).stopped()) == {scene.one}, "it is written down"
+
+
+async def test_a_newest_head_that_is_lost_stops_the_run_before_it_begins(scene: Scene) -> None:
+    _, survivors, state, _ = await long_run(scene)
+    last = max(state.checkpoints)
+    (ref,) = state.checkpoints[last].heads
+    beyond = HeadRef(ref.stream, ref.partition, ref.next_offset + 1, ref.chain)
+    state.checkpoints[last] = msgspec.structs.replace(state.checkpoints[last], heads=(beyond,))
+    with pytest.raises(LogLossError, match="was acknowledged and is gone"):
+        await survivors.hear(state)
