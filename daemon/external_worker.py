@@ -192,7 +192,7 @@ class ExternalWorker:
             await self._crews.close()
 
     async def _work(self, entry: Entry, stop: asyncio.Event) -> None:
-        """Works until the experiment ends, `stop` is set, or the worker is of more use elsewhere."""
+        """Works until the experiment ends or is released, `stop` is set, or the worker is of more use elsewhere."""
         self._logger.info("worker.experiment", experiment=str(entry.id))
         run = run_trainer if self._role != "explorer" else partial(run_explorer, slot=self._slot)
         leave = asyncio.Event()
@@ -220,7 +220,7 @@ class ExternalWorker:
             raise next(iter(leaves(group))) from None
 
     async def _watch(self, entry: Entry, stop: asyncio.Event, leave: asyncio.Event) -> None:
-        """Sets `leave` once `stop` is set, or once the worker was stranded for a while."""
+        """Sets `leave` once `stop` is set, the experiment is released, or the worker was stranded for a while."""
         since_s: float | None = None
         while not await self._asked_within(stop, WATCH_S):
             now_s = self._clock.monotonic_s()
@@ -230,6 +230,9 @@ class ExternalWorker:
                 end_if_cancelled()
                 self._logger.warning("worker.watch_failed", code=error.code, reason=error.what)
                 idle = False
+            if entry.spine.released:
+                self._logger.info("worker.released", experiment=str(entry.id))
+                break
             since_s = (since_s if since_s is not None else now_s) if idle else None
             if since_s is not None and now_s - since_s >= GIVE_WAY_S[self._role]:
                 self._logger.info("worker.gives_way", experiment=str(entry.id))

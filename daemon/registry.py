@@ -186,8 +186,12 @@ class Registry:
         return [*self.under_way(), *self.queue()]
 
     def under_way(self) -> list[Entry]:
-        """Experiments that have begun and not ended, in the order in which they would be taken up again."""
-        return _in_order(self.entries.values(), Status.RUNNING, Status.PAUSED)
+        """Experiments that have begun and not ended, in the order in which they would be taken up again.
+
+        Those whose workers were released are left out: they have no slot, and nothing is started for them.
+        """
+        held = (entry for entry in self.entries.values() if not entry.spine.released)
+        return _in_order(held, Status.RUNNING, Status.PAUSED)
 
     def queue(self) -> list[Entry]:
         """Experiments that wait for their turn, the next first."""

@@ -189,6 +189,7 @@ def _supervisor(
         archives=folder.archives,
         known=folder.known,
         lost_after_s=options.worker_lost_after_s,
+        release_after_s=options.release_after_s,
         roles=options.launching.roles,
         guard=guard,
         hearing=hearing,

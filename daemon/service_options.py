@@ -30,6 +30,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Who is let in, and how."""
     worker_lost_after_s: float = limits.WORKER_LOST_AFTER_S
     """A worker that sends no heartbeat for this long is ended and started anew."""
+    release_after_s: float = limits.RELEASE_AFTER_S
+    """An experiment that a person paused keeps its workers and its slot for so long."""
     log_at: LogUrl | None = None
     """The place of the log, checked; None for the embedded one in `data`."""
     state_url: str = ""

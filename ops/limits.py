@@ -127,6 +127,8 @@ LEFTOVER_GRACE_S: Final = 2.0
 """Processes that a worker left running are asked to end, and killed after this long; its successor waits for that."""
 CONDEMNED_S: Final = 30.0
 """An explorer that refuses what others of its experiment do is started again after so long."""
+RELEASE_AFTER_S: Final = 30.0
+"""The time after a pause that only a person ends, before the experiment's workers and its slot are released."""
 PAUSE_BACKOFF_S: Final = (1.0, 5.0, 15.0, 60.0, 300.0)
 """The waits after which a paused experiment is tried anew, where only that shows whether its cause is gone."""
 LOSSES_BEFORE_ALONE: Final = 2

@@ -23,6 +23,8 @@ inbox        the commands for an experiment under way, and those that each state
 snapshotter  snapshots of a run's fold
 milestones   what became of an experiment, as lines of the daemon's log
 decision_traces  the roots of traces: leases, batches, pauses
+release      when a paused experiment lets go of its workers and its slot
+decision_writer  appends what planner, dispatcher and controller decide
 run          one experiment under way: planner, dispatcher and controller on one fold
 keeper       archive, restore, remove
 payloads     drops the token arrays that nobody will train again

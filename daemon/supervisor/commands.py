@@ -15,7 +15,7 @@ from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
 from rftd.daemon.operations import Accepted, Done, Forked
 from rftd.daemon.patience import AWAY
 from rftd.daemon.registry import Entry, Registry, named_entry
-from rftd.daemon.supervisor.inbox import Request, check_transition
+from rftd.daemon.supervisor.inbox import Request, check_transition, requeued
 from rftd.daemon.supervisor.intake import WantedFork
 from rftd.daemon.supervisor.orders import Order, order_of
 from rftd.daemon.supervisor.run import Run
@@ -25,7 +25,7 @@ from rftd.daemon.why.answer import answer, blocked_log, silent_log
 from rftd.daemon.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
 from rftd.daemon.why.wait import Wait, Why
 from rftd.daemon.why.workers import largest_use, opening_waits
-from rftd.ops.errors import ConflictError, LogFullError, LogLossError, NotFoundError
+from rftd.ops.errors import ConflictError, LogFullError, LogLossError, NotFoundError, UnreachableError
 from rftd.streams.envelope import Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
@@ -298,10 +298,19 @@ class AskedCommands:
             # Refused at once: a run waits for space without an end, and its caller would wait with it.
             if isinstance(full := self._log.failure, LogFullError):
                 raise LogFullError(full.what, where=full.where, fix=full.fix)
-            if isinstance(run := self.runs.of(entry.id), Run):
-                return await run.command(event, Request(id, order.key, partial(self._orders.check, order)))
+            run = self.runs.of(entry.id)
+            if isinstance(run, Run):
+                try:
+                    return await run.command(event, Request(id, order.key, partial(self._orders.check, order)))
+                except UnreachableError:
+                    if not run.releasing:
+                        raise
+                # Its workers are leaving; whoever asks meanwhile finds it released, and is not sent away.
+                await run.gone()
+            await self._refresh()  # a run that has just ended may have said something that was not read yet
             check_transition(entry.spine, event)
-            draft = self._writer.draft(event, experiment=entry.id, id=id, correlation=order.key)
+            command = requeued(entry.spine, event)
+            draft = self._writer.draft(command, experiment=entry.id, id=id, correlation=order.key)
             return (await self._log.append([draft]))[0]
 
         return _done(await self._orders.carry_out(order, write))

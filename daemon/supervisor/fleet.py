@@ -154,6 +154,11 @@ class Fleet:
         return HALF_OF[berth.order.role] in self._state.spine.halves
 
     @property
+    def seeks(self) -> bool:
+        """True while it looks for workers that live and have not joined: they could not be ended yet."""
+        return any(berth.search is not None for berth in self._berths)
+
+    @property
     def ended(self) -> bool:
         """True if a process has ended that was not seen to end before."""
         return any(berth.handle is not None and berth.handle.exit_code() is not None for berth in self._berths)

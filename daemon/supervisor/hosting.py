@@ -84,7 +84,10 @@ class Hosting:
         self._watch = Watch(log, self.state, self._liveness, self._fleet.processes, roles=roles, clock=clock)
 
     async def drive(self) -> None:
-        """Returns when the experiment has ended and the workers of here are gone; cancelling leaves them running."""
+        """Returns when the experiment has ended or is released, and the workers of here are gone.
+
+        Cancelling leaves them running.
+        """
         experiment = self.state.experiment
         beginning = await beginning_of(self._log, experiment, spine_offset=self._spine_offset)
         follower = await resumed_follower(
@@ -104,7 +107,7 @@ class Hosting:
             self._phase = Phase.LEADING
             self._fleet.take_up(self.state.spine.spec or beginning.spec)
             self._fleet.seek_opening()
-            while not (self._stopping or self.state.spine.ended):
+            while not self._over:
                 try:
                     await self._tend(follower)
                 # Those two are for `Runs`, which rests and takes the experiment up anew; everything else is this
@@ -157,6 +160,11 @@ class Hosting:
         """Returns once the workers have left."""
         await self._gone.wait()
 
+    @property
+    def _over(self) -> bool:
+        """True once there is nothing to tend here any more."""
+        return self._stopping or self.state.spine.ended or self.state.spine.released
+
     async def _judge_grants(self) -> None:
         """Holds what another daemon's configuration granted against this one's, on whose machine workers would run."""
         grants = self.state.spine.grants
@@ -174,7 +182,7 @@ class Hosting:
         fleet = self._fleet
         spine = self.state.spine
         here = this_process()
-        while not (self._stopping or spine.ended):
+        while not self._over:
             await follower.pump(TICK_S)
             if fleet.ended:
                 await follower.catch_up()
@@ -196,5 +204,5 @@ class Hosting:
     async def _rest(self, follower: Follower) -> None:
         """Reads on for a while, so that the end is seen."""
         until_s = self._clock.monotonic_s() + AGAIN_S
-        while self._clock.monotonic_s() < until_s and not (self._stopping or self.state.spine.ended):
+        while self._clock.monotonic_s() < until_s and not self._over:
             await follower.pump(TICK_S)

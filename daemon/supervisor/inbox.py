@@ -8,6 +8,8 @@ from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+import msgspec
+
 from rftd.daemon.dlq.verdicts import check_retry
 from rftd.ops.errors import ConflictError, UnreachableError
 from rftd.ops.tracing.span import current_traceparent
@@ -200,6 +202,13 @@ def check_transition(spine: Spine, event: Event) -> None:
         raise ConflictError(
             f"it is {status}; only {' or '.join(legal)} can be {verb}", fix="see its state with rftd get"
         )
+
+
+def requeued(spine: Spine, event: Event) -> Event:
+    """The command as it is recorded: what was released waits for its turn when it is resumed."""
+    if isinstance(event, life.ExperimentResumed) and spine.released:
+        return msgspec.structs.replace(event, queued=True)
+    return event
 
 
 def paused_for(error: BaseException, experiment: UUID, fences: FenceView, writer: Writer, owner: UUID) -> list[Draft]:

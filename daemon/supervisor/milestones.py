@@ -20,6 +20,7 @@ _FIELDS: Final[dict[type[Event], tuple[str, tuple[str, ...]]]] = {
     life.StageStarted: ("stage.started", ("stage", "name", "first_version")),
     life.StageCompleted: ("stage.completed", ("stage", "last_version")),
     life.ExperimentPaused: ("experiment.paused", ("cause", "reason")),
+    life.ExperimentReleased: ("experiment.released", ()),
     life.ExperimentResumed: ("experiment.resumed", ("reason",)),
     life.ExperimentPrioritized: ("experiment.prioritized", ("priority", "reason")),
     life.ExperimentCancelled: ("experiment.cancelled", ("reason",)),

@@ -10,19 +10,20 @@ from uuid import UUID
 from rftd.daemon.dlq.verdicts import task_retried
 from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.collector import tidy
-from rftd.daemon.supervisor.decision_traces import DecisionTraces, Drafted
+from rftd.daemon.supervisor.decision_writer import DecisionWriter
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.hearing import Survivors
 from rftd.daemon.supervisor.inbox import Inbox, Request, check_command
 from rftd.daemon.supervisor.milestones import tell
 from rftd.daemon.supervisor.parts import Parts
+from rftd.daemon.supervisor.release import release_is_due
 from rftd.daemon.supervisor.snapshotter import Snapshotter
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.daemon.why.answer import Watch
 from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.wait import Wait
-from rftd.ops import faults, limits
+from rftd.ops import limits
 from rftd.ops.clock import Clock, RecordedClock
 from rftd.ops.errors import FencedError, LogLossError, UnreachableError
 from rftd.ops.ids import Ids
@@ -33,8 +34,8 @@ from rftd.streams import topics
 from rftd.streams.codec import Writer
 from rftd.streams.decision import Decision
 from rftd.streams.envelope import Position
+from rftd.streams.events.experiment import ExperimentReleased
 from rftd.streams.events.registry import Event
-from rftd.streams.events.task import GroupClosed
 from rftd.streams.fencing import Role
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.run_state import RunParts, RunState, partitions_of
@@ -75,6 +76,7 @@ class Run:
         ids: Ids,
         logger: Logger,
         lost_after_s: float = limits.WORKER_LOST_AFTER_S,
+        release_after_s: float = limits.RELEASE_AFTER_S,
         roles: frozenset[str] = ROLES,
         spine_offset: int = 0,
         guard: DiskGuard | None = None,
@@ -85,7 +87,8 @@ class Run:
     ) -> None:
         """`spine_offset` is where the experiment was submitted, or less. Without a `guard` space is not looked at.
 
-        `survivors` are heard before the first append. `roles` are started here.
+        `survivors` are heard before the first append. `roles` are started here. Workers are released
+        `release_after_s` after a pause that only a person ends.
         `led` are the experiments that this daemon has decided on before; those that it begins to are added.
         """
         self._guard = guard
@@ -96,7 +99,6 @@ class Run:
         self._led = set[UUID]() if led is None else led
         self._spine_offset = spine_offset
         self._spine = partition_of(topics.EXPERIMENTS, experiment)
-        self._closed_groups = partition_of(topics.TASKS, experiment)
         self._log = log
         self._owner = owner
         self._wall = clock
@@ -106,6 +108,9 @@ class Run:
         self._logger = logger
         self._liveness = Liveness(lost_after_s)
         self._stopping = False
+        self._release_after_s = release_after_s
+        self.releasing = False
+        """True once its workers are asked to leave, since it is paused until a person resumes it."""
         self._leaving, self._gone = asyncio.Event(), asyncio.Event()
         self.state = RunState(experiment, on_sign_of_life=self._liveness.note)
         self._deciders = Deciders(self.state, self._liveness, starts=roles)
@@ -122,14 +127,16 @@ class Run:
         self._watch = Watch(log, self.state, self._liveness, self._fleet.processes, roles=roles, clock=self._clock)
         self._inbox = Inbox(experiment, lambda event: check_command(self.state, event))
         self._phase = Phase.READING
-        self._appending_s = self._looked_s = self._turn_s = 0.0
+        self._looked_s = self._turn_s = 0.0
         self._trouble: Trouble | None = None
         """The error that a role met since the controller decided last."""
         self._told = ""
-        self._traces = None if tracer is None else DecisionTraces(tracer, experiment)
+        self._writer = DecisionWriter(experiment, clock=self._clock, wall=clock, logger=logger, tracer=tracer)
 
     async def drive(self) -> None:
-        """Returns when the experiment has ended and its workers are gone; cancelling leaves the workers running.
+        """Returns when the experiment has ended, or is released, and its workers are gone.
+
+        Cancelling leaves the workers running.
 
         Raises FencedError if another daemon took the experiment over.
         """
@@ -180,7 +187,7 @@ class Run:
 
     def waits(self) -> list[Wait]:
         """The waits of each role, as they are now."""
-        scene = self._watch.scene(self._phase, self._deciders.said, appends_since_s=self._appending_s)
+        scene = self._watch.scene(self._phase, self._deciders.said, appends_since_s=self._writer.appending_s)
         return self._watch.waits(scene)
 
     def scene(self) -> Scene:
@@ -280,7 +287,7 @@ class Run:
         writer = Writer(source=f"daemon/{self._owner}", clock=clock, ids=self._ids)
         wait_s = TICK_S
         self._phase = Phase.LEADING
-        while not (self._stopping or state.spine.ended):
+        while not (self._stopping or state.spine.ended or self.releasing):
             await self._gather(follower, wait_s)
             await self._look()
             if self._survivors is not None:
@@ -289,22 +296,28 @@ class Run:
             # Commands first: a resume of this turn has to reach the controller before it looks for trouble.
             trouble = await self._in_the_way() or fleet.stalled()
             due = deciders.control(trouble, self._clock.now_ns())
-            await self._write(controller, "controller", due)
+            await self._writer.write(controller, "controller", due)
             if state.spine.status is Status.PAUSED:
                 self._trouble = None
-            await self._tend(follower, writer, start=trouble is None and not state.spine.cause)
+            await self._tend(follower, writer, start=trouble is None and state.spine.status is not Status.PAUSED)
             dispatched = await self._decide(dispatcher, "dispatcher", lambda: deciders.dispatch(clock.monotonic_s()))
             # What was decided is folded by now: groups that just closed can be in this turn's plans.
             planned = await self._decide(planner, "planner", lambda: deciders.plan(follower.positions, clock.now_ns()))
             if self._trouble is not None:
                 deciders.renew()
             wait_s = GATHER_S if dispatched or planned else TICK_S
+            now_ns = self._clock.now_ns()
+            self.releasing = not fleet.seeks and release_is_due(state, self._liveness, now_ns, self._release_after_s)
         self._leaving.set()
         self._inbox.close()
         self._phase = Phase.DRAINING
         # What the workers say when they leave is read before the snapshot: the next daemon starts with it.
         await fleet.drain()
         await follower.catch_up()
+        if self.releasing and not self._stopping:
+            # Only now: what the log calls released has no worker that the next daemon would have to end.
+            await self._tend(follower, writer, start=False)
+            await self._writer.write(controller, "controller", [Decision(ExperimentReleased())])
         await self._snapshotter.end(take=not state.spine.ended)
         if state.spine.ended:
             await tidy(self._log, state, controller, clock=self._wall, logger=self._logger)
@@ -313,13 +326,13 @@ class Run:
         """Writes what a role decides; True if there was something. What it raises is trouble of this run alone."""
         try:
             decided = decide()
-            drafted = self._drafts(lease, decided)
+            drafted = self._writer.drafted(lease, decided)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a third party's policy may raise anything
             self._befallen(role, error)
             return False
-        await self._write(lease, role, decided, drafted)
+        await self._writer.write(lease, role, decided, drafted)
         return bool(decided)
 
     async def _tend(self, follower: Follower, writer: Writer, *, start: bool) -> None:
@@ -365,36 +378,3 @@ class Run:
             # A daemon that stood still, or was cut off, takes nothing back from the one that came after it.
             again=role == "controller" and self.state.experiment in self._led,
         )
-
-    async def _write(
-        self, lease: RoleLease, role: str, decided: Sequence[Decision], drafted: Drafted | None = None
-    ) -> None:
-        """Writes what was decided, and folds it."""
-        if not decided:
-            return
-        drafts, roots = drafted or self._drafts(lease, decided)
-        faults.point(f"{role}.before_append")
-        self._appending_s = self._clock.monotonic_s()
-        began_ns = self._wall.now_ns()
-        await lease.append(drafts)
-        self._appending_s = 0.0
-        if self._traces is not None:
-            self._traces.sent(decided, roots, began_ns)
-        faults.point(f"{role}.after_append")
-        tell(self._logger, self.state.experiment, (event for event, _ in decided))
-
-    def _drafts(self, lease: RoleLease, decisions: Sequence[Decision]) -> Drafted:
-        """The events as records, and the traces that begin with them."""
-        roots = self._traces.roots(decisions) if self._traces is not None else [None] * len(decisions)
-        return [
-            lease.writer.draft(
-                event,
-                experiment=self.state.experiment,
-                partition=partition or self._home(event),
-                traceparent=root and root.traceparent,
-            )
-            for (event, partition), root in zip(decisions, roots, strict=True)
-        ], roots
-
-    def _home(self, event: Event) -> Partition:
-        return self._closed_groups if isinstance(event, GroupClosed) else self._spine

@@ -54,6 +54,7 @@ class Supervisor(AskedCommands):
         logger: Logger,
         archives: Path | None = None,
         lost_after_s: float = limits.WORKER_LOST_AFTER_S,
+        release_after_s: float = limits.RELEASE_AFTER_S,
         roles: frozenset[str] = ROLES,
         guard: DiskGuard | None = None,
         slots: int = 1,
@@ -65,11 +66,10 @@ class Supervisor(AskedCommands):
     ) -> None:
         """`archives` is where archives go that nobody gave another place; else beside the experiment's folder.
 
-        So many as `slots` experiments run at once, and workers of the `roles` are started. A daemon that starts
-        explorers and no trainer decides nothing: another one on this log does. `keep` says how long the payload of
-        experiences stays in the log. The `hearing` has heard survivors; `known` is a folder for what the spines say.
+        So many as `slots` experiments run at once, and workers of the `roles` are started, by a daemon that starts
+        explorers alone without a decision. They leave `release_after_s` after a person's pause. Payloads stay for as
+        long as `keep` says. The `hearing` has heard survivors; `known` is a folder for what the spines say.
         """
-        self._guard = guard
         self._roles = roles
         self._decides = roles != frozenset(("explorer",))
         self._log = log
@@ -77,17 +77,17 @@ class Supervisor(AskedCommands):
         self._owner = owner
         self._clock = clock
         self._logger = logger
-        self._tracer = tracer
         self._of_runs: dict[str, Any] = {"owner": owner, "clock": clock, "ids": ids, "logger": logger, "roles": roles}
         self._of_runs["lost_after_s"] = lost_after_s
+        self._of_decided: dict[str, Any] = {"guard": guard, "tracer": tracer, "led": set[UUID]()}
+        self._of_decided["release_after_s"] = release_after_s
         self._allowances = allowances
-        self._led = set[UUID]()
         self._registry = Registry(log, known, logger=logger)
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
         self._payloads = PayloadKeeper(
             log, lambda: self._registry.entries, self._state_of, self._writer, keep=keep, clock=clock, logger=logger
         )
-        hearing = self._hearing = hearing or Hearing(log, None, logger=logger)
+        self._hearing = hearing = hearing or Hearing(log, None, logger=logger)
         self._keeper = Keeper(
             log,
             lambda: self._registry.entries,
@@ -101,6 +101,7 @@ class Supervisor(AskedCommands):
         self._desk = Desk(log, self._writer, clock=clock)
         self._orders = Orders((self._registry.commands, self._desk.commands), self._reach, clock=clock)
         self._verdicts = Verdicts(self._desk, self._orders, self._run_under_way)
+        self._reading = asyncio.Lock()
         folders = self._one_submission = asyncio.Lock()  # held by whoever takes or frees a job's folder
         intake = Intake(log, self._registry.entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
         self._submissions = Submissions(
@@ -109,7 +110,6 @@ class Supervisor(AskedCommands):
         self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
         if guard is not None:
             guard.folders, guard.collect = self._folders, lambda: self.collect(every=True)
-        self._reading = asyncio.Lock()
         held = slots if self._decides else HOSTED  # elsewhere it was decided how many run
         note = self._note if self._decides else None
         self.runs = Runs(self._run_of, slots=held, clock=clock, logger=logger, note=note, lost=hearing.meet)
@@ -179,11 +179,9 @@ class Supervisor(AskedCommands):
             entry.id,
             self._executor,
             **same,
-            guard=self._guard,
+            **self._of_decided,
             survivors=Survivors(self._hearing, entry, self._executor),
-            tracer=self._tracer,
             allowances=self._allowances,
-            led=self._led,
         )
 
     async def accept_losses(self, names: Sequence[str], *, by: str) -> None:

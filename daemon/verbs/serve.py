@@ -140,6 +140,15 @@ def _claimed(data: Path, host: str, port: int, *, embedded: bool) -> Claim:
     help="Kill and restart a worker that sent no heartbeat for this long; one is sent every second.",
 )
 @click.option(
+    "--release-after",
+    "release_after_s",
+    type=Duration(),
+    default="30s",
+    show_default=True,
+    metavar="TIME",
+    help="Release the workers and the slot of an experiment that a person paused, after this long.",
+)
+@click.option(
     "--disk-reserve",
     type=Size(),
     metavar="SIZE",
@@ -185,6 +194,7 @@ def command(
     log_format: str,
     log_level: str,
     lost_after_s: float,
+    release_after_s: float,
     disk_reserve: int | None,
     disk_budget: int | None,
     folders: FolderAccess,
@@ -213,6 +223,7 @@ def command(
         port=port,
         door=door,
         worker_lost_after_s=lost_after_s,
+        release_after_s=release_after_s,
         log_at=backend_of(log_at).checked(log_at.text) if log_at is not None else None,
         state_url=checked_postgres_url(postgres) if postgres else "",
         disk=DiskLimits(reserve_bytes=disk_reserve, budget_bytes=disk_budget),

@@ -119,6 +119,8 @@ def _command(
             raise
         return {"name": name, "id": summary.id, "state": target, "already": True, "event": None, "position": None}
     state = target
+    if verb == "resume":  # what was released waits for its turn
+        state = client.ask(experiments.summary, name=sent.id, after=sent.position).value.state
     if wait:
         for page in follow(client, sent.id, after=sent.position, patience_s=settings.timeout_s):
             state = page.value.experiment.summary.state

@@ -15,7 +15,7 @@ from rftd.streams.folds.signal import SOLVED
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.split_submission import TRAIN, has_tasks
 from rftd.workers.control.hold import Paused
-from rftd.workers.control.obstacle import ERROR, TRIED_AGAIN, wanted
+from rftd.workers.control.obstacle import ERROR, TRIED_AGAIN, ends_by_itself, wanted
 
 _SHOWN: Final = 5
 _PASSING: Final = {
@@ -82,12 +82,32 @@ def driven(scene: Scene) -> Wait:
     if spine.status is not Status.PAUSED:
         return _life(spine, "running", _progress(spine), "", "", Level.WORKS)
     if not spine.cause:
-        what = f"a resume; it was paused by a command{f': {spine.reason}' if spine.reason else ''}"
+        what = f"{_asked(spine)}{_users(spine, answered=True)}"
         return _life(spine, "paused", what, "you", Paused().told(scene.state, 0).unblock, Level.STUCK)
     # The event has one field for both; `transitions.paused_for` and the controller write it in this form.
     reason, _, fix = spine.reason.partition("; fix: ")
     again = "; retried automatically, or at once with rftd resume" if spine.cause in TRIED_AGAIN else ""
     return _life(spine, spine.cause, f"{wanted(spine.cause)}: {reason}", "you", fix + again, Level.STUCK)
+
+
+def _asked(spine: Spine) -> str:
+    return f"a resume; it was paused by a command{f': {spine.reason}' if spine.reason else ''}"
+
+
+def _users(spine: Spine, *, answered: bool) -> str:
+    """What the users of a served experiment meet during its pause; empty for any other."""
+    if spine.spec is None or all(stage.serving is None for stage in spine.spec.stages):
+        return ""
+    return "; its users are still answered, until its workers are released" if answered else "; its users get no answer"
+
+
+def released(entry: Entry) -> Wait:
+    """The wait of a paused experiment whose workers have left."""
+    spine = entry.spine
+    paused = f"{wanted(spine.cause)}: {spine.reason.partition('; fix: ')[0]}" if spine.cause else _asked(spine)
+    what = f"{paused}; its workers and its slot are released{_users(spine, answered=False)}"
+    ends = f"rftd resume {shlex.quote(entry.name)}; it is queued by its priority if no slot is free"
+    return _life(spine, "released", what, "you", ends, Level.STUCK)
 
 
 def lost_signal(spine: Spine) -> Iterator[Wait]:
@@ -121,6 +141,8 @@ def entry_wait(entry: Entry, line: Line) -> Wait:
         ends = f"submit it again with the same --request-id, or: rftd cancel {entry.id}"
         what = "its acceptance: its submission was interrupted"
         return Wait("experiment", "not_accepted", what, "you", ends, Level.STUCK, since_ns=entry.submitted_ns)
+    if spine.released:
+        return released(entry)
     if line.entries.index(entry) < line.slots:
         return _life(
             spine, "taken_up", "this daemon to start it", "supervisor", "nothing to do: it starts within a second"
@@ -139,13 +161,16 @@ def _queued(entry: Entry, line: Line) -> Wait:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     number = f", number {1 + len(before)} in the queue" if queued and len(ahead) > 1 else ""
     turn = f"its turn{f' ({line.slots} slots)' if several else ''}{number}, behind {', '.join(names[:_SHOWN])}{more}"
-    # A paused experiment keeps its slot, so a queue behind paused ones alone moves only if a person acts.
-    paused = [each.name for each in holders if each.status is Status.PAUSED]
+    # A pause that ends by itself keeps its slot, so a queue behind such ones alone moves only if a person acts.
+    paused = [each.name for each in holders if each.status is Status.PAUSED and ends_by_itself(each.spine)]
+    released = [each.name for each in holders if each.status is Status.PAUSED and each.name not in paused]
     stuck = len(paused) == len(holders)
-    resumes = f"rftd resume {shlex.quote(paused[0])}, or cancel it" if paused else ""
+    resumes = f"see rftd why {shlex.quote(paused[0])}, or cancel it" if paused else ""
     ends = f"{'one of them' if several else holders[0].name} ends"
     if stuck:
         ends = resumes
+    elif released:
+        ends = f"{released[0]} is paused and gives its slot back soon"
     elif paused:
         ends += f"; {paused[0]} is paused and keeps its slot: {resumes}"
     if before and queued:

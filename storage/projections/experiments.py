@@ -134,7 +134,7 @@ def _paused(event: experiment.ExperimentPaused, decoded: Decoded, changes: Chang
 
 def _resumed(event: experiment.ExperimentResumed, decoded: Decoded, changes: Changes) -> None:
     # Its own reason, such as `refused: tried again`, is about a pause that is over.
-    _state(decoded, changes, Status.RUNNING)
+    _state(decoded, changes, Status.QUEUED if event.queued else Status.RUNNING)
 
 
 def _cancelled(event: experiment.ExperimentCancelled, decoded: Decoded, changes: Changes) -> None:

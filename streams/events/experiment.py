@@ -128,7 +128,7 @@ class ExperimentPrioritized(Event, frozen=True, kw_only=True):
 
 @event("experiment.started", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentStarted(Event, frozen=True, kw_only=True):
-    """Its workers are being started."""
+    """Its workers are being started, for the first time or after they were released."""
 
 
 @event("experiment.paused", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -147,6 +147,13 @@ class ExperimentResumed(Event, frozen=True, kw_only=True):
 
     reason: str = ""
     by: str = ""
+    queued: bool = False
+    """Its workers had been released, so it waits for its turn, and is then started once more."""
+
+
+@event("experiment.released", stream=topics.EXPERIMENTS, owner=CONTROLLER)
+class ExperimentReleased(Event, frozen=True, kw_only=True):
+    """Its workers have left after a pause that only a person ends; it has no slot, and needs no memory any more."""
 
 
 @event("experiment.cancelled", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)

@@ -49,6 +49,7 @@ TURNS: Final = (
     experiment.ExperimentRejected,
     experiment.ExperimentStarted,
     experiment.ExperimentPaused,
+    experiment.ExperimentReleased,
     experiment.ExperimentResumed,
     experiment.ExperimentCancelled,
     experiment.ExperimentCompleted,
@@ -69,11 +70,13 @@ class Spine(msgspec.Struct):
 
     status: Status | None = None
     status_ns: int = 0
-    """When the status last changed, for people."""
+    """When the status, or the cause of its pause, last changed, for people."""
     code: str = ""
     reason: str = ""
     cause: str = ""
     """The cause of a pause that no command asked for, as in experiment.paused."""
+    released: bool = False
+    """Its workers have left, for the pause is one that only a person ends."""
     pauses: int = 0
     """Pauses that no command asked for, since the last step that was new."""
     priority: int = 0
@@ -278,7 +281,7 @@ class Spine(msgspec.Struct):
         return self.ended and isinstance(event, TURNS)
 
     def _life(self, decoded: Decoded) -> None:
-        event, before = decoded.event, self.status
+        event, before = decoded.event, (self.status, self.cause)
         match event:
             case experiment.ExperimentSubmitted():
                 self._submit(event)
@@ -302,8 +305,9 @@ class Spine(msgspec.Struct):
             case experiment.ExperimentRejected():
                 self._end(Status.REJECTED, event.code, event.reason)
             case experiment.ExperimentStarted() | experiment.ExperimentResumed():
-                # The reason of the pause is over with it.
-                self.status, self.cause, self.reason = Status.RUNNING, "", ""
+                self._go_on(queued=isinstance(event, experiment.ExperimentResumed) and event.queued)
+            case experiment.ExperimentReleased():
+                self.released = self.status is Status.PAUSED
             case experiment.ExperimentPaused():
                 self.status, self.cause = Status.PAUSED, event.cause
                 self.reason = event.reason
@@ -323,7 +327,7 @@ class Spine(msgspec.Struct):
                 self.stage_completed = True
             case _:
                 pass
-        if self.status is not before:
+        if (self.status, self.cause) != before:
             self.status_ns = decoded.head.time_ns
 
     def _submit(self, event: experiment.ExperimentSubmitted) -> None:
@@ -342,6 +346,12 @@ class Spine(msgspec.Struct):
         if isinstance(both, ExperimentSpec):
             self.spec = both
             self.halves |= halves_of(spec)
+
+    def _go_on(self, *, queued: bool) -> None:
+        """Ends the pause, and its cause and reason with it."""
+        self.status = Status.QUEUED if queued else Status.RUNNING
+        self.cause = self.reason = ""
+        self.released = False
 
     def _drop_payloads(self, event: experiment.PayloadsDropped) -> None:
         if event.through_step == 0:

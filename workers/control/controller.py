@@ -23,7 +23,7 @@ from rftd.workers.control.holds import (
     StepsLeft,
 )
 from rftd.workers.control.lost_signal import declarations, idle_trouble
-from rftd.workers.control.obstacle import REFUSALS, SIGNAL_LOST, TRIED_AGAIN, Trouble, of_refusal, over_at_ns
+from rftd.workers.control.obstacle import REFUSALS, TRIED_AGAIN, Trouble, ends_by_itself, of_refusal, over_at_ns
 
 
 class Controller:
@@ -67,7 +67,7 @@ class Controller:
         spine = self._state.spine
         # A pause without a cause was asked for by a command, and only a command ends it; so it is with one for a lost
         # signal, which would be lost again.
-        if spine.cause in ("", SIGNAL_LOST) or trouble is not None:
+        if not ends_by_itself(spine) or trouble is not None:
             return Decided((), Paused(spine.cause))
         if spine.cause not in TRIED_AGAIN:
             return Decided([experiment.ExperimentResumed(reason=f"{spine.cause} is over")])

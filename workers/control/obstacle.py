@@ -112,6 +112,11 @@ def of_refusal(gone: Gone, *, ours: bool) -> Trouble:
     )
 
 
+def ends_by_itself(spine: Spine) -> bool:
+    """True for a pause that needs nobody: its obstacle goes, or is tried again."""
+    return spine.cause not in ("", SIGNAL_LOST)
+
+
 def over_at_ns(spine: Spine) -> int:
     """The end of a pause that is `TRIED_AGAIN`: later the more of them there were since the last new step."""
     delay_s = limits.PAUSE_BACKOFF_S[min(max(spine.pauses, 1), len(limits.PAUSE_BACKOFF_S)) - 1]

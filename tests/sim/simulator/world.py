@@ -301,6 +301,7 @@ TOLD = frozenset(
         "eval.completed",
         "experiment.started",
         "experiment.paused",
+        "experiment.released",
         "experiment.resumed",
         "experiment.cancelled",
         "experiment.completed",

@@ -14,6 +14,7 @@ from rftd.daemon.config.loading import load_text
 from rftd.daemon.operations import Forked
 from rftd.daemon.supervisor.payloads import Keep
 from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.ids import Ids
 from rftd.ops.logs import logger
@@ -84,7 +85,13 @@ class ForkDesk:
 
     @asynccontextmanager
     async def open(
-        self, slots: int = 1, *, roles: frozenset[str] = ROLES, executor: Any = None, keep: Keep = Keep.ALWAYS
+        self,
+        slots: int = 1,
+        *,
+        roles: frozenset[str] = ROLES,
+        executor: Any = None,
+        keep: Keep = Keep.ALWAYS,
+        release_after_s: float = limits.RELEASE_AFTER_S,
     ) -> AsyncIterator[Supervisor]:
         """One daemon's supervisor, at work."""
         supervisor = Supervisor(
@@ -97,6 +104,7 @@ class ForkDesk:
             logger=logger(),
             slots=slots,
             keep=keep,
+            release_after_s=release_after_s,
         )
         drive = asyncio.ensure_future(supervisor.drive())
         try:

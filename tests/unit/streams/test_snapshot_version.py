@@ -49,6 +49,7 @@ ADDED = {
     (Spine, "submitted_by"),
     (Spine, "submitted_as"),
     (Spine, "grants"),
+    (Spine, "released"),
     (Spine, "moves"),
     (ExperimentArchived, "by"),
 }

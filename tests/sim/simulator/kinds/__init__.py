@@ -8,6 +8,7 @@ colliding_keys    one key for several commands, and the same command again
 few_kept          trainers that keep few weights, and go back to what they retired
 several_runs      a fork beside its parent, under one daemon
 slow_starts       workers that are started late, or whose start hangs
+long_pauses       pauses that last until the workers are released
 given_up          experiences that their owner gives up
 moved             experiments that are exported and imported elsewhere, under way or at their end
 moody_policies    a third party's policy that raises for a while
@@ -28,6 +29,7 @@ from simulator.kinds.cut_logs import CutLogs
 from simulator.kinds.few_kept import FewKept
 from simulator.kinds.given_up import GivenUp
 from simulator.kinds.kind import Kind
+from simulator.kinds.long_pauses import LongPauses
 from simulator.kinds.moody_policies import MoodyPolicies
 from simulator.kinds.moved import Moved
 from simulator.kinds.served import Served
@@ -54,4 +56,5 @@ KINDS: tuple[Kind, ...] = (
     Served(),
     Moved(),
     BadDisks(),
+    LongPauses(),
 )

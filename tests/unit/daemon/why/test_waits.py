@@ -10,9 +10,7 @@ import msgspec
 import pytest
 from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
 
-from rftd.daemon.registry import Entry
 from rftd.daemon.why.answer import Watch, waits_of
-from rftd.daemon.why.life import Line, entry_wait
 from rftd.daemon.why.scene import Phase, Process, Scene
 from rftd.daemon.why.wait import Wait
 from rftd.ops.clock import ManualClock
@@ -22,7 +20,6 @@ from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events import experiment, step, worker
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.worker import Heartbeat
-from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.spec import PolicySpec, RolloutSpec, SyncSpec, TasksetSpec
 from rftd.streams.worker_state import WorkerState
 from rftd.workers.control.dispatcher import Dispatcher
@@ -301,56 +298,6 @@ def test_halves_that_are_missing_or_elsewhere() -> None:
     assert waits["dispatcher"].on_whom == "you"
     desk.join()
     assert "half_missing" not in {wait.state for wait in waits_of(scene_of(desk))}, "one has joined by itself"
-
-
-def entry(number: int, status: Status, priority: int = 0) -> Entry:
-    spine = Spine()
-    spine.status, spine.priority = status, priority
-    spine.status_ns = 100 + number
-    return Entry(id=UUID(int=number), name=f"e{number}", job_dir="", submitted_ns=number, spine=spine, spine_offset=0)
-
-
-def test_a_queue() -> None:
-    running, one, two = entry(1, Status.RUNNING), entry(2, Status.QUEUED), entry(3, Status.QUEUED)
-    line = Line([running, one, two], slots=1)
-    wait = entry_wait(two, line)
-    assert (wait.state, wait.level, wait.on_whom) == ("queued", Level.WAITS, "e1")
-    assert wait.waiting_for == "its turn, number 2 in the queue, behind e1 (running), e2 (queued)"
-    assert wait.unblock == "e1 ends; to overtake e2: rftd prioritize e3 1"
-    assert wait.since_ns == 103
-    running.spine.status = Status.PAUSED
-    wait = entry_wait(one, line)
-    assert wait.level is Level.STUCK
-    assert wait.unblock.startswith("rftd resume e1")
-    wait = entry_wait(one, Line([one], slots=1))
-    assert wait.state == "taken_up"
-    wait = entry_wait(entry(4, Status.SUBMITTED), line)
-    assert (wait.state, wait.level) == ("not_accepted", Level.STUCK)
-    wait = entry_wait(entry(5, Status.COMPLETED), line)
-    assert (wait.state, wait.level) == ("completed", Level.DONE)
-
-
-def test_a_queue_of_several_slots() -> None:
-    paused, running = entry(1, Status.PAUSED), entry(2, Status.RUNNING)
-    urgent, other = entry(5, Status.QUEUED, priority=3), entry(3, Status.QUEUED)
-    line = Line([paused, running, urgent, other], slots=2)
-    wait = entry_wait(urgent, line)
-    assert wait.waiting_for == "its turn (2 slots), number 1 in the queue, behind e1 (paused), e2 (running)"
-    assert (wait.level, wait.on_whom) == (Level.WAITS, "e1, e2")
-    assert wait.unblock == "one of them ends; e1 is paused and keeps its slot: rftd resume e1, or cancel it"
-    wait = entry_wait(other, line)
-    assert wait.waiting_for.endswith("behind e1 (paused), e2 (running), e5 (queued, priority 3)")
-    assert wait.unblock.endswith("to overtake e5: rftd prioritize e3 4")
-    running.spine.status = Status.PAUSED
-    wait = entry_wait(urgent, line)
-    assert (wait.level, wait.unblock) == (Level.STUCK, "rftd resume e1, or cancel it")
-    left = entry(6, Status.RUNNING)
-    wait = entry_wait(left, Line([paused, running, left], slots=2))
-    assert wait.state == "queued"
-    assert wait.waiting_for == "its turn (2 slots), behind e1 (paused), e2 (paused)"
-    everyone = [paused, *(entry(number, Status.QUEUED) for number in range(10, 20))]
-    wait = entry_wait(everyone[-1], Line(everyone, slots=1))
-    assert wait.waiting_for.endswith("e13 (queued) and 5 more")
 
 
 def test_since_when() -> None:

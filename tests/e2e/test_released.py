@@ -1,0 +1,83 @@
+"""A person's pause gives the processes back, and their memory with them; a resume starts new ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.daemon.served_chat import FAKES, ServedChat
+from synthetic.docs.pages import block_named
+from synthetic.until import poll
+
+from rftd.streams.events.experiment import ExperimentReleased
+
+pytestmark = pytest.mark.e2e
+
+SOON = ("--release-after", "500ms")
+
+
+def living(scene: Scene, name: str) -> list[int]:
+    """The processes of the workers that the page shows as live, or showed last."""
+    page = scene.page(name)
+    assert page is not None
+    return [worker.pid for worker in page.workers if psutil.pid_exists(worker.pid)]
+
+
+def why(scene: Scene, name: str) -> str:
+    """The answer of `rftd why` as JSON, which wraps no line."""
+    return scene.rftd("why", name, "-o", "json").out
+
+
+def test_the_workers_of_a_pause_are_gone_and_a_new_daemon_starts_none(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, *SOON)
+    with scene.host:
+        name = scene.submit(EXPERIMENT)
+        scene.until_step(name, 6)
+        pids = living(scene, name)
+        assert len(pids) >= 2, "a trainer and an explorer"
+        assert scene.rftd("pause", name, "--reason", "the machine is needed").status == 0
+        poll(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+        poll(lambda: bool(scene.events(ExperimentReleased)))
+        assert "its workers and its slot are released" in why(scene, name)
+        other = scene.submit(EXPERIMENT, "name=other", "buffer.total_steps=3")
+        assert scene.until_ended(other).experiment.summary.state == "completed"
+        assert scene.kill("daemon", name)
+        scene.until_state(name, "paused")
+        assert living(scene, name) == []
+        assert scene.rftd("archive", name).status == 5
+        assert scene.rftd("gc").status == 0
+        assert scene.rftd("resume", name).status == 0
+        assert scene.until_ended(name).experiment.summary.state == "completed"
+        assert living(scene, name) == []
+    report = scene.verified()
+    assert report.clean, report.findings
+
+
+def test_a_served_experiment_says_whether_its_users_are_answered(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "--release-after", "1h")
+    with scene.host:
+        name = scene.submit(block_named("served.yaml").text, *FAKES, "buffer.total_steps=1")
+        chat = ServedChat(tmp_path / "checkpoints" / "assistants" / name, scene.host.tend)
+        chat.until_up()
+        assert scene.rftd("pause", name).status == 0
+        assert "its users are still answered, until its workers are released" in why(scene, name)
+        assert chat.ask("1+1=")
+        assert scene.rftd("resume", name).status == 0
+        assert scene.rftd("cancel", name).status == 0
+    scene = Scene(tmp_path, *SOON)
+    with scene.host:
+        name = scene.submit(block_named("served.yaml").text, *FAKES, "name=other", "buffer.total_steps=1")
+        chat = ServedChat(tmp_path / "checkpoints" / "assistants" / name, scene.host.tend)
+        chat.until_up()
+        assert scene.rftd("pause", name).status == 0
+        poll(lambda: "its users get no answer" in why(scene, name))
+        assert living(scene, name) == []
+        assert scene.rftd("resume", name).status == 0
+        chat.until_up()
+        assert chat.ask("1+1=")
+        assert scene.rftd("cancel", name).status == 0
+        scene.until_ended(name)
+    report = scene.verified()
+    assert report.clean, report.findings
