@@ -15,6 +15,7 @@ from rftd.storage.disk import LocalDisk, nearest
 from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.devices.device_memory import elements_of
+from rftd.workers.training.conversion.hf_folder import dtype_of
 
 _FLOAT32_BYTES: Final = 4
 _MOMENTS: Final = 2
@@ -22,6 +23,8 @@ _VERSIONS: Final = 6
 """Published versions of the weights that are kept at a time, or so."""
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
 _MEMORY: Final = "memory"
+_HALF_AS_WIDE: Final = ("bfloat16", "float16")
+"""Dtypes of a model whose folder for transformers lies beside the trainer's float32 tensors."""
 
 
 def check_checkpoints(spec: ExperimentSpec) -> Iterator[Diagnosis]:
@@ -52,7 +55,9 @@ def _checkpoint_bytes(stage: StageSpec) -> int:
     learnt = 0 if stage.model.lora is not None else elements
     moments = 0 if stage.algorithm.optimizer.kind == "sgd" else _MOMENTS * learnt
     weights = elements if stage.model.lora is None or stage.trainer.save_hf == "always" else 0
-    return _FLOAT32_BYTES * (weights + moments)
+    rounded = stage.trainer.save_hf == "always" and dtype_of(Path(stage.model.path)) in _HALF_AS_WIDE
+    exported = elements * _FLOAT32_BYTES // 2 if rounded and stage.model.lora is None else 0
+    return _FLOAT32_BYTES * (weights + moments) + exported
 
 
 def _checkpoints(stage: StageSpec) -> int:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError, NotFoundError, RftdError, WorkError
-from rftd.workers.training.conversion.casting import layout_in
 from rftd.workers.training.conversion.distributed import distributed_folder, distributed_tensors
 from rftd.workers.training.conversion.fsdp import fsdp_tensors, is_fsdp
 from rftd.workers.training.conversion.hf_folder import CONFIG, dtype_of, is_whole, weight_files, write_hf_folder
@@ -120,14 +119,15 @@ def convert(
         form, tensors = _tensors(actor, form, config, present)
         _check(tensors, config, actor)
         dtype = dtype or _dtype_of_model(actor, form, base, described_by)
-        total = sum(size_bytes(*layout_in(tensor.layout, dtype)) for tensor in tensors)
+        tensors = [replace(tensor, dtype=dtype) for tensor in tensors]
+        total = sum(size_bytes(*tensor.written) for tensor in tensors)
         known: Form = form
         progress(checkpoint, known, 0, total)
 
         def written(done: int) -> None:
             progress(checkpoint, known, done, total)
 
-        write_hf_folder(target, described_by, tensors, dtype=dtype, on_bytes=written)
+        write_hf_folder(target, described_by, tensors, on_bytes=written)
     except RftdError as error:
         return Conversion(checkpoint, target, form, error=error)
     except OSError as error:

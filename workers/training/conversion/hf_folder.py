@@ -6,8 +6,10 @@ It is written beside its name, made durable and renamed. The next program remove
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import ConflictError, DataError, DiskFullError, WorkError
 from rftd.storage.checkpoints import Staged, fsync_tree, place_folder
-from rftd.workers.training.conversion.casting import DTYPES, cast, layout_in
+from rftd.workers.training.conversion.casting import DTYPES, cast
 from rftd.workers.training.conversion.torch_file import FIX
 from rftd.workers.training.conversion.whole_tensor import WholeTensor
 from rftd.workers.weights import safetensors
@@ -105,11 +107,10 @@ def write_hf_folder(
     described_by: Sequence[Path],
     tensors: Sequence[WholeTensor],
     *,
-    dtype: str | None = None,
     on_bytes: Callable[[int], None],
 ) -> None:
-    """Writes the folder: descriptions out of `described_by`, the later ones first; the tensors, with their numbers in
-    `dtype`, or as they are stored.
+    """Writes the folder: descriptions out of `described_by`, the later ones first; the tensors, each in its
+    dtype.
 
     `on_bytes` is told how many bytes of tensors are written. Raises DataError for damage, DiskFullError, OSError;
     the folder is as it was then.
@@ -117,13 +118,13 @@ def write_hf_folder(
     temporary = target.with_name(f".{target.name}.converting")
     with _alone(temporary):
         try:
-            _check_room(temporary, tensors, dtype)
+            _check_room(temporary, tensors)
             for folder in described_by:
                 _copy_descriptions(folder, temporary)
             if target.is_dir():
                 _copy_rest(target, temporary)
-            _tell_dtype(temporary / CONFIG, tensors, dtype)
-            _write_weights(temporary, tensors, dtype, on_bytes)
+            _tell_dtype(temporary / CONFIG, tensors)
+            _write_weights(temporary, tensors, on_bytes)
             fsync_tree(temporary)
             staged = Staged(temporary, target.with_name(f".{target.name}.replaced"), ())
             place_folder(staged, target)
@@ -133,8 +134,8 @@ def write_hf_folder(
         staged.clear()
 
 
-def _check_room(folder: Path, tensors: Sequence[WholeTensor], dtype: str | None) -> None:
-    needed = sum(size_bytes(*layout_in(tensor.layout, dtype)) for tensor in tensors) + _SPARE_BYTES
+def _check_room(folder: Path, tensors: Sequence[WholeTensor]) -> None:
+    needed = sum(size_bytes(*tensor.written) for tensor in tensors) + _SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DiskFullError(
@@ -160,31 +161,32 @@ def _copy_rest(target: Path, folder: Path) -> None:
             shutil.copyfile(path, folder / path.name)
 
 
-def _tell_dtype(path: Path, tensors: Sequence[WholeTensor], dtype: str | None) -> None:
+def _tell_dtype(path: Path, tensors: Sequence[WholeTensor]) -> None:
     """Lets the configuration name the weights' own dtype: transformers would round what it loads to another one."""
     try:
         config = json_decoder(dict[str, Any]).decode(path.read_bytes())
     except (OSError, *UNREADABLE) as error:
         raise DataError(f"no configuration of a model: {error}", where=str(path), fix=FIX) from error
-    layouts = [layout_in(tensor.layout, dtype) for tensor in tensors]
-    dtypes = {layout.dtype for layout in layouts if layout.dtype in DTYPES}
-    if len(dtypes) != 1:
+    numbers = Counter[str]()
+    for tensor in tensors:
+        if tensor.written.dtype in DTYPES:
+            numbers[tensor.written.dtype] += math.prod(tensor.written.shape)
+    if not numbers:
         return
+    [(dtype, _)] = numbers.most_common(1)
     for part in (config, config.get("text_config")):
         for key in ("dtype", "torch_dtype"):
             if isinstance(part, dict) and isinstance(part.get(key), str):
-                part[key] = next(iter(dtypes))
+                part[key] = dtype
     path.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")
 
 
-def _write_weights(
-    folder: Path, tensors: Sequence[WholeTensor], dtype: str | None, on_bytes: Callable[[int], None]
-) -> None:
-    files = _shared_out(tensors, dtype)
+def _write_weights(folder: Path, tensors: Sequence[WholeTensor], on_bytes: Callable[[int], None]) -> None:
+    files = _shared_out(tensors)
     names = [_WEIGHTS] if len(files) == 1 else [f"model-{n:05}-of-{len(files):05}.safetensors" for n in _from_1(files)]
     written_bytes = 0
     for name, each in zip(names, files, strict=True):
-        for block_bytes in _write_file(folder / name, each, dtype):
+        for block_bytes in _write_file(folder / name, each):
             written_bytes += block_bytes
             on_bytes(written_bytes)
     if len(files) > 1:
@@ -192,15 +194,15 @@ def _write_weights(
         (folder / _INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
 
 
-def _write_file(path: Path, tensors: Sequence[WholeTensor], dtype: str | None) -> Iterator[int]:
+def _write_file(path: Path, tensors: Sequence[WholeTensor]) -> Iterator[int]:
     """Writes tensors into one file; yields the bytes of each block when it is written."""
     with path.open("wb", buffering=0) as file:
-        file.write(safetensors.header_of({tensor.name: layout_in(tensor.layout, dtype) for tensor in tensors}))
+        file.write(safetensors.header_of({tensor.name: tensor.written for tensor in tensors}))
         sent_bytes = 0
         for tensor in tensors:
             for block in tensor.blocks():
                 _refuse_nan(tensor, block)
-                words = block if dtype is None else _cast(tensor, block, dtype)
+                words = _cast(tensor, block)
                 _write_all(file, words)
                 yield words.nbytes
                 if file.tell() - sent_bytes >= _SENT_BYTES:
@@ -209,18 +211,18 @@ def _write_file(path: Path, tensors: Sequence[WholeTensor], dtype: str | None) -
                     sent_bytes = file.tell()
 
 
-def _cast(tensor: WholeTensor, block: NDArray[Any], dtype: str) -> NDArray[Any]:
+def _cast(tensor: WholeTensor, block: NDArray[Any]) -> NDArray[Any]:
     try:
-        return cast(block, tensor.layout.dtype, dtype)
+        return cast(block, tensor.layout.dtype, tensor.written.dtype)
     except DataError as error:
         raise DataError(f"{tensor.name!r}: {error.what}", where=str(tensor.files()[0]), fix=error.fix) from error
 
 
-def _shared_out(tensors: Sequence[WholeTensor], dtype: str | None) -> list[list[WholeTensor]]:
+def _shared_out(tensors: Sequence[WholeTensor]) -> list[list[WholeTensor]]:
     files: list[list[WholeTensor]] = [[]]
     filled_bytes = 0
     for each in tensors:
-        needed = size_bytes(*layout_in(each.layout, dtype))
+        needed = size_bytes(*each.written)
         if files[-1] and filled_bytes + needed > _FILE_BYTES:
             files.append([])
             filled_bytes = 0

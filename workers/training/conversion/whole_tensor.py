@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rftd.ops.errors import DataError
+from rftd.workers.training.conversion.casting import layout_in
 from rftd.workers.training.conversion.torch_file import FIX, StoredTensor
 from rftd.workers.weights.tensor_bytes import ITEM_BYTES, TensorLayout
 
@@ -43,6 +44,13 @@ class WholeTensor:
     parts: tuple[TensorPart, ...]
     boxes: tuple[Box, ...]
     """Of the tensor that is stored; their numbers in C order, in a row, are those of this one."""
+    dtype: str | None = None
+    """The dtype that its numbers get when they are written; None: the one that they are stored in."""
+
+    @property
+    def written(self) -> TensorLayout:
+        """The layout as it is written."""
+        return layout_in(self.layout, self.dtype)
 
     def blocks(self) -> Iterator[NDArray[Any]]:
         """Its numbers as flat blocks of words of the dtype's size; each block is good until the next one is asked for.

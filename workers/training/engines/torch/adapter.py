@@ -62,6 +62,7 @@ class Adapter:
         self._layers.write(actor, self._layers.saved())
         if hf:
             write_hf(self.model, actor / "huggingface", self._base, weights=self.whole())
+            saving.round_export(actor / "huggingface", self._base)
 
     def restore(self, actor: Path) -> None:
         """Takes the adapter back from `lora_adapter/`. Raises DataError if it is missing or does not fit."""

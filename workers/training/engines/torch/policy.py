@@ -86,14 +86,18 @@ class WholeModel:
         return FrozenCopy(copy.deepcopy(self.model).requires_grad_(False))
 
     def write(self, actor: Path, *, hf: bool) -> None:
-        """Saves the weights once, in `huggingface/` or in `actor` itself, which transformers loads then."""
+        """Saves the weights in `actor` itself, which transformers loads then, or with `hf` in `huggingface/`.
+
+        They are in both if `huggingface/` is rounded to the dtype of the model.
+        """
         # All ranks have them whole, and in parts transformers could not read them.
         if this_rank()[0]:
             return
-        # The same numbers twice would double a checkpoint of many GiB.
         if hf:
             write_hf(self.model, actor / "huggingface", self._base)
-        else:
+            saving.round_export(actor / "huggingface", self._base)
+        # The same numbers twice would double a checkpoint of many GiB.
+        if not hf or saving.exported_dtype(self._base) != saving.OWN:
             saving.write_file(actor / "model.safetensors", self._tensors)
             write_description(self.model.config, actor, self._base, architecture=type(self.model).__name__)
 

@@ -1,9 +1,9 @@
 """The files of a checkpoint's `actor` folder.
 
-model.safetensors      weights and buffers; left out if huggingface/ holds them, or if an adapter is trained
+model.safetensors      weights and buffers; left out if huggingface/ holds the same numbers, or if an adapter is trained
 config.json, ...       beside it, with the tokenizer: `actor` is a model as transformers reads it then
 lora_adapter/          the adapter as peft reads it, with the tokenizer
-huggingface/           the model as transformers reads it, an adapter merged
+huggingface/           the model as transformers reads it, in the base model's dtype, an adapter merged
 optimizer.safetensors  the optimizer's tensors, by parameter
 reference.safetensors  the frozen reference, if the objective needs one
 NAME.shards.json       instead of NAME.safetensors: where its parts are, which several ranks wrote (`ranks.shards`)
@@ -13,7 +13,10 @@ trainer_state.json     the stage and step that they belong to, and adaptive coef
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import torch
 from safetensors import SafetensorError
@@ -21,11 +24,39 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rftd.ops.errors import DataError
+from rftd.workers.training.conversion.hf_folder import dtype_of, is_whole, weight_files, write_hf_folder
+from rftd.workers.training.conversion.own import tensors_of_files
 from rftd.workers.training.engines.torch.model import load_model, tensors_of
 from rftd.workers.training.ranks.collectives import this_rank
 from rftd.workers.training.ranks.shards import is_sharded
 from rftd.workers.training.ranks.torch_shards import load_whole, save_shards
 from rftd.workers.training.stage.trainer_state import unreadable
+
+OWN: Final = "float32"
+"""The dtype of the tensors that a trainer resumes from, whichever the model's is."""
+
+
+def exported_dtype(base: Path) -> str:
+    """The dtype of `huggingface/`: the model's; float32 where its folder tells none, or has no safetensors."""
+    return (dtype_of(base) if is_whole(base) else None) or OWN
+
+
+def round_export(folder: Path, base: Path) -> None:
+    """Rounds a written `huggingface/` to the base model's dtype. Raises OSError, DiskFullError.
+
+    Tensors that the base keeps in float32 beside others, as a router's biases, stay so; and so does all of a model with
+    a number that the dtype cannot hold.
+    """
+    dtype = exported_dtype(base)
+    if dtype == OWN:
+        return
+    kept = {tensor.name for tensor in tensors_of_files(weight_files(base)) if tensor.layout.dtype == OWN}
+    tensors = [
+        tensor if tensor.name in kept else replace(tensor, dtype=dtype)
+        for tensor in tensors_of_files(weight_files(folder))
+    ]
+    with suppress(DataError):  # the folder is as it was then: nothing that was trained is lost for a rounding
+        write_hf_folder(folder, [folder], tensors, on_bytes=lambda done: None)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rftd.streams.spec import ExperimentSpec
+from rftd.workers.training.engines.torch.saving import OWN, exported_dtype
 from rftd.workers.training.engines.torch.snapshot import SpreadTensors, rounded_for
 from rftd.workers.training.engines.verl import saving
 from rftd.workers.training.engines.verl.model import PolicyModel, Wrapping, open_model
@@ -83,10 +84,10 @@ class WholePolicy:
         return found
 
     def write(self, actor: Path, *, hf: bool, strategy: saving.SaveStrategy) -> None:
-        """Saves the weights once, in `huggingface/` or in `actor` itself."""
+        """Saves the weights in `actor` itself, or with `hf` in `huggingface/`; in both if the latter is rounded."""
         if hf:
             saving.write_hf_folder(actor / "huggingface", self.published(), self._base)
-        else:
+        if not hf or exported_dtype(self._base) != OWN:
             saving.write_weights(actor, self.published(), strategy, self._base, module=self.model.outline)
 
     def restore(self, actor: Path) -> None:

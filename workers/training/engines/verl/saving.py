@@ -65,7 +65,7 @@ def write_weights(
 
 
 def write_hf_folder(folder: Path, tensors: Mapping[str, Tensor], base: Path) -> None:
-    """Writes a folder that transformers loads, in float32; all ranks call it, and the first one writes.
+    """Writes a folder that transformers loads, in the base's dtype; all ranks call it, and the first one writes.
 
     The weights go through a file without a name beside it, for transformers wants to see all of them: no rank has more
     than a piece of what others hold on its host.
@@ -82,6 +82,7 @@ def write_hf_folder(folder: Path, tensors: Mapping[str, Tensor], base: Path) -> 
         kept = tensors_of(SpooledSnapshot(file, exact=True, tied={}).weights())
         # The outline of the base: the model that trains has classes of FSDP's, whose names no config should have.
         write_hf(outlined_model(base, dtype=torch.float32), folder, base, weights=kept)
+    saving.round_export(folder, base)
 
 
 def holds(folder: Path, kind: str) -> bool:
