@@ -15,6 +15,7 @@ from rftd.daemon.client.address import find_folder
 from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.folder_log import of_another_log
 from rftd.daemon.log_option import SHARED
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.errors import NotFoundError
@@ -122,6 +123,8 @@ def read_here(settings: Settings, log_at: LogUrl | None, work: Callable[[EventLo
         folder = DataFolder(Path(find_folder(settings, os.environ)))
         clock = SystemClock()
         async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
+            if log_at is None and of_another_log(folder, embedded=True):
+                say(f"note: the log in {folder.root} is an earlier one: its daemon used {SHARED} last", err=True)
             return await work(log)
 
     return asyncio.run(read())

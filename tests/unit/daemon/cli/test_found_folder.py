@@ -64,6 +64,15 @@ def test_a_folder_that_is_named_or_lies_here_comes_first(rftd: Rftd, elsewhere: 
     assert experiments(rftd) == []
 
 
+def test_an_earlier_log_in_a_folder_whose_log_is_on_kafka_is_read_and_told(rftd: Rftd, elsewhere: DataFolder) -> None:
+    before = rftd("verify")
+    assert "--kafka" not in before.err
+    keep_for(elsewhere, embedded=False)
+    said = rftd("verify")
+    assert said.out == before.out
+    assert "is an earlier one: its daemon used --kafka last" in " ".join(said.err.split())
+
+
 def test_a_folder_whose_log_is_on_kafka_says_so(rftd: Rftd, tmp_path: Path) -> None:
     folder = DataFolder(tmp_path / "clustered")
     folder.root.mkdir()
