@@ -183,3 +183,15 @@ async def test_workers_that_nobody_started_here_leave_and_come_back(
         stop.set()
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
+
+
+async def test_explorers_of_another_daemon_leave_too(desk: ForkDesk, ids: Ids, fake_world: Any) -> None:
+    trains = desk.open(roles=frozenset({"trainer"}), release_after_s=SOON_S)
+    explores = desk.open(roles=frozenset({"explorer"}))
+    async with trains as supervisor, explores as host:
+        experiment = await released(desk, supervisor, ids, "name=hosted")
+        await until(lambda: experiment not in host.runs and not living(desk))
+        await supervisor.resume(experiment, reason="", request_id=ids.new())
+        await desk.completed(experiment)
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
