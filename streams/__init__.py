@@ -1,6 +1,7 @@
 """The log and its language. In reading order:
 
 topics        the streams: names, partitions, retention
+writers       the names under which processes write
 envelope      a record's attributes; `Draft` before, `Record` after the log took it
 bounds        what a number in an event or a specification may be
 marked        a fact beside a field: its annotation carries a mark

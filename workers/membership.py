@@ -26,6 +26,7 @@ from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
 from rftd.streams.sync_failure import SyncFailure
 from rftd.streams.worker_state import WorkerState
+from rftd.streams.writers import source_of
 from rftd.workers.usage import UNTOLD, Usage
 
 
@@ -122,7 +123,7 @@ class Membership:
         self.tracer = tracer
         """The maker of this worker's spans; None: nothing is traced."""
         self.pulse = Pulse()
-        self.source = f"{role}/{self.id}"
+        self.source = source_of(role, self.id)
         self.writer = Writer(source=self.source, clock=clock, ids=ids)
 
     async def join(self, capacity: int) -> None:

@@ -13,7 +13,7 @@ from rftd.streams.events.experiment import ExperimentResumed, StageCompleted
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsRequested
-from rftd.streams.folds.groups import Lease
+from rftd.streams.folds.group import Lease
 from rftd.streams.spec import StageSpec
 from rftd.streams.stage_tasks import task_place, tasksets_of
 from rftd.workers.control.deciders import asked

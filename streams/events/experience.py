@@ -1,4 +1,4 @@
-"""Experiences and scores. Written by explorers, without a lease: the first completion of a rollout id wins."""
+"""Experiences and scores. Written by explorers: the first that the holder of a lease wrote of a rollout counts."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ What grows with the history is kept as intervals, so that a fold is as large as 
 
 spine       the experiment's life, stages, plans and steps: one partition, so its order is given
 signal      whether the newest batches teach anything, and since when not
+group       one open group: its leases, and how its rollouts ended
 groups      leases and rollouts of groups that are not closed yet
 replay_buffer  every experience of closed groups: waiting, planned or retired
 weights     published versions, and which of them count

@@ -16,7 +16,7 @@ from rftd.streams.events.batch import GroupRef
 from rftd.streams.events.experiment import ExperimentForked, HeadRef
 from rftd.streams.events.task import Member
 from rftd.streams.fencing import FenceOwner
-from rftd.streams.folds.groups import Group
+from rftd.streams.folds.group import Group
 from rftd.streams.folds.once import REMEMBERED, PlannedBatches, Recent
 from rftd.streams.folds.ranges import ClosedGroups, Versions
 from rftd.streams.folds.replay_buffer import BufferEntry, Item

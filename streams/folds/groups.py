@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -12,30 +11,15 @@ from rftd.ops import limits
 from rftd.ops.errors import OverRolloutError, StaleFlightError
 from rftd.streams.codec import Decoded
 from rftd.streams.events import experience, task
+from rftd.streams.folds.group import Group, Lease, RolloutEnd
 from rftd.streams.folds.ranges import ClosedGroups
+from rftd.streams.writers import source_of
 
 GIVEN_UP: Final = frozenset({OverRolloutError.code, StaleFlightError.code})
 """Codes of groups that were closed although nothing was wrong with them: no sign that rollouts come to nothing."""
 
 MINIMUMS: Final = 1024
 """Largest minimum of members that short groups are counted for, whatever number of failures a record claims."""
-
-
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """A lease of a group that has neither expired nor been overtaken."""
-
-    id: UUID
-    slot: int
-    worker: UUID
-    group: UUID
-    attempt: int
-    deadline_s: float
-    rollouts: tuple[int, ...]
-    alone: bool = False
-    reissue: bool = False
-    held_version: int = -1
-    leased_ns: int = 0
-    """When it was written; for display."""
 
 
 class GroupWindow(NamedTuple):
@@ -45,97 +29,6 @@ class GroupWindow(NamedTuple):
     place: int
     version: int
     """The weights that it begins on."""
-
-
-class Group(msgspec.Struct):
-    """One open group. A rollout's first terminal event in the log's order is the one that counts."""
-
-    id: UUID
-    sequence: int = -1
-    stage: int = -1
-    row: int = -1
-    epoch: int = -1
-    repeat_times: int = 0
-    attempts: int = 0
-    """Leases so far, of any of its rollouts: the number of the last."""
-    spent: dict[int, int] = {}
-    """Leases that are attempts of a rollout, by rollout. Those that ended for a reason of their worker's are none."""
-    lost_with: set[UUID] = set()
-    """Workers that died with it while they held other groups too."""
-    losses_alone: int = 0
-    """Leases whose worker died while it held nothing else: these are attempts."""
-    retry: bool = False
-    """It takes the place of one that failed, on request."""
-    min_version: int = 0
-    pinned: bool = False
-    window: int = -1
-    place: int = -1
-    leases: dict[UUID, Lease] = {}
-    members: dict[int, task.Member] = {}
-    failed: dict[int, tuple[str, str]] = {}
-    expired: tuple[int, str] = (0, "")
-    """The last lease that ended without it: its attempt, and why."""
-    durations_ms: dict[int, int] = {}
-    """The durations of its members, by rollout."""
-    _counted: set[int] = set()
-    """Leases that were counted, by number."""
-    _over: set[UUID] = set()
-    """Its leases that expired: one that comes again is none."""
-
-    @property
-    def attempts_spent(self) -> int:
-        """Leases that count against the task's bound, of the missing rollout that had most."""
-        return max((self.spent.get(rollout, 0) for rollout in self.missing), default=0)
-
-    @property
-    def losses(self) -> int:
-        """Workers that died with it while they held other groups too."""
-        return len(self.lost_with)
-
-    @property
-    def under_way(self) -> set[int]:
-        """Rollouts that are leased."""
-        return set().union(*(lease.rollouts for lease in self.leases.values()))
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """Rollouts without a terminal event."""
-        return self._without_end(range(self.repeat_times))
-
-    def expects(self, rollout: int) -> bool:
-        """False if the rollout has ended, or is known to be none of it: then nobody asked for an answer."""
-        known = self.sequence < 0 or 0 <= rollout < self.repeat_times
-        return known and rollout not in self.members and rollout not in self.failed
-
-    def drop_beyond(self, repeat_times: int) -> None:
-        """Drops answers that came before it was known how many rollouts it has, and are of none of them."""
-        for rollout in [each for each in (*self.members, *self.failed) if each >= repeat_times]:
-            self.members.pop(rollout, None)
-            self.durations_ms.pop(rollout, None)
-            self.failed.pop(rollout, None)
-
-    def left_of(self, lease: Lease) -> tuple[int, ...]:
-        """Rollouts of the lease without a terminal event."""
-        return self._without_end(lease.rollouts)
-
-    def _without_end(self, rollouts: Iterable[int]) -> tuple[int, ...]:
-        if not self.members and not self.failed:
-            return tuple(rollouts)
-        return tuple(each for each in rollouts if each not in self.members and each not in self.failed)
-
-    @property
-    def terminal(self) -> bool:
-        """True if every rollout ended."""
-        return len(self.members) + len(self.failed) >= self.repeat_times > 0
-
-    @property
-    def loose(self) -> bool:
-        """True if it may have to be closed or leased: it ended, or a rollout that has not is not under way either."""
-        if self.terminal or not self.leases:
-            return True
-        if any(len(lease.rollouts) == self.repeat_times for lease in self.leases.values()):
-            return False
-        return not self.under_way.issuperset(self.missing)
 
 
 class GroupFold(msgspec.Struct):
@@ -219,6 +112,16 @@ class GroupFold(msgspec.Struct):
             group._counted.add(event.attempt)
             for rollout in event.rollouts if not event.reissue else ():
                 group.spent[rollout] = group.spent.get(rollout, 0) + 1
+        if event.lease not in group.holders:
+            group.holders[event.lease] = source_of("explorer", event.worker)
+            early = group.hand_out_early(event.lease) if group.early else ()
+        else:
+            early = ()
+        self._hold(group, event, decoded, new=new)
+        for rollout, end in early:
+            self._settle(group, rollout, end)
+
+    def _hold(self, group: Group, event: task.TaskLeased, decoded: Decoded, *, new: bool) -> None:
         if event.lease in self.leases:
             return
         # Its expiry was read before: a transport may repeat the lease long after.
@@ -323,11 +226,7 @@ class GroupFold(msgspec.Struct):
         if group is None or not group.expects(event.rollout):
             return
         oldest, newest = experience.versions_of(event.spans)
-        if group.sequence < 0:
-            group.stage = event.stage
-        # At least 1: a sum of zero would read as "nothing is known".
-        group.durations_ms[event.rollout] = max(1, round(event.duration_s * 1000))
-        group.members[event.rollout] = task.Member(
+        member = task.Member(
             event.experience,
             event.rollout,
             decoded.partition.number,
@@ -338,18 +237,32 @@ class GroupFold(msgspec.Struct):
             oldest,
             newest,
         )
-        self._ended(group, event.rollout)
+        # At least 1: a sum of zero would read as "nothing is known".
+        duration_ms = max(1, round(event.duration_s * 1000))
+        self._answer(group, event.rollout, RolloutEnd(event.lease, decoded.head.source, member, duration_ms))
 
     def _failed(self, event: experience.RolloutFailed, decoded: Decoded) -> None:
         group = self._group(event.group, decoded)
         if group is None or not group.expects(event.rollout):
             return
-        if group.sequence < 0:
-            group.stage = event.stage
-        group.failed[event.rollout] = (event.code, event.reason)
-        self._ended(group, event.rollout)
-        if group.sequence >= 0:
-            self.inflight_rollouts -= 1
+        end = RolloutEnd(event.lease, decoded.head.source, code=event.code, reason=event.reason)
+        self._answer(group, event.rollout, end)
+
+    def _answer(self, group: Group, rollout: int, end: RolloutEnd) -> None:
+        """Takes in the end of a rollout if the holder of its lease wrote it; before that lease is read nobody knows."""
+        holder = group.holder(end.lease)
+        if holder is None:
+            group.note_early(rollout, end)
+        elif holder == end.source:
+            self._settle(group, rollout, end)
+
+    def _settle(self, group: Group, rollout: int, end: RolloutEnd) -> None:
+        failed_before = rollout in group.failed
+        ended_before = failed_before or rollout in group.members
+        group.settle(rollout, end)
+        self.inflight_rollouts += failed_before - (end.member is None)
+        if not ended_before:
+            self._ended(group, rollout)
 
     def _close(self, event: task.GroupClosed, decoded: Decoded) -> None:
         # A close that is repeated in the log changes nothing: batches rest on the first.

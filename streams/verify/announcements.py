@@ -8,6 +8,7 @@ from rftd.streams.codec import Decoded
 from rftd.streams.events import checkpoint, weights, worker
 from rftd.streams.verify.evidence import Evidence, hashed
 from rftd.streams.verify.facts import Facts
+from rftd.streams.writers import source_of
 
 RULE: Final = "announcements-have-a-step"
 
@@ -32,7 +33,7 @@ def weights_retired(_facts: Facts, evidence: Evidence, event: weights.WeightsRet
 
 def activated(facts: Facts, evidence: Evidence, event: weights.WeightsActivated, _decoded: Decoded) -> None:
     """Keeps the version that a worker has loaded."""
-    key = (evidence.index, f"explorer/{event.worker}")
+    key = (evidence.index, source_of("explorer", event.worker))
     facts.activated.add(key, event.version)
     facts.newest_activated[key] = max(event.version, facts.newest_activated.get(key, -1))
 

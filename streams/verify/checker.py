@@ -30,7 +30,7 @@ from rftd.streams.log import EventLog
 from rftd.streams.losses import Life, Loss, unsettled
 from rftd.streams.requests import is_request
 from rftd.streams.topics import Partition
-from rftd.streams.verify import announcements, rollouts, spine, tasks
+from rftd.streams.verify import announcements, answers, rollouts, spine, tasks
 from rftd.streams.verify.books import balance
 from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import Facts
@@ -50,6 +50,7 @@ HANDLERS: Final[dict[type, Callable[[Facts, Evidence, Any, Decoded], None]]] = {
     **tasks.HANDLERS,
     **spine.HANDLERS,
     **announcements.HANDLERS,
+    **answers.HANDLERS,
 }
 _ORDER: Final = (
     topics.EXPERIENCES,
@@ -250,6 +251,8 @@ class Checker:
         if why:
             what = f"{head.type} at {place(record)} {why}"
             self.facts.note("fences-come-first", evidence.id, what)
+        elif isinstance(event, answers.LEASES):
+            answers.lease_given(self.facts, evidence, event)
         if not self._fences.admit(partition, head, event):
             return False
         if isinstance(event, Fence):
@@ -306,6 +309,7 @@ class Checker:
                     facts.note(rule, evidence.id, what)
             await judge_fork(facts, evidence, self._plan_at)
         weights_were_activated(facts, self.evidences)
+        await answers.judge_answers(facts, self.evidences, self._reading.record)
 
     async def look_outside(self, look: Look) -> None:
         """Looks at the files that events name, of experiments whose files are in their folder."""

@@ -40,6 +40,21 @@ class Scores(NamedTuple):
 
 
 @dataclass(slots=True)
+class EvalEvidence:
+    """An evaluation that was begun, or that somebody scored."""
+
+    leases: set[int] = field(default_factory=set)
+    """Its leases with their holders, as numbers (`rftd.streams.verify.answers`)."""
+    scores: dict[int, dict[int, Scores]] = field(default_factory=dict)
+    """The scores of each range, by its first row, then by lease and writer, in the order of the log."""
+
+    def ranges(self) -> list[Scores]:
+        """The score of each range that counts: the first one that the holder of a lease wrote."""
+        scored = (next((scores[key] for key in scores if key in self.leases), None) for scores in self.scores.values())
+        return [scores for scores in scored if scores is not None]
+
+
+@dataclass(slots=True)
 class Evidence:
     """Counters, open questions, and records of which there are few."""
 
@@ -80,8 +95,8 @@ class Evidence:
     """The checksums, by (step, generation), of later executions of a step and of what generations began with."""
     stages: dict[int, int] = field(default_factory=dict)
     """The first version of each stage that started."""
-    evals: dict[UUID, dict[int, Scores] | None] = field(default_factory=dict)
-    """The scored ranges of each evaluation, by their first row; None once it is completed."""
+    evals: dict[UUID, EvalEvidence | None] = field(default_factory=dict)
+    """The evaluations; None once one is completed."""
     base_checksums: set[str] = field(default_factory=set)
     """The checksums of version 0, as it was published."""
     weights: dict[tuple[int, int], weights.WeightsPublished] = field(default_factory=dict)
@@ -111,6 +126,8 @@ class Evidence:
     drawn_last: dict[str, int] = field(default_factory=dict)
     """The version from which each worker drew tokens last."""
     workers: set[UUID] = field(default_factory=set)
+    leased_to: set[UUID] = field(default_factory=set)
+    """The workers that leases were given to."""
     produced: int = 0
     members: int = 0
     planned: int = 0

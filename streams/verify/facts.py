@@ -96,6 +96,8 @@ WINDOW: Final = Struct("<q")
 """A window: the version that its groups begin on, plus two; 0: no group of it is known."""
 RETIREMENT: Final = Struct("<16sQII")
 """A retirement: the experience, the spine's offset, the experiment, the number of the reason."""
+ANSWERS: Final = np.dtype([("key", "<u8"), ("place", "<u8"), ("experiment", "<u4"), ("nothing", "<u4")])
+"""An answer of a worker: its lease and its writer as one number, its place as a number, the experiment, padding."""
 ARTIFACT: Final = Struct("<32sI")
 """A sha256 and the experiment that names it."""
 
@@ -117,6 +119,10 @@ class Facts:
         """`WINDOW` rows by `space` and window."""
         self.retirements = Spool(scratch, RETIREMENT.size)
         self.artifacts = Spool(scratch, ARTIFACT.size)
+        self.answers = Spool(scratch, ANSWERS.itemsize)
+        """`ANSWERS` rows."""
+        self.leases = Spool(scratch, 8)
+        """Leases with their holders: numbers like the key of an answer."""
         self.rows = Bits()
         """Rows of tasksets and datasets that were given out or planned, under (experiment, stage, dataset, epoch)."""
         self.drawn = Bits()

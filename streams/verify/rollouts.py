@@ -8,7 +8,8 @@ from typing import Any, Final
 from rftd.ops.errors import CodecError
 from rftd.streams.codec import Decoded
 from rftd.streams.events import experience, step
-from rftd.streams.verify.evidence import Evidence, Scores
+from rftd.streams.verify.answers import answered, holder_key
+from rftd.streams.verify.evidence import EvalEvidence, Evidence, Scores
 from rftd.streams.verify.facts import ARTIFACT, FATE, FATE_AT, ORIGIN, PRESENT, Facts
 from rftd.streams.verify.identities import low, mixed
 
@@ -46,41 +47,48 @@ def produced(facts: Facts, evidence: Evidence, event: experience.ExperienceProdu
     except struct.error:  # numbers that no member can have either
         ORIGIN.pack_into(page, at, id, group, event.reward, event.priority, 0, -_I31, -_I31, _I31)
     FATE.pack_into(page, at + FATE_AT, evidence.index, PRESENT, 0, 0, 0, 0, 0, 0, 0)
+    answered(facts, evidence, event, decoded)
     if facts.files and any(array.artifact for array in event.arrays.values()):
         named(facts, evidence, *(array.artifact for array in event.arrays.values()))
 
 
-def scored(facts: Facts, evidence: Evidence, event: experience.EvalScored, _decoded: Decoded) -> None:
-    """Keeps the sums of the first score of each range of rows."""
+def scored(facts: Facts, evidence: Evidence, event: experience.EvalScored, decoded: Decoded) -> None:
+    """Keeps the sums of each writer's first score of each range of rows."""
+    answered(facts, evidence, event, decoded)
     if facts.files:
         named(facts, evidence, event.rewards.artifact, event.tokens.artifact)
-    ranges = evidence.evals.setdefault(event.eval, {})
-    if ranges is None or event.row_start in ranges:  # a second lease's answer: the first one wins
+    evaluation = evidence.evals.setdefault(event.eval, EvalEvidence())
+    if evaluation is None:
+        return
+    scores = evaluation.scores.setdefault(event.row_start, {})
+    key = holder_key(evidence, event.lease, decoded.head.source)
+    if key in scores:
         return
     try:
         reward = float(event.rewards.view().sum(dtype="f8"))
         tokens = float(event.tokens.view().sum(dtype="f8"))
     except CodecError:
         reward = tokens = float("nan")
-    ranges[event.row_start] = Scores(len(event.rewards), reward, tokens)
+    scores[key] = Scores(len(event.rewards), reward, tokens)
 
 
 def eval_completed(facts: Facts, evidence: Evidence, event: step.EvalCompleted, _decoded: Decoded) -> None:
     """The result of an evaluation is the mean of its scores, within `_TOLERANCE`."""
     if event.eval in evidence.evals and evidence.evals[event.eval] is None:
         return  # again
-    ranges = evidence.evals.get(event.eval) or {}
+    evaluation = evidence.evals.get(event.eval)
+    ranges = evaluation.ranges() if evaluation is not None else []
     evidence.evals[event.eval] = None
     what = f"the evaluation of {event.taskset} by version {event.version}"
-    rows = sum(scores.rows for scores in ranges.values())
+    rows = sum(scores.rows for scores in ranges)
     if rows != event.rows:
         facts.note("evals-are-their-scores", evidence.id, f"{what} is of {event.rows} rows, and {rows} were scored")
         return
     means = {
-        "score": (event.score, sum(scores.reward for scores in ranges.values()) / max(1, rows)),
+        "score": (event.score, sum(scores.reward for scores in ranges) / max(1, rows)),
         "response_length/mean": (
             event.metrics.get("response_length/mean"),
-            sum(scores.tokens for scores in ranges.values()) / max(1, rows),
+            sum(scores.tokens for scores in ranges) / max(1, rows),
         ),
     }
     for name, (said, mean) in means.items():

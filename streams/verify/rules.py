@@ -103,9 +103,9 @@ def completed_is_complete(facts: Facts, evidence: Evidence) -> Iterator[str]:
 def evals_were_completed(_facts: Facts, evidence: Evidence) -> Iterator[str]:
     """A completed experiment has completed every evaluation that it began."""
     if evidence.state == "completed":
-        for id, ranges in evidence.evals.items():
-            if ranges is not None:
-                rows = sum(scores.rows for scores in ranges.values())
+        for id, evaluation in evidence.evals.items():
+            if evaluation is not None and evaluation.leases:
+                rows = sum(scores.rows for scores in evaluation.ranges())
                 yield f"evaluation {id} was begun, {rows} of its rows were scored, and it was never completed"
 
 

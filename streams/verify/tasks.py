@@ -8,7 +8,8 @@ from uuid import UUID
 
 from rftd.streams.codec import Decoded
 from rftd.streams.events import task, weights
-from rftd.streams.verify.evidence import Evidence, Other
+from rftd.streams.verify.answers import holder_key
+from rftd.streams.verify.evidence import EvalEvidence, Evidence, Other
 from rftd.streams.verify.facts import (
     CLOSED,
     FATE,
@@ -22,6 +23,7 @@ from rftd.streams.verify.facts import (
     place_number,
 )
 from rftd.streams.verify.identities import low, mixed
+from rftd.streams.writers import source_of
 
 _ABSURD: Final = 1 << 40
 """More groups or windows than any stage has: numbers beyond it are damage, and would not fit into a row."""
@@ -43,7 +45,9 @@ def leased(facts: Facts, evidence: Evidence, event: task.TaskLeased, _decoded: D
 
 def eval_leased(_facts: Facts, evidence: Evidence, event: task.EvalLeased, _decoded: Decoded) -> None:
     """Keeps an evaluation that was begun."""
-    evidence.evals.setdefault(event.eval, {})
+    evaluation = evidence.evals.setdefault(event.eval, EvalEvidence())
+    if evaluation is not None:
+        evaluation.leases.add(holder_key(evidence, event.lease, source_of("explorer", event.worker)))
 
 
 def retried(facts: Facts, evidence: Evidence, event: task.TaskRetried, _decoded: Decoded) -> None:

@@ -14,7 +14,7 @@ from rftd.ops.errors import ConfigError, DataError, DeadlyTaskError, RolloutTime
 from rftd.streams.decision import Decision, slot_partition
 from rftd.streams.events.task import GroupClosed, Member, TaskExpired
 from rftd.streams.folds.failed_tasks import STAGE_ENDED
-from rftd.streams.folds.groups import Group
+from rftd.streams.folds.group import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
 from rftd.streams.stage_tasks import task_place, tasksets_of

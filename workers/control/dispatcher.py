@@ -21,7 +21,7 @@ from rftd.streams.decision import Decision, slot_partition
 from rftd.streams.events.task import GroupClosed, TaskExpired
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.failed_tasks import STAGE_ENDED
-from rftd.streams.folds.groups import Lease
+from rftd.streams.folds.group import Lease
 from rftd.streams.folds.roster import Gone
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status

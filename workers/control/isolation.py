@@ -11,7 +11,7 @@ from collections import Counter
 
 from rftd.ops import limits
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.folds.groups import Group
+from rftd.streams.folds.group import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
 from rftd.workers.control.closing import leasable, loose_groups

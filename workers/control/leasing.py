@@ -11,7 +11,7 @@ from rftd.ops.ids import derive
 from rftd.streams.decision import Decision, slot_partition
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.folds.groups import Group
+from rftd.streams.folds.group import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.group_id import group_id
 from rftd.streams.spec import StageSpec

@@ -12,7 +12,7 @@ import math
 from uuid import UUID
 
 from rftd.ops.errors import OverRolloutError
-from rftd.streams.folds.groups import Group
+from rftd.streams.folds.group import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
 from rftd.workers.control.closing import GivenUp

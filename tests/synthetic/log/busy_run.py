@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import msgspec
+from synthetic.log.eval_lease import eval_lease
 from synthetic.log.synthetic_run import REPEAT, SyntheticRun, group_of
 from synthetic.log.tape import Tape
 
@@ -40,6 +41,7 @@ class BusyRun(SyntheticRun):
             if attempts > 1:
                 self._lease(group, sequence, attempts + 1, expire=bool(number), rollouts=(0,), reissue=True)
             for rollout in range(int(self.random.integers(0, REPEAT))):
+                self.answer_uninvited(group, rollout, lease)
                 self.produce(group, rollout, lease)
         self.synchronise()
         self.plan(stage=1, take=min(len(self.waiting), REPEAT))
@@ -48,6 +50,12 @@ class BusyRun(SyntheticRun):
             retired = batch.ExperienceRetired(experiences=(stale,), reason="stale", uses=0, decided_at_ns=7)
             self.tape.write(retired, self.id, role="planner")
         self._evaluate()
+
+    def answer_uninvited(self, group: UUID, rollout: int, lease: UUID) -> None:
+        """Maybe a stranger answers the lease of another one, or a lease that nobody gave."""
+        chance = self.random.random()
+        if chance < 0.6:
+            self.produce(group, rollout, lease if chance < 0.3 else derive(lease, "never given"), source="stranger")
 
     def reuse(self) -> None:
         """Experiences that are planned again and again, abandoned, retired, and tagged anew in between."""
@@ -140,20 +148,7 @@ class BusyRun(SyntheticRun):
         """Two ranges: the first is leased twice and scored twice, the second is under way."""
         id = derive(self.id, "eval", "late")
         for slot, start, attempt in ((0, 0, 1), (1, 0, 2), (2, 4, 1)):
-            leased = task.EvalLeased(
-                lease=derive(id, start, attempt),
-                slot=slot,
-                worker=self.workers[0],
-                eval=id,
-                stage=1,
-                taskset=0,
-                row_start=start,
-                row_end=start + 4,
-                version=self.version,
-                generation=0,
-                attempt=attempt,
-                deadline_s=60.0,
-            )
+            leased = eval_lease(id, self.workers[0], self.version, row_start=start, attempt=attempt, slot=slot)
             self.tape.write(leased, self.id, role="dispatcher", partition=Partition(TASKS, slot))
         for attempt in (1, 2):
             scored = experience.EvalScored(
@@ -167,6 +162,7 @@ class BusyRun(SyntheticRun):
                 rewards=Array.of([attempt] * 4, "f4"),
                 tokens=Array.of([5] * 4, "u4"),
             )
+            self.tape.write(scored, self.id, key=id, source="stranger")
             self.tape.write(scored, self.id, key=id)
 
 

@@ -15,6 +15,7 @@ OF_THE_LOG = (
     "ids-are-indexed",
 )
 OF_AN_EXPERIMENT = (
+    "answers-have-a-lease",
     "groups-close-once",
     "members-are-their-experiences",
     "no-task-skipped",

@@ -21,6 +21,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.group_id import group_id
 from rftd.streams.topics import Partition, partition_of
+from rftd.streams.writers import source_of
 
 EXPERIMENT: Final = UUID(int=0x5EED)
 GROUP: Final = 8
@@ -204,7 +205,7 @@ class LongHistory:
             type=type(event).__name__,
             version=1,
             experiment=EXPERIMENT,
-            source="",
+            source=source_of("explorer", _WORKER),
             time_ns=self.events,
         )
         return Decoded(place, offset, head, event)

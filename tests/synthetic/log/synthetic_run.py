@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 import numpy as np
+from synthetic.log.eval_lease import eval_lease
 from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
@@ -76,6 +77,8 @@ class SyntheticRun:
     workers: list[UUID] = field(default_factory=list)
     version: int = 0
     groups: int = 0
+    lease: UUID = field(init=False)
+    """The last lease that was given."""
 
     def write(self) -> SyntheticRun:
         """The whole run."""
@@ -162,7 +165,7 @@ class SyntheticRun:
         """One group: leased, rolled out, closed; the last `failed` rollouts fail."""
         tape, slot = self.tape, self.groups % 2
         group = group_of(self.id, self.groups)
-        lease = tape.ids.new()
+        self.lease = lease = tape.ids.new()
         leased = task.TaskLeased(
             lease=lease,
             slot=slot,
@@ -194,8 +197,8 @@ class SyntheticRun:
         self.groups += 1
         return group
 
-    def produce(self, group: UUID, rollout: int, lease: UUID) -> task.Member:
-        """One experience."""
+    def produce(self, group: UUID, rollout: int, lease: UUID, *, source: str = "") -> task.Member:
+        """One experience; without a `source` the holder of the lease writes it, and under the id that it derives."""
         length = int(self.random.integers(4, 12))
         reward = float(self.random.integers(0, 2))
         id = derive(derive(group, "rollout", rollout), "experience")
@@ -215,7 +218,7 @@ class SyntheticRun:
             reward=reward,
             metrics={"accuracy": reward},
         )
-        place = self.tape.write(produced, self.id, key=group, id=id)
+        place = self.tape.write(produced, self.id, key=group, id=None if source else id, source=source)
         number = place.partition.number
         return task.Member(id, rollout, number, place.offset, reward, 0.0, 3 + length, self.version, self.version)
 
@@ -328,6 +331,8 @@ class SyntheticRun:
         self.complete(stage=1, items=2 * REPEAT)
         self.publish(0)
         lease, eval_id = self.tape.ids.new(), derive(self.id, "eval", self.version)
+        leased = eval_lease(eval_id, self.workers[0], self.version, lease=lease)
+        self.tape.write(leased, self.id, partition=Partition(topics.TASKS, 0))
         scored = experience.EvalScored(
             eval=eval_id,
             lease=lease,
@@ -349,7 +354,7 @@ class SyntheticRun:
         """A failed rollout, a late one, a retirement, an abandoned batch, zombies, an announcement without a step."""
         tape = self.tape
         group = self.explore(failed=1)
-        self.late = self.produce(group, REPEAT, tape.ids.new()).experience
+        self.late = self.produce(group, REPEAT, self.lease).experience
         stale = self.waiting.pop()
         retired = batch.ExperienceRetired(
             experiences=(stale.member.experience,), reason="stale", uses=0, decided_at_ns=tape.clock.now_ns()

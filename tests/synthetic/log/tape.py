@@ -12,9 +12,11 @@ from rftd.ops.ids import SeededIds
 from rftd.streams.chain import GENESIS, Mark, link
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.events import experience, task
 from rftd.streams.events.experiment import Fence
 from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.topics import Partition, partition_of
+from rftd.streams.writers import source_of
 
 
 class Tape:
@@ -27,6 +29,8 @@ class Tape:
         self.records: list[Record] = []
         self._heads: dict[Partition, Mark] = {}
         self._epochs: dict[tuple[Partition, UUID | None, str], int] = {}
+        self._holders: dict[UUID, str] = {}
+        """The source of the worker that each lease was given to."""
 
     def write(
         self,
@@ -38,10 +42,12 @@ class Tape:
         key: UUID | None = None,
         partition: Partition | None = None,
         id: UUID | None = None,
+        source: str = "",
     ) -> Position:
         """Appends one event; a role writes under its present epoch unless told otherwise.
 
-        Without a `role` the type's owner writes it. A role that has no fence there takes its first one.
+        Without a `role` the type's owner writes it. A role that has no fence there takes its first one. Without a
+        `source` the holder of its lease writes what answers one.
         """
         definition = definition_of(type(event))
         place = partition or partition_of(definition.stream, key or experiment or UUID(int=0))
@@ -52,7 +58,11 @@ class Tape:
                 self.fence(role, experiment, place)
             epoch = self._epochs[place, experiment, role]
         self.clock.advance(0.01)
-        writer = Writer(source=role or "test", clock=self.clock, ids=self.ids, role=role, epoch=epoch or 0)
+        if isinstance(event, task.TaskLeased | task.EvalLeased):
+            self._holders[event.lease] = source_of("explorer", event.worker)
+        if isinstance(event, experience.ExperienceProduced | experience.RolloutFailed | experience.EvalScored):
+            source = source or self._holders.get(event.lease, "")
+        writer = Writer(source=source or role or "test", clock=self.clock, ids=self.ids, role=role, epoch=epoch or 0)
         draft = writer.draft(event, experiment=experiment, key=key, partition=partition, id=id)
         return self.put(draft)
 

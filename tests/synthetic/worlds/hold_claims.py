@@ -11,7 +11,7 @@ from rftd.streams.events.experiment import ExperimentCompleted, StageCompleted
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.weights import WeightsRequested
-from rftd.streams.folds.groups import Group
+from rftd.streams.folds.group import Group
 from rftd.streams.folds.replay_buffer import BufferEntry
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Spine, Status

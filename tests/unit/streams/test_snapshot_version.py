@@ -25,6 +25,8 @@ from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.experiment import ExperimentArchived, HeadRef
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.fencing import FenceOwner, FenceView
+from rftd.streams.folds.evals import EvalFold, Evaluation
+from rftd.streams.folds.group import Group
 from rftd.streams.folds.groups import GroupFold
 from rftd.streams.folds.pieces import ENTRIES, pieces_of
 from rftd.streams.folds.run_state import RunParts, RunState
@@ -52,6 +54,10 @@ ADDED = {
     (Spine, "released"),
     (Spine, "moves"),
     (ExperimentArchived, "by"),
+    (Group, "holders"),
+    (Group, "early"),
+    (Evaluation, "holders"),
+    (EvalFold, "early"),
 }
 """Fields of events and folds that came later, with a default by which snapshots without them are read alike."""
 GOLDEN = Path(__file__).parents[2] / "golden" / "folds"

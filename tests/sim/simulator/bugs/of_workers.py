@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -16,9 +17,11 @@ from rftd.storage.checkpoints import Staged
 from rftd.streams.codec import Writer
 from rftd.streams.events.experiment import ExperimentWarned
 from rftd.streams.fencing import FenceView
+from rftd.streams.folds.groups import GroupFold
 from rftd.streams.folds.weights import Weights
 from rftd.streams.role import RoleLease
 from rftd.workers.control import leasing
+from rftd.workers.rollout import leased
 from rftd.workers.training import history, loop, saving
 from simulator.bugs.bug import Bug, instead
 from simulator.engines import SimTrainerEngine
@@ -121,6 +124,23 @@ def _fail_oddly(verify: Any) -> Any:
     return verifying
 
 
+def _believe_whoever_answers(_answer: Any) -> Any:
+    def answered(self: GroupFold, group: Any, rollout: int, end: Any) -> None:
+        self._settle(group, rollout, end)
+
+    return answered
+
+
+def _name_another_lease(experience_of: Any) -> Any:
+    """Of some rollouts, whichever worker makes them."""
+
+    def made(id: UUID, lease: Any, *more: Any) -> Any:
+        named = msgspec.structs.replace(lease, lease=derive(lease.lease, "other")) if id.int % 4 == 0 else lease
+        return experience_of(id, named, *more)
+
+    return made
+
+
 def _hear_of_it_once(publish: Any) -> Any:
     def published(self: Weights, event: Any, head: Any) -> None:
         if (event.version, event.generation) not in self.retired:
@@ -173,6 +193,17 @@ BUGS = (
         "a generation names a checkpoint that nobody committed",
         "lineage",
         instead(loop, "GenerationStarted", _name_another_checkpoint),
+    ),
+    Bug(
+        "whoever answers is believed",
+        "foreign_records_count_for_nothing",
+        instead(GroupFold, "_answer", _believe_whoever_answers),
+        within_seeds=200,
+    ),
+    Bug(
+        "an explorer answers a lease that nobody gave",
+        "verify: answers-have-a-lease",
+        instead(leased, "experience_of", _name_another_lease),
     ),
     Bug("damage is met with an error that nobody expects", "nothing_uncaught", instead(history, "verify", _fail_oddly)),
 )

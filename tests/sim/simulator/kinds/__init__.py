@@ -5,6 +5,7 @@ bad_disks         disks that are full, read-only or failing for a while
 clocks            wall clocks that are set back, or forward and then back
 cut_logs          a log that is shortened while everything is down, with some of those who remember it
 colliding_keys    one key for several commands, and the same command again
+foreigners        writers that are no part of the run, and answer what others were asked
 few_kept          trainers that keep few weights, and go back to what they retired
 several_runs      a fork beside its parent, under one daemon
 slow_starts       workers that are started late, or whose start hangs
@@ -27,6 +28,7 @@ from simulator.kinds.clocks import Clocks
 from simulator.kinds.colliding_keys import CollidingKeys
 from simulator.kinds.cut_logs import CutLogs
 from simulator.kinds.few_kept import FewKept
+from simulator.kinds.foreigners import Foreigners
 from simulator.kinds.given_up import GivenUp
 from simulator.kinds.kind import Kind
 from simulator.kinds.long_pauses import LongPauses
@@ -57,4 +59,5 @@ KINDS: tuple[Kind, ...] = (
     Moved(),
     BadDisks(),
     LongPauses(),
+    Foreigners(),
 )

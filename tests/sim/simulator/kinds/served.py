@@ -23,6 +23,7 @@ from rftd.streams.folds.spine import Status
 from rftd.workers.rollout.serving import server
 from rftd.workers.rollout.serving.history import History
 from simulator.clients import Crowd
+from simulator.kinds.foreigners import FOREIGNER
 from simulator.kinds.kind import Kind
 from simulator.loop import PROCESS
 from simulator.readings import effective
@@ -85,7 +86,7 @@ def of_its_row(world: World) -> Iterator[str]:
     together = world.spec.stages[0].algorithm.repeat_times
     if sorted(rows) != list(range(len(rows))) or set(rows.values()) - {together}:
         yield f"rows of the history are {sorted(rows.items())}"
-    events = [each.event for each in effective(world)]
+    events = [each.event for each in effective(world) if each.head.source != FOREIGNER]
     offered = max((event.rows for event in events if isinstance(event, TasksOffered)), default=0)
     if offered > len(rows):
         yield f"{offered} rows were offered, and {len(rows)} are on disk"

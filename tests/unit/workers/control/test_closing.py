@@ -14,7 +14,7 @@ from rftd.streams.decision import Decision
 from rftd.streams.events.experience import RolloutFailed
 from rftd.streams.events.task import GroupClosed, TaskExpired, TaskLeased
 from rftd.streams.folds.failed_tasks import STAGE_ENDED
-from rftd.streams.folds.groups import Group
+from rftd.streams.folds.group import Group
 from rftd.streams.group_id import group_id
 from rftd.streams.spec import TasksetSpec
 from rftd.streams.topics import TASKS, Partition

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from synthetic.log.eval_lease import eval_lease
 from synthetic.worlds.desk import BATCH, REPEAT, Desk, lease_of, scores_of, stage_of
 
 from rftd.ops import limits
@@ -14,6 +15,7 @@ from rftd.streams.events.signal import SignalLost
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.events.worker import WorkerLost, WorkerStarted, WorkerStopped
 from rftd.streams.spec import TasksetSpec
+from rftd.streams.topics import TASKS, Partition
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.evaluation import complete_evals
@@ -70,13 +72,20 @@ def test_groups_without_any_member_fail_it_sooner() -> None:
 
 
 def answer(desk: Desk, *, version: int) -> None:
-    """An explorer scores all four held-out rows with one version, for a lease that nobody else knows."""
+    """An explorer scores all four held-out rows with one version, for the lease of that number."""
     id = eval_id(desk.id, 0, version, 0)
     scored = scores_of([1.0, 0.0, 1.0, 1.0], eval=id, lease=derive(id, "lease", 0, 1), version=version)
     desk.put(scored, key=id)
 
 
-def test_answers_to_leases_without_effect_hold_no_stage_open() -> None:
+def ask(desk: Desk, *, version: int) -> None:
+    """An explorer is given all four held-out rows, to be answered with one version."""
+    id = eval_id(desk.id, 0, version, 0)
+    leased = eval_lease(id, desk.id, version, lease=derive(id, "lease", 0, 1), stage=0)
+    desk.put(leased, partition=Partition(TASKS, 0))
+
+
+def test_answers_to_leases_without_effect_count_for_nothing_and_hold_no_stage_open() -> None:
     """A fence made the leases void; who had begun to answer them answers all the same."""
     held_out = TasksetSpec(name="held_out", path="none", rows=4)
     desk = Desk(stage_of(total_steps=1, evals=(held_out,), eval_interval=1))
@@ -91,8 +100,12 @@ def test_answers_to_leases_without_effect_hold_no_stage_open() -> None:
     unknown = derive(desk.id, "group", 0, 99)
     desk.produce(lease_of(unknown, sequence=99), range(REPEAT))
     answer(desk, version=0)
-    assert controller.decide().events == ()
     answer(desk, version=1)
+    assert list(complete_evals(desk.state)) == []
+    assert controller.decide().events == ()
+    for version in (0, 1):
+        ask(desk, version=version)
+        answer(desk, version=version)
     completed = desk.obey(list(complete_evals(desk.state)))
     assert [(each.version, each.score) for each in completed if isinstance(each, EvalCompleted)] == [
         (0, 0.75),

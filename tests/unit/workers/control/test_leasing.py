@@ -17,7 +17,7 @@ from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsActivated, WeightsRetired
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.folds.groups import Group
+from rftd.streams.folds.group import Group
 from rftd.streams.group_id import group_id
 from rftd.streams.row_order import RowOrder, locate, locate_among
 from rftd.streams.spec import RolloutSpec, StageSpec, TasksetSpec

@@ -1,0 +1,104 @@
+"""Answers of workers: each is of a lease, and of the worker that the lease was given to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from struct import Struct
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from rftd.streams import topics
+from rftd.streams.codec import Decoded
+from rftd.streams.deadletters import head_of
+from rftd.streams.envelope import Head, Record
+from rftd.streams.events import experience, task
+from rftd.streams.topics import Partition
+from rftd.streams.verify.evidence import Evidence
+from rftd.streams.verify.facts import ANSWERS, Facts, place_number, place_of
+from rftd.streams.writers import source_of
+
+RULE: Final = "answers-have-a-lease"
+LEASES: Final = (task.TaskLeased, task.EvalLeased)
+_ANSWER: Final = Struct("<QQII")
+_KEY: Final = Struct("<Q")
+_TOGETHER: Final = 32
+"""The blocks of answers (more than a million rows) that are held against every lease at once."""
+
+RecordAt = Callable[[Partition, int], Awaitable[Record | None]]
+Answer = experience.ExperienceProduced | experience.RolloutFailed | experience.EvalScored
+
+
+def answered(facts: Facts, evidence: Evidence, event: Answer, decoded: Decoded) -> None:
+    """Keeps who wrote an answer, and of which lease."""
+    place = place_number(decoded.partition.number, decoded.offset)
+    key = holder_key(evidence, event.lease, decoded.head.source)
+    facts.answers.add(_ANSWER.pack(key, place, evidence.index, 0))
+
+
+def lease_given(facts: Facts, evidence: Evidence, event: task.TaskLeased | task.EvalLeased) -> None:
+    """Keeps who holds a lease, be it one that a fence made void: its worker could not know."""
+    facts.leases.add(_KEY.pack(holder_key(evidence, event.lease, source_of("explorer", event.worker))))
+    evidence.leased_to.add(event.worker)
+
+
+async def judge_answers(facts: Facts, evidences: list[Evidence], record_at: RecordAt) -> None:
+    """Notes answers to leases that their writers never held, and leases of workers that never joined."""
+    for evidence in evidences:
+        for worker in sorted(evidence.leased_to - evidence.workers):
+            if not _lost_some(evidence, topics.WORKERS):
+                facts.note(RULE, evidence.id, f"worker {worker} was given leases and never joined")
+    for rows in _some(facts):
+        for row in rows[~_held(facts, rows["key"])]:
+            evidence = evidences[int(row["experiment"])]
+            if _lost_some(evidence, topics.TASKS):
+                continue  # the lease may be among the records that a person let it go on without
+            number, offset = place_of(int(row["place"]))
+            partition = Partition(topics.EXPERIENCES, number)
+            record = await record_at(partition, offset)
+            head = head_of(record) if record is not None else None
+            facts.note(RULE, evidence.id, f"{_named(head)} at {partition}@{offset} is of no lease that its writer held")
+
+
+def _named(head: Head | None) -> str:
+    return f"{head.type} of {head.source!r}" if head is not None else "the record"
+
+
+def _lost_some(evidence: Evidence, stream: str) -> bool:
+    """True if a person let the experiment go on without some records of the stream."""
+    return any(lost.stream == stream for lost in evidence.losses_accepted)
+
+
+def _some(facts: Facts) -> Iterator[NDArray[Any]]:
+    """The answers, as many as fit in memory at once."""
+    held: list[NDArray[Any]] = []
+    for block in facts.answers.blocks():
+        held.append(np.frombuffer(block, dtype=ANSWERS))
+        if len(held) >= _TOGETHER:
+            yield np.concatenate(held)
+            held = []
+    if held:
+        yield np.concatenate(held)
+
+
+def _held(facts: Facts, keys: NDArray[Any]) -> NDArray[Any]:
+    """True for each key that is a lease's."""
+    different, place = np.unique(keys, return_inverse=True)
+    held = np.zeros(len(different), dtype=bool)
+    for block in facts.leases.blocks():
+        leases = np.frombuffer(block, dtype="<u8")
+        at = np.minimum(np.searchsorted(different, leases), len(different) - 1)
+        held[at[different[at] == leases]] = True
+    found: NDArray[Any] = held[place]
+    return found
+
+
+def holder_key(evidence: Evidence, lease: UUID, source: str) -> int:
+    """A lease and a writer as one number, for the worker that holds the lease or for one that answers it."""
+    return xxhash.xxh3_64_intdigest(lease.bytes + source.encode(), seed=evidence.index)
+
+
+HANDLERS: Final[Mapping[type, Any]] = {experience.RolloutFailed: answered}

@@ -1,0 +1,140 @@
+"""An answer counts if the worker that holds its lease wrote it; of anybody else it counts for nothing, and is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from synthetic.log.busy_run import fold
+from synthetic.log.eval_lease import eval_lease
+from synthetic.log.synthetic_run import SyntheticRun, group_of
+from synthetic.log.tape import Tape
+
+from rftd.ops.ids import derive
+from rftd.streams.arrays import Array
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.events import experience, task
+from rftd.streams.topics import TASKS, Partition
+from rftd.streams.verify.checker import verify
+from rftd.streams.verify.report import BrokenPromise
+
+RULE = "answers-have-a-lease"
+STRANGER = "explorer/00000000-0000-0000-0000-00000000beef"
+
+
+class OpenRun(SyntheticRun):
+    """A run with one group under way, which is looked at before its end."""
+
+    def finish(self) -> None:
+        """One more group is leased, and nothing more happens."""
+        self.open = group_of(self.id, self.groups)
+        leased = task.TaskLeased(
+            lease=self.tape.ids.new(),
+            slot=0,
+            worker=self.workers[0],
+            group=self.open,
+            sequence=self.groups,
+            stage=1,
+            row=self.groups,
+            epoch=0,
+            rollouts=(0, 1, 2, 3),
+            repeat_times=4,
+            attempt=1,
+            deadline_s=60.0,
+            min_version=self.version,
+        )
+        self.lease = leased.lease
+        self.tape.write(leased, self.id, partition=Partition(TASKS, 0))
+
+
+@pytest.fixture
+def run() -> OpenRun:
+    return OpenRun(Tape(), steps=1, faults=False).write()  # type: ignore[return-value]
+
+
+async def findings(run: SyntheticRun) -> list[BrokenPromise]:
+    log = MemoryLog()
+    for draft in run.tape.drafts:
+        await log.append([draft])
+    return [finding for finding in (await verify(log)).findings if finding.rule == RULE]
+
+
+@pytest.mark.anyio
+async def test_what_nobody_forged_is_clean(run: OpenRun) -> None:
+    run.produce(run.open, 0, run.lease)
+    assert await findings(run) == []
+    assert list(fold(run.id, run.tape.records).groups.open[run.open].members) == [0]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("lease", [lambda run: run.lease, lambda run: derive(run.lease, "none")], ids=["his", "none"])
+async def test_an_experience_of_a_stranger_counts_for_nothing_and_is_found(
+    run: OpenRun, lease: Callable[[OpenRun], object]
+) -> None:
+    for rollout in range(4):
+        run.produce(run.open, rollout, lease(run), source=STRANGER)  # type: ignore[arg-type]
+    run.produce(run.open, 1, run.lease)
+    groups = fold(run.id, run.tape.records).groups
+    assert list(groups.open[run.open].members) == [1], "the holder's own counts, though it came last"
+    assert groups.open[run.open].missing == (0, 2, 3)
+    assert groups.load[run.workers[0]] == 3
+    said = await findings(run)
+    assert len(said) == 4
+    assert said[0].what.startswith(f"experience.produced of '{STRANGER}' at rftd.experiences/")
+
+
+@pytest.mark.anyio
+async def test_a_failure_of_a_stranger_ends_no_rollout(run: OpenRun) -> None:
+    failed = experience.RolloutFailed(group=run.open, rollout=0, stage=1, lease=run.lease, code="X", reason="no")
+    run.tape.write(failed, run.id, key=run.open, source=STRANGER)
+    groups = fold(run.id, run.tape.records).groups
+    assert groups.open[run.open].failed == {}
+    assert groups.inflight_rollouts == 4
+    assert len(await findings(run)) == 1
+
+
+@pytest.mark.anyio
+async def test_a_score_of_nobody_is_no_score(run: OpenRun) -> None:
+    id = derive(run.id, "eval", "asked")
+    leased = eval_lease(id, run.workers[0], run.version, row_end=2)
+    run.tape.write(leased, run.id, partition=Partition(TASKS, 0))
+    forged = experience.EvalScored(
+        eval=id,
+        lease=leased.lease,
+        stage=1,
+        taskset=0,
+        row_start=0,
+        version=run.version,
+        generation=0,
+        rewards=Array.of([1.0, 1.0], "f4"),
+        tokens=Array.of([1, 1], "u4"),
+    )
+    run.tape.write(forged, run.id, key=id, source=STRANGER)
+    evaluation = fold(run.id, run.tape.records).evals.open[id]
+    assert evaluation.scores == {}
+    assert list(evaluation.leases) == [leased.lease]
+    [said] = await findings(run)
+    assert said.what.startswith("eval.scored of ")
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_never_joined_holds_no_lease_that_is_in_order(run: OpenRun) -> None:
+    nobody = run.tape.ids.new()
+    leased = task.TaskLeased(
+        lease=run.tape.ids.new(),
+        slot=1,
+        worker=nobody,
+        group=run.open,
+        sequence=run.groups,
+        stage=1,
+        row=run.groups,
+        epoch=0,
+        rollouts=(0,),
+        repeat_times=4,
+        attempt=2,
+        deadline_s=60.0,
+        min_version=run.version,
+    )
+    run.tape.write(leased, run.id, partition=Partition(TASKS, 1))
+    [said] = await findings(run)
+    assert said.what == f"worker {nobody} was given leases and never joined"
