@@ -207,8 +207,9 @@ def tell_everything(run: SyntheticRun) -> None:
         step=50, generation=0, stage=1, stage_step=48, path="/c", files=(), size_bytes=1, checksum="c", sha256="s",
         duration_s=3.0,
     )  # fmt: skip
-    for event in (produced, failed, activated):
+    for event in (produced, failed):
         tape.write(event, run.id, key=group)
+    tape.write(activated, run.id)
     for event in (done, published, saved):
         tape.write(event, run.id, role="trainer")
     for role, slot, never in (("explorer", 0, OF_TRAINERS), ("trainer", -1, OF_EXPLORERS)):

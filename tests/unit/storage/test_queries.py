@@ -266,11 +266,11 @@ async def test_equal_names_are_told_apart(engine: AsyncEngine) -> None:
 class UnsteadyClockRun(BusyRun):
     """A run whose explorers' clocks go wrong, each way: some of its experiences are older than all before them."""
 
-    def produce(self, group: UUID, rollout: int, lease: UUID) -> Member:
+    def produce(self, group: UUID, rollout: int, lease: UUID, *, source: str = "") -> Member:
         """One experience, whenever its explorer says."""
         wrong_s = float(self.random.normal(0.0, 0.5))
         self.tape.clock.set_by(wrong_s)
-        made = super().produce(group, rollout, lease)
+        made = super().produce(group, rollout, lease, source=source)
         self.tape.clock.set_by(-wrong_s)
         return made
 
