@@ -160,6 +160,10 @@ def translate(error: BaseException, settings: KafkaSettings) -> RftdError:
         case kafka.KafkaTimeoutError() | kafka.RequestTimedOutError() | kafka.NotEnoughReplicasError():
             # A leader that has fewer replicas than it needs may not even know where the partition ends.
             return UnreachableError(f"Kafka does not answer: {text}", where=where, fix=IN_SYNC)
+        case kafka.BrokerResponseError():  # whatever it is, the address is right
+            return UnreachableError(
+                f"Kafka refused a request: {text}", where=where, fix="see the brokers' logs, and `rftd doctor --kafka`"
+            )
     # By its text as well: aiokafka wraps some failed handshakes in a connection error that names them only there.
     if isinstance(error.__cause__ or error, ssl.SSLError) or "SSL" in text or "CERTIFICATE" in text:
         return ConfigError(

@@ -15,6 +15,7 @@ from aiokafka import errors as kafka
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, UnreachableError
+from rftd.streams.backends.kafka.clocks import refused_time
 from rftd.streams.backends.kafka.connect import IN_SYNC, translate
 from rftd.streams.backends.kafka.partitions import Names
 from rftd.streams.backends.kafka.producers import UNPLACED, Filling, Part, Producers, Slice, looked_at
@@ -136,6 +137,9 @@ class Lane:
             if len(parts) == 1:
                 self._refuse(parts[0][0], translate(error, self._settings))
             self._alone = True
+        except kafka.InvalidTimestampError:
+            await self._lost(producer)
+            await self._back_off(await refused_time(self._settings, self._topic, self._clock))
         except (kafka.KafkaError, OSError, TimeoutError, AssertionError, RftdError) as error:
             # A producer that was fenced answers with assertions.
             await self._lost(producer)

@@ -25,6 +25,8 @@ _logger = logging.getLogger("rftd.kafka")
 MESSAGE_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES + 64 * 1024
 """A topic's max.message.bytes: the largest record, its headers and its batch's."""
 MIN_INSYNC: Final = "min.insync.replicas"
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
+BROKER_TIME: Final = "LogAppendTime"
 POLL_S: Final = 0.02
 DEAD_ASKED: Final = 50
 """The requests in a row that may meet a broker that is dead and still named by the cluster."""
@@ -74,6 +76,9 @@ def configs_of(topic: Topic, replicas: int) -> dict[str, str]:
         "retention.bytes": _FOREVER,
         "max.message.bytes": str(MESSAGE_SIZE_BYTES),
         "compression.type": "producer",  # batches stay as they were sent: the broker need not pack them anew
+        # By default the broker refuses a writer whose clock is an hour ahead, and deletes by the writers' clocks. No
+        # reader looks at this time: that of an event is in its head.
+        TIMESTAMP_TYPE: BROKER_TIME,
         MIN_INSYNC: str(min(2, replicas)),
     }
 
@@ -117,6 +122,18 @@ async def topic_differences(settings: KafkaSettings) -> list[Difference]:
     try:
         async with asyncio.timeout(3 * REQUEST_TIMEOUT_S):
             return await _differences(admin, settings, await _describe(admin, settings))
+    except (kafka.KafkaError, OSError, TimeoutError) as error:
+        raise translate(error, settings) from error
+    finally:
+        await admin.close()
+
+
+async def settings_of(settings: KafkaSettings, name: str) -> dict[str, str]:
+    """The settings of one topic, which the cluster calls `name`; empty if the user may not read them."""
+    admin = await _start(settings)
+    try:
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            return (await _configs(admin, [name])).get(name, {})
     except (kafka.KafkaError, OSError, TimeoutError) as error:
         raise translate(error, settings) from error
     finally:
@@ -248,10 +265,15 @@ def _compare(name: str, topic: Topic, replicas: int, found: dict[str, str]) -> l
                 found=value,
                 expected=expected,
                 fatal=fatal,
-                fix=f"kafka-configs.sh --alter --topic {name} --add-config {setting}={expected}",
+                fix=setting_command(name, setting, expected),
             )
         )
     return differences
+
+
+def setting_command(name: str, setting: str, value: str) -> str:
+    """The command that gives a setting of a topic this value."""
+    return f"kafka-configs.sh --alter --topic {name} --add-config {setting}={value}"
 
 
 async def _configs(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, dict[str, str]]:

@@ -59,6 +59,7 @@ def test_an_unusable_file_is_named(tmp_path: Path) -> None:
         (ssl.SSLCertVerificationError("CERTIFICATE_VERIFY_FAILED"), ConfigError, "ca_file"),
         (kafka.KafkaTimeoutError("offsets"), UnreachableError, "enough replicas are in sync"),
         (kafka.NotEnoughReplicasError(), UnreachableError, "enough replicas are in sync"),
+        (kafka.PolicyViolationError("t"), UnreachableError, "Kafka refused a request: [Error 44]"),
         (TimeoutError(), UnreachableError, "TimeoutError"),
     ],
 )
