@@ -18,6 +18,7 @@ external_worker  a worker that nobody ordered joins what is under way, where it 
 own_answer      the daemon asks itself whether it is ready
 data_folder     what lies where in the daemon's folder
 folder_log      which log its tables are of
+backing_up      that folder, copied while its daemon may run
 registry        every experiment in the log, by state, folded from the spines
 dlq/            records and tasks that were set aside, and the verdicts on them
 trust/          who may do what

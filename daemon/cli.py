@@ -71,6 +71,7 @@ VERBS: Final = {
         f"{_HERE}.replay:command", "Repeat the training of an experiment from the log, and compare the weights."
     ),
     "rebuild": Verb(f"{_HERE}.rebuild:command", "Rebuild the state database from the log."),
+    "backup": Verb(f"{_HERE}.backup:command", "Copy the daemon's folder, while it runs, into a new folder."),
     "export": Verb(f"{_HERE}.export:command", "Export a whole experiment to one file."),
     "import": Verb(f"{_HERE}.export:import_", "Import an exported experiment into this log."),
     "explain": Verb(f"{_HERE}.explain:command", "Explain an error code, and what to do about it."),

@@ -51,6 +51,10 @@ class DataFolder:
         """Says which kind of log tables and snapshots here are of: see `folder_log`."""
         self.importing = self.root / "import.pending"
         """Names the experiment and the file of an import that has begun and not ended."""
+        self.backing_up = self.root / "backup.pending"
+        """Marks the folder as a backup that is not whole."""
+        self.last_backup = self.root / "backup.last"
+        """The time of the newest backup of this folder, in ns, and the folder that it was written to."""
 
     @property
     def socket(self) -> Path:
@@ -70,8 +74,14 @@ class DataFolder:
     def prepare(self) -> None:
         """Makes the folder, or takes it, closed to other users with all that the daemon writes there.
 
-        Raises ConflictError where an import has not ended.
+        Raises ConflictError where an import or a backup has not ended.
         """
+        if self.backing_up.exists():
+            raise ConflictError(
+                "this folder is a backup that was interrupted, and not whole",
+                where=str(self.backing_up),
+                fix="remove the folder, and repeat it: rftd backup FOLDER",
+            )
         if self.importing.exists():
             file = self.importing.read_text(encoding="utf-8").partition(" ")[2]
             raise ConflictError(

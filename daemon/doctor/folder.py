@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -103,6 +104,11 @@ def _of_content(data: DataFolder) -> Iterator[Diagnosis]:
     if data.importing.exists():
         what = f"{data.importing}: an import was interrupted, and rftd serve refuses the folder"
         yield Diagnosis("import", "fail", what, "repeat it: rftd import FILE; it goes on where it was")
+    if data.last_backup.exists():
+        # The time as the file system has it, of when the copy was whole.
+        when = datetime.fromtimestamp(data.last_backup.stat().st_mtime, UTC)
+        where = data.last_backup.read_text(encoding="utf-8", errors="replace").partition(" ")[2]
+        yield Diagnosis("backup", "ok", f"the newest is of {when:%Y-%m-%d %H:%M} UTC: {where}")
     if data.losses.exists():
         what = f"{data.losses}: the log lost records that were acknowledged"
         fix = "rftd ls shows the experiments that wait; put the newest log back, or rftd serve --accept-loss NAME"

@@ -25,6 +25,7 @@ sim          an experiment in virtual time
 verify       a log, held against the rules
 replay       an experiment's training, repeated from the log
 rebuild      the state database from the log
+backup       the daemon's folder, copied while it may run
 export       an experiment into a file; import: out of one
 explain      the meaning of an error code
 doctor       this machine, its daemon and an experiment file, checked

@@ -1,0 +1,43 @@
+"""A backup made while a run is trained at full speed is put back, and the run goes on in it to its end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from synthetic.daemon.scene import EXPERIMENT, Scene
+
+from rftd.daemon.demo.host import DaemonHost
+
+LONG = ("stages=[]", "buffer.total_steps=30", "explorer.eval_interval=1000", "trainer.save_interval=10")
+
+
+@pytest.mark.e2e
+def test_a_backup_of_a_busy_daemon_is_continued_and_keeps_every_promise(embedded_scene: Scene) -> None:
+    scene = embedded_scene
+    name = scene.submit(EXPERIMENT, *LONG)
+    scene.until_step(name, 4)
+    copy = scene.folder / "copy"
+    backup = scene.rftd("--json", "backup", str(copy))
+    assert backup.status == 0, backup
+    manifest = json.loads(backup.out)
+    assert [experiment["name"] for experiment in manifest["experiments"]] == [name]
+    assert not (copy / "owner.token").exists()
+    assert not (copy / "backup.pending").exists()
+    scene.until_step(name, 12)
+    scene.host.stop()
+
+    # What is younger than the backup is named, and nothing is mixed with it before somebody has decided.
+    scene.data.root.rename(scene.data.root.with_name("original"))
+    shutil.copytree(copy, scene.data.root)
+    verified = scene.rftd("verify")
+    assert verified.status == 1, verified
+    assert {line for line in verified.out.splitlines() if "broken:" in line} <= {
+        line for line in verified.out.splitlines() if "heads-remembered" in line
+    }, verified
+    with DaemonHost(scene.data.root, scene.folder / "daemon.log", ("--accept-loss", name)) as host:
+        scene.host = host
+        assert scene.until_ended(name).experiment.summary.state == "completed"
+    verified = scene.rftd("verify", "--files", "--index")
+    assert verified.status == 0, verified
