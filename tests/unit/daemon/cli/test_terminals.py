@@ -99,6 +99,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "verify": ("verify --data {data}", "verify --data {empty}"),
     "replay": ("replay nobody --data {data}",),
     "rebuild": ("rebuild --data {data}", "rebuild --data {data} --verify"),
+    "backup": ("backup --data {data} {empty}/backup-{size}",),
     "export": ("export small --data {data} --to {empty}/{size}.rftd",),
     "import": ("import {empty}/{size}.rftd --data {empty}/{size}", "import {file} --data {empty}/other"),
     "explain": ("explain", "explain CFG-004", "explain CFG-999"),
@@ -113,7 +114,7 @@ FORMS: Final = ("--format dot", "config show", "config schema", "import-verl", "
 OFFLINE: Final = (
     *("serve", "demo", "stack up", "stack down", "stack status", "stack run", "run", "convert", "config check"),
     *("config show", "config schema", "import-verl", "sim async", "doctor", "verify", "replay", "rebuild", "export"),
-    *("import", "explain", "completion", "version", "gc", "worker explorer", "worker trainer"),
+    *("backup", "import", "explain", "completion", "version", "gc", "worker explorer", "worker trainer"),
     *("token add", "token ls", "token rm", "token rotate"),
 )
 """Verbs that ask no daemon."""
