@@ -11,6 +11,7 @@ import pytest
 from rftd.daemon import backing_up
 from rftd.daemon.backing_up import back_up
 from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.doctor.folder import check_folder
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, DataError, UsageError
 from rftd.ops.ids import SystemIds
@@ -49,6 +50,14 @@ def test_a_copy_is_a_folder_that_a_daemon_takes_without_the_owners_token(source:
     assert (target / "tokens.json").stat().st_mode & 0o777 == 0o600
     assert not partial(target).root.exists()
     assert source.last_backup.read_text().endswith(str(target))
+
+
+def test_doctor_names_the_newest_backup(source: DataFolder, tmp_path: Path) -> None:
+    backup(source, tmp_path / "older")
+    backup(source, tmp_path / "newer")
+    findings = [finding for finding in check_folder(source.root, SystemClock()) if finding.check == "backup"]
+    assert [finding.status for finding in findings] == ["ok"]
+    assert str(tmp_path / "newer") in findings[0].what
 
 
 def test_what_a_killed_backup_left_is_no_data_folder_and_is_replaced(source: DataFolder, tmp_path: Path) -> None:
