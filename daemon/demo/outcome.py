@@ -92,9 +92,9 @@ def read_examples(client: Client, experiment: str) -> list[Example]:
     return found
 
 
-def read_outcome(url: str, headers: Mapping[str, str], experiment: str) -> DemoOutcome:
+def read_outcome(url: str, headers: Mapping[str, str], experiment: str, *, timeout_s: float) -> DemoOutcome:
     """The outcome so far of an experiment. Raises httpx.HTTPError if the daemon does not answer."""
-    with httpx.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False) as client:
+    with httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False) as client:
         page = _get(client, f"/v1/experiments/{experiment}")
         steps = _steps(client, experiment)
         last_version = max((step["step"] for step in steps), default=0)

@@ -9,18 +9,17 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from rftd.daemon.living_wait import run_to_end
 from rftd.daemon.stack.kafka_properties import BrokerPorts, Mechanism, classpath, java, properties
 from rftd.daemon.stack.ports import LOOPBACK, kept_ports, refuse_used
 from rftd.daemon.stack.process import LocalServer
 from rftd.ops.errors import UnreachableError
 
-_FORMAT_TIMEOUT_S: Final = 120.0
 _METADATA: Final = 3
 """The key of the request that every broker answers, and the version of it."""
 _METADATA_VERSION: Final = 4
@@ -111,9 +110,7 @@ class KafkaBroker(LocalServer):
         with tempfile.NamedTemporaryFile("w", dir=self.folder, prefix="format.") as file:
             file.write("\n".join('"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"' for word in words))
             file.flush()
-            done = subprocess.run(
-                [program, f"@{file.name}"], capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False
-            )
+            done = run_to_end([program, f"@{file.name}"], "Kafka's data folder has been in the making")
         config.unlink()
         if done.returncode:
             said = (done.stderr or done.stdout).strip()[-1000:]

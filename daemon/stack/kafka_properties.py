@@ -107,7 +107,6 @@ def _escaped(text: str) -> str:
 
 # slf4j-simple in the major version that Kafka's own slf4j-api has.
 COORDINATES: Final = "org.apache.kafka:kafka_2.13:4.3.1+org.slf4j:slf4j-simple:1.7.36"
-_DOWNLOAD_TIMEOUT_S: Final = 600.0
 
 
 def java() -> Path:
@@ -125,7 +124,7 @@ def classpath() -> str:
     # anyway. In a folder of his own: whoever made the file first could hold the lock for ever.
     own = Path(tempfile.gettempdir()) / f"rftd-jars-{os.getuid()}"
     make_own_folder(own)
-    with held(own / "lock", timeout_s=_DOWNLOAD_TIMEOUT_S):
+    with held(own / "lock"):
         try:
             # jgo prints its progress to standard output, which belongs to the answer of the verb.
             with contextlib.redirect_stdout(io.StringIO()):

@@ -8,12 +8,12 @@ import pwd
 import secrets
 import shutil
 import signal
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from rftd.daemon.living_wait import run_to_end
 from rftd.daemon.stack.ports import LOOPBACK, answers, kept_ports, refuse_used
 from rftd.daemon.stack.process import LocalServer
 from rftd.ops.errors import NotFoundError, UnreachableError
@@ -71,7 +71,6 @@ def reachable_by(uid: int, folder: Path) -> bool:
 
 USER: Final = "rftd"
 DATABASE: Final = "rftd"
-_INIT_TIMEOUT_S: Final = 120.0
 _FAST: Final = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
@@ -230,18 +229,15 @@ class PostgresServer(LocalServer):
 
 
 def _run(arguments: Sequence[str], *, cwd: Path, uid: int | None, text: str | None = None) -> None:
-    done = subprocess.run(
+    done = run_to_end(
         arguments,
-        input=text,
+        "the Postgres cluster has been in the making",
         cwd=cwd,
+        text=text,
         env=_environment(cwd),
         user=uid,
         group=None if uid is None else NO_GROUP,
         extra_groups=None if uid is None else (),
-        capture_output=True,
-        text=True,
-        timeout=_INIT_TIMEOUT_S,
-        check=False,
     )
     if done.returncode:
         said = (done.stderr or done.stdout).strip()[-1000:]

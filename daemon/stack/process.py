@@ -18,8 +18,9 @@ from typing import ClassVar, Final, Self
 import msgspec
 import psutil
 
+from rftd.daemon.living_wait import LivingWait
 from rftd.ops.decoding import json_decoder
-from rftd.ops.errors import UnreachableError, WaitTimeoutError
+from rftd.ops.errors import UnreachableError
 from rftd.ops.own_folder import tighten
 
 _INTERVAL_S: Final = 0.05
@@ -28,7 +29,6 @@ _SAME_START_S: Final = 0.02
 _KILL_TIMEOUT_S: Final = 30.0
 _TAIL_LINES: Final = 5
 _STOP_TIMEOUT_S: Final = 60.0
-_LOCK_TIMEOUT_S: Final = 300.0
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,19 +90,21 @@ class ServerProcess:
         temporary.write_bytes(msgspec.json.encode(started))
         temporary.replace(self._file)
 
-    def wait_ready(self, ready: Callable[[], bool], *, timeout_s: float) -> None:
-        """Returns once `ready()`. Raises UnreachableError if the process ends first, WaitTimeoutError if it is late."""
-        deadline_s = time.monotonic() + timeout_s
+    def wait_ready(self, ready: Callable[[], bool]) -> None:
+        """Returns once `ready()`, however long that takes. Raises UnreachableError if the process ends first."""
+        wait = LivingWait(f"{self._name} has not answered, whose output is in {self.log_path},")
         while not ready():
-            if self._find() is None:
-                raise UnreachableError(
-                    f"{self._name} ended while it started: {self._tail()}",
-                    where=str(self.log_path),
-                    fix="see the end of that file",
-                )
-            if time.monotonic() > deadline_s:
-                raise WaitTimeoutError(f"{self._name} did not answer in {timeout_s:.0f} s", where=str(self.log_path))
+            wait.goes_on(self.living("while it started"))
             time.sleep(_INTERVAL_S)
+
+    def living(self, when: str) -> int:
+        """The process id. Raises UnreachableError, with `when` and the last lines, if it has ended."""
+        process = self._find()
+        if process is None:
+            raise UnreachableError(
+                f"{self._name} ended {when}: {self._tail()}", where=str(self.log_path), fix="see the end of that file"
+            )
+        return process.pid
 
     def stop(self, number: signal.Signals, *, timeout_s: float) -> bool:
         """Asks it to end by signal `number`, kills it if it has not after `timeout_s`; False if none was running."""
@@ -192,19 +194,23 @@ class LocalServer(ABC):
         """Closes the folder to other users: a broker's files hold every record."""
         tighten(self.folder)
 
-    def start(self, *, timeout_s: float = 120.0) -> None:
+    def start(self) -> None:
         """Returns when clients are served; at once if it runs already. A new folder is prepared first.
 
-        Raises NotFoundError without its programs, UnreachableError if they cannot be fetched or it ends, ConflictError
-        if its port is taken, WaitTimeoutError after `timeout_s`.
+        Raises NotFoundError without its programs, UnreachableError if they cannot be fetched or it ends, and
+        ConflictError if its port is taken.
         """
         self.folder.mkdir(mode=0o711, parents=True, exist_ok=True)
         self.close_to_others()
         # Two commands at once would both find no process and prepare or start the folder twice.
-        with held(self.folder / "start.lock", timeout_s=_LOCK_TIMEOUT_S):
+        with held(self.folder / "start.lock"):
             if self._process.pid is None:
                 self._launch()
-            self._process.wait_ready(lambda: self.ready, timeout_s=timeout_s)
+            self._process.wait_ready(lambda: self.ready)
+
+    def check_alive(self) -> None:
+        """Raises UnreachableError, with the last lines of its output, if it has ended by itself."""
+        self._process.living("by itself")
 
     def stop(self) -> bool:
         """Ends it in good order, on a deadline; False if it was not running."""
@@ -234,26 +240,21 @@ class LocalServer(ABC):
 
 
 @contextmanager
-def held(path: Path, *, timeout_s: float) -> Iterator[None]:
+def held(path: Path) -> Iterator[None]:
     """Holds the lock of `path` while the block runs; the kernel frees it if the process dies.
 
-    Raises WaitTimeoutError if another process keeps it for longer than `timeout_s`.
+    A process that has it is waited for: a lock that is held has a living holder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    deadline_s = time.monotonic() + timeout_s
+    wait = LivingWait(f"another process has had the lock {path}")
     try:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > deadline_s:
-                    raise WaitTimeoutError(
-                        f"another process has held this lock for {timeout_s:.0f} s",
-                        where=str(path),
-                        fix="wait for the other `rftd stack`, or end it",
-                    ) from None
+                wait.goes_on(None)
                 time.sleep(_INTERVAL_S)
         yield
     # Closing frees the lock. The file stays: removed, a third process could lock a new one beside a second that waits

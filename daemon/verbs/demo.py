@@ -57,6 +57,7 @@ def command(
         bar=bar,
         clustered=stack == "kafka",
         engine=engine,
+        timeout_s=settings.timeout_s,
         ids=SystemIds(clock),
         echo=say,
     )

@@ -69,7 +69,7 @@ class ThreeBrokers:
         for number in (_CONTROLLER, *BROKERS):
             self._launch(number)
         for number in BROKERS:
-            self._processes[number].wait_ready(partial(_serves, self._ports[number]), timeout_s=_TIMEOUT_S)
+            self._processes[number].wait_ready(partial(_serves, self._ports[number]))
 
     def start_one(self, number: int) -> None:
         """Starts one; whether it serves already, `until_in_sync` tells."""

@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from synthetic.daemon.house import House
 
 from rftd.daemon.demo.outcome import DemoOutcome, Example, text_of
-from rftd.daemon.demo.progress import Progress, line_of
+from rftd.daemon.demo.progress import DemoReading, Progress, line_of
 from rftd.daemon.output.terminal import fitted
-from rftd.daemon.views.experiments import ExperimentPage, page_of
+from rftd.daemon.views.experiments import page_of
 from rftd.ops.clock import ManualClock
 from rftd.storage.queries.curve import RewardCurves
 
@@ -20,30 +20,33 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def page(house: House) -> ExperimentPage:
+async def reading(house: House) -> DemoReading:
     async with house.engine.connect() as connection:
-        return await page_of(connection, house.run.id, RewardCurves())
+        page = await page_of(connection, house.run.id, RewardCurves())
+    rewards = [point.reward_mean for point in page.reward_curve]
+    return DemoReading(summary=page.experiment.summary, rewards=rewards, evals=page.evals)
 
 
-async def test_the_line_is_as_wide_as_there_is_room(page: ExperimentPage) -> None:
-    long = msgspec.structs.replace(page, reward_curve=page.reward_curve * 40)
+async def test_the_line_is_as_wide_as_there_is_room(reading: DemoReading) -> None:
+    long = msgspec.structs.replace(reading, rewards=list(reading.rewards) * 40)
     for width in range(1, 140):
         assert cell_len(line_of(long, 1234.5, width)) <= width
-    assert line_of(page, 3.21, 79).startswith("  3.2 s  rft      step 5/5  reward ")
-    assert "held-out 0.75" in line_of(page, 3.21, 79)
-    assert len(line_of(long, 3.21, 79)) > len(line_of(page, 3.21, 79))
-    assert line_of(page, 3.21, 30) == "  3.2 s  rft      step 5/5"
+    assert line_of(reading, 3.21, 79).startswith("  3.2 s  rft      step 5/5  reward ")
+    assert "held-out 0.75" in line_of(reading, 3.21, 79)
+    assert len(line_of(long, 3.21, 79)) > len(line_of(reading, 3.21, 79))
+    assert line_of(reading, 3.21, 30) == "  3.2 s  rft      step 5/5"
 
 
 @pytest.mark.parametrize("columns", [40, None])
-async def test_a_terminal_has_one_line_and_a_file_several(page: ExperimentPage, columns: int | None) -> None:
+async def test_a_terminal_has_one_line_and_a_file_several(reading: DemoReading, columns: int | None) -> None:
     written: list[str] = []
     clock = ManualClock()
     progress = Progress(written.append, width=lambda: columns, monotonic_s=clock.monotonic_s)
     assert progress.due()
-    progress.show(page)
+    progress.show(reading)
     assert not progress.due()
-    progress.show(page)
+    progress.show(reading)
+    progress.end()
     progress.end()
     text = "".join(written)
     assert text.count("\n") == (2 if columns is None else 1)

@@ -132,7 +132,7 @@ def test_a_server_that_ends_while_it_starts_says_why(tmp_path: Path) -> None:
     process = ServerProcess(tmp_path, "Test")
     process.spawn([sys.executable, "-c", "print('no such disk')"], cwd=tmp_path, environ={})
     with pytest.raises(UnreachableError, match="ended while it started: no such disk"):
-        process.wait_ready(lambda: False, timeout_s=60)
+        process.wait_ready(lambda: False)
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
