@@ -28,6 +28,14 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the folder, which a client sends along: another folder's daemon may have the port by then."""
 
 
+class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
+    """backup.last: the newest backup of this folder."""
+
+    created: str
+    """ISO 8601."""
+    folder: str
+
+
 class DataFolder:
     """The paths below `--data DIR`."""
 
@@ -49,12 +57,14 @@ class DataFolder:
         """The folder of the registry's snapshots, so that a start need not read all spines."""
         self.log_kind = self.root / "log.kind"
         """Says which kind of log tables and snapshots here are of: see `folder_log`."""
+        self.tokens = self.root / "tokens.json"
+        """The digests of the tokens of others than the owner."""
+        self.backed_up = self.root / "backup.last"
+        """Says when `rftd backup` was here last, and where the copy is."""
+        self.unfinished = self.root / "backup.pending"
+        """Is there while this folder is a backup that is being written, or was cut off."""
         self.importing = self.root / "import.pending"
         """Names the experiment and the file of an import that has begun and not ended."""
-        self.backing_up = self.root / "backup.pending"
-        """Marks the folder as a backup that is not whole."""
-        self.last_backup = self.root / "backup.last"
-        """The time of the newest backup of this folder, in ns, and the folder that it was written to."""
 
     @property
     def socket(self) -> Path:
@@ -76,11 +86,11 @@ class DataFolder:
 
         Raises ConflictError where an import or a backup has not ended.
         """
-        if self.backing_up.exists():
+        if self.unfinished.exists():
             raise ConflictError(
-                "this folder is a backup that was interrupted, and not whole",
-                where=str(self.backing_up),
-                fix="remove the folder, and repeat it: rftd backup FOLDER",
+                "this folder is a backup that was cut off: it is not whole",
+                where=str(self.unfinished),
+                fix="make another one: rftd backup",
             )
         if self.importing.exists():
             file = self.importing.read_text(encoding="utf-8").partition(" ")[2]

@@ -32,5 +32,6 @@ shared_memory the folder of weights that the workers of one machine map
 snapshots     folds in files, believed only where the log agrees
 resume        a follower that goes on from the newest snapshot of its fold
 survivors     witnesses of a log that was shortened, and the heads that each remembers
+backup        a data folder, copied while it is in use, with the files that its log names
 portable/     one experiment, whole, in a file: out of a log, into a log, and its files away
 """

@@ -49,7 +49,7 @@ def nameless_checkpoints(outside: Outside) -> Iterator[Missing]:
 
 
 def is_left_out(outside: Outside, path: str) -> bool:
-    """True if the export that the experiment came from left the folder out, and nobody has put it there since."""
+    """True if an export or a backup left the folder out, and nobody has put it there since."""
     return path in outside.left_out and not Path(path).exists()
 
 
@@ -106,10 +106,10 @@ def not_looked_at(outside: Outside) -> dict[str, int]:
         if any(file.path == STATE for file in event.files):
             found["checkpoints at a service"] += 1
         if is_left_out(outside, event.path):
-            found["checkpoints that the export left out"] += 1
+            found["checkpoints that an export or a backup left out"] += 1
     for weights in outside.weights:
         if not outside.ended and is_left_out(outside, weights.path):
-            found["weights that the export left out"] += 1
+            found["weights that an export or a backup left out"] += 1
         if weights.method != "checkpoint":
             found["weights at a service" if weights.method == "service" else "weights in memory"] += 1
     return dict(sorted(found.items()))

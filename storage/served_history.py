@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from rftd.ops.errors import DataError
+from rftd.ops.errors import DataError, DiskFullError
 from rftd.streams.events.task import TasksOffered
 from rftd.streams.spec import ExperimentSpec
 
@@ -85,7 +85,10 @@ def _chain_at(read: Read, rows: int) -> tuple[str, str]:
 
 
 def copy_whole(path: Path, target: Path) -> None:
-    """Copies a history that may be in use to a new file, as one consistent database. Blocks. Raises DataError."""
+    """Copies a database that may be in use to a new file, as it is at one moment. Blocks.
+
+    Raises DataError for damage, DiskFullError.
+    """
     try:
         with (
             closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
@@ -95,6 +98,10 @@ def copy_whole(path: Path, target: Path) -> None:
             # The copy is one file: it has no write-ahead log beside it.
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            raise DiskFullError(
+                "no space for a copy of it", where=str(path), fix="free space, and repeat this"
+            ) from error
         raise DataError(str(error), where=str(path), fix="put the newest copy of the file back") from error
 
 

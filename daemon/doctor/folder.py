@@ -6,11 +6,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from rftd.daemon.data_folder import DataFolder
+import msgspec
+
+from rftd.daemon.data_folder import DataFolder, LastBackup
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.health import Diagnosis
@@ -104,11 +105,10 @@ def _of_content(data: DataFolder) -> Iterator[Diagnosis]:
     if data.importing.exists():
         what = f"{data.importing}: an import was interrupted, and rftd serve refuses the folder"
         yield Diagnosis("import", "fail", what, "repeat it: rftd import FILE; it goes on where it was")
-    if data.last_backup.exists():
-        # The time as the file system has it, of when the copy was whole.
-        when = datetime.fromtimestamp(data.last_backup.stat().st_mtime, UTC)
-        where = data.last_backup.read_text(encoding="utf-8", errors="replace").partition(" ")[2]
-        yield Diagnosis("backup", "ok", f"the newest is of {when:%Y-%m-%d %H:%M} UTC: {where}")
+    if data.unfinished.exists():
+        what = f"{data.root} is a backup that was cut off, and rftd serve refuses the folder"
+        yield Diagnosis("backup", "fail", what, "make another one: rftd backup")
+    yield from _of_backup(data)
     if data.losses.exists():
         what = f"{data.losses}: the log lost records that were acknowledged"
         fix = "rftd ls shows the experiments that wait; put the newest log back, or rftd serve --accept-loss NAME"
@@ -125,6 +125,22 @@ def _of_content(data: DataFolder) -> Iterator[Diagnosis]:
     if head not in (b"", _SQLITE):
         what = f"{file} is no log: it does not begin as a database does"
         yield Diagnosis("log", "fail", what, "restore the whole data folder from a backup, or give another --data")
+
+
+def _of_backup(data: DataFolder) -> Iterator[Diagnosis]:
+    """The last backup of a folder that has one."""
+    try:
+        last = msgspec.json.decode(data.backed_up.read_bytes(), type=LastBackup)
+    except FileNotFoundError:
+        return
+    except (OSError, msgspec.MsgspecError) as error:
+        yield Diagnosis("backup", "warn", f"{data.backed_up} cannot be read: {error}", "make a backup: rftd backup TO")
+        return
+    if Path(last.folder).is_dir():
+        yield Diagnosis("backup", "ok", f"made at {last.created}, in {last.folder}")
+    else:
+        what = f"made at {last.created}, and {last.folder} is not there"
+        yield Diagnosis("backup", "warn", what, "make another one: rftd backup TO")
 
 
 def _head(file: Path) -> bytes:

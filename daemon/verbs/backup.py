@@ -1,22 +1,35 @@
-"""`rftd backup`: the daemon's folder, copied while it may run."""
+"""`rftd backup`: a data folder as it is now, whether a daemon uses it or not."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from rftd.daemon.output.data import emit
 from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
+from rftd.ops.paths import absolute_path
+
+if TYPE_CHECKING:
+    from rftd.daemon.data_folder import DataFolder
+    from rftd.storage.backup import BackupManifest, Source
 
 
 @click.command("backup")
-@click.argument("target", type=click.Path())
+@click.argument("folder", metavar="TO", type=click.Path())
+@click.option(
+    "--checkpoints",
+    type=click.Choice(["newest", "all", "none"]),
+    default="newest",
+    help="The checkpoints and weights that go along, of each experiment.  [default: newest]",
+)
 @shared_options
 @click.pass_obj
-def command(settings: Settings, target: str) -> None:
-    """Copy the daemon's folder to TARGET, a new folder, while the daemon runs: log, tables, archives and histories.
+def command(settings: Settings, folder: str, checkpoints: str) -> None:
+    """Back the data folder up to the new folder TO, while its daemon runs: log, tables, and the files of experiments.
 
-    `rftd serve --data TARGET` restores it. Folders of experiments, with their checkpoints, are not copied.
+    `rftd serve --data TO` runs the copy. Logs of workers, models and datasets are not in it, nor is the owner's token.
     """
     import asyncio
     import os
@@ -24,21 +37,50 @@ def command(settings: Settings, target: str) -> None:
 
     import msgspec
 
-    from rftd.daemon.backing_up import back_up
     from rftd.daemon.client.address import find_folder
-    from rftd.daemon.data_folder import DataFolder
+    from rftd.daemon.data_folder import DataFolder, LastBackup
     from rftd.ops.clock import SystemClock
-    from rftd.ops.ids import SystemIds
-    from rftd.ops.paths import absolute_path
+    from rftd.ops.durable import write_durable
+    from rftd.ops.releases import release_of
+    from rftd.storage.backup import back_up
 
-    source = DataFolder(Path(find_folder(settings, os.environ)))
-    path = Path(absolute_path(target))
-    clock = SystemClock()
-    manifest = asyncio.run(back_up(source, path, clock=clock, ids=SystemIds(clock)))
+    data = DataFolder(Path(find_folder(settings, os.environ)))
+    target = Path(absolute_path(folder))
+    manifest = asyncio.run(
+        back_up(_source(data), target, checkpoints=checkpoints, release=release_of("rftd"), clock=SystemClock())
+    )
+    write_durable(data.backed_up, msgspec.json.encode(LastBackup(created=manifest.created, folder=str(target))))
+    _answer(manifest, str(target), settings)
+
+
+def _source(data: DataFolder) -> Source:
+    """The folder's parts. Raises ConflictError if its log lies elsewhere."""
+    from rftd.daemon.folder_log import of_another_log
+    from rftd.daemon.log_option import SHARED
+    from rftd.ops.errors import ConflictError
+    from rftd.storage.backup import Source
+    from rftd.streams.backends.sqlite.heads_file import FILE_NAME
+
+    if of_another_log(data, embedded=True):
+        raise ConflictError(
+            f"the log of {data.root} is not in it: its daemon was started with a log elsewhere, by {SHARED}",
+            where=str(data.log_kind),
+            fix="copy it there, as the cluster's own tools do; of one experiment rftd export makes a file",
+        )
+    heads = data.log / FILE_NAME
+    witnesses = (heads, data.losses, data.known, data.log_kind, data.tokens)
+    return Source(root=data.root, log=data.log, tables=data.state, archives=data.archives, witnesses=witnesses)
+
+
+def _answer(manifest: BackupManifest, target: str, settings: Settings) -> None:
+    records = sum(head.next_offset for head in manifest.heads)
+    files = sum(experiment.files for experiment in manifest.experiments)
     if settings.machine_readable:
-        emit({"folder": str(path), **msgspec.to_builtins(manifest)}, settings)
+        experiments = [{"experiment": str(each.experiment), "name": each.name} for each in manifest.experiments]
+        counts = {"records": records, "files": files}
+        emit({"folder": target, **counts, "experiments": experiments, "notes": list(manifest.notes)}, settings)
         return
+    for note in manifest.notes:
+        say(f"note: {note}", err=True)
     if settings.verbosity >= 0:
-        say(f"{len(manifest.experiments)} experiments, {len(manifest.histories)} served histories: {path}")
-    for experiment in manifest.experiments:
-        say(f"note: not copied: the folder of {experiment.name}, {experiment.job_dir}", err=True)
+        say(f"{len(manifest.experiments)} experiments, {records} records, {files} files: {target}")

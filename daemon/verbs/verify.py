@@ -38,6 +38,7 @@ def command(
     """
     import os
     import sys
+    from functools import partial
     from pathlib import Path
 
     import msgspec
@@ -49,6 +50,7 @@ def command(
     from rftd.daemon.supervisor.hearing import losses_heard
     from rftd.ops.cycles import tune_collector
     from rftd.ops.errors import UsageError
+    from rftd.storage.backup import left_out_of
     from rftd.streams.backends.backend import backend_of
     from rftd.streams.verify.checker import verify
 
@@ -63,7 +65,7 @@ def command(
 
     async def check(log: EventLog) -> VerifyReport:
         where = None if scratch is None else Path(scratch)
-        look = files_of if files else None
+        look = partial(files_of, left_out=left_out_of(folder.root)) if files else None
         state_url = checked_postgres_url(postgres) if postgres else None
         # Before the log is read: what survivors remember says how long it should be.
         losses = await losses_heard(log, folder, state_url, embedded=log_at is None, unheard=_unheard)
@@ -85,8 +87,11 @@ def _unheard(error: UnreachableError) -> None:
     say(f"warning: what the tables remember of the log was not heard: {error.what}", err=True)
 
 
-def files_of(outside: Outside) -> SeenOutside:
-    """The missing and damaged files of an experiment, with the heads that its files remember of the log. Blocks."""
+def files_of(outside: Outside, *, left_out: frozenset[str] = frozenset()) -> SeenOutside:
+    """The missing and damaged files of an experiment, with the heads that its files remember of the log. Blocks.
+
+    That a folder is missing which a backup `left_out` is no finding.
+    """
     from rftd.storage.outside_files import (
         lost_promises,
         memories,
@@ -98,6 +103,7 @@ def files_of(outside: Outside) -> SeenOutside:
     )
     from rftd.streams.verify.outside import SeenOutside
 
+    outside = outside._replace(left_out=outside.left_out | left_out)
     missing = [*missing_checkpoints(outside), *nameless_checkpoints(outside), *missing_artifacts(outside)]
     missing += [*lost_promises(outside), *wrong_markers(outside)]
     return SeenOutside([*missing, *_missing_weights(outside)], memories(outside), not_looked_at(outside))

@@ -34,7 +34,8 @@ from rftd.streams.portable.folders import Folders
 from rftd.streams.portable.format import FilePart
 from rftd.streams.portable.load import Checked
 
-_STEP: Final = re.compile(r"global_step_([0-9]{1,12})")
+STEP: Final = re.compile(r"global_step_([0-9]{1,12})")
+"""The name of a checkpoint's folder."""
 _ENDED: Final = frozenset(status.value for status in Status if status.ended)
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -245,7 +246,7 @@ def restore(archive: ArchiveReader, checked: Checked, folders: Folders, roots: S
         written += 1
     # Last, when every file is durable: the markers say which checkpoint is whole.
     for kind, folder in sorted(touched):
-        step = _STEP.fullmatch(folder.name)
+        step = STEP.fullmatch(folder.name)
         if kind == "checkpoint" and step is not None and (latest(folder.parent) or 0) < int(step[1]):
             mark_latest(folder.parent, int(step[1]))
     return written

@@ -40,7 +40,7 @@ class Outside(NamedTuple):
     offers: dict[int, TasksOffered]
     """The largest offer of each stage that serves."""
     left_out: frozenset[str] = frozenset()
-    """The folders of checkpoints and weights that the export left out which the experiment was imported from."""
+    """The folders of checkpoints and weights that the export or backup left out which the experiment came from."""
 
 
 class Missing(NamedTuple):

@@ -20,7 +20,7 @@ from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.verify.checker import verify
 
-LEFT_OUT = "checkpoints that the export left out"
+LEFT_OUT = "checkpoints that an export or a backup left out"
 
 
 def saving(spec: ExperimentSpec) -> ExperimentSpec:
