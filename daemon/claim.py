@@ -21,6 +21,8 @@ class Claim:
         Raises ConflictError if another daemon holds the folder or somebody the port, if an import into it has not
         ended, and for an embedded log on a network file system.
         """
+        self._folder = folder.root
+        self._made = not folder.root.exists()
         folder.prepare()
         locked = folder.log if embedded else folder.root
         make_durable_folder(locked)
@@ -36,6 +38,20 @@ class Claim:
             raise
 
     def release(self) -> None:
-        """Lets another daemon have folder and port; idempotent."""
+        """Lets another daemon have folder and port; idempotent.
+
+        A folder that was made for a daemon which then refused its options is taken away again.
+        """
         self.bound.close()
+        if self._made:
+            self._made = False
+            self._take_away()
         self.lock.release()
+
+    def _take_away(self) -> None:
+        # While the lock is held: nobody else has begun to use what is here.
+        contents = sorted(self._folder.rglob("*"), reverse=True)
+        if all(path.is_dir() or path.suffix == ".lock" for path in contents):
+            for path in contents:
+                path.rmdir() if path.is_dir() else path.unlink()
+            self._folder.rmdir()
