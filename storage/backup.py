@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -98,8 +100,9 @@ async def back_up(source: Source, target: Path, *, checkpoints: str, release: st
     """
     _check(source, target)
     partial = target.with_name(f"{target.name}.partial")
+    held = -1
     try:
-        await asyncio.to_thread(_begin, partial)
+        held = await asyncio.to_thread(_begin, partial)
         await asyncio.to_thread(_copy_folder, source, partial)
         log = await SqliteView.open(partial / "log")
         try:
@@ -133,6 +136,9 @@ async def back_up(source: Source, target: Path, *, checkpoints: str, release: st
         await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
         fix = "free some space, or name a folder on another disk"
         raise DiskFullError("no space for the backup", where=str(partial), fix=fix) from error
+    finally:
+        if held >= 0:
+            os.close(held)
 
 
 def _check(source: Source, target: Path) -> None:
@@ -145,16 +151,32 @@ def _check(source: Source, target: Path) -> None:
         raise ConflictError("there is something already", where=str(target), fix="name a new folder")
 
 
-def _begin(partial: Path) -> None:
-    """Makes the folder anew. What is there is removed only if it is a backup that was cut off."""
-    if partial.exists() and not (partial / UNFINISHED).exists():
+def _begin(partial: Path) -> int:
+    """Makes the folder anew, and returns a descriptor that keeps it to this process until it is closed.
+
+    What is there is removed only if it is a backup that was cut off.
+    """
+    marker = partial / UNFINISHED
+    if partial.exists() and not marker.exists():
         raise ConflictError("this is no backup that was cut off", where=str(partial), fix="move it away")
-    if partial.exists():
-        shutil.rmtree(partial)
     make_durable_folder(partial.parent)
-    partial.mkdir(mode=0o700)
-    write_durable(partial / UNFINISHED, b"")
+    partial.mkdir(mode=0o700, exist_ok=True)
+    held = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # The kernel drops it with the process, however that ends: a backup that was killed keeps nobody out.
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(held)
+        fix = "wait for it, or name another folder"
+        raise ConflictError("another backup is being written there", where=str(partial), fix=fix) from error
+    for path in partial.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != marker:
+            path.unlink()
+    sync_folder(partial)
     (partial / FILES).mkdir()
+    return held
 
 
 def _copy_folder(source: Source, partial: Path) -> None:

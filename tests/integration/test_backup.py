@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.data_folder import DataFolder, LastBackup
+from rftd.daemon.doctor.folder import check_folder
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.verbs.backup import _source
 from rftd.daemon.verbs.verify import files_of
@@ -159,6 +160,31 @@ async def test_a_backup_that_was_cut_off_is_refused_and_made_anew(
     assert not (tmp_path / "copy.partial").exists()
     with pytest.raises(ConflictError, match="there is something already"):
         await backing_up(data, tmp_path / "copy")
+
+
+async def test_two_backups_to_one_name_are_kept_apart(tmp_path: Path, data: DataFolder) -> None:
+    async def second() -> None:
+        with pytest.raises(ConflictError, match="another backup is being written there"):
+            await backing_up(data, tmp_path / "copy")
+
+    first = await asyncio.to_thread(backup._begin, tmp_path / "copy.partial")
+    await second()
+    os.close(first)
+    await backing_up(data, tmp_path / "copy")
+
+
+async def test_doctor_names_the_newest_backup(tmp_path: Path, data: DataFolder) -> None:
+    def said() -> list[tuple[str, str]]:
+        return [
+            (found.status, found.what) for found in check_folder(data.root, SystemClock()) if found.check == "backup"
+        ]
+
+    assert said() == []
+    last = LastBackup(created="2026-11-29T06:00:00Z", folder=str(tmp_path / "copy"))
+    data.backed_up.write_bytes(msgspec.json.encode(last))
+    assert said() == [("warn", f"made at {last.created}, and {last.folder} is not there")]
+    await backing_up(data, tmp_path / "copy")
+    assert said() == [("ok", f"made at {last.created}, in {last.folder}")]
 
 
 async def test_a_full_disk_leaves_nothing_that_looks_whole(
