@@ -49,6 +49,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """The SQLite file with the tables; it need not exist."""
     archives: Path
     """The folder of archived experiments."""
+    unfinished: tuple[Path, ...]
+    """Files that say that the folder itself is not whole, if one exists."""
     witnesses: tuple[Path, ...]
     """Files and folders that remember the log, or beside it; they are copied as they are, if they exist."""
 
@@ -104,6 +106,7 @@ async def back_up(source: Source, target: Path, *, checkpoints: str, release: st
     try:
         held = await asyncio.to_thread(_begin, partial)
         await asyncio.to_thread(_copy_folder, source, partial)
+        _check_whole(source)  # again: an import may have begun meanwhile
         log = await SqliteView.open(partial / "log")
         try:
             heads = await log.heads()
@@ -141,7 +144,18 @@ async def back_up(source: Source, target: Path, *, checkpoints: str, release: st
             os.close(held)
 
 
+def _check_whole(source: Source) -> None:
+    for marker in source.unfinished:
+        if marker.exists():
+            raise ConflictError(
+                "this folder is not whole: an import into it, or the backup that it is, was interrupted",
+                where=str(marker),
+                fix="end the import first, or take another backup",
+            )
+
+
 def _check(source: Source, target: Path) -> None:
+    _check_whole(source)
     if not (source.log / FILE_NAME).exists():
         raise NotFoundError(f"there is no event log at {source.log / FILE_NAME}", fix="name its folder with --data")
     inner, outer = target.resolve(), source.root.resolve()

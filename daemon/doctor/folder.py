@@ -13,6 +13,7 @@ import msgspec
 
 from rftd.daemon.data_folder import DataFolder, LastBackup
 from rftd.ops.clock import Clock
+from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import RftdError
 from rftd.ops.health import Diagnosis
 from rftd.storage.artifacts import ArtifactStore
@@ -130,7 +131,7 @@ def _of_content(data: DataFolder) -> Iterator[Diagnosis]:
 def _of_backup(data: DataFolder) -> Iterator[Diagnosis]:
     """The last backup of a folder that has one."""
     try:
-        last = msgspec.json.decode(data.backed_up.read_bytes(), type=LastBackup)
+        last = json_decoder(LastBackup).decode(data.backed_up.read_bytes())
     except FileNotFoundError:
         return
     except (OSError, msgspec.MsgspecError) as error:

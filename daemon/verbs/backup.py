@@ -69,7 +69,14 @@ def _source(data: DataFolder) -> Source:
         )
     heads = data.log / FILE_NAME
     witnesses = (heads, data.losses, data.known, data.log_kind, data.tokens)
-    return Source(root=data.root, log=data.log, tables=data.state, archives=data.archives, witnesses=witnesses)
+    return Source(
+        root=data.root,
+        log=data.log,
+        tables=data.state,
+        archives=data.archives,
+        unfinished=(data.importing, data.unfinished),
+        witnesses=witnesses,
+    )
 
 
 def _answer(manifest: BackupManifest, target: str, settings: Settings) -> None:

@@ -199,6 +199,14 @@ async def test_a_full_disk_leaves_nothing_that_looks_whole(
     assert os.listdir(tmp_path) == ["data"]
 
 
+@pytest.mark.parametrize("marker", ["import.pending", "backup.pending"])
+async def test_a_folder_that_is_not_whole_makes_no_backup(tmp_path: Path, data: DataFolder, marker: str) -> None:
+    (data.root / marker).write_text("of something")
+    with pytest.raises(ConflictError, match="this folder is not whole"):
+        await backing_up(data, tmp_path / "copy")
+    assert os.listdir(tmp_path) == ["data"]
+
+
 async def test_bad_targets_are_refused(tmp_path: Path, data: DataFolder) -> None:
     with pytest.raises(UsageError, match="hold each other"):
         await backing_up(data, data.root / "copy")
