@@ -1,11 +1,13 @@
 """`Scrape`: the text of /metrics. However often somebody asks, its cost is bounded: it shows again what it just read.
 
-The tables are read again only if they have moved, and no sooner than `REST` times as long as reading them took.
+The tables are read again only if they have moved, and no sooner than `REST` times the processor time of the last
+reading. While they cannot be read, the figures of the last good reading stay, with their age.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from types import MappingProxyType
@@ -31,7 +33,9 @@ from rftd.streams.topics import TRUTH, Partition
 T = TypeVar("T")
 
 REST: Final = 200
-"""A reading is shown again for this many times as long as it took: at most 0.5 % of one core reads for scrapes."""
+"""A reading is shown again for this many times its processor time: at most 0.5 % of one core reads for scrapes."""
+RETRY_S: Final = 15.0
+"""The longest rest after a reading that failed."""
 TIMEOUT_S: Final = 4.0
 """The longest wait for the log, and for a look at the tables; Prometheus waits ten seconds."""
 COUNTING_S: Final = 2.0
@@ -64,31 +68,43 @@ class Projected(Protocol):
 
 
 class PacedReading(Generic[T]):
-    """Something that was read from the tables, and until when it is good."""
+    """The newest good reading of the tables, and when they are read next."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, processor_s: Callable[[], float] = time.process_time) -> None:
+        """`processor_s` is the processor time of this process: on a busy machine a reading takes much longer."""
         self._clock = clock
+        self._processor_s = processor_s
         self._found: T | None = None
         self._at: Hashable = None
-        self._good_until_s = 0.0
+        self._read_s: float | None = None
+        self._next_s = 0.0
+        self.failed = False
+        """True if the last reading failed or took too long."""
+
+    @property
+    def age_s(self) -> float | None:
+        """The time since the last good reading ended; None before the first."""
+        return None if self._read_s is None else self._clock.monotonic_s() - self._read_s
 
     async def of(self, at: Hashable, read: Callable[[], Awaitable[T]]) -> T | None:
         """The result of `read`, or of the time before if the tables stand at the same place still or it is too soon.
 
-        None if it failed or took too long, and for as long as trying it anew would cost too much.
+        Also of the time before if it failed or took too long; None until it has worked once.
         """
-        began_s = self._clock.monotonic_s()
-        if (self._found is not None and at == self._at) or began_s < self._good_until_s:
+        if (not self.failed and self._found is not None and at == self._at) or self._clock.monotonic_s() < self._next_s:
             return self._found
+        began_s = self._processor_s()
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 self._found = await read()
+            self._at = at
+            self._read_s = self._clock.monotonic_s()
+            self.failed = False
         except _AWAY:
             end_if_cancelled()
-            self._found = None
-        self._at = at
-        ended_s = self._clock.monotonic_s()
-        self._good_until_s = ended_s + REST * (ended_s - began_s)
+            self.failed = True
+        rest_s = REST * (self._processor_s() - began_s)
+        self._next_s = self._clock.monotonic_s() + (min(rest_s, RETRY_S) if self.failed else rest_s)
         return self._found
 
 
@@ -116,6 +132,7 @@ class Scrape:
         clock: Clock,
         tracer: Tracer | None = None,
         prices: Mapping[str, float] = MappingProxyType({}),
+        processor_s: Callable[[], float] = time.process_time,
     ) -> None:
         """`prices` are dollars for an hour of an accelerator, by its kind."""
         self._tracer = tracer
@@ -127,7 +144,7 @@ class Scrape:
         self._applied = applied
         self._clock = clock
         self._prices = prices
-        self._tables = PacedReading[_Reading](clock)
+        self._tables = PacedReading[_Reading](clock, processor_s)
         self._known: dict[str, tuple[int, Figures]] = {}
         """Figures of experiments as read before, and the number of their records that the tables had then."""
         self._buffers: dict[UUID, _CountedBuffer] = {}
@@ -186,7 +203,8 @@ class Scrape:
         # A reading that was cut off goes on although nothing moves.
         at = (frozenset(self._applied.positions.items()), self._cut_off)
         read = await self._tables.of(at, self._read)
-        metrics.state_readable.set(read is not None)
+        metrics.state_readable.set(not self._tables.failed)
+        metrics.state_age.set(self._tables.age_s or 0.0)
         tables = read or _Reading([], [], None, {})
         if tables.filled_s is not None:
             metrics.rebuild_duration.labels("all").set(tables.filled_s)

@@ -109,8 +109,11 @@ class Metrics:
         )
         self.state_readable = Gauge(
             "rftd_state_readable",
-            "1 if the tables answered at this scrape; else what is read from them is missing",
+            "1 if the tables answered when they were read last; else what is read from them is of the time before",
             registry=self.registry,
+        )
+        self.state_age = Gauge(
+            "rftd_state_age_seconds", "Time since the tables were read last, for /metrics", registry=self.registry
         )
         self.experiment_state = self._state(
             "rftd_experiment_state", "1 for the current state of the experiment; no series of the others", "state"

@@ -109,7 +109,16 @@ class Desk:
         return (await scrape.text()).decode()
 
     def scrape_of(self, feed: MetricsFeed, prices: Mapping[str, float]) -> Scrape:
-        return Scrape(feed, log=self.log, engine=self.engine, applied=self.projector, clock=self.clock, prices=prices)
+        """A scrape that rests never: its readings take no processor time."""
+        return Scrape(
+            feed,
+            log=self.log,
+            engine=self.engine,
+            applied=self.projector,
+            clock=self.clock,
+            prices=prices,
+            processor_s=lambda: 0.0,
+        )
 
     async def page(self, id: UUID, label: str) -> dict[str, float]:
         async with self.engine.connect() as connection:
@@ -327,7 +336,9 @@ async def test_an_end_is_shown_for_an_hour_and_a_database_that_is_away_is_told(t
     async with desk_in(tmp_path, run.tape.clock) as desk:
         await desk.put(run.tape.drafts)
         feed = MetricsFeed(Metrics(version="1"))
-        scrape = Scrape(feed, log=desk.log, engine=desk.engine, applied=desk.projector, clock=desk.clock)
+        scrape = Scrape(
+            feed, log=desk.log, engine=desk.engine, applied=desk.projector, clock=desk.clock, processor_s=lambda: 0.0
+        )
         assert standing((await scrape.text()).decode(), "small")
         run.tape.clock.advance(3601.0)
         assert not standing(await desk.scrape(), "small")
