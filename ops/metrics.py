@@ -107,14 +107,9 @@ class Metrics:
             ["type", "outcome"],
             registry=self.registry,
         )
-        self.state_readable = Gauge(
-            "rftd_state_readable",
-            "1 if the tables answered when they were read last; else what is read from them is of the time before",
-            registry=self.registry,
-        )
-        self.state_age = Gauge(
-            "rftd_state_age_seconds", "Time since the tables were read last, for /metrics", registry=self.registry
-        )
+        readable = "1 if the tables answered when they were read last; else their figures are of the time before"
+        self.state_readable = Gauge("rftd_state_readable", readable, registry=self.registry)
+        self.state_age = Gauge("rftd_state_age_seconds", "Age of the figures of the tables", registry=self.registry)
         self.experiment_state = self._state(
             "rftd_experiment_state", "1 for the current state of the experiment; no series of the others", "state"
         )
