@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -105,18 +105,21 @@ class EventPager:
         items = [self._view(record) for record in found]
         return EventPage(items=items, next=encode_cursor(merge.positions), more=not merge.at_head)
 
-    async def before_the_end(self, count: int, *, until_ns: int | None = None) -> dict[Partition, int]:
+    async def before_the_end(
+        self, count: int, *, until_ns: Callable[[], Awaitable[int]] | None = None
+    ) -> dict[Partition, int]:
         """The positions from which on there are `count` events; more of them are not looked for than 100,000 records
         hold, however few those are.
 
         If these hold none, the last ones before `until_ns` are looked for: others may have written any number of
-        records since the experiment ended.
+        records since the experiment did.
         """
         heads = await self._log.heads()
         ends = {each: heads[each].next_offset for each in self._partitions if each in heads}
         start = await self._before(ends, count)
         if start == ends and until_ns is not None:
-            ends = {each: await _end_at(self._log, each, end, until_ns) for each, end in ends.items()}
+            last_ns = await until_ns()
+            ends = {each: await _end_at(self._log, each, end, last_ns) for each, end in ends.items()}
             start = await self._before(ends, count)
         return start
 

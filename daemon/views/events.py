@@ -7,16 +7,15 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from rftd.daemon.views.experiments import ENDED
 from rftd.daemon.views.route import Daemon, Limit, Name, read
 from rftd.ops.errors import UsageError
-from rftd.storage.queries.experiments import get_summary
+from rftd.storage.queries.last_event import last_event_ns
 
 # Shorter than the idle time-outs of common proxies, which would cut the connection without an answer.
 MAX_WAIT_S: Final = 30.0
 
 TIDYING_NS: Final = 600 * 10**9
-"""The time after its end in which the last records of an experiment come: workers leave, and files are tidied."""
+"""The time after the newest event that the tables know in which the last records come: rollouts end, workers leave."""
 MOST_NEWEST: Final = 10_000
 """The most events before the end with which a page can begin."""
 
@@ -71,10 +70,12 @@ async def events(
     id = await daemon.find(name)
     pager = EventPager(daemon.log, id, types=tuple(type or ()), full=full)
     if newest is not None:
-        async with daemon.read() as connection:
-            summary = await get_summary(connection, id)
-        ended_ns = summary.state_ns + TIDYING_NS if summary.state in ENDED else None
-        start = await pager.before_the_end(newest, until_ns=ended_ns)
+
+        async def last_ns() -> int:
+            async with daemon.read() as connection:
+                return await last_event_ns(connection, id) + TIDYING_NS
+
+        start = await pager.before_the_end(newest, until_ns=last_ns)
     if wait_s <= 0:
         return await pager.page(start, limit=limit)
     # A wait holds a connection and a subscription: only so many clients may do that at once.

@@ -5,6 +5,7 @@ counting     the batches and steps that count
 books        the state of every experience; the books
 buffer       the experiences that wait, rest or are open, counted on from where the last count left off
 experiments  lists and one, whole
+last_event   the time of one's newest event
 shares       the owners of the steps in a fork's history
 steps        steps, evaluations
 signal       whether the newest batches teach anything

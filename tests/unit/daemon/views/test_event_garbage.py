@@ -63,7 +63,11 @@ async def test_the_newest_events_are_the_end_of_all(house: House, monkeypatch: p
         await house.log.append([writer.draft(event, experiment=UUID(int=4), partition=partition) for event in fences])
     heads = {each: mark for each, mark in (await house.log.heads()).items() if each in partitions_of(house.run.id)}
     assert await pager.before_the_end(5) == {partition: mark.next_offset for partition, mark in heads.items()}
-    page = await pager.page(await pager.before_the_end(5, until_ns=last_ns + 1), limit=5)
+
+    async def told_by_the_tables() -> int:
+        return last_ns + 1
+
+    page = await pager.page(await pager.before_the_end(5, until_ns=told_by_the_tables), limit=5)
     found_ids = [item.id for item in page.items]
     while len(found_ids) < 5:
         page = await pager.page(decode_cursor(page.next), limit=5 - len(found_ids))
