@@ -109,8 +109,8 @@ class Group(msgspec.Struct):
 
     def expects(self, rollout: int) -> bool:
         """False if the rollout has ended, or is known to be none of it: then nobody asked for an answer."""
-        known = self.sequence < 0 or 0 <= rollout < self.repeat_times
-        return known and rollout not in self.members and rollout not in self.failed
+        may_be_its = self.sequence < 0 or 0 <= rollout < self.repeat_times
+        return may_be_its and rollout not in self.members and rollout not in self.failed
 
     def drop_beyond(self, repeat_times: int) -> None:
         """Drops ends that came before it was known how many rollouts it has, and are of none of them."""
@@ -120,7 +120,7 @@ class Group(msgspec.Struct):
         """Keeps the end of a rollout until its lease is read."""
         ends = self.early.setdefault(rollout, [])
         # Of one writer and lease the first: a transport may repeat it.
-        if not any((known.lease, known.source) == (end.lease, end.source) for known in ends):
+        if not any((earlier.lease, earlier.source) == (end.lease, end.source) for earlier in ends):
             ends.append(end)
 
     def hand_out_early(self, lease: UUID) -> list[tuple[int, RolloutEnd]]:
@@ -128,11 +128,11 @@ class Group(msgspec.Struct):
         source = self.holder(lease)
         taken: list[tuple[int, RolloutEnd]] = []
         for rollout, ends in list(self.early.items()):
-            place = next((at for at, end in enumerate(ends) if (end.lease, end.source) == (lease, source)), None)
-            if place is not None:
-                taken.append((rollout, ends[place]))
+            index = next((at for at, end in enumerate(ends) if (end.lease, end.source) == (lease, source)), None)
+            if index is not None:
+                taken.append((rollout, ends[index]))
             # What another one wrote of this lease counts never, and what comes after the one that counts no more.
-            kept = [end for end in ends[:place] if end.lease != lease]
+            kept = [end for end in ends[:index] if end.lease != lease]
             if kept:
                 self.early[rollout] = kept
             else:
@@ -157,7 +157,7 @@ class Group(msgspec.Struct):
     def _without_end(self, rollouts: Iterable[int]) -> tuple[int, ...]:
         if not self.members and not self.failed:
             return tuple(rollouts)
-        return tuple(each for each in rollouts if each not in self.members and each not in self.failed)
+        return tuple(rollout for rollout in rollouts if rollout not in self.members and rollout not in self.failed)
 
     @property
     def terminal(self) -> bool:

@@ -86,14 +86,14 @@ def _some(facts: Facts) -> Iterator[NDArray[Any]]:
 
 def _held(facts: Facts, keys: NDArray[Any]) -> NDArray[Any]:
     """True for each key that is a lease's."""
-    different, place = np.unique(keys, return_inverse=True)
+    different, inverse = np.unique(keys, return_inverse=True)
     held = np.zeros(len(different), dtype=bool)
     for block in facts.leases.blocks():
         leases = np.frombuffer(block, dtype="<u8")
         at = np.minimum(np.searchsorted(different, leases), len(different) - 1)
         held[at[different[at] == leases]] = True
-    found: NDArray[Any] = held[place]
-    return found
+    of_each_key: NDArray[Any] = held[inverse]
+    return of_each_key
 
 
 def holder_key(evidence: Evidence, lease: UUID, source: str) -> int:

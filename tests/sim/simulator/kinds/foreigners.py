@@ -33,16 +33,16 @@ def foreign_records_count_for_nothing(world: World) -> Iterator[str]:
     if Foreigners.name not in world.scenario.extras:
         return
     written = {
-        (each.partition.number, each.offset)
-        for each in effective(world, topics.EXPERIENCES)
-        if each.head.source == FOREIGNER
+        (decoded.partition.number, decoded.offset)
+        for decoded in effective(world, topics.EXPERIENCES)
+        if decoded.head.source == FOREIGNER
     }
-    for each in effective(world, topics.TASKS):
-        if not isinstance(each.event, GroupClosed):
+    for decoded in effective(world, topics.TASKS):
+        if not isinstance(decoded.event, GroupClosed):
             continue
-        for member in each.event.members:
+        for member in decoded.event.members:
             if (member.partition, member.offset) in written:
-                yield f"group {each.event.group} closed with an experience of a foreigner's"
+                yield f"group {decoded.event.group} closed with an experience of a foreigner's"
 
 
 def is_of_foreigner(finding: BrokenPromise) -> bool:

@@ -25,21 +25,21 @@ def nothing_moves_while_released(world: World) -> Iterator[str]:
     One that meets the release on another daemon is not queued: it goes on at once, as after any pause.
     """
     released = False
-    for each in effective(world, topics.EXPERIMENTS):
-        if each.head.experiment != world.experiment:
+    for decoded in effective(world, topics.EXPERIMENTS):
+        if decoded.head.experiment != world.experiment:
             continue
-        match each.event:
+        match decoded.event:
             case ExperimentReleased():
                 released = True
             case ExperimentStarted():
                 released = False
             case ExperimentResumed(queued=True):
                 if not released:
-                    yield f"a resume at {each.partition}@{each.offset} is queued, and nothing was released"
+                    yield f"a resume at {decoded.partition}@{decoded.offset} is queued, and nothing was released"
             case ExperimentResumed():
                 released = False
             case BatchPlanned() if released:
-                yield f"step {each.event.step} was planned while the workers were released"
+                yield f"step {decoded.event.step} was planned while the workers were released"
 
 
 class LongPauses(Kind):
