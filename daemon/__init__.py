@@ -11,6 +11,7 @@ service         one daemon, composed: log, log server, projections, supervisor, 
 allowance_options  the options that allow names to others than the owner
 entrance        who is let in, and how; `entrance_options` has the options
 launching       which workers a daemon starts, and by which launcher; `launching_options` has the options
+keeping_options  how long payloads and files are kept
 log_option      the options that say where the log is; `trace_option` those that say where traces go
 log_source      where the log is: embedded, or at a URL
 patience        waiting out a log or a database that is away

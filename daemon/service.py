@@ -181,7 +181,7 @@ def _supervisor(
             folders=options.folders,
         ),
         slots=options.slots,
-        keep=options.keep,
+        keeping=options.keeping,
         owner=ids.new(),
         clock=clock,
         ids=ids,
@@ -227,6 +227,7 @@ def _upkeep(log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Cloc
         "supervisor": supervisor.drive,
         "garbage": supervisor.collect,
         "payloads": supervisor.keep_payloads,
+        "archives": supervisor.archive_by_rule,
         "disk": guard.run,
         "retention": lambda: enforce_retention(log, clock),
     }

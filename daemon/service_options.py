@@ -11,7 +11,7 @@ from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.entrance import EntranceOptions
 from rftd.daemon.launching import Launching
 from rftd.daemon.supervisor.disk_guard import DiskLimits
-from rftd.daemon.supervisor.payloads import Keep
+from rftd.daemon.supervisor.payloads import Keeping
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.ops import limits
 from rftd.ops.own_folder import FolderAccess
@@ -39,8 +39,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     disk: DiskLimits = DiskLimits()
     slots: int = 1
     """Experiments that run at once."""
-    keep: Keep = Keep.ALWAYS
-    """The time for which the payload of experiences stays in the log."""
+    keeping: Keeping = Keeping()
+    """The time for which payloads stay in the log, and files at their places."""
     accept_loss: tuple[str, ...] = ()
     """Experiments that go on although the log has lost records of them."""
     accepted_by: str = ""

@@ -35,15 +35,15 @@ class Settings:
 
 
 class Duration(click.ParamType[float]):
-    """Seconds, or a number with ms, s, m or h."""
+    """Seconds, or a number with ms, s, m, h or d."""
 
     name = "duration"
-    _FACTORS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+    _FACTORS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, int | float):
             return float(value)
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", str(value).strip())
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", str(value).strip())
         duration_s = float(match[1]) * self._FACTORS[match[2] or ""] if match is not None else math.inf
         if math.isinf(duration_s):
             self.fail(f"{value!r} is no duration: write 30s, 500ms, 2m or 1h", param, ctx)

@@ -27,6 +27,7 @@ release      when a paused experiment lets go of its workers and its slot
 decision_writer  appends what planner, dispatcher and controller decide
 run          one experiment under way: planner, dispatcher and controller on one fold
 keeper       archive, restore, remove
+archiving    archives what ended long ago, by rule
 payloads     drops the token arrays that nobody will train again
 collector    deletes the files of ended experiments that no event refers to
 hosting      the workers of an experiment that another daemon decides on

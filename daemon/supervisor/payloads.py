@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
+import msgspec
+
 from rftd.daemon.registry import Entry
 from rftd.ops.clock import Clock
 from rftd.ops.errors import LogFullError, UnreachableError
@@ -36,6 +38,14 @@ class Keep(StrEnum):
     ALWAYS = "always"
     UNTIL_ENDED = "until-ended"
     UNTIL_TRAINED = "until-trained"
+
+
+class Keeping(msgspec.Struct, frozen=True, kw_only=True):
+    """The time for which a daemon keeps what nobody trains any more."""
+
+    payloads: Keep = Keep.ALWAYS
+    archive_after_s: float | None = None
+    """An experiment's files go into an archive so long after its end; None: only on request."""
 
 
 class PayloadKeeper:

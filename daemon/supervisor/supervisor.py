@@ -10,6 +10,7 @@ from uuid import UUID
 
 from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.registry import Entry, Registry
+from rftd.daemon.supervisor.archiving import BY_RULE, Archiving
 from rftd.daemon.supervisor.collector import Collector
 from rftd.daemon.supervisor.commands import AskedCommands
 from rftd.daemon.supervisor.disk_guard import DiskGuard
@@ -18,15 +19,15 @@ from rftd.daemon.supervisor.hosting import Hosting
 from rftd.daemon.supervisor.inbox import paused_for
 from rftd.daemon.supervisor.intake import Intake
 from rftd.daemon.supervisor.keeper import Keeper
-from rftd.daemon.supervisor.orders import Orders, Verdicts
-from rftd.daemon.supervisor.payloads import Keep, PayloadKeeper
+from rftd.daemon.supervisor.orders import Orders, Verdicts, order_of
+from rftd.daemon.supervisor.payloads import Keeping, PayloadKeeper
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.runs import Runs, UnderWay
 from rftd.daemon.supervisor.submissions import Submissions
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.ops import limits
 from rftd.ops.clock import Clock
-from rftd.ops.ids import Ids
+from rftd.ops.ids import Ids, derive
 from rftd.ops.logs import Logger
 from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.codec import Writer
@@ -58,7 +59,7 @@ class Supervisor(AskedCommands):
         roles: frozenset[str] = ROLES,
         guard: DiskGuard | None = None,
         slots: int = 1,
-        keep: Keep = Keep.ALWAYS,
+        keeping: Keeping = Keeping(),  # noqa: B008 - it is frozen
         hearing: Hearing | None = None,
         known: Path | None = None,
         tracer: Tracer | None = None,
@@ -67,8 +68,9 @@ class Supervisor(AskedCommands):
         """`archives` is where archives go that nobody gave another place; else beside the experiment's folder.
 
         So many as `slots` experiments run at once, and workers of the `roles` are started, by a daemon that starts
-        explorers alone without a decision. They leave `release_after_s` after a person's pause. Payloads stay for as
-        long as `keep` says. The `hearing` has heard survivors; `known` is a folder for what the spines say.
+        explorers alone without a decision. They leave `release_after_s` after a person's pause. Payloads and files
+        stay for as long as `keeping` says. The `hearing` has heard survivors; `known` is a folder for what the spines
+        say.
         """
         self._roles = roles
         self._decides = roles != frozenset(("explorer",))
@@ -85,7 +87,20 @@ class Supervisor(AskedCommands):
         self._registry = Registry(log, known, logger=logger)
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
         self._payloads = PayloadKeeper(
-            log, lambda: self._registry.entries, self._state_of, self._writer, keep=keep, clock=clock, logger=logger
+            log,
+            lambda: self._registry.entries,
+            self._state_of,
+            self._writer,
+            keep=keeping.payloads,
+            clock=clock,
+            logger=logger,
+        )
+        self._archiving = Archiving(
+            lambda: self._registry.entries,
+            self._archive_by_rule,
+            after_s=keeping.archive_after_s,
+            clock=clock,
+            logger=logger,
         )
         self._hearing = hearing = hearing or Hearing(log, None, logger=logger)
         self._keeper = Keeper(
@@ -142,6 +157,16 @@ class Supervisor(AskedCommands):
         """Drops the payload of experiences that nobody needs any more, until cancelled."""
         if self._decides:
             await self._payloads.run(self._refresh)
+
+    async def archive_by_rule(self) -> None:
+        """Archives experiments that ended long ago, until cancelled."""
+        if self._decides:
+            await self._archiving.run(self._refresh)
+
+    async def _archive_by_rule(self, entry: Entry) -> None:
+        request_id = derive(entry.id, "archive by rule", entry.spine.status_ns)
+        order = order_of(request_id, "archive", entry.id, "")
+        await self._keep(order, lambda entry, id: self._keeper.archive(entry, "", id, key=request_id, by=BY_RULE))
 
     def _state_of(self, experiment: UUID) -> RunState | None:
         run = self.runs.of(experiment)

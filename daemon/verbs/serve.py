@@ -15,6 +15,7 @@ from rftd.daemon.allowance_options import allowance_options
 from rftd.daemon.daemon_file import checked_postgres_url, config_option
 from rftd.daemon.entrance_options import entrance_options
 from rftd.daemon.folders_option import begin_process, folders_option
+from rftd.daemon.keeping_options import keeping_options
 from rftd.daemon.launching_options import launching_options
 from rftd.daemon.log_option import SHARED, names_log, serve_log_option
 from rftd.daemon.output.terminal import fitting_errors, say
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rftd.daemon.launching import Launching
     from rftd.daemon.service import Service
     from rftd.daemon.service_options import ServiceOptions
+    from rftd.daemon.supervisor.payloads import Keeping
     from rftd.daemon.trust.allowances import Allowances
     from rftd.ops.log_file import LogFile
     from rftd.ops.own_folder import FolderAccess
@@ -106,14 +108,7 @@ def _claimed(data: Path, host: str, port: int, *, embedded: bool) -> Claim:
     envvar="RFTD_SLOTS",
     help="Experiments that run at the same time, each with its own workers; the others wait in a queue.",
 )
-@click.option(
-    "--payloads",
-    type=click.Choice(["always", "until-ended", "until-trained"]),
-    default="always",
-    show_default=True,
-    envvar="RFTD_PAYLOADS",
-    help="How long the embedded log keeps the tokens of experiences, which replay and fork need.",
-)
+@keeping_options
 @click.option(
     "--log-format",
     type=click.Choice(["console", "json"]),
@@ -190,7 +185,7 @@ def command(
     postgres: str | None,
     launching: Launching,
     slots: int,
-    payloads: str,
+    keeping: Keeping,
     log_format: str,
     log_level: str,
     lost_after_s: float,
@@ -208,12 +203,11 @@ def command(
     from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.service_options import ServiceOptions
     from rftd.daemon.supervisor.disk_guard import DiskLimits
-    from rftd.daemon.supervisor.payloads import Keep
     from rftd.ops.log_file import LogFile
     from rftd.ops.logs import configure
     from rftd.streams.backends.backend import backend_of
 
-    _check_log(log_at, launching, payloads)
+    _check_log(log_at, launching, keeping)
     file = LogFile(DataFolder(Path(data_folder(settings))).daemon_log)
     fit = None if log_format == "json" else fitting_errors
     configure(level=log_level, as_json=log_format == "json", fit=fit, file=file)
@@ -230,7 +224,7 @@ def command(
         launching=launching,
         folders=folders,
         slots=slots,
-        keep=Keep(payloads),
+        keeping=keeping,
         accept_loss=accept_loss,
         accepted_by=_who() if accept_loss else "",
         traces=traces,
@@ -240,7 +234,7 @@ def command(
     _run(options, claim, file)
 
 
-def _check_log(log_at: LogUrl | None, launching: Launching, payloads: str) -> None:
+def _check_log(log_at: LogUrl | None, launching: Launching, keeping: Keeping) -> None:
     """Raises UsageError for a log that does not go with the other options."""
     from rftd.ops.errors import UsageError
     from rftd.streams.backends.backend import backend_of
@@ -251,7 +245,7 @@ def _check_log(log_at: LogUrl | None, launching: Launching, payloads: str) -> No
             field="--roles",
             fix=f"name the log of both with {SHARED}",
         )
-    if log_at is not None and payloads != "always":
+    if log_at is not None and keeping.payloads != "always":
         raise UsageError(
             f"no payload can be dropped on {backend_of(log_at).name}, where a record stays what it was",
             field="--payloads",

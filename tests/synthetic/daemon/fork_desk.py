@@ -12,7 +12,7 @@ from uuid import UUID
 
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.operations import Forked
-from rftd.daemon.supervisor.payloads import Keep
+from rftd.daemon.supervisor.payloads import Keep, Keeping
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops import limits
 from rftd.ops.clock import Clock
@@ -91,6 +91,7 @@ class ForkDesk:
         roles: frozenset[str] = ROLES,
         executor: Any = None,
         keep: Keep = Keep.ALWAYS,
+        archive_after_s: float | None = None,
         release_after_s: float = limits.RELEASE_AFTER_S,
     ) -> AsyncIterator[Supervisor]:
         """One daemon's supervisor, at work."""
@@ -103,7 +104,7 @@ class ForkDesk:
             ids=self._ids,
             logger=logger(),
             slots=slots,
-            keep=keep,
+            keeping=Keeping(payloads=keep, archive_after_s=archive_after_s),
             release_after_s=release_after_s,
         )
         drive = asyncio.ensure_future(supervisor.drive())
