@@ -20,14 +20,14 @@ EVERY_S: Final = 600.0
 
 
 class Archiving:
-    """Looks through the experiments again and again; without `after_s` it does nothing."""
+    """Looks through the experiments again and again."""
 
     def __init__(
         self,
         entries: Callable[[], Mapping[UUID, Entry]],
         archive: Callable[[Entry], Awaitable[object]],
         *,
-        after_s: float | None,
+        after_s: float,
         clock: Clock,
         logger: Logger,
     ) -> None:
@@ -40,7 +40,7 @@ class Archiving:
 
     async def run(self, refresh: Callable[[], Awaitable[None]]) -> None:
         """Looks until cancelled; `refresh` brings the entries up to date."""
-        while self._after_s is not None:
+        while True:
             try:
                 await self.look(refresh)
             except RftdError as error:
@@ -57,7 +57,6 @@ class Archiving:
                 self._logger.warning("archiving.waits", name=entry.name, reason=error.what, retry_in_s=EVERY_S)
 
     def _due(self) -> Iterator[Entry]:
-        assert self._after_s is not None
         before_ns = self._clock.now_ns() - round(self._after_s * 1e9)
         for entry in self._entries().values():
             spine = entry.spine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -67,10 +67,8 @@ class Supervisor(AskedCommands):
     ) -> None:
         """`archives` is where archives go that nobody gave another place; else beside the experiment's folder.
 
-        So many as `slots` experiments run at once, and workers of the `roles` are started, by a daemon that starts
-        explorers alone without a decision. They leave `release_after_s` after a person's pause. Payloads and files
-        stay for as long as `keeping` says. The `hearing` has heard survivors; `known` is a folder for what the spines
-        say.
+        `slots` experiments run at once, with workers of the `roles`; a daemon of explorers alone decides nothing. They
+        leave `release_after_s` after a person's pause. `keeping` is for payloads and files, `known` for snapshots.
         """
         self._roles = roles
         self._decides = roles != frozenset(("explorer",))
@@ -86,26 +84,14 @@ class Supervisor(AskedCommands):
         self._allowances = allowances
         self._registry = Registry(log, known, logger=logger)
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
+        self._archive_after_s = keeping.archive_after_s
         self._payloads = PayloadKeeper(
-            log,
-            lambda: self._registry.entries,
-            self._state_of,
-            self._writer,
-            keep=keeping.payloads,
-            clock=clock,
-            logger=logger,
-        )
-        self._archiving = Archiving(
-            lambda: self._registry.entries,
-            self._archive_by_rule,
-            after_s=keeping.archive_after_s,
-            clock=clock,
-            logger=logger,
+            log, self._entries, self._state_of, self._writer, keep=keeping.payloads, clock=clock, logger=logger
         )
         self._hearing = hearing = hearing or Hearing(log, None, logger=logger)
         self._keeper = Keeper(
             log,
-            lambda: self._registry.entries,
+            self._entries,
             self._writer,
             archives,
             rewriting=self._payloads.rewriting,
@@ -160,8 +146,20 @@ class Supervisor(AskedCommands):
 
     async def archive_by_rule(self) -> None:
         """Archives experiments that ended long ago, until cancelled."""
-        if self._decides:
-            await self._archiving.run(self._refresh)
+        if self._decides and self._archive_after_s is not None:
+            await self._archiving(self._archive_after_s).run(self._refresh)
+
+    def _entries(self) -> Mapping[UUID, Entry]:
+        return self._registry.entries
+
+    def _archiving(self, after_s: float) -> Archiving:
+        return Archiving(
+            self._entries,
+            self._archive_by_rule,
+            after_s=after_s,
+            clock=self._clock,
+            logger=self._logger,
+        )
 
     async def _archive_by_rule(self, entry: Entry) -> None:
         request_id = derive(entry.id, "archive by rule", entry.spine.status_ns)

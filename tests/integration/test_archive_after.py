@@ -68,18 +68,18 @@ async def test_an_old_one_is_archived_once_and_a_restored_one_stays(
         experiment = await desk.submit(supervisor)
         await desk.left()
         moved.ahead_s = AFTER_S - DAY_S
-        await supervisor._archiving.look(supervisor._refresh)
+        await supervisor._archiving(AFTER_S).look(supervisor._refresh)
         assert await archived(desk, experiment) == []
         moved.ahead_s = AFTER_S + DAY_S
         for _ in range(2):
-            await supervisor._archiving.look(supervisor._refresh)
+            await supervisor._archiving(AFTER_S).look(supervisor._refresh)
         assert await archived(desk, experiment) == [BY_RULE]
         entry = supervisor._registry.entries[experiment]
         assert entry.spine.kept is Kept.ARCHIVED
         assert checkpoints(entry.job_dir) == []
         await supervisor.restore(experiment, source="", request_id=ids.new())
         assert checkpoints(entry.job_dir) != []
-        await supervisor._archiving.look(supervisor._refresh)
+        await supervisor._archiving(AFTER_S).look(supervisor._refresh)
         assert await archived(desk, experiment) == [BY_RULE]
 
 
@@ -100,10 +100,10 @@ async def test_one_that_cannot_be_archived_keeps_no_other_one_here(
 
         with monkeypatch.context() as patch:
             patch.setattr(Keeper, "archive", failing)
-            await supervisor._archiving.look(supervisor._refresh)
+            await supervisor._archiving(AFTER_S).look(supervisor._refresh)
         assert await archived(desk, first) == []
         assert await archived(desk, second) == [BY_RULE]
-        await supervisor._archiving.look(supervisor._refresh)
+        await supervisor._archiving(AFTER_S).look(supervisor._refresh)
         assert await archived(desk, first) == [BY_RULE]
 
 
