@@ -25,7 +25,7 @@ from rftd.streams.events.weights import WeightsPublished, WeightsRetired
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.folds.spine import Status
+from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.topics import Partition, partition_of
 from rftd.streams.verify.checker import verify
 from rftd.workers.training.assembly import Assembly
@@ -188,6 +188,8 @@ def lineage(world: World) -> Iterator[str]:
 
 def whole(world: World) -> Iterator[str]:
     """I8: every checkpoint that the log shows is on disk as it was committed, unless it was damaged on purpose."""
+    if world.state.spine.kept is not Kept.HERE:
+        return
     for (step, generation), event in world.state.checkpoints.items():
         newest = max(key for key, other in world.state.checkpoints.items() if other.path == event.path)
         if Path(event.path) in world.chaos.damaged or (step, generation) != newest:

@@ -27,6 +27,8 @@ class Owner:
         self._world = world
         self.forking = world.scenario.fork_at_s is not None
         """True while the owner may still ask for a fork."""
+        self.keeping = False
+        """True while the owner may still archive, restore or remove it."""
 
     def begin(self) -> None:
         """Everything that the scenario has the owner do."""

@@ -219,7 +219,8 @@ class World:
     def _ended(self) -> bool:
         self.observe()
         unborn = self.fork_state.spine.status is None
-        return not self.owner.forking and self.over(self.state) and (unborn or self.over(self.fork_state))
+        wishes = self.owner.forking or self.owner.keeping
+        return not wishes and self.over(self.state) and (unborn or self.over(self.fork_state))
 
     def over(self, state: RunState) -> bool:
         """True if it has ended."""

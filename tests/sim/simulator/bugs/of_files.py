@@ -11,7 +11,7 @@ from unittest import mock
 
 from rftd.ops.errors import ConfigError, DiskFullError
 from rftd.storage.checkpoints import mark_latest, put_back
-from rftd.storage.portable import experiment
+from rftd.storage.portable import archive, experiment
 from rftd.storage.unreferenced import OF_ONE_TRAINER, ours, referenced_by, remove, unreferenced
 from rftd.workers import process
 from rftd.workers.training import loop, saving
@@ -83,7 +83,20 @@ def _blame_the_file(as_error: Any) -> Any:
     return blaming
 
 
+def _newest_alone(export: Any) -> Any:
+    def exported(*args: Any, **options: Any) -> Any:
+        return export(*args, **{**options, "checkpoints": "newest"})
+
+    return exported
+
+
 BUGS = (
+    Bug(
+        "an archive holds the newest checkpoint alone",
+        "kept files",
+        instead(archive, "export_experiment", _newest_alone),
+        within_seeds=200,
+    ),
     Bug(
         "a full disk is taken for a fault of the experiment",
         "unpaused",

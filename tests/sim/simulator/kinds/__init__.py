@@ -9,6 +9,7 @@ foreigners        writers that are no part of the run, and answer what others we
 few_kept          trainers that keep few weights, and go back to what they retired
 several_runs      a fork beside its parent, under one daemon
 slow_starts       workers that are started late, or whose start hangs
+kept_files        experiments that are archived, restored and removed after their end
 long_pauses       pauses that last until the workers are released
 given_up          experiences that their owner gives up
 moved             experiments that are exported and imported elsewhere, under way or at their end
@@ -30,6 +31,7 @@ from simulator.kinds.cut_logs import CutLogs
 from simulator.kinds.few_kept import FewKept
 from simulator.kinds.foreigners import Foreigners
 from simulator.kinds.given_up import GivenUp
+from simulator.kinds.kept_files import KeptFiles
 from simulator.kinds.kind import Kind
 from simulator.kinds.long_pauses import LongPauses
 from simulator.kinds.moody_policies import MoodyPolicies
@@ -58,6 +60,7 @@ KINDS: tuple[Kind, ...] = (
     Served(),
     Moved(),
     BadDisks(),
+    KeptFiles(),
     LongPauses(),
     Foreigners(),
 )
