@@ -97,5 +97,5 @@ def test_every_event_type_of_truth_is_projected_or_known_not_to_be() -> None:
     # is read from the log.
     sync_points = {"weights.requested", "weights.answered"}
     known = {"worker.heartbeat", "task.retried", "tasks.offered", "record.retried", "record.dropped"}
-    known |= {"experiment.loss_accepted", "experiment.payloads_dropped", "experience.given_up"}
+    known |= {"experiment.loss_accepted", "experiment.payloads_dropped", "experience.given_up", "experiment.imported"}
     assert left_out == known | sync_points
