@@ -46,7 +46,7 @@ class Duration(click.ParamType[float]):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", str(value).strip())
         duration_s = float(match[1]) * self._FACTORS[match[2] or ""] if match is not None else math.inf
         if math.isinf(duration_s):
-            self.fail(f"{value!r} is no duration: write 30s, 500ms, 2m or 1h", param, ctx)
+            self.fail(f"{value!r} is no duration: write 30s, 500ms, 2m, 1h or 30d", param, ctx)
         return duration_s
 
 

@@ -19,6 +19,7 @@ from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_o
         ("500ms", 0.5),
         ("2m", 120.0),
         ("1.5h", 5400.0),
+        ("30d", 2_592_000.0),
         (" 7s ", 7.0),
         ("0", 0.0),
         ("0.0s", 0.0),
@@ -29,10 +30,10 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "s", "-1", "1 s", "1d", "1e3", "1.", ".5", "inf", "nan", "1s1", "1S", "1,5s", "9" * 400]
+    "text", ["", "s", "-1", "1 s", "1w", "1e3", "1.", ".5", "inf", "nan", "1s1", "1S", "1,5s", "9" * 400]
 )
 def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="write 30s, 500ms, 2m or 1h"):
+    with pytest.raises(click.BadParameter, match="write 30s, 500ms, 2m, 1h or 30d"):
         Duration().convert(text, None, None)
 
 
