@@ -9,7 +9,6 @@ from msgspec import Meta
 
 from rftd.daemon.views.route import Daemon, Limit, Name, read
 from rftd.ops.errors import UsageError
-from rftd.storage.queries.last_event import last_event_ns
 
 # Shorter than the idle time-outs of common proxies, which would cut the connection without an answer.
 MAX_WAIT_S: Final = 30.0
@@ -63,6 +62,7 @@ async def events(
 ) -> EventPage:
     """Events from the log, merged by time; arrays as their shape."""
     from rftd.daemon.views.event_pages import EventPager, decode_cursor
+    from rftd.storage.queries.last_event import last_event_ns
 
     if after and newest is not None:
         raise UsageError("it says where to begin, and so does `after`", field="newest", fix="give one of them")
