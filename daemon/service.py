@@ -212,7 +212,7 @@ def _reports(
     door: Entrance,
     clock: Clock,
 ) -> _Work:
-    """What others see: tables, figures, dead letters, and the certificate."""
+    """The tasks that keep tables, metrics, dead letters and the certificate up to date."""
     return {
         "projector": projector.run,
         "certificate": door.watch_certificate,

@@ -27,7 +27,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 7070
     """0: a free one."""
     door: EntranceOptions = EntranceOptions()
-    """Who is let in, and how."""
+    """The options of the API's access control."""
     worker_lost_after_s: float = limits.WORKER_LOST_AFTER_S
     """A worker that sends no heartbeat for this long is ended and started anew."""
     release_after_s: float = limits.RELEASE_AFTER_S

@@ -143,7 +143,7 @@ class DaemonHost:
         self._check()
 
     def _missing(self) -> str | None:
-        """What the daemon waits for, or that it does not answer; None if it takes commands."""
+        """The reason why the daemon takes no commands yet; None if it takes them."""
         try:
             url = self.url
             answer = httpx.get(f"{url}/readyz?verbose", timeout=ANSWER_S, verify=trusted_by(url), trust_env=False)
@@ -155,7 +155,7 @@ class DaemonHost:
 
 
 def _lacking(answer: httpx.Response) -> str | None:
-    """What keeps a daemon from taking commands; one that only lacks space says so to whoever asks it."""
+    """The failing checks that keep a daemon from taking commands; a lack of space is none of them."""
     if answer.is_success:
         return None
     failing = [check for check in json_decoder(Verdict).decode(answer.content).checks if not check.ok]

@@ -21,7 +21,7 @@ _LEAST_CURVE: Final = 4
 
 
 class DemoReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What a line of progress shows: what the daemon answers cheaply, however long the history is."""
+    """The figures of a progress line, which cost the daemon the same however long the history is."""
 
     summary: ExperimentSummary
     rewards: Sequence[float]

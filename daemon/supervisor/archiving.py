@@ -14,7 +14,7 @@ from rftd.ops.logs import Logger
 from rftd.streams.folds.spine import Kept, Status
 
 BY_RULE: Final = "--archive-after"
-"""Who archived it, in the event."""
+"""The author named by the `experiment.archived` of an experiment that the rule archived."""
 EVERY_S: Final = 600.0
 """The time between two looks, and before what failed is tried again."""
 

@@ -57,7 +57,7 @@ GREETING_S: Final = 3.0
 # and its experiment could never go on.
 HEADS_IN_AN_EVENT: Final = 2_000
 HEADS_IN_A_TURN: Final = 128
-"""The older heads that are compared in one turn of a run: a few milliseconds, beside which it goes on."""
+"""The number of older remembered heads that a run compares with the log in one turn."""
 
 
 class Hearing:

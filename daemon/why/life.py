@@ -95,7 +95,7 @@ def _asked(spine: Spine) -> str:
 
 
 def _users(spine: Spine, *, answered: bool) -> str:
-    """What the users of a served experiment meet during its pause; empty for any other."""
+    """The answer that users of a served experiment get during its pause; empty for other experiments."""
     if spine.spec is None or all(stage.serving is None for stage in spine.spec.stages):
         return ""
     return "; its users are still answered, until its workers are released" if answered else "; its users get no answer"

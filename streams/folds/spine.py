@@ -281,7 +281,8 @@ class Spine(msgspec.Struct):
         return self.ended and isinstance(event, TURNS)
 
     def _life(self, decoded: Decoded) -> None:
-        event, before = decoded.event, (self.status, self.cause)
+        event = decoded.event
+        before = (self.status, self.cause)
         match event:
             case experiment.ExperimentSubmitted():
                 self._submit(event)
