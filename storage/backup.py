@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -24,17 +24,19 @@ from rftd.storage.served_history import copy_whole
 from rftd.streams import topics
 from rftd.streams.backends.sqlite.schema import FILE_NAME
 from rftd.streams.backends.sqlite.view import SqliteView
+from rftd.streams.chain import Mark
 from rftd.streams.deadletters import head_of
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.folds.spine import Kept
 from rftd.streams.log import EventLog
 from rftd.streams.portable.export import OutsideNames
+from rftd.streams.topics import Partition
 
 MANIFEST: Final = "backup.json"
 """The file of a backup that says what is in it."""
 UNFINISHED: Final = "backup.pending"
 """A file in a backup that is being written, or was cut off."""
-FILES: Final = "files"
+FILES: Final = "experiments"
 """The folder of a backup that holds the experiments' files, each at its own path below it."""
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -83,15 +85,25 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The things that were left out, with reasons."""
 
 
-def left_out_of(root: Path) -> frozenset[str]:
-    """The folders that are missing in a data folder because it was a backup. Raises CodecError for a damaged list."""
+def manifest_of(root: Path) -> BackupManifest | None:
+    """The manifest of a data folder that was a backup; None for any other. Raises CodecError if it is damaged."""
     try:
-        return frozenset(json_decoder(BackupManifest).decode((root / MANIFEST).read_bytes()).left_out)
+        return json_decoder(BackupManifest).decode((root / MANIFEST).read_bytes())
     except FileNotFoundError:
-        return frozenset()
+        return None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         fix = "put it back from the backup"
         raise CodecError(f"it cannot be read: {error}", where=str(root / MANIFEST), fix=fix) from error
+
+
+def files_not_restored(root: Path, manifest: BackupManifest, heads: Mapping[Partition, Mark]) -> Path | None:
+    """The folder with the experiments' files of a backup that no daemon has appended to; None once it is gone.
+
+    Until then those files belong to the log, and not what lies at the experiments' own paths: the original may go on.
+    """
+    unchanged = {HeadRef(*partition, *mark) for partition, mark in heads.items()} == set(manifest.heads)
+    files = root / FILES
+    return files if unchanged and files.is_dir() else None
 
 
 async def back_up(source: Source, target: Path, *, checkpoints: str, release: str, clock: Clock) -> BackupManifest:

@@ -17,12 +17,25 @@ from rftd.storage.served_history import FILE, difference_of, promises
 from rftd.storage.service_state import PATH as STATE
 from rftd.streams.chain import Mark
 from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.portable.folders import Folders
+from rftd.streams.stored_path import moved
 from rftd.streams.topics import Partition
 from rftd.streams.verify.outside import Memory, Missing, Outside
 
 _REMEMBERED_ARTIFACTS: Final = 1 << 17
 """The digests that are remembered: equal arrays share one file, which is read once."""
 _CHECKPOINT: Final = re.compile(r"global_step_[0-9]{1,12}")
+
+
+def below(files: Path, outside: Outside) -> Outside:
+    """The same files, each at its own path below another folder: in a backup they are kept so."""
+    folders = Folders([("/", str(files))])
+    return outside._replace(
+        spec=moved(outside.spec, folders.path),
+        checkpoints=tuple(moved(event, folders.path) for event in outside.checkpoints),
+        weights=tuple(moved(event, folders.path) for event in outside.weights),
+        left_out=frozenset(folders.path(path) for path in outside.left_out),
+    )
 
 
 def missing_checkpoints(outside: Outside) -> Iterator[Missing]:

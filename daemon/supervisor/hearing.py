@@ -117,26 +117,28 @@ class Hearing:
             if self._file is not None and not self._written:
                 await self._recall(self._file)
 
-            found = [*await losses_among(self._log, remembered), *deleted]
-            for loss in found:
+            losses = [*await losses_among(self._log, remembered), *deleted]
+            for loss in losses:
                 if loss.head.ref not in self._losses:
                     if self._logger is not None:
                         self._logger.error("log.loss", position=loss.where, reason=loss.what)
                     self._losses[loss.head.ref] = self._written.get(loss.head.ref, loss)
             # On disk first: the first append after a loss makes the log as long as it was, and from then on nobody
             # can tell that anything is missing.
-            await self._write_down({loss.head.ref for loss in found}, of)
-        if found:
+            await self._write_down({loss.head.ref for loss in losses}, of)
+        if losses:
             for experiment in self.stopped():
                 self._stop(experiment)
             self._let_in()
-        return found
+        return losses
 
-    async def hear(self, entries: Mapping[UUID, Entry], stop: Callable[[UUID], None]) -> None:
+    async def hear(
+        self, entries: Mapping[UUID, Entry], stop: Callable[[UUID], None], *, copies: Path | None = None
+    ) -> None:
         """Hears the folders of all experiments, their newest fences and who came back; then others may append.
 
         `entries` are looked at again whenever somebody is heard; `stop` ends a run before its next append. Once is
-        enough.
+        enough. With `copies` the folders are looked for at their own paths below it.
         """
         if self._heard:
             return
@@ -145,11 +147,16 @@ class Hearing:
         # Taken once, at the first hearing: an experiment submitted later never rested on what is missing.
         if self._present is None:
             self._present = tuple(sorted(entry.id for entry in entries.values() if not entry.spine.ended))
-        jobs = [Job(entry.name, Path(entry.job_dir)) for entry in entries.values() if entry.spine.kept is Kept.HERE]
+        root = Path("/") if copies is None else copies
+        jobs = [
+            Job(entry.name, root / entry.job_dir.lstrip("/"))
+            for entry in entries.values()
+            if entry.spine.kept is Kept.HERE
+        ]
         fences = [Witness(f"the newest fence of {entry.name}", heads_of(entry.fence)) for entry in entries.values()]
-        came = self._door.witnesses if self._door is not None else []
-        told = [*await asyncio.to_thread(of_jobs, jobs), *fences, *came]
-        await self.note(told, await deleted_from(self._log))
+        reconnected = self._door.witnesses if self._door is not None else []
+        witnesses = [*await asyncio.to_thread(of_jobs, jobs), *fences, *reconnected]
+        await self.note(witnesses, await deleted_from(self._log))
         if self._door is not None:
             self._door.listener = self.meet
         self._let_in()
@@ -167,9 +174,9 @@ class Hearing:
         own = [Job(entry.name, Path(entry.job_dir))]
         remembered = await asyncio.to_thread(lambda: comparable([*of_fold(state), *of_jobs(own)]))
         newest = newest_of(remembered)
-        found = await self._note(newest, await deleted_from(self._log), of=entry.id)
+        losses = await self._note(newest, await deleted_from(self._log), of=entry.id)
         older = {ref: by for ref, by in remembered.items() if ref not in newest and ref not in self._held}
-        if found:  # whoever decides what becomes of it is told all that is lost
+        if losses:  # whoever decides what becomes of it is told all that is lost
             await self._note(older, of=entry.id)
         self.check(entry)
         return older
@@ -183,12 +190,12 @@ class Hearing:
 
     def stopped(self) -> dict[UUID, list[Loss]]:
         """The experiments that must not go on, each with what of its truth may be lost."""
-        found: dict[UUID, list[Loss]] = {}
+        losses_by_experiment: dict[UUID, list[Loss]] = {}
         lives = _lives(self._entries.values()) if self._losses else []
         for loss in self._losses.values():
             for id in affected(loss, lives):
-                found.setdefault(id, []).append(loss)
-        return found
+                losses_by_experiment.setdefault(id, []).append(loss)
+        return losses_by_experiment
 
     def check(self, entry: Entry) -> None:
         """Returns if the experiment may go on. Raises LogLossError, which says what a person can do."""
@@ -203,7 +210,7 @@ class Hearing:
         """
         start = entry.spine.start
         accepted = entry.losses
-        lost = [each for each in self._losses.values() if bereaves(each, entry.id, start=start, accepted=accepted)]
+        lost = [loss for loss in self._losses.values() if bereaves(loss, entry.id, start=start, accepted=accepted)]
         return loss_error(lost, entry.name) if lost else None
 
     def refusal(self, experiment: UUID) -> LogLossError | None:
@@ -232,8 +239,7 @@ class Hearing:
             entry = await find_entry(self._log, name)
             folders = await asyncio.to_thread(of_checkpoints, entry.spec, entry.id)
             more = await losses_of(self._log, [*folders, *await remembered_within(self._log)])
-            known = [*self.losses, *more]
-            lost = {loss.head.ref: loss.head for loss in known if loss.head.ref not in entry.losses}
+            lost = {loss.head.ref: loss.head for loss in (*self.losses, *more) if loss.head.ref not in entry.losses}
 
             heads = [lost[ref] for ref in sorted(lost, key=lambda ref: (ref.stream, ref.partition, ref.next_offset))]
             for start in range(0, len(heads), HEADS_IN_AN_EVENT):
@@ -248,11 +254,11 @@ class Hearing:
         still = await still_lost(self._log, self._written.values())
         self._losses |= {ref: loss for ref, loss in self._written.items() if ref in still}
 
-    async def _write_down(self, found: Collection[HeadRef], of: UUID | None) -> None:
-        """Adds what is new to the file, with those whom it concerns; what was found is of one experiment at least."""
+    async def _write_down(self, noticed: Collection[HeadRef], of: UUID | None) -> None:
+        """Adds new losses to the file, with the experiments that each concerns: those `noticed` now also `of`."""
         for ref, loss in self._losses.items():
             concerned = loss.experiments if loss.experiments is not None else self._present
-            if concerned is not None and of is not None and ref in found and self._concerns(loss, of):
+            if concerned is not None and of is not None and ref in noticed and self._concerns(loss, of):
                 concerned = tuple(sorted({*concerned, of}))
             self._losses[ref] = msgspec.structs.replace(loss, experiments=concerned)
         written = {**self._written, **self._losses}
@@ -302,11 +308,12 @@ async def losses_heard(
     *,
     embedded: bool,
     unheard: Callable[[UnreachableError], None],
+    copies: Path | None = None,
 ) -> list[Loss]:
     """The losses that survivors testify to, asked beside a daemon or without one; nothing is written.
 
     `state_url` is that of a Postgres with the tables; `unheard` is told if it does not answer. Only the `embedded` log
-    has a file of its own that remembers it.
+    has a file of its own that remembers it. `copies` is the folder with the experiments' files of a backup.
     """
     hearing = Hearing(log, LossesFile(folder.losses), logger=None)
     own = await asyncio.to_thread(of_log_folder, folder.log) if embedded else []
@@ -327,5 +334,5 @@ async def losses_heard(
     finally:
         await registry.close()
     # Nothing runs in this process, so there is nobody to stop.
-    await hearing.hear(registry.entries, lambda _: None)
+    await hearing.hear(registry.entries, lambda _: None, copies=copies)
     return hearing.losses

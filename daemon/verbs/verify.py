@@ -50,7 +50,7 @@ def command(
     from rftd.daemon.supervisor.hearing import losses_heard
     from rftd.ops.cycles import tune_collector
     from rftd.ops.errors import UsageError
-    from rftd.storage.backup import left_out_of
+    from rftd.storage.backup import files_not_restored, manifest_of
     from rftd.streams.backends.backend import backend_of
     from rftd.streams.verify.checker import verify
 
@@ -65,10 +65,15 @@ def command(
 
     async def check(log: EventLog) -> VerifyReport:
         where = None if scratch is None else Path(scratch)
-        look = partial(files_of, left_out=left_out_of(folder.root)) if files else None
+        manifest = manifest_of(folder.root) if log_at is None else None
+        copies = None if manifest is None else files_not_restored(folder.root, manifest, await log.heads())
+        if copies is not None:
+            say(f"this backup was not restored yet: it is verified with the files in {copies}", err=True)
+        left_out = frozenset(manifest.left_out if manifest is not None else ())
+        look = partial(files_of, left_out=left_out, copies=copies) if files else None
         state_url = checked_postgres_url(postgres) if postgres else None
         # Before the log is read: what survivors remember says how long it should be.
-        losses = await losses_heard(log, folder, state_url, embedded=log_at is None, unheard=_unheard)
+        losses = await losses_heard(log, folder, state_url, embedded=log_at is None, unheard=_unheard, copies=copies)
         chained = log_at is None or backend_of(log_at).chained
         return await verify(log, losses=losses, chained=chained, scratch=where, look=look)
 
@@ -87,12 +92,13 @@ def _unheard(error: UnreachableError) -> None:
     say(f"warning: what the tables remember of the log was not heard: {error.what}", err=True)
 
 
-def files_of(outside: Outside, *, left_out: frozenset[str] = frozenset()) -> SeenOutside:
+def files_of(outside: Outside, *, left_out: frozenset[str] = frozenset(), copies: Path | None = None) -> SeenOutside:
     """The missing and damaged files of an experiment, with the heads that its files remember of the log. Blocks.
 
-    That a folder is missing which a backup `left_out` is no finding.
+    That a folder is missing which a backup `left_out` is no finding. With `copies` the files below it are looked at.
     """
     from rftd.storage.outside_files import (
+        below,
         lost_promises,
         memories,
         missing_artifacts,
@@ -104,6 +110,8 @@ def files_of(outside: Outside, *, left_out: frozenset[str] = frozenset()) -> See
     from rftd.streams.verify.outside import SeenOutside
 
     outside = outside._replace(left_out=outside.left_out | left_out)
+    if copies is not None:
+        outside = below(copies, outside)
     missing = [*missing_checkpoints(outside), *nameless_checkpoints(outside), *missing_artifacts(outside)]
     missing += [*lost_promises(outside), *wrong_markers(outside)]
     return SeenOutside([*missing, *_missing_weights(outside)], memories(outside), not_looked_at(outside))

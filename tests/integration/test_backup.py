@@ -21,7 +21,7 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, DiskFullError, NotFoundError, UsageError
 from rftd.ops.logs import logger
 from rftd.storage import backup
-from rftd.storage.backup import BackupManifest, back_up, left_out_of
+from rftd.storage.backup import FILES, BackupManifest, back_up, manifest_of
 from rftd.storage.survivors import of_checkpoints, of_log_folder
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.folds.spine import Status
@@ -44,10 +44,16 @@ async def data(tmp_path: Path) -> DataFolder:
     return folder
 
 
+def left_out_of(copy: Path) -> frozenset[str]:
+    manifest = manifest_of(copy)
+    assert manifest is not None
+    return frozenset(manifest.left_out)
+
+
 def put_back(copy: Path, job_dir: str) -> None:
     """The files of the backup at the places that the log names, and nothing else there."""
     shutil.rmtree(job_dir)
-    shutil.copytree(copy / "files", "/", dirs_exist_ok=True)
+    shutil.copytree(copy / FILES, "/", dirs_exist_ok=True)
 
 
 async def continued(copy: Path, experiment: Any, fake_world: Any, clock: Any, ids: Any) -> Run:
@@ -133,7 +139,7 @@ async def test_secrets_and_what_others_write_stay_out(tmp_path: Path, data: Data
     (data.archives / "a.rftd").write_bytes(b"archive")
     await backing_up(data, tmp_path / "copy")
     copied = {path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*")}
-    assert copied == {"archives", "archives/a.rftd", "backup.json", "files", "log", "log/log.db", "log/log.heads"} | {
+    assert copied == {"archives", "archives/a.rftd", "backup.json", FILES, "log", "log/log.db", "log/log.heads"} | {
         "tokens.json"
     }
     DataFolder(tmp_path / "copy").prepare()
