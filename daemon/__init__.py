@@ -2,6 +2,7 @@
 
 cli             the command line: a table of verbs, each imported only when it is called
 settings        the options that every verb shares
+option_group    several options that a verb takes as one value
 price           what an hour of an accelerator costs
 verbs/          one file for each verb, with what it shows
 daemon_file     the same options from a YAML file
@@ -11,7 +12,7 @@ service         one daemon, composed: log, log server, projections, supervisor, 
 allowance_options  the options that allow names to others than the owner
 entrance        who is let in, and how; `entrance_options` has the options
 launching       which workers a daemon starts, and by which launcher; `launching_options` has the options
-keeping_options  how long payloads and files are kept
+keeping         the rules by which payloads and files go; `keeping_options` has the options
 log_option      the options that say where the log is; `trace_option` those that say where traces go
 log_source      where the log is: embedded, or at a URL
 patience        waiting out a log or a database that is away

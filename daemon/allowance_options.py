@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from rftd.daemon.daemon_file import HostsByName
+from rftd.daemon.option_group import option_group
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from rftd.daemon.trust.allowances import Allowances
 
-_OPTIONS = (
+_OPTIONS: Final = (
     click.option(
         "--roots",
         "roots",
@@ -55,34 +55,26 @@ _OPTIONS = (
 )
 
 
-def allowance_options(function: F) -> F:
-    """Adds the options; the verb gets `allowances`."""
+def _allowances(
+    roots: tuple[str, ...],
+    allow_env: tuple[str, ...],
+    secrets: tuple[tuple[str, tuple[str, ...]], ...],
+    allow_urls: tuple[str, ...],
+    allow_code: tuple[str, ...],
+    allow_args: tuple[str, ...],
+) -> Allowances:
+    from rftd.daemon.trust.allowances import SAFE_ARGS, SAFE_ENV, Allowances
+    from rftd.ops.paths import absolute_path
 
-    @wraps(function)
-    def allowed(
-        *args: Any,
-        roots: tuple[str, ...],
-        allow_env: tuple[str, ...],
-        secrets: tuple[tuple[str, tuple[str, ...]], ...],
-        allow_urls: tuple[str, ...],
-        allow_code: tuple[str, ...],
-        allow_args: tuple[str, ...],
-        **kwargs: Any,
-    ) -> Any:
-        from rftd.daemon.trust.allowances import SAFE_ARGS, SAFE_ENV, Allowances
-        from rftd.ops.paths import absolute_path
+    return Allowances(
+        roots=tuple(absolute_path(root) for root in roots),
+        allow_env=(*SAFE_ENV, *allow_env),
+        secrets=dict(secrets),
+        allow_urls=allow_urls,
+        allow_code=tuple(absolute_path(folder) for folder in allow_code),
+        allow_args=(*SAFE_ARGS, *allow_args),
+    )
 
-        allowances = Allowances(
-            roots=tuple(absolute_path(root) for root in roots),
-            allow_env=(*SAFE_ENV, *allow_env),
-            secrets=dict(secrets),
-            allow_urls=allow_urls,
-            allow_code=tuple(absolute_path(folder) for folder in allow_code),
-            allow_args=(*SAFE_ARGS, *allow_args),
-        )
-        return function(*args, allowances=allowances, **kwargs)
 
-    wrapped: Any = allowed
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[no-any-return]
+allowance_options: Final = option_group("allowances", _OPTIONS, _allowances)
+"""Adds the options to `rftd serve`, which is given `allowances`."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rftd.daemon.option_group import option_group
+
 if TYPE_CHECKING:
     from rftd.daemon.entrance import EntranceOptions
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 UNSAFE: Final = "--unsafe-allow-unauthenticated"
 
@@ -32,66 +30,52 @@ class HostName(click.ParamType[str]):
         return str(value).lower()
 
 
-def entrance_options(function: F) -> F:
-    """Adds the options to `rftd serve`, which is given `door`."""
-
-    @functools.wraps(function)
-    def guarded(
-        *args: Any,
-        allow_hosts: tuple[str, ...],
-        tls_cert: str | None,
-        tls_key: str | None,
-        tls_terminated_elsewhere: bool,
-        unsafe_allow_unauthenticated: bool,
-        **kwargs: Any,
-    ) -> Any:
-        door = _door(allow_hosts, tls_cert, tls_key, tls_terminated_elsewhere, unsafe_allow_unauthenticated)
-        return function(*args, door=door, **kwargs)
-
-    options = (
-        click.option(
-            "--allow-host",
-            "allow_hosts",
-            type=HostName(),
-            multiple=True,
-            metavar="NAME",
-            help="Host name by which clients reach this daemon, beside localhost, addresses and those of the "
-            "certificate. Repeatable.",
-        ),
-        click.option(
-            "--tls-cert",
-            type=click.Path(dir_okay=False),
-            metavar="FILE",
-            envvar="RFTD_TLS_CERT",
-            help="Certificate chain in PEM form: HTTPS instead of HTTP. Read anew when the file changes.",
-        ),
-        click.option(
-            "--tls-key",
-            type=click.Path(dir_okay=False),
-            metavar="FILE",
-            envvar="RFTD_TLS_KEY",
-            help="Private key of the certificate.",
-        ),
-        click.option(
-            "--tls-terminated-elsewhere",
-            is_flag=True,
-            envvar="RFTD_TLS_TERMINATED_ELSEWHERE",
-            help="Listen on any address without TLS: a proxy, or a network that nobody reads, is in front.",
-        ),
-        click.option(
-            UNSAFE,
-            is_flag=True,
-            help="Take everybody who reaches the port for the owner. Anybody then runs commands as this user.",
-        ),
-    )
-    for option in reversed(options):
-        guarded = option(guarded)
-    return guarded  # type: ignore[return-value]  # click's decorators keep the signature that mypy cannot see
+_OPTIONS: Final = (
+    click.option(
+        "--allow-host",
+        "allow_hosts",
+        type=HostName(),
+        multiple=True,
+        metavar="NAME",
+        help="Host name by which clients reach this daemon, beside localhost, addresses and those of the "
+        "certificate. Repeatable.",
+    ),
+    click.option(
+        "--tls-cert",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        envvar="RFTD_TLS_CERT",
+        help="Certificate chain in PEM form: HTTPS instead of HTTP. Read anew when the file changes.",
+    ),
+    click.option(
+        "--tls-key",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        envvar="RFTD_TLS_KEY",
+        help="Private key of the certificate.",
+    ),
+    click.option(
+        "--tls-terminated-elsewhere",
+        is_flag=True,
+        envvar="RFTD_TLS_TERMINATED_ELSEWHERE",
+        help="Listen on any address without TLS: a proxy, or a network that nobody reads, is in front.",
+    ),
+    click.option(
+        UNSAFE,
+        is_flag=True,
+        help="Take everybody who reaches the port for the owner. Anybody then runs commands as this user.",
+    ),
+)
 
 
 def _door(
-    allow_hosts: tuple[str, ...], tls_cert: str | None, tls_key: str | None, elsewhere: bool, unauthenticated: bool
+    allow_hosts: tuple[str, ...],
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_terminated_elsewhere: bool,
+    unsafe_allow_unauthenticated: bool,
 ) -> EntranceOptions:
+    """The options of the access control. Raises UsageError for a certificate without its key."""
     from rftd.daemon.entrance import EntranceOptions
     from rftd.ops.errors import UsageError
     from rftd.ops.tls import ServerTls
@@ -104,6 +88,10 @@ def _door(
         token=os.environ.get("RFTD_TOKEN") or None,
         allow_hosts=allow_hosts,
         tls=tls,
-        tls_terminated_elsewhere=elsewhere,
-        unauthenticated=unauthenticated,
+        tls_terminated_elsewhere=tls_terminated_elsewhere,
+        unauthenticated=unsafe_allow_unauthenticated,
     )
+
+
+entrance_options: Final = option_group("door", _OPTIONS, _door)
+"""Adds the options to `rftd serve`, which is given `door`."""

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rftd.daemon.option_group import option_group
 from rftd.ops.errors import ConfigError, UsageError
 from rftd.ops.redaction import is_plain_variable
 
 if TYPE_CHECKING:
     from rftd.daemon.launching import Launching
     from rftd.workers.launcher.ray.launcher import RayOptions
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 LOCAL: Final = "local"
 ON_RAY: Final = "ray"
@@ -48,80 +45,65 @@ class WorkersOption(click.ParamType[dict[str, str]]):
         return found
 
 
-def launching_options(function: F) -> F:
-    """Adds the options to `rftd serve`, which is given `launching`."""
-
-    @functools.wraps(function)
-    def placed(
-        *args: Any,
-        workers: dict[str, str],
-        ray_address: str,
-        ray_runtime_env: str | None,
-        roles: str,
-        pass_env: tuple[str, ...],
-        **kwargs: Any,
-    ) -> Any:
-        launching = _launching(workers, roles, ray_address, ray_runtime_env, _patterns(pass_env))
-        return function(*args, launching=launching, **kwargs)
-
-    options = (
-        click.option(
-            "--workers",
-            type=WorkersOption(),
-            default=LOCAL,
-            show_default=True,
-            envvar="RFTD_WORKERS",
-            help="Where workers run: here (local), on a Ray cluster (ray), or wherever you start them (external). For "
-            "each role: explorer=ray,trainer=local.",
-        ),
-        click.option(
-            "--ray-address",
-            default="auto",
-            show_default=True,
-            metavar="ADDRESS",
-            envvar="RFTD_RAY_ADDRESS",
-            help="Ray cluster of --workers ray: HOST:PORT, auto, or local for one on this machine only.",
-        ),
-        click.option(
-            "--ray-runtime-env",
-            type=click.Path(exists=True, dir_okay=False),
-            metavar="FILE",
-            envvar="RFTD_RAY_RUNTIME_ENV",
-            help="Runtime environment of Ray for all workers, as a YAML file.",
-        ),
-        click.option(
-            "--roles",
-            type=click.Choice(["trainer", "explorer", "both"]),
-            default="both",
-            show_default=True,
-            envvar="RFTD_ROLES",
-            help="Workers that this daemon starts. With explorer only, another daemon on the same log makes the "
-            "decisions.",
-        ),
-        click.option(
-            "--pass-env",
-            multiple=True,
-            metavar="PATTERN",
-            envvar="RFTD_PASS_ENV",
-            help="Variable of the daemon's that workers get too, such as WANDB_* for a plug-in. Repeatable.",
-        ),
-    )
-    wrapped: Any = placed
-    for option in reversed(options):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[no-any-return]
+_OPTIONS: Final = (
+    click.option(
+        "--workers",
+        type=WorkersOption(),
+        default=LOCAL,
+        show_default=True,
+        envvar="RFTD_WORKERS",
+        help="Where workers run: here (local), on a Ray cluster (ray), or wherever you start them (external). For "
+        "each role: explorer=ray,trainer=local.",
+    ),
+    click.option(
+        "--ray-address",
+        default="auto",
+        show_default=True,
+        metavar="ADDRESS",
+        envvar="RFTD_RAY_ADDRESS",
+        help="Ray cluster of --workers ray: HOST:PORT, auto, or local for one on this machine only.",
+    ),
+    click.option(
+        "--ray-runtime-env",
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        envvar="RFTD_RAY_RUNTIME_ENV",
+        help="Runtime environment of Ray for all workers, as a YAML file.",
+    ),
+    click.option(
+        "--roles",
+        type=click.Choice(["trainer", "explorer", "both"]),
+        default="both",
+        show_default=True,
+        envvar="RFTD_ROLES",
+        help="Workers that this daemon starts. With explorer only, another daemon on the same log makes the decisions.",
+    ),
+    click.option(
+        "--pass-env",
+        multiple=True,
+        metavar="PATTERN",
+        envvar="RFTD_PASS_ENV",
+        help="Variable of the daemon's that workers get too, such as WANDB_* for a plug-in. Repeatable.",
+    ),
+)
 
 
 def _launching(
-    workers: dict[str, str], roles: str, ray_address: str, runtime_env: str | None, pass_env: tuple[str, ...]
+    workers: dict[str, str], ray_address: str, ray_runtime_env: str | None, roles: str, pass_env: tuple[str, ...]
 ) -> Launching:
+    """The launching. Raises UsageError, ConfigError."""
     from rftd.daemon.launching import Launching
 
+    patterns = _patterns(pass_env)
     started = _started(workers, roles)
     on_ray = frozenset(role for role in started if workers[role] == ON_RAY)
     if not on_ray:
-        return Launching(roles=started, pass_env=pass_env)
-    return Launching(roles=started, on_ray=on_ray, ray=_ray(ray_address, runtime_env), pass_env=pass_env)
+        return Launching(roles=started, pass_env=patterns)
+    return Launching(roles=started, on_ray=on_ray, ray=_ray(ray_address, ray_runtime_env), pass_env=patterns)
+
+
+launching_options: Final = option_group("launching", _OPTIONS, _launching)
+"""Adds the options to `rftd serve`, which is given `launching`."""
 
 
 def _patterns(written: tuple[str, ...]) -> tuple[str, ...]:

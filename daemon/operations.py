@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
+from rftd.daemon.keeping import Keeping
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker
 from rftd.daemon.why.wait import Wait, Why
@@ -167,6 +168,16 @@ class Operations(Protocol):
     @property
     def allowances(self) -> Allowances:
         """The allow-lists that everybody but the owner is held to."""
+        ...
+
+    @property
+    def keeping(self) -> Keeping:
+        """The rules by which this daemon lets payloads and files go."""
+        ...
+
+    @property
+    def log_excess_bytes(self) -> int:
+        """Bytes by which the log is larger than the rules want it, with nothing left that they may drop."""
         ...
 
     async def queued_by(self) -> dict[str, int]:

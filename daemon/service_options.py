@@ -9,9 +9,9 @@ from sqlalchemy.engine import make_url
 
 from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.entrance import EntranceOptions
+from rftd.daemon.keeping import Keeping
 from rftd.daemon.launching import Launching
 from rftd.daemon.supervisor.disk_guard import DiskLimits
-from rftd.daemon.supervisor.payloads import Keeping
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.ops import limits
 from rftd.ops.own_folder import FolderAccess

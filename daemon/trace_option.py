@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+from rftd.daemon.option_group import option_group
 
+if TYPE_CHECKING:
+    from rftd.ops.tracing.trace_options import TraceOptions
 
-def trace_option(function: F) -> F:
-    """Adds the options to a verb: its `traces` are a `TraceOptions`, or None where nothing is traced."""
-
-    @functools.wraps(function)
-    def traced(*args: Any, traces_url: str | None, trace_ratio: float, **kwargs: Any) -> Any:
-        options = None
-        if traces_url:
-            from rftd.ops.tracing.trace_options import trace_options
-
-            options = trace_options(traces_url, trace_ratio)
-        return function(*args, traces=options, **kwargs)
-
-    where = click.option(
+_OPTIONS: Final = (
+    click.option(
         "--traces",
         "traces_url",
         metavar="URL",
         envvar="RFTD_TRACES",
         help="OTLP/HTTP receiver of traces: http://HOST:4318. Default: none, nothing is traced.",
-    )
-    share = click.option(
+    ),
+    click.option(
         "--trace-ratio",
         type=click.FloatRange(0.0, 1.0),
         default=0.01,
         show_default=True,
         envvar="RFTD_TRACE_RATIO",
         help="Share of rollouts and requests to trace; steps, weights and errors always are.",
-    )
-    return where(share(traced))  # type: ignore[return-value]
+    ),
+)
+
+
+def _traces(traces_url: str | None, trace_ratio: float) -> TraceOptions | None:
+    if not traces_url:
+        return None
+    from rftd.ops.tracing.trace_options import trace_options
+
+    return trace_options(traces_url, trace_ratio)
+
+
+trace_option: Final = option_group("traces", _OPTIONS, _traces)
+"""Adds the options to a verb: its `traces` are a `TraceOptions`, or None where nothing is traced."""

@@ -43,6 +43,10 @@ class PayloadLog(Protocol):
         """Returns some of the space that nothing uses to the file system; what is left, in pages."""
         ...
 
+    async def used_bytes(self) -> int:
+        """The space that records take on disk, without what they have freed."""
+        ...
+
 
 class Dropped(msgspec.Struct, frozen=True):
     """Records whose payload was dropped or came back."""
@@ -50,9 +54,11 @@ class Dropped(msgspec.Struct, frozen=True):
     records: int
     size_bytes: int
     """Bytes by which the records shrank, or grew where their payload came back."""
+    before: int = 0
+    """Records that had lost their payload before."""
 
     def __add__(self, other: Dropped) -> Dropped:
-        return Dropped(self.records + other.records, self.size_bytes + other.size_bytes)
+        return Dropped(self.records + other.records, self.size_bytes + other.size_bytes, self.before + other.before)
 
 
 NOTHING: Final = Dropped(0, 0)
@@ -95,7 +101,8 @@ async def bring_back(log: EventLog, partition: Partition, values: Mapping[int, b
     size_bytes = 0
     for offset, value in values.items():
         for record in await log.read(partition, offset, max_records=1):
-            if record.offset == offset and record.thin:
+            # What lost its payload before it was archived has the same value there: nothing would come back.
+            if record.offset == offset and record.thin and record.value != value:
                 thin[offset] = value
                 size_bytes += len(value) - len(record.value)
     if thin:
@@ -154,7 +161,9 @@ def _produced(record: Record) -> ExperienceProduced | None:
 async def _drop(log: PayloadLog, partition: Partition, records: Iterable[Record]) -> Dropped:
     thin: dict[int, bytes] = {}
     size_bytes = 0
+    before = 0
     for record in records:
+        before += record.thin
         event = None if record.thin else _produced(record)
         if event is None:
             continue
@@ -165,4 +174,4 @@ async def _drop(log: PayloadLog, partition: Partition, records: Iterable[Record]
             size_bytes += len(record.value) - len(value)
     if thin:
         await log.rewrite(partition, thin, thin=True)
-    return Dropped(len(thin), size_bytes)
+    return Dropped(len(thin), size_bytes, before)

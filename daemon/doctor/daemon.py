@@ -11,6 +11,7 @@ from typing import Final
 
 from rftd.daemon.client.address import ENDPOINT_FILE, NoDaemonError, OtherDaemonError
 from rftd.daemon.client.client import Client, Readiness, nobody_listens
+from rftd.daemon.doctor.keeping import check_keeping
 from rftd.daemon.settings import Settings
 from rftd.daemon.trust.token_file import TokenFile, TokenFileError
 from rftd.daemon.views.access import allowances as read_allowances
@@ -112,6 +113,7 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
         return
     yield from _of_tokens(client, environ)
     yield from _of_allowances(client)
+    yield from check_keeping(client)
     mine = release_of("rftd")
     if release != mine:
         what = f"the daemon is of release {release}, and this program of {mine}"

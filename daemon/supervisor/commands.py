@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
+from rftd.daemon.keeping import Keeping
 from rftd.daemon.operations import Accepted, Done, Forked
 from rftd.daemon.patience import AWAY
 from rftd.daemon.registry import Entry, Registry, named_entry
 from rftd.daemon.supervisor.inbox import Request, check_transition, requeued
 from rftd.daemon.supervisor.intake import WantedFork
 from rftd.daemon.supervisor.orders import Order, order_of
+from rftd.daemon.supervisor.payloads import PayloadKeeper
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
@@ -64,10 +66,12 @@ class AskedCommands:
     _decides: bool
     _desk: Desk
     _hearing: Hearing
+    _keeping: Keeping
     _keeper: Keeper
     _log: EventLog
     _one_submission: asyncio.Lock
     _orders: Orders
+    _payloads: PayloadKeeper
     _reading: asyncio.Lock
     _registry: Registry
     _submissions: Submissions
@@ -245,6 +249,16 @@ class AskedCommands:
     def allowances(self) -> Allowances:
         """See `Operations.allowances`."""
         return self._allowances
+
+    @property
+    def keeping(self) -> Keeping:
+        """See `Operations.keeping`."""
+        return self._keeping
+
+    @property
+    def log_excess_bytes(self) -> int:
+        """See `Operations.log_excess_bytes`."""
+        return self._payloads.log_excess_bytes
 
     async def queued_by(self) -> dict[str, int]:
         """See `Operations.queued_by`."""

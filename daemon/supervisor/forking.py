@@ -44,12 +44,12 @@ def check_parent(name: str, spine: Spine) -> None:
 
 def check_payloads(name: str, spine: Spine, at_step: int) -> None:
     """Raises ConflictError if the fork would have to train experiences whose tokens were dropped from the log."""
-    gone = spine.furthest if spine.payloads_dropped else spine.payloads_dropped_through
+    gone = spine.payloads_dropped_through
     if 0 < at_step < gone:
         raise ConflictError(
             f"the tokens that {name} was trained on up to step {gone} were dropped from the log",
             field="at_step",
-            fix=f"fork it at step {gone}" + (" or later" * (not spine.payloads_dropped)),
+            fix=f"fork it at step {gone}" + (" or later" * (gone < spine.furthest)),
         )
 
 

@@ -1,15 +1,13 @@
-"""`PayloadKeeper`: drops the payload of experiences that nobody will train again, and returns the space."""
+"""`PayloadKeeper`: drops payloads of experiences by rule, and returns the space."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
-import msgspec
-
+from rftd.daemon.keeping import Keep, Keeping
 from rftd.daemon.registry import Entry
 from rftd.ops.clock import Clock
 from rftd.ops.errors import LogFullError, UnreachableError
@@ -20,7 +18,7 @@ from rftd.streams.events.batch import BatchPlanned, GroupRef
 from rftd.streams.events.experiment import PayloadsDropped
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.folds.spine import Kept
+from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.log import EventLog
 from rftd.streams.payloads import Dropped, PayloadLog, drop_all, drop_at, give_back
 from rftd.streams.shared_history import plan_offsets
@@ -30,22 +28,6 @@ from rftd.streams.topics import Partition, partition_of
 EVERY_S: Final = 10.0
 STEPS_AT_ONCE: Final = 64
 """The most batches whose experiences are dropped in one look: the other experiments have their turn after it."""
-
-
-class Keep(StrEnum):
-    """The time for which payloads stay in the log; those of an archived or removed experiment go in any case."""
-
-    ALWAYS = "always"
-    UNTIL_ENDED = "until-ended"
-    UNTIL_TRAINED = "until-trained"
-
-
-class Keeping(msgspec.Struct, frozen=True, kw_only=True):
-    """The time for which a daemon keeps what nobody trains any more."""
-
-    payloads: Keep = Keep.ALWAYS
-    archive_after_s: float | None = None
-    """An experiment's files go into an archive so long after its end; None: only on request."""
 
 
 class PayloadKeeper:
@@ -61,18 +43,20 @@ class PayloadKeeper:
         state_of: Callable[[UUID], RunState | None],
         writer: Writer,
         *,
-        keep: Keep,
+        keeping: Keeping,
         clock: Clock,
         logger: Logger,
     ) -> None:
         """`state_of` gives the fold of an experiment that is under way here."""
         self.rewriting: Final = asyncio.Lock()
         """Held while records are rewritten; whoever brings payloads back holds it, too."""
+        self.log_excess_bytes = 0
+        """Bytes by which the log was larger than the rules want it, at the last look, with nothing left to drop."""
         self._log = log
         self._entries = entries
         self._state_of = state_of
         self._writer = writer
-        self._keep = keep
+        self._keeping = keeping
         self._clock = clock
         self._logger = logger
 
@@ -89,19 +73,39 @@ class PayloadKeeper:
         """Drops what is due now."""
         await refresh()
         for id in list(self._entries()):
-            if self._reason(self._entries()[id]) or self._keep is Keep.UNTIL_TRAINED:
+            if self._reason(self._entries()[id]) or self._keeping.payloads is Keep.UNTIL_TRAINED:
                 async with self.rewriting:
                     await refresh()  # it may have been restored while this waited
                     await self._attend(self._entries()[id])
+        if isinstance(self._log, PayloadLog) and self._keeping.drop_payloads_above_bytes is not None:
+            await self._shrink(self._log, self._keeping.drop_payloads_above_bytes, refresh)
+
+    async def _shrink(self, log: PayloadLog, limit_bytes: int, refresh: Callable[[], Awaitable[None]]) -> None:
+        """Drops the payloads of experiment after experiment, the one that ended first before the others."""
+        while (excess_bytes := await log.used_bytes() - limit_bytes) > 0:
+            async with self.rewriting:
+                await refresh()
+                entry = min(filter(self._expendable, self._entries().values()), key=_ended_ns, default=None)
+                if entry is None:
+                    break
+                await self._drop_whole(entry, "size")
+        excess_bytes = max(0, excess_bytes)
+        if excess_bytes and not self.log_excess_bytes:
+            fix = "archive or remove experiments, or allow a larger log: rftd serve --drop-payloads-above"
+            self._logger.warning("payloads.log_too_large", excess_bytes=excess_bytes, fix=fix)
+        self.log_excess_bytes = excess_bytes
 
     async def _attend(self, entry: Entry) -> None:
         reason = self._reason(entry)
         if reason:
-            await self._dropped(entry, await drop_all(self._log, entry.id), reason, through_step=0)
+            await self._drop_whole(entry, reason)
             return
         state = self._state_of(entry.id)
-        if self._keep is Keep.UNTIL_TRAINED and state is not None and not self._shared(entry):
+        if self._keeping.payloads is Keep.UNTIL_TRAINED and state is not None and not self._shared(entry):
             await self._attend_trained(entry, state)
+
+    async def _drop_whole(self, entry: Entry, reason: str) -> None:
+        await self._dropped(entry, await drop_all(self._log, entry.id), reason, through_step=0)
 
     def _reason(self, entry: Entry) -> str:
         """The reason why nobody needs any payload of the experiment; empty if somebody does, or none is left."""
@@ -110,9 +114,20 @@ class PayloadKeeper:
             return ""
         if spine.kept is not Kept.HERE:
             return spine.kept.value
+        if not self._expendable(entry):
+            return ""
+        if self._keeping.payloads is not Keep.ALWAYS:
+            return "ended"
+        after_s = self._keeping.drop_payloads_after_s
+        return "age" if after_s is not None and _ended_ns(entry) + after_s * 1e9 <= self._clock.now_ns() else ""
+
+    def _expendable(self, entry: Entry) -> bool:
+        """True if a rule may take the payloads: the experiment ran and has ended, and nobody restored or forks it."""
+        spine = entry.spine
+        if spine.payloads_dropped or not spine.ended or spine.status is Status.REJECTED:
+            return False
         restored = spine.archive is not None  # by somebody who wants them here
-        due = self._keep is not Keep.ALWAYS and spine.ended and not restored and not self._shared(entry)
-        return "ended" if due else ""
+        return spine.kept is Kept.HERE and not restored and not self._shared(entry)
 
     def _shared(self, entry: Entry) -> bool:
         """True if a fork that goes on may train the experiment's batches again."""
@@ -166,12 +181,19 @@ class PayloadKeeper:
         # event without the deed would stop anybody from doing it.
         await give_back(self._log)
         event = PayloadsDropped(
-            reason=reason, records=dropped.records, size_bytes=dropped.size_bytes, through_step=through_step
+            reason=reason,
+            records=dropped.records + dropped.before,
+            size_bytes=dropped.size_bytes,
+            through_step=through_step,
         )
         await self._log.append([self._writer.draft(event, experiment=entry.id)])
         self._logger.info(
             "payloads.dropped", name=entry.name, reason=reason, records=dropped.records, size_bytes=dropped.size_bytes
         )
+
+
+def _ended_ns(entry: Entry) -> int:
+    return entry.spine.status_ns
 
 
 def _in_use(state: RunState, closed: GroupClosed) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from rftd.daemon.dlq.desk import Desk
+from rftd.daemon.keeping import Keeping
 from rftd.daemon.registry import Entry, Registry
 from rftd.daemon.supervisor.archiving import BY_RULE, Archiving
 from rftd.daemon.supervisor.collector import Collector
@@ -20,7 +21,7 @@ from rftd.daemon.supervisor.inbox import paused_for
 from rftd.daemon.supervisor.intake import Intake
 from rftd.daemon.supervisor.keeper import Keeper
 from rftd.daemon.supervisor.orders import Orders, Verdicts, order_of
-from rftd.daemon.supervisor.payloads import Keeping, PayloadKeeper
+from rftd.daemon.supervisor.payloads import PayloadKeeper
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.runs import Runs, UnderWay
 from rftd.daemon.supervisor.submissions import Submissions
@@ -84,9 +85,9 @@ class Supervisor(AskedCommands):
         self._allowances = allowances
         self._registry = Registry(log, known, logger=logger)
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
-        self._archive_after_s = keeping.archive_after_s
+        self._keeping = keeping
         self._payloads = PayloadKeeper(
-            log, self._entries, self._state_of, self._writer, keep=keeping.payloads, clock=clock, logger=logger
+            log, self._entries, self._state_of, self._writer, keeping=keeping, clock=clock, logger=logger
         )
         self._hearing = hearing = hearing or Hearing(log, None, logger=logger)
         self._keeper = Keeper(
@@ -144,10 +145,14 @@ class Supervisor(AskedCommands):
         if self._decides:
             await self._payloads.run(self._refresh)
 
+    async def look_at_payloads(self) -> None:
+        """Drops the payload that nobody needs now."""
+        await self._payloads.look(self._refresh)
+
     async def archive_by_rule(self) -> None:
         """Archives experiments that ended long ago, until cancelled."""
-        if self._decides and self._archive_after_s is not None:
-            await self._archiving(self._archive_after_s).run(self._refresh)
+        if self._decides and self._keeping.archive_after_s is not None:
+            await self._archiving(self._keeping.archive_after_s).run(self._refresh)
 
     def _entries(self) -> Mapping[UUID, Entry]:
         return self._registry.entries

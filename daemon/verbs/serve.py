@@ -26,10 +26,10 @@ from rftd.daemon.trace_option import trace_option
 if TYPE_CHECKING:
     from rftd.daemon.claim import Claim
     from rftd.daemon.entrance import EntranceOptions
+    from rftd.daemon.keeping import Keeping
     from rftd.daemon.launching import Launching
     from rftd.daemon.service import Service
     from rftd.daemon.service_options import ServiceOptions
-    from rftd.daemon.supervisor.payloads import Keeping
     from rftd.daemon.trust.allowances import Allowances
     from rftd.ops.log_file import LogFile
     from rftd.ops.own_folder import FolderAccess
@@ -245,10 +245,10 @@ def _check_log(log_at: LogUrl | None, launching: Launching, keeping: Keeping) ->
             field="--roles",
             fix=f"name the log of both with {SHARED}",
         )
-    if log_at is not None and keeping.payloads != "always":
+    if log_at is not None and keeping.drops:
         raise UsageError(
             f"no payload can be dropped on {backend_of(log_at).name}, where a record stays what it was",
-            field="--payloads",
+            field=keeping.drops,
             fix="leave it out",
         )
     if log_at is not None and not backend_of(log_at).serves:

@@ -144,6 +144,9 @@ class MemoryLog:
     async def give_back(self) -> int:
         return 0
 
+    async def used_bytes(self) -> int:
+        return sum(len(record.head) + len(record.value) for records in self._records.values() for record in records)
+
     async def close(self) -> None:
         self._closed = True
         self._tail.wake_all()

@@ -255,8 +255,9 @@ class PayloadsDropped(Event, frozen=True, kw_only=True):
     """
 
     reason: str
-    """`archived` or `removed` like the experiment's files, `ended`, or `trained`."""
+    """`archived` or `removed` like the experiment's files, `ended`, `trained`, or by rule `age` or `size`."""
     records: Count
+    """Records that are without their payload now."""
     size_bytes: Integer
     """Bytes by which those records became shorter."""
     through_step: Index = 0

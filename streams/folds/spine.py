@@ -102,7 +102,7 @@ class Spine(msgspec.Struct):
     payloads_dropped: bool = False
     """Its experiences have no token arrays in the log any more."""
     payloads_dropped_through: int = 0
-    """The last step whose experiences have no token arrays in the log any more."""
+    """The last step whose experiences have no token arrays in the log any more, and in no archive."""
     stage: int = -1
     """The stage under way; -1 before the first."""
     first_version: int = 0
@@ -355,9 +355,12 @@ class Spine(msgspec.Struct):
         self.released = False
 
     def _drop_payloads(self, event: experiment.PayloadsDropped) -> None:
-        if event.through_step == 0:
+        through_step = event.through_step
+        if through_step == 0:
             self.payloads_dropped = True
-        self.payloads_dropped_through = max(self.payloads_dropped_through, event.through_step)
+            if self.kept is Kept.HERE and event.records:
+                through_step = self.furthest  # for good: no archive will have them
+        self.payloads_dropped_through = max(self.payloads_dropped_through, through_step)
 
     def _fork(self, event: experiment.ExperimentForked) -> None:
         """The shared history, as if its stages, plans and steps had been read here.

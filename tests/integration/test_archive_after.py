@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from synthetic.daemon.fork_desk import ForkDesk
+from synthetic.daemon.moved_clock import MovedClock
 
+from rftd.daemon.keeping import Keeping
 from rftd.daemon.supervisor.archiving import BY_RULE
 from rftd.daemon.supervisor.keeper import Keeper
-from rftd.ops.clock import SystemClock
 from rftd.ops.errors import DiskFullError
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
@@ -23,15 +24,6 @@ pytestmark = pytest.mark.anyio
 
 DAY_S = 86_400.0
 AFTER_S = 30 * DAY_S
-
-
-class MovedClock(SystemClock):
-    """The machine's clock, set forward by a test."""
-
-    ahead_s = 0.0
-
-    def now_ns(self) -> int:
-        return super().now_ns() + round(self.ahead_s * 1e9)
 
 
 @pytest.fixture
@@ -64,7 +56,7 @@ async def archived(desk: ForkDesk, experiment: Any) -> list[str]:
 async def test_an_old_one_is_archived_once_and_a_restored_one_stays(
     desk: ForkDesk, moved: MovedClock, ids: Any
 ) -> None:
-    async with desk.open(archive_after_s=AFTER_S) as supervisor:
+    async with desk.open(keeping=Keeping(archive_after_s=AFTER_S)) as supervisor:
         experiment = await desk.submit(supervisor)
         await desk.left()
         moved.ahead_s = AFTER_S - DAY_S
@@ -86,7 +78,7 @@ async def test_an_old_one_is_archived_once_and_a_restored_one_stays(
 async def test_one_that_cannot_be_archived_keeps_no_other_one_here(
     desk: ForkDesk, moved: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with desk.open(archive_after_s=AFTER_S) as supervisor:
+    async with desk.open(keeping=Keeping(archive_after_s=AFTER_S)) as supervisor:
         first = await desk.submit(supervisor, "name=first")
         second = await desk.submit(supervisor, "name=second")
         await desk.left()

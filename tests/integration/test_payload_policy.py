@@ -10,8 +10,9 @@ from uuid import UUID
 
 import pytest
 from synthetic.daemon.fork_desk import ForkDesk
+from synthetic.daemon.moved_clock import MovedClock
 
-from rftd.daemon.supervisor.payloads import Keep
+from rftd.daemon.keeping import Keep, Keeping
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops.errors import ConflictError, NotFoundError
 from rftd.streams import topics
@@ -24,6 +25,12 @@ from rftd.streams.folds.spine import Kept
 from rftd.streams.log import EventLog
 
 pytestmark = pytest.mark.anyio
+
+DAY_S = 86_400.0
+WARM_UP = """{stage_name: warmup, mode: train, algorithm: {algorithm_type: sft}, buffer: {train_batch_size: 4,
+total_steps: 4, trainer_input: {experience_buffer: {name: warmup, path: ./train.jsonl,
+format: {prompt_type: raw, prompt_key: question, response_key: answer}}}}}"""
+"""A stage that makes no experience."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +49,9 @@ async def log(tmp_path: Path) -> AsyncIterator[EventLog]:
 
 
 @asynccontextmanager
-async def keeping(desk: ForkDesk, keep: Keep) -> AsyncIterator[Supervisor]:
-    """A daemon at work that keeps payloads so long."""
-    async with desk.open(keep=keep) as supervisor:
+async def at_work(desk: ForkDesk, keeping: Keeping) -> AsyncIterator[Supervisor]:
+    """A daemon at work that keeps payloads by these rules."""
+    async with desk.open(keeping=keeping) as supervisor:
         looking = asyncio.ensure_future(supervisor.keep_payloads())
         try:
             yield supervisor
@@ -99,7 +106,7 @@ async def test_what_is_trained_goes_and_the_weights_are_the_same(
     async with desk.open() as supervisor:
         untouched = await desk.submit(supervisor, "name=untouched", longer)
         first = await desk.completed(untouched)
-    async with keeping(desk, Keep.UNTIL_TRAINED) as supervisor:
+    async with at_work(desk, Keeping(payloads=Keep.UNTIL_TRAINED)) as supervisor:
         slim = await desk.hand_in(supervisor, "name=slim", longer)
         await reported(log, slim, "trained")
         for handle in desk.executor.handles:
@@ -124,7 +131,7 @@ async def test_a_fork_is_refused_where_its_payload_is_gone(
     tmp_path: Path, log: EventLog, clock, ids, fake_world
 ) -> None:
     desk = ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), clock, ids)
-    async with keeping(desk, Keep.UNTIL_ENDED) as supervisor:
+    async with at_work(desk, Keeping(payloads=Keep.UNTIL_ENDED)) as supervisor:
         parent = await desk.submit(supervisor)
         await reported(log, parent, "ended")
         with pytest.raises(ConflictError, match="tokens that sums was trained on up to step 10 were dropped") as error:
@@ -136,7 +143,7 @@ async def test_an_archive_takes_the_payload_and_brings_it_back(
     tmp_path: Path, log: EventLog, clock, ids, fake_world
 ) -> None:
     desk = ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), clock, ids)
-    async with keeping(desk, Keep.ALWAYS) as supervisor:
+    async with at_work(desk, Keeping()) as supervisor:
         parent = await desk.hand_in(supervisor)
         await desk.ended(parent)
         await desk.left()
@@ -157,6 +164,102 @@ async def test_an_archive_takes_the_payload_and_brings_it_back(
     assert report.clean, report.findings
     with pytest.raises(NotFoundError, match="were dropped"):
         await _tokens(log, parent)
+
+
+async def test_payloads_go_by_the_age_of_their_experiment(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world
+) -> None:
+    moved = MovedClock()
+    desk = ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), moved, ids)
+    async with desk.open(keeping=Keeping(drop_payloads_after_s=30 * DAY_S)) as supervisor:
+        experiment = await desk.submit(supervisor)
+        moved.ahead_s = 29 * DAY_S
+        await supervisor.look_at_payloads()
+        assert await dropped(log, experiment) == []
+        moved.ahead_s = 31 * DAY_S
+        for _ in range(2):
+            await supervisor.look_at_payloads()
+        events = await dropped(log, experiment)
+        whole, thin = await experiences(log, experiment)
+        assert [(event.reason, event.records) for event in events] == [("age", whole)]
+        assert thin == whole > 0
+    report = await fake_world.verified(log)
+    assert report.clean, report.findings
+
+
+async def test_payloads_go_by_the_size_of_the_log(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), clock, ids)
+    async with desk.open() as supervisor:
+        first = await desk.submit(supervisor, "name=first")
+        second = await desk.submit(supervisor, "name=second")
+
+    async def used_bytes() -> int:
+        """A byte for each payload: those of fake engines are shorter than their digests."""
+        counts = [await experiences(log, experiment) for experiment in (first, second)]
+        return sum(whole - thin for whole, thin in counts) + 1
+
+    monkeypatch.setattr(log, "used_bytes", used_bytes)
+    whole_bytes = await used_bytes()
+    async with desk.open(keeping=Keeping(drop_payloads_above_bytes=whole_bytes)) as supervisor:
+        await supervisor.look_at_payloads()
+        assert await dropped(log, first) == await dropped(log, second) == []
+    async with desk.open(keeping=Keeping(drop_payloads_above_bytes=whole_bytes - 1)) as supervisor:
+        await supervisor.look_at_payloads()
+        assert [event.reason for event in await dropped(log, first)] == ["size"]
+        assert supervisor.log_excess_bytes == 0
+        assert await dropped(log, second) == [], "what ended first made room enough"
+    async with desk.open(keeping=Keeping(drop_payloads_above_bytes=0)) as supervisor:
+        await supervisor.look_at_payloads()
+        assert [event.reason for event in await dropped(log, second)] == ["size"]
+        assert supervisor.log_excess_bytes == 1, "a log without payloads is not empty"
+    report = await fake_world.verified(log)
+    assert report.clean, report.findings
+
+
+async def test_neither_age_nor_size_takes_what_runs_or_what_a_fork_needs(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world
+) -> None:
+    moved = MovedClock()
+    desk = ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), moved, ids)
+    async with desk.open() as supervisor:
+        parent = await desk.submit(supervisor)
+    moved.ahead_s = DAY_S
+    rules = Keeping(drop_payloads_after_s=0.0, drop_payloads_above_bytes=1)
+    async with desk.open(keeping=rules) as supervisor:
+        fork = (await desk.fork(supervisor, parent, 7)).experiment
+        await supervisor.look_at_payloads()
+        assert await dropped(log, parent) == await dropped(log, fork) == []
+        await desk.ended(fork)
+        await supervisor.look_at_payloads()
+        assert [event.reason for event in await dropped(log, parent)] == ["age"]
+
+
+async def test_what_went_before_the_archive_is_not_said_to_be_back(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world
+) -> None:
+    desk = ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), clock, ids)
+    async with at_work(desk, Keeping(payloads=Keep.UNTIL_ENDED)) as supervisor:
+        parent = await desk.submit(supervisor)
+        await reported(log, parent, "ended")
+        await desk.left()
+        await supervisor.archive(parent, to="", request_id=ids.new())
+        await supervisor.restore(parent, source="", request_id=ids.new())
+        with pytest.raises(ConflictError, match="tokens that sums was trained on up to step 10 were dropped"):
+            await desk.fork(supervisor, parent, 7)
+
+
+async def test_one_without_experiences_can_be_forked_although_its_payloads_went(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world
+) -> None:
+    desk = ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), clock, ids)
+    async with desk.open(keeping=Keeping(payloads=Keep.UNTIL_ENDED)) as supervisor:
+        parent = await desk.submit(supervisor, f"stages=[{WARM_UP}]")
+        await supervisor.look_at_payloads()
+        assert [event.records for event in await dropped(log, parent)] == [0]
+        fork = await desk.fork(supervisor, parent, 2)
+        await desk.completed(fork.experiment)
 
 
 async def _tokens(log: EventLog, experiment: UUID) -> None:

@@ -130,6 +130,10 @@ class SqliteLog:
         self._check_open()
         return await self._writer.give_back()
 
+    async def used_bytes(self) -> int:
+        self._check_open()
+        return await self._reader.used_bytes()
+
     async def close(self) -> None:
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())

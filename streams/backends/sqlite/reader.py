@@ -50,6 +50,15 @@ class ReaderThreads:
             lambda connection: {part.partition: part.head for part in schema.stored_parts(connection)}
         )
 
+    async def used_bytes(self) -> int:
+        """The size of the file's pages that hold something."""
+
+        def used(connection: apsw.Connection) -> int:
+            pages = connection.pragma("page_count") - connection.pragma("freelist_count")
+            return int(pages * connection.pragma("page_size"))
+
+        return await self._on_thread(used)
+
     async def start_of(self, partition: Partition) -> tuple[int, bytes]:
         """The first retained offset and the chain before it."""
 

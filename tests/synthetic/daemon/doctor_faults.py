@@ -19,6 +19,7 @@ from synthetic.daemon.gate import gate_at_work
 from synthetic.daemon.stranger import Said
 
 import rftd.ops as ours
+from rftd.daemon.keeping import Keeping
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.views.problem import Problem
 from rftd.daemon.views.version import VersionView
@@ -116,6 +117,16 @@ def a_root_that_is_a_link(world: DoctorWorld) -> list[str]:
     operations = world.served.house.operations
     world.patch.setattr(operations, "allowances", Allowances(roots=(str(world.folder), str(link))))
     return ["--server", world.served.url]
+
+
+def rules(keeping: Keeping, log_excess_bytes: int = 0) -> Seed:
+    def seed(world: DoctorWorld) -> list[str]:
+        operations = world.served.house.operations
+        world.patch.setattr(operations, "keeping", keeping)
+        world.patch.setattr(operations, "log_excess_bytes", log_excess_bytes)
+        return ["--server", world.served.url]
+
+    return seed
 
 
 def token(given: str | None) -> Seed:
@@ -260,6 +271,18 @@ FAULTS: Final = {
     "everybody is the owner": Fault(words(), "token", "warn", ("takes everybody", "--unsafe-allow-unauthenticated")),
     "a root that is a link": Fault(
         a_root_that_is_a_link, "allowed", "warn", ("/link is no folder, or is reached by a link", "give its real path")
+    ),
+    "archives without tokens": Fault(
+        rules(Keeping(drop_payloads_after_s=60.0, archive_after_s=60.0)),
+        "keeping",
+        "warn",
+        ("archives lack them", "--archive-after"),
+    ),
+    "a log above its limit": Fault(
+        rules(Keeping(drop_payloads_above_bytes=2**30), log_excess_bytes=2**20),
+        "keeping",
+        "warn",
+        ("the log takes 1.0 MiB more than 1.0 GiB", "--drop-payloads-above"),
     ),
     "tokens that others can read": Fault(in_data("tokens.json", "{}"), "tokens", "fail", ("tokens.json", "chmod 600")),
     "a token that no header carries": Fault(token("r\u00e9"), "token", "fail", ("no header can carry",)),

@@ -11,8 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from rftd.daemon.config.loading import load_text
+from rftd.daemon.keeping import Keeping
 from rftd.daemon.operations import Forked
-from rftd.daemon.supervisor.payloads import Keep, Keeping
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops import limits
 from rftd.ops.clock import Clock
@@ -90,8 +90,7 @@ class ForkDesk:
         *,
         roles: frozenset[str] = ROLES,
         executor: Any = None,
-        keep: Keep = Keep.ALWAYS,
-        archive_after_s: float | None = None,
+        keeping: Keeping = Keeping(),  # noqa: B008 - it is frozen
         release_after_s: float = limits.RELEASE_AFTER_S,
     ) -> AsyncIterator[Supervisor]:
         """One daemon's supervisor, at work."""
@@ -104,7 +103,7 @@ class ForkDesk:
             ids=self._ids,
             logger=logger(),
             slots=slots,
-            keeping=Keeping(payloads=keep, archive_after_s=archive_after_s),
+            keeping=keeping,
             release_after_s=release_after_s,
         )
         drive = asyncio.ensure_future(supervisor.drive())

@@ -9,6 +9,7 @@ from uuid import UUID
 from rftd.daemon.config.loading import check_config
 from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt, State
+from rftd.daemon.keeping import Keeping
 from rftd.daemon.operations import Accepted, Done, Forked
 from rftd.daemon.registry import Registry
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
@@ -41,6 +42,8 @@ class LogOperations:
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self.allowances: Allowances = NOTHING_MORE
+        self.keeping = Keeping()
+        self.log_excess_bytes = 0
         clock = SystemClock()
         self._writer = Writer(source="daemon/test", clock=clock, ids=SystemIds(clock))
         self._desk = Desk(log, self._writer, clock=clock)

@@ -30,7 +30,7 @@ from rftd.streams.events.experience import ExperienceProduced, Span
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import EventLog
-from rftd.streams.payloads import bring_back, drop_all, drop_at, give_back
+from rftd.streams.payloads import Dropped, bring_back, drop_all, drop_at, give_back
 from rftd.streams.topics import Partition
 
 pytestmark = pytest.mark.anyio
@@ -154,9 +154,12 @@ async def test_the_space_goes_back_to_the_file_system_and_damage_is_still_seen(t
         offset = by_partition.get(draft.partition, 0)
         by_partition[draft.partition] = offset + 1
         places.append((draft.partition.number, offset))
+    used_bytes = await log.used_bytes()
     dropped = await drop_at(log, places)
     assert dropped.records == 1600
     assert dropped.size_bytes > 0.9 * size_bytes
+    assert await log.used_bytes() < used_bytes / 4, "as soon as they went, before the file shrinks"
+    assert await drop_at(log, places) == Dropped(0, 0, before=1600)
     await give_back(log)
     assert all(record.thin for record in await everything(view))
     await view.close()

@@ -86,6 +86,7 @@ def test_a_sound_machine_and_a_sound_file_have_none_of_them(rftd: Rftd, world: D
         "durability",
         "token",
         "allowed",
+        "keeping",
         "monitor",
     } <= told.keys()
     assert sorted(each.name for each in world.folder.iterdir()) == ["mine.yaml", "train.jsonl"], "nothing is left"

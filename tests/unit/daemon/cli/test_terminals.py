@@ -34,7 +34,12 @@ from rftd.streams.envelope import Draft
 SIZES: Final = (Terminal(80, 24), Terminal(200, 50))
 TOKEN: Final = "a-token-of-the-house"
 LINES: Final[Mapping[str, tuple[str, ...]]] = {
-    "serve": ("serve --roles explorer", "serve --payloads until-trained --kafka {nobody}"),
+    "serve": (
+        "serve --roles explorer",
+        "serve --payloads until-trained --kafka {nobody}",
+        "serve --drop-payloads-above 1GiB --kafka {nobody}",
+        "serve --drop-payloads-after 1d --payloads until-ended",
+    ),
     "open": ("open --print",),
     "token add": (
         "token add ann --role submit --expires 30d --data {empty}",

@@ -19,7 +19,18 @@ from rftd.daemon.api.doorkeeper import Doorkeeper
 from rftd.daemon.api.guard import Guard
 from rftd.daemon.api.routes import declared_routes, router
 from rftd.daemon.api.services import Services
-from rftd.daemon.views import access, dead_letters, events, experiences, experiments, history, logs, refusals, version
+from rftd.daemon.views import (
+    access,
+    dead_letters,
+    events,
+    experiences,
+    experiments,
+    history,
+    keeping,
+    logs,
+    refusals,
+    version,
+)
 from rftd.daemon.views.route import Daemon, Limit, Name, ReadRoute, read
 from rftd.daemon.views.wire import from_wire, to_wire
 from rftd.ops.clock import iso, time_ns_of
@@ -46,6 +57,7 @@ ASKED: dict[Any, dict[str, object]] = {
     refusals.refused: {},
     access.allowances: {},
     access.tokens: {},
+    keeping.keeping: {},
     version.version: {},
     experiments.why: {"name": "small"},
 }

@@ -1,0 +1,38 @@
+"""The read of the rules by which a daemon lets payloads and files go."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rftd.daemon.views.route import Daemon, read
+
+
+class KeepingRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules of a daemon for experiments that have ended; None: no such rule."""
+
+    payloads: str
+    """How long the log keeps the tokens of experiences: `always`, `until-ended` or `until-trained`."""
+    drop_payloads_after_s: float | None
+    """They go so long after the end of the experiment."""
+    drop_payloads_above_bytes: int | None
+    """They go while the log takes more on disk, those of the experiment that ended first before the others."""
+    log_excess_bytes: int
+    """Bytes by which the log is larger than that, although nothing is left that may be dropped."""
+    archive_after_s: float | None
+    """An experiment is archived so long after its end."""
+    archives_lack_payloads: bool
+    """True if tokens go before the archive is made that would hold them."""
+
+
+@read("/v1/keeping", KeepingRules, tag="access")
+async def keeping(daemon: Daemon) -> KeepingRules:
+    """The rules by which payloads leave the log, and files go into archives."""
+    rules = daemon.operations.keeping
+    return KeepingRules(
+        payloads=rules.payloads.value,
+        drop_payloads_after_s=rules.drop_payloads_after_s,
+        drop_payloads_above_bytes=rules.drop_payloads_above_bytes,
+        log_excess_bytes=daemon.operations.log_excess_bytes,
+        archive_after_s=rules.archive_after_s,
+        archives_lack_payloads=rules.archives_lack_payloads,
+    )
