@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from hashlib import sha256
 from pathlib import Path
@@ -84,24 +85,32 @@ class DataFolder:
     def prepare(self) -> None:
         """Makes the folder, or takes it, closed to other users with all that the daemon writes there.
 
-        Raises ConflictError where an import or a backup has not ended.
+        Raises as `check_whole`.
         """
-        if self.unfinished.exists():
-            raise ConflictError(
-                "this folder is a backup that was cut off: it is not whole",
-                where=str(self.unfinished),
-                fix="make another one: rftd backup",
-            )
-        if self.importing.exists():
-            file = self.importing.read_text(encoding="utf-8").partition(" ")[2]
-            raise ConflictError(
-                "an import into this log was interrupted: what is there of the experiment must not run",
-                where=str(self.importing),
-                fix=f"repeat it: rftd import {file}",
-            )
+        self.check_whole()
         make_durable_folder(self.root)
         make_durable_folder(self.files)
         self.close()
+
+    def check_whole(self) -> None:
+        """Raises ConflictError where an import or a backup has not ended, and the log lacks some of its records."""
+        self.check_no_partial_backup()
+        if self.importing.exists():
+            file = self.importing.read_text(encoding="utf-8").partition(" ")[2]
+            raise ConflictError(
+                "an import into this log was interrupted, or is under way: the experiment is not whole",
+                where=str(self.importing),
+                fix=f"repeat it, unless it is under way: rftd import {shlex.quote(file)}",
+            )
+
+    def check_no_partial_backup(self) -> None:
+        """Raises ConflictError for a folder that is a backup which has not ended."""
+        if self.unfinished.exists():
+            raise ConflictError(
+                "this folder is a backup that was cut off, or is under way: it is not whole",
+                where=str(self.unfinished),
+                fix="name a backup that ended, or make one: rftd backup",
+            )
 
     def close(self) -> None:
         """Closes the folder to other users, and what earlier releases left open in it."""

@@ -87,9 +87,11 @@ async def owned_log(
 async def log_to_read(folder: DataFolder, url: LogUrl | None, *, clock: Clock, ids: Ids) -> AsyncIterator[EventLog]:
     """The log of a folder, read-only, or the one at `url`, while the block runs; whether a daemon runs or not.
 
-    Raises NotFoundError if the folder has none, UnreachableError if nobody answers at `url`.
+    Raises NotFoundError if the folder has none, ConflictError if an import or a backup has not ended there, and
+    UnreachableError if nobody answers at `url`.
     """
     if url is None:
+        folder.check_whole()
         from rftd.streams.backends.sqlite.view import SqliteView
 
         try:

@@ -45,6 +45,7 @@ def command(settings: Settings, folder: str, checkpoints: str) -> None:
     from rftd.storage.backup import back_up
 
     data = DataFolder(Path(find_folder(settings, os.environ)))
+    data.check_whole()
     target = Path(absolute_path(folder))
     manifest = asyncio.run(
         back_up(_source(data), target, checkpoints=checkpoints, release=release_of("rftd"), clock=SystemClock())

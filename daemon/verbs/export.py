@@ -212,6 +212,7 @@ async def _log(folder: DataFolder, log_at: LogUrl | None, clock: Clock) -> Async
     from rftd.ops.ids import SystemIds
     from rftd.streams.backends.sqlite.log import SqliteLog
 
+    folder.check_no_partial_backup()
     folder.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if log_at is not None:
         async with owned_log(folder, log_at, clock=clock, ids=SystemIds(clock)) as owned:

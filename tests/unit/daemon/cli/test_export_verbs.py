@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Final
 
 import pytest
 from msgspec.structs import replace
 from synthetic.daemon.command_line import Rftd
 from synthetic.log import synthetic_run
+from synthetic.log.scan_chain import scan_chain
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
@@ -121,11 +123,41 @@ def test_a_daemon_on_the_folder_is_respected(
         lock.release()
 
 
+READERS: Final = (
+    ("verify",),
+    ("replay", "small"),
+    ("export", "small", "--to", "other.rftd"),
+    ("gc",),
+    ("rebuild",),
+    ("rebuild", "--verify"),
+    ("why", "small"),
+    ("dlq", "ls"),
+    ("backup", "copy"),
+)
+"""Every verb that reads the log of a folder without a daemon."""
+
+
+def test_nobody_reads_or_writes_a_backup_that_is_not_whole(
+    rftd: Rftd, ended: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RFTD_SERVER")
+    file = str(tmp_path / "small.rftd")
+    assert rftd("export", "small", "--to", file, "--data", str(ended.root)).status == 0
+    ended.unfinished.touch()
+    before = scan_chain(ended.log).records
+    for words in (*READERS, ("import", file)):
+        said = rftd(*words, "--data", str(ended.root))
+        assert said.status == 5, (words, said)
+        assert "backup" in said.err, said.err
+    assert scan_chain(ended.log).records == before
+
+
 def test_no_daemon_starts_on_half_an_import(
     rftd: Rftd, ended: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, folder = str(tmp_path / "small.rftd"), DataFolder(tmp_path / "two")
     assert rftd("export", "small", "--to", file, "--data", str(ended.root)).status == 0
+    monkeypatch.delenv("RFTD_SERVER")
     whole = SqliteLog.append
 
     async def died(self: SqliteLog, drafts: list[object]) -> object:
@@ -137,6 +169,10 @@ def test_no_daemon_starts_on_half_an_import(
         assert rftd("import", file, "--data", str(folder.root)).status == 5
     with pytest.raises(ConflictError, match="was interrupted"):
         folder.prepare()
+    for words in READERS:
+        said = rftd(*words, "--data", str(folder.root))
+        assert said.status == 5, (words, said)
+        assert f"rftd import {file}" in said.err, said.err
     assert rftd("import", file, "--data", str(folder.root)).status == 0
     folder.prepare()
     assert rftd("verify", "--data", str(folder.root)).status == rftd("verify", "--data", str(ended.root)).status
