@@ -61,10 +61,10 @@ class Archiving:
         for entry in self._entries().values():
             spine = entry.spine
             # Restored by somebody who wants its files here, or never begun: then there are none.
-            kept = spine.kept is Kept.HERE and spine.archive is None and spine.status is not Status.REJECTED
+            has_files = spine.kept is Kept.HERE and spine.archive is None and spine.status is not Status.REJECTED
             if (
                 spine.ended
-                and kept
+                and has_files
                 and spine.status_ns <= before_ns
                 and not any(living_forks(self._entries(), entry.id))
             ):

@@ -160,8 +160,8 @@ class PayloadKeeper:
         for step in range(base + 1, spine.planned + 1):
             for ref in await self._groups(state, older, step):
                 over.pop(ref.group, None)
-        members = [each for closed in over.values() if not _in_use(state, closed) for each in closed.members]
-        dropped = await drop_at(self._log, [(each.partition, each.offset) for each in members])
+        members = [member for closed in over.values() if not _in_use(state, closed) for member in closed.members]
+        dropped = await drop_at(self._log, [(member.partition, member.offset) for member in members])
         await self._dropped(entry, dropped, "trained", through_step=through)
 
     async def _groups(self, state: RunState, older: Mapping[int, int], step: int) -> tuple[GroupRef, ...]:
@@ -200,13 +200,14 @@ def _in_use(state: RunState, closed: GroupClosed) -> bool:
     """True if a member may be planned yet: advantages are computed from the whole group, so all of it stays or goes."""
     replay_buffer = state.replay_buffer
     return any(
-        each.experience in replay_buffer.waiting or each.experience in replay_buffer.cooling for each in closed.members
+        member.experience in replay_buffer.waiting or member.experience in replay_buffer.cooling
+        for member in closed.members
     )
 
 
 def living_forks(entries: Mapping[UUID, Entry], ancestor: UUID) -> Iterator[Entry]:
     """Forks of the experiment, and forks of forks, that have not ended."""
-    return (each for each in entries.values() if not each.spine.ended and _descends(entries, each, ancestor))
+    return (entry for entry in entries.values() if not entry.spine.ended and _descends(entries, entry, ancestor))
 
 
 def _descends(entries: Mapping[UUID, Entry], entry: Entry, ancestor: UUID) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from rftd.daemon.log_option import SHARED
 from rftd.daemon.output.data import emit
 from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
+from rftd.ops.errors import UsageError
 from rftd.ops.paths import absolute_path
 
 if TYPE_CHECKING:
@@ -16,8 +19,39 @@ if TYPE_CHECKING:
     from rftd.storage.backup import BackupManifest, Source
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ELSEWHERE: Final = {
+    SHARED: (
+        "the log of a cluster is in no data folder, and rftd makes no copy of it",
+        f"copy its topics with the cluster's own tools; of one experiment a file: rftd export NAME {SHARED} ...",
+    ),
+    "--postgres": (
+        "tables in PostgreSQL are in no data folder, and need no backup: the log can fill them again",
+        "leave it out; to fill them: rftd rebuild --postgres ...",
+    ),
+}
+"""The options that other verbs have and a backup has not: what is wrong with each, and what to do."""
+
+
+def _refuse(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
+    """Raises UsageError for a place that no backup can be made of."""
+    if value is not None:
+        field = option.opts[0]
+        what, fix = _ELSEWHERE[field if field in _ELSEWHERE else SHARED]
+        raise UsageError(what, field=field, fix=fix)
+
+
+def _refused(option: str) -> Callable[[F], F]:
+    """Adds a hidden option whose only use is to be refused with the reason."""
+    return click.option(option, metavar="URL", hidden=True, expose_value=False, callback=_refuse)
+
+
 @click.command("backup")
 @click.argument("folder", metavar="TO", type=click.Path())
+@_refused(SHARED)
+@_refused("--log")
+@_refused("--postgres")
 @click.option(
     "--checkpoints",
     type=click.Choice(["newest", "all", "none"]),
@@ -57,7 +91,6 @@ def command(settings: Settings, folder: str, checkpoints: str) -> None:
 def _source(data: DataFolder) -> Source:
     """The folder's parts. Raises ConflictError if its log lies elsewhere."""
     from rftd.daemon.folder_log import of_another_log
-    from rftd.daemon.log_option import SHARED
     from rftd.ops.errors import ConflictError
     from rftd.storage.backup import Source
     from rftd.streams.backends.sqlite.heads_file import FILE_NAME
@@ -84,7 +117,9 @@ def _answer(manifest: BackupManifest, target: str, settings: Settings) -> None:
     records = sum(head.next_offset for head in manifest.heads)
     files = sum(experiment.files for experiment in manifest.experiments)
     if settings.machine_readable:
-        experiments = [{"experiment": str(each.experiment), "name": each.name} for each in manifest.experiments]
+        experiments = [
+            {"experiment": str(experiment.experiment), "name": experiment.name} for experiment in manifest.experiments
+        ]
         counts = {"records": records, "files": files}
         emit({"folder": target, **counts, "experiments": experiments, "notes": list(manifest.notes)}, settings)
         return

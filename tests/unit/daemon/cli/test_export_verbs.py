@@ -208,3 +208,23 @@ def test_an_import_names_every_input_that_is_not_here(
         (tmp_path / "new" / name).mkdir(parents=True)
     moved = rftd("import", file, "--map", f"/old={tmp_path}/new", "--json", "--data", str(tmp_path / "three"))
     assert json.loads(moved.out)["missing"] == ["/model", f"{tmp_path}/new/rows.jsonl", f"{tmp_path}/new/teacher"]
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        (("--kafka", "broker:9092"), "rftd export NAME --kafka"),
+        (("--log", "kafka://broker:9092"), "rftd export NAME --kafka"),
+        (("--postgres", "postgresql://db/rftd"), "rftd rebuild --postgres"),
+    ],
+)
+def test_a_backup_of_what_is_in_no_folder_is_refused_with_what_to_do(
+    rftd: Rftd, ended: DataFolder, tmp_path: Path, option: tuple[str, ...], advice: str
+) -> None:
+    said = rftd("backup", *option, str(tmp_path / "copy"), "--data", str(ended.root))
+    assert said.status == 2
+    assert said.err.startswith("error")
+    assert f"{option[0]}: " in said.err
+    assert "in no data folder" in said.err
+    assert advice in said.err
+    assert not (tmp_path / "copy").exists()
