@@ -154,7 +154,7 @@ torture-demo: $(READY)              ## the demo beside thirty busy processes and
 
 lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
-	  --no-emit-find-links --no-header --extra torch --extra plot --group dev pyproject.toml -o requirements/lock.txt
+	  --no-emit-find-links --no-header --extra torch --extra plot --extra data --group dev pyproject.toml -o requirements/lock.txt
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate -c requirements/lock.txt pyproject.toml -o requirements/base.txt
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
@@ -168,7 +168,7 @@ lock:                               ## re-resolve the lock (needs uv)
 	    --no-header --no-annotate tests/bench/agents/$$each.in -o tests/bench/agents/$$each.txt || exit 1; done
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate --override requirements/engines-cpu.overrides \
-	  --extra torch --extra plot --group pyproject.toml:dev pyproject.toml requirements/engines-cpu.in -o requirements/engines-cpu.txt
+	  --extra torch --extra plot --extra data --group pyproject.toml:dev pyproject.toml requirements/engines-cpu.in -o requirements/engines-cpu.txt
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate --extra all --group pyproject.toml:dev pyproject.toml \
 	  -o requirements/engines-cuda.txt

@@ -11,7 +11,13 @@ TORCH: Final = "torch"
 """The extra of whoever generates and trains here, or reads the tokenizer of a model folder."""
 PLOT: Final = "plot"
 """The extra of whoever draws pictures."""
-PACKAGES: Final = {TORCH: ("safetensors", "tokenizers", "torch", "transformers"), PLOT: ("matplotlib",)}
+DATA: Final = "data"
+"""The extra of whoever reads tasks or rows from Parquet or Arrow files."""
+PACKAGES: Final = {
+    TORCH: ("safetensors", "tokenizers", "torch", "transformers"),
+    PLOT: ("matplotlib",),
+    DATA: ("pyarrow",),
+}
 """The packages of each extra, by the name of its distribution, which is also that of its module."""
 
 

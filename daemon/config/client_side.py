@@ -96,7 +96,7 @@ def _suggestion(path: FieldPath) -> str:
 
 # `Qwen/Qwen3-0.6B` is a repository on a hub, and might be a folder as well: only the disk tells.
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_DATA_FILE: Final = (".jsonl", ".json", ".parquet", ".csv", ".txt")
+_DATA_FILE: Final = (".jsonl", ".json", ".parquet", ".arrow", ".csv", ".txt")
 _ROOT_VARIABLE: Final = "TRINITY_CHECKPOINT_ROOT_DIR"
 
 

@@ -332,19 +332,20 @@ def _adapter(model: ModelSpec) -> None:
 
 
 def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
-    """The taskset with its rows counted, after a look at the first: a wrong key is wrong in every row.
+    """The taskset with its rows counted, after a look at the first of each file: a wrong key is wrong in every row.
 
     A label is each row's own: of `kto` all rows are looked at. An error names a field below the taskset.
     """
     try:
         with Taskset.open(spec) as taskset:
             if trained:
-                for row in range(len(taskset) if spec.schema == "kto" else 1):
+                for row in range(len(taskset)) if spec.schema == "kto" else taskset.first_rows:
                     # A stand-in for the model's tokenizer, and next to no room for tokens: the columns are checked
                     # here, and the real tokenizer would take seconds and change nothing about them.
                     taskset.train_rows(row, tokenizer=ByteTokenizer(), max_model_len=2)
             else:
-                taskset.task(0)
+                for row in taskset.first_rows:
+                    taskset.task(row)
             return msgspec.structs.replace(spec, rows=len(taskset), digest=taskset.digest)
     except DataError as error:
         error.field = _column(spec, error.field)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+_WILDCARD: Final = re.compile(r"[*?[]")
 ENTRIES: Final = 20_000
 """The most entries of a folder that are looked at; one with more is taken for one that leads out."""
 
@@ -21,8 +23,9 @@ def confined(path: str, roots: Sequence[str]) -> str | None:
     real = os.path.realpath(path)
     if not _below(real, roots):
         return None
-    # A link within a folder leads out of it just as well as the folder's own name.
-    for number, entry in enumerate(_entries(real)):
+    # A link within a folder leads out of it just as well as the folder's own name, and so does one that a pattern of
+    # files meets on its way.
+    for number, entry in enumerate(_entries(_above_pattern(real))):
         if number >= ENTRIES or not _below(os.path.realpath(entry), roots) or not _is_plain(entry):
             return None
     return real
@@ -45,6 +48,14 @@ def _entries(real: str) -> Iterator[str]:
     for folder, folders, files in os.walk(real):
         for name in (*folders, *files):
             yield os.path.join(folder, name)
+
+
+def _above_pattern(real: str) -> str:
+    """The folder above the first wildcard of a pattern of files; any other path as it is."""
+    wildcard = _WILDCARD.search(real)
+    if wildcard is None or os.path.lexists(real):
+        return real
+    return os.path.dirname(real[: wildcard.start()] + "_")
 
 
 def _is_plain(entry: str) -> bool:

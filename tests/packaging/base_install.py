@@ -23,7 +23,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 MOST_BYTES: Final = 200 * 10**6
-HEAVY: Final = ("torch", "transformers", "tokenizers", "safetensors", "matplotlib")
+HEAVY: Final = ("torch", "transformers", "tokenizers", "safetensors", "matplotlib", "pyarrow", "datasets")
 PATIENCE_S: Final = 240.0
 """Only a failure takes so long: the machine may have much else to do."""
 EXPERIMENT: Final = """

@@ -115,6 +115,8 @@ class Explorer:
         """Opens the engine and what else can be refused; returns what runs beside the rollouts."""
         spec = self._view.spine.spec
         assert spec is not None
+        self._tasksets = OpenTasksets(spec.job_dir, self._log)
+        await self._tasksets.copy(spec)
         stage = next((each for each in spec.stages if each.kind != "train"), spec.stages[0])
         exploring = [each for each in spec.stages if each.taskset is not None] or [stage]
         # Before the experiment's own variables, which are for what runs in this process.

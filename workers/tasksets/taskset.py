@@ -1,31 +1,29 @@
-"""`Taskset`: random access to the rows of jsonl files, checked once when they are opened."""
+"""`Taskset`: random access to the rows of files, checked once when they are opened."""
 
 from __future__ import annotations
 
 import asyncio
-import codecs
 import hashlib
-import json
-import math
-import os
-from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from rftd.ops import limits
-from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import DataError
+from rftd.ops.logs import Logger
 from rftd.streams.row_order import locate
-from rftd.streams.spec import TasksetSpec
+from rftd.streams.spec import ExperimentSpec, TasksetSpec
+from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.tasksets.files import taskset_files
+from rftd.workers.tasksets.row_file import RowFile
+from rftd.workers.tasksets.table_copies import TableCopies, digest_of, experiment_copies
+from rftd.workers.tasksets.table_rows import TABLES, TableRows
 from rftd.workers.tasksets.task import Task, make_task
+from rftd.workers.tasksets.text_rows import CommaRows, LineRows, ListRows
 from rftd.workers.tasksets.tokenizer import Tokenizer
 from rftd.workers.tasksets.train_row import TrainRow
 from rftd.workers.tasksets.train_rows import make_train_rows
@@ -34,42 +32,50 @@ from rftd.workers.tasksets.train_rows import make_train_rows
 class Taskset:
     """Rows in file order and line order; blank lines do not count.
 
-    Only the places of the rows are in memory. The files stay open, so that replacing one does not change the rows of a
+    No row is in memory. The files stay open, so that replacing one does not change the rows of a
     running experiment; `digest` tells two readers whether they read the same bytes.
     """
 
-    def __init__(self, spec: TasksetSpec, files: list[_File], digest: str) -> None:
+    def __init__(self, spec: TasksetSpec, files: Sequence[RowFile], digest: str) -> None:
         self.spec = spec
         self.digest = digest
         """The sha256 (hex) over the bytes of all files, in reading order, whatever `limit_rows` says."""
         self._files = files
-        self._first = np.cumsum([0, *(len(file.places) for file in files)])
+        self._first = np.cumsum([0, *(len(file) for file in files)])
 
     @classmethod
-    def open(cls, spec: TasksetSpec) -> Self:
+    def open(cls, spec: TasksetSpec, copies: TableCopies | None = None) -> Self:
         """Reads every byte once, for the digest and the places of the rows; blocks for as long as that takes.
 
-        Raises DataError, with file and line, for a missing or empty taskset and for a line that is no JSON object.
+        Who has `copies` reads rows of Parquet and Arrow in any order, and their bytes only if they are not the same as
+        before; without, rows are best read in ascending order, and nothing is written. Raises DataError, with file and
+        line, for a missing or empty taskset and for a line that is no row.
         """
         digest = hashlib.sha256()
-        files: list[_File] = []
+        files: list[RowFile] = []
         rows = 0
         try:
             for path in taskset_files(spec):
-                left = None if spec.limit_rows is None else max(0, spec.limit_rows - rows)
-                files.append(_File(path, digest, left))
-                rows += len(files[-1].places)
+                rows_left = None if spec.limit_rows is None else max(0, spec.limit_rows - rows)
+                files.append(_opened(path, spec, digest, rows_left))
+                rows += len(files[-1])
             if rows == 0:
                 raise DataError(
                     f"taskset {spec.name!r} has no rows",
                     where=str(files[0].path),
-                    fix="write at least one JSON object per line" if spec.limit_rows != 0 else "raise limit_rows",
+                    fix="write at least one row" if spec.limit_rows != 0 else "raise limit_rows",
                 )
+            tables = [file for file in files if isinstance(file, TableRows)]
+            if not tables:
+                return cls(spec, files, digest.hexdigest())
+            found = digest_of(tables) if copies is None else copies.digest(tables)
+            if copies is not None:
+                copies.map(tables, found)
+            return cls(spec, files, found)
         except BaseException:
             for file in files:
                 file.close()
             raise
-        return cls(spec, files, digest.hexdigest())
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -82,6 +88,12 @@ class Taskset:
             )
         file = int(np.searchsorted(self._first, index, side="right")) - 1
         return self._files[file].row(index - int(self._first[file]))
+
+    @property
+    def first_rows(self) -> list[int]:
+        """The first row of each file that has rows: what is wrong with a file's columns is wrong there."""
+        firsts = {int(first) for first in self._first[:-1]}
+        return sorted(firsts - {len(self)})
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows, in order."""
@@ -105,8 +117,9 @@ class Taskset:
         try:
             yield
         except DataError as error:
-            file = int(np.searchsorted(self._first, index, side="right")) - 1
-            error.where = ", ".join(filter(None, (self._files[file].line(index - int(self._first[file])), error.where)))
+            number = int(np.searchsorted(self._first, index, side="right")) - 1
+            place = self._files[number].place(index - int(self._first[number]))
+            error.where = ", ".join(filter(None, (place, error.where)))
             raise
 
     def locate(self, sequence: int) -> tuple[int, int]:
@@ -116,7 +129,7 @@ class Taskset:
     @property
     def touched(self) -> bool:
         """True if an open file was written to, or its times were changed, since the last look."""
-        return any(file.stamp != file.present_stamp() for file in self._files)
+        return any(file.touched for file in self._files)
 
     def present_digest(self) -> str:
         """The digest of the open files as they are now; blocks while it reads them. `touched` is false afterwards."""
@@ -148,7 +161,8 @@ class Taskset:
 class OpenTasksets:
     """The tasksets of a process, each opened once."""
 
-    def __init__(self) -> None:
+    def __init__(self, job_dir: str = "", log: Logger | None = None) -> None:
+        self._copies = None if log is None else experiment_copies(job_dir, log)
         self._tasksets: list[Taskset] = []
         self._opening = asyncio.Lock()
 
@@ -164,11 +178,18 @@ class OpenTasksets:
             )
         return taskset
 
+    async def copy(self, spec: ExperimentSpec) -> None:
+        """Opens those of Parquet and Arrow files: their copies take minutes, in which no lease should run."""
+        for stage in spec.stages:
+            for taskset in (*tasksets_of(stage), *stage.evals):
+                if await asyncio.to_thread(_has_tables, taskset):
+                    await self._opened(taskset)
+
     async def _opened(self, spec: TasksetSpec) -> Taskset:
         async with self._opening:  # many leases come at once, and a large file is read for its digest once
             held = self._held(spec)
             if held is None:
-                held = await asyncio.to_thread(Taskset.open, spec)
+                held = await asyncio.to_thread(Taskset.open, spec, self._copies)
                 self._tasksets.append(held)
             return held
 
@@ -177,101 +198,31 @@ class OpenTasksets:
         return next((each for each in self._tasksets if each.spec == spec), None)
 
 
-class _File:
-    """An open file and the places of its rows: offset and size in bytes  # [rows, 2] i8"""
-
-    def __init__(self, path: Path, digest: hashlib._Hash, limit_rows: int | None) -> None:
-        self.path = path
-        try:
-            self._handle = path.open("rb", buffering=limits.MIB)
-        except OSError as error:
-            raise DataError(f"taskset file cannot be opened: {error.strerror}", where=str(path)) from error
-        self.stamp = self.present_stamp()
-        try:
-            self.places = self._scan(digest, limit_rows)
-        except BaseException:
-            self._handle.close()
-            raise
-
-    def _scan(self, digest: hashlib._Hash, limit_rows: int | None) -> NDArray[np.int64]:
-        # 16 bytes for a row: the rows themselves may be larger than memory.
-        places = array("q")
-        rows = 0
-        offset = number = 0
-        # One byte more than allowed: a line of just the limit is told apart from a longer one.
-        while line := self._handle.readline(limits.TASKSET_ROW_SIZE_BYTES + 1):
-            digest.update(line)
-            number += 1
-            if len(line) > limits.TASKSET_ROW_SIZE_BYTES:
-                raise DataError(
-                    f"line is longer than {limits.TASKSET_ROW_SIZE_BYTES} bytes",
-                    where=f"{self.path}:{number}",
-                    fix="shorten the row; large content belongs into files of its own",
-                )
-            # Every byte counts for the digest, also behind limit_rows: the file is what the experiment was accepted
-            # with.
-            if (limit_rows is None or rows < limit_rows) and line.strip():
-                _decode(line, f"{self.path}:{number}")
-                places.extend((offset, len(line)))
-                rows += 1
-            offset += len(line)
-        return np.array(places, dtype=np.int64).reshape(rows, 2)
-
-    def present_stamp(self) -> tuple[int, int]:
-        status = os.fstat(self._handle.fileno())
-        return status.st_size, status.st_mtime_ns
-
-    def chunks(self) -> Iterator[bytes]:
-        offset = 0
-        while chunk := os.pread(self._handle.fileno(), limits.MIB, offset):
-            yield chunk
-            offset += len(chunk)
-
-    def row(self, index: int) -> dict[str, Any]:
-        offset, size = (int(value) for value in self.places[index])
-        # pread moves no shared position, so threads may read at once.
-        return _decode(os.pread(self._handle.fileno(), size, offset), f"{self.path} row {index} (byte {offset})")
-
-    def line(self, index: int) -> str:
-        """`file:line` of a row, from 1; reads the file up to there."""
-        left = int(self.places[index][0])
-        number = 1
-        for chunk in self.chunks():
-            number += chunk[:left].count(b"\n")
-            left -= len(chunk)
-            if left <= 0:
-                break
-        return f"{self.path}:{number}"
-
-    def close(self) -> None:
-        self._handle.close()
+def _opened(path: Path, spec: TasksetSpec, digest: hashlib._Hash, limit_rows: int | None) -> RowFile:
+    """The rows of a file, whose text is added to the digest; that of tables is noted by their stamps."""
+    if path.suffix in TABLES:
+        return TableRows(path, limit_rows)
+    match path.suffix:
+        case ".csv":
+            return CommaRows(path, digest, limit_rows, spec.format.label_key)
+        case ".json" if not _begins_with_object(path):
+            return ListRows(path, digest, limit_rows)
+    return LineRows(path, digest, limit_rows)
 
 
-def _cause(line: bytes) -> tuple[str, str] | None:
-    """The reason why a line of a file that other tools write is no JSON, and what to do; None for any other."""
-    if line.startswith(codecs.BOM_UTF8):
-        return "the file begins with a byte order mark", "save it as UTF-8 without one (utf-8, not utf-8-sig)"
-    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line[:8]:
-        return "the file is UTF-16 or UTF-32, and JSON is UTF-8", "convert it: iconv -f UTF-16 -t UTF-8"
+def _has_tables(spec: TasksetSpec) -> bool:
+    if not spec.path:  # its tasks are served
+        return False
     try:
-        row = json.loads(line)  # Python's own reader takes numbers that JSON has not
-    except (ValueError, RecursionError):
-        return None
-    for key, value in row.items() if isinstance(row, dict) else ():
-        if isinstance(value, float) and not math.isfinite(value):
-            shown = "NaN" if math.isnan(value) else "a number without end"
-            return f"it has {shown} under {key!r}", "write null, or leave the column out"
-    return None
+        return any(path.suffix in TABLES for path in taskset_files(spec))
+    except DataError:  # the first lease says so
+        return False
 
 
-def _decode(line: bytes, where: str) -> dict[str, Any]:
+def _begins_with_object(path: Path) -> bool:
+    # Much that is called .json on hubs is JSON Lines.
     try:
-        row = msgspec.json.decode(line)
-    except UNREADABLE as error:
-        cause, fix = _cause(line) or (str(error), "write one JSON object per line")
-        raise DataError(f"line is not JSON: {cause}", where=where, fix=fix) from None
-    if not isinstance(row, dict):
-        raise DataError(
-            f"line is a JSON {type(row).__name__}, not an object", where=where, fix="write one JSON object per line"
-        )
-    return row
+        with path.open("rb") as file:
+            return file.read(limits.MIB).lstrip()[:1] == b"{"
+    except OSError:
+        return False  # whoever opens it says why not

@@ -15,6 +15,7 @@ import numpy as np
 
 from rftd.ops import limits
 from rftd.ops.errors import DataError, LogLossError, RowError
+from rftd.ops.logs import logger
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams import topics
 from rftd.streams.codec import decode_as, decode_head
@@ -39,6 +40,7 @@ from rftd.workers.algorithms.advantages.advantage import Masking, Substituting
 from rftd.workers.algorithms.advantages.group_metrics import group_metrics
 from rftd.workers.algorithms.advantages.registry import advantage_function
 from rftd.workers.tasksets.stage_tokenizer import dataset_tokenizer
+from rftd.workers.tasksets.table_copies import experiment_copies
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.tasksets.tokenizer import Tokenizer
 from rftd.workers.tasksets.train_row import TrainRow
@@ -168,6 +170,7 @@ class Assembly:
         self._log = log
         self._spec = spec
         self._artifacts = ArtifactStore(Path(spec.job_dir) / "artifacts")
+        self._copies = experiment_copies(spec.job_dir, logger())
         self._tokenizers: dict[int, Tokenizer] = {}
         self._datasets: dict[int, Taskset] = {}
         self._reuse = Reuse()
@@ -309,7 +312,7 @@ class Assembly:
     def _dataset(self, index: int, stage: StageSpec) -> Taskset:
         if index not in self._datasets:
             assert stage.dataset is not None, stage.name
-            self._datasets[index] = Taskset.open(stage.dataset)
+            self._datasets[index] = Taskset.open(stage.dataset, self._copies)
         return self._datasets[index]
 
     def _tokenizer(self, index: int, stage: StageSpec) -> Tokenizer:

@@ -85,12 +85,12 @@ def rows_of(
     `schema` is what they are, `known` all that they might be for who trains on them.
     """
     if not isinstance(buffer.path, str) or not buffer.path:
-        notes.wrong((*path, "path"), "needs the path of a dataset", "set it to a folder or .jsonl file")
+        notes.wrong((*path, "path"), "needs the path of a dataset", "set it to a file or folder of rows")
         return None
     if "://" in buffer.path or buffer.storage_type == "sql":
         what = "rows to train on are read from files"
         field = "storage_type" if buffer.storage_type == "sql" else "path"
-        notes.wrong((*path, field), what, "set it to file, and path to a folder or .jsonl file", Unsupported)
+        notes.wrong((*path, field), what, "set it to file, and path to a file or folder of rows", Unsupported)
         return None
     if buffer.schema_type not in ("auto", schema):
         what = f"is {buffer.schema_type}, but what trains on these rows takes {' or '.join(known)}"

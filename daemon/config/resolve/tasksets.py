@@ -134,7 +134,7 @@ def _spec(
     workflow: str | None,
 ) -> TasksetSpec | None:
     if not taskset.path:
-        notes.wrong((*path, "path"), "is required", "set it to the folder or .jsonl file that holds the tasks")
+        notes.wrong((*path, "path"), "is required", "set it to the file or folder that holds the tasks")
         return None
     if taskset.storage_type != "file":
         what = f"{taskset.storage_type} is read, but tasks come from files only"

@@ -142,12 +142,12 @@ class Taskset(Section):
     """The name of the taskset in events and metrics; empty: one by its place."""
     storage_type: Annotated[Literal["file", "queue", "sql"], word()] = checked("file", why="tasks come from files")
     path: Annotated[str | None, LocalPath()] = None
-    """A `.jsonl` file, or a folder with `SPLIT.jsonl`. Required; checked once stages are laid over the global
-    sections."""
+    """A file of rows (`.jsonl`, `.json`, `.csv`, `.parquet`, `.arrow`), a pattern of such files, or a folder with them.
+    Required; checked once stages are laid over the global sections."""
     subset_name: Annotated[str | None, PATH_PART] = None
-    """The folder below `path` in which the file is looked for first; none: `path` itself."""
+    """The subset of a folder: one that its README.md names, or the folder that is looked in first; none: `path`."""
     split: Annotated[str, PATH_PART] = "train"
-    """The name of the file in a folder, without `.jsonl`."""
+    """The split of a folder: the name of a file, of its numbered parts or of a folder."""
     format: Format = section(Format)
     rollout_args: RolloutArgs = section(RolloutArgs)
     workflow_args: Annotated[Args, ARGUMENTS] = {}
@@ -193,7 +193,7 @@ class ExperienceBuffer(Section):
         "queue", why="experiences are kept in the log, and rows are read from files"
     )
     path: Annotated[Url, LocalPath(), Upstream("A queue may be backed up there.")] = None
-    """The dataset of a stage that trains on rows: a `.jsonl` file, or a folder with `SPLIT.jsonl`."""
+    """The dataset of a stage that trains on rows: a file, a pattern of files or a folder, as for tasks."""
     capacity: Annotated[Count, Upstream("It counts what was put at once, such as a group.")] = 10000
     """Experiences that wait or rest at once: beyond it no more are explored, or the least are retired (replay)."""
     max_read_timeout: Annotated[Seconds, Upstream("Trinity-RFT 0.6 drops the incomplete batch.")] = 1800.0
@@ -201,9 +201,9 @@ class ExperienceBuffer(Section):
     replay_buffer: ReplayBuffer = section(ReplayBuffer)
     total_epochs: Count | None = refused(None, why=_EPOCHS, fix=_AS_ALL, same_as="buffer.total_epochs")
     split: Annotated[str, PATH_PART] = "train"
-    """The name of the file in a folder of rows, without `.jsonl`."""
+    """The split of a folder: the name of a file, of its numbered parts or of a folder."""
     subset_name: Annotated[str | None, PATH_PART] = None
-    """The folder below `path` in which the file is looked for first; none: `path` itself."""
+    """The subset of a folder: one that its README.md names, or the folder that is looked in first; none: `path`."""
     format: Format = section(Format)
     schema_type: Annotated[Literal["auto", "experience", "sft", "dpo", "kto", "cpt"], word()] = "auto"
     """The kind of a dataset's rows. The algorithm says it, so it is checked only; kto alone takes two kinds."""

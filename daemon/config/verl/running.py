@@ -129,9 +129,6 @@ def _put_tasksets(draft: ExperimentDraft) -> None:
                 given = draft.given(f"data.{key}")
                 value = str(given.value) if given else default
                 draft.put(f"{here}.format.{key}", value, *([f"data.{key}"] if given else []), note="look at the rows")
-        if draft.given(name) and any(file.endswith(".parquet") for file in _files(draft, name)):
-            text = "(rows are read from JSON Lines: write each file anew, as FOLDER/SPLIT.jsonl)"
-            draft.remark("needs a person", name, text, draft.settings.given[name].place)
     train = len(_files(draft, "data.train_files"))
     _put_order(draft, train)
     note = "veRL chooses a reward by each row's data_source, here a workflow has it"

@@ -72,6 +72,19 @@ def test_a_file_without_a_last_line_break_and_a_replaced_file(tmp_path: Path) ->
         (["train.jsonl", "train-old.jsonl"], {}, ["train.jsonl"]),
         (["b.jsonl", "a.jsonl", "notes.txt"], {}, ["a.jsonl", "b.jsonl"]),
         (["main/rows.jsonl"], {"subset": "main"}, ["main/rows.jsonl"]),
+        (["train.parquet", "train.jsonl"], {}, ["train.jsonl"]),
+        (
+            ["main/train-00000-of-00001.parquet", "main/test-00000-of-00001.parquet"],
+            {"subset": "main"},
+            ["main/train-00000-of-00001.parquet"],
+        ),
+        (
+            ["data/train-00001-of-00002.parquet", "data/train-00000-of-00002.parquet"],
+            {},
+            ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"],
+        ),
+        (["test/b.csv", "test/a.csv", "train/c.csv"], {"split": "test"}, ["test/a.csv", "test/b.csv"]),
+        (["rows.jsonl", "test.csv", "dataset_infos.json"], {"split": "test"}, ["test.csv"]),
     ],
 )
 def test_which_files_of_a_folder_are_meant(
@@ -85,11 +98,14 @@ def test_which_files_of_a_folder_are_meant(
 @pytest.mark.parametrize(
     ("files", "fields", "message"),
     [
-        ([], {}, r"no \.jsonl file \(looked for train\.jsonl\)"),
+        ([], {}, r"no file of rows \(looked for train\.jsonl, \.parquet"),
         (["train-sft.jsonl", "train-rl.jsonl"], {}, "could mean any of train-rl.jsonl, train-sft.jsonl"),
         (["test.jsonl", "more.jsonl"], {}, "no file is named for split 'train'; there are more.jsonl, test.jsonl"),
         (["rows.jsonl"], {"split": "test"}, "no file is named for split 'test'"),
-        (["train.parquet"], {"subset": "main"}, r"(?s)main/train\.jsonl.*load_dataset\('<owner>/<name>', 'main'\)"),
+        (["train.txt"], {"subset": "main"}, r"(?s)no file of rows \(looked for train\.jsonl.*also in main"),
+        (["train.csv", "train.parquet"], {}, "split 'train' could mean any of train.parquet, train.csv"),
+        (["rows.csv", "rows.json"], {}, "several formats could be meant: rows.csv, rows.json"),
+        (["train.jsonl.gz"], {}, "unpack train.jsonl.gz"),
         (["train.jsonl"], {"split": "train[:10%]"}, "(?s)not a plain name.*limit_rows"),
         (["train.jsonl"], {"subset": "../x"}, "not a plain name"),
     ],
@@ -109,17 +125,17 @@ def test_a_file_that_is_missing_is_named_and_no_other(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no file or folder '.*/held\.jsonl'\n") as caught:
         Taskset.open(spec(tmp_path / "held.jsonl"))
     assert caught.value.fix is not None
-    assert "to_json('held.jsonl')` and set path to that file" in caught.value.fix
+    assert "to_json('held.jsonl')` and set path to it" in caught.value.fix
 
 
 def test_a_hub_name_is_answered_with_how_to_export() -> None:
-    with pytest.raises(DataError, match=r"(?s)no file or folder 'openai/gsm8k'.*to_json\('test\.jsonl'\)"):
+    with pytest.raises(DataError, match=r"(?s)no file or folder 'openai/gsm8k'.*to_parquet\('test\.parquet'\)"):
         Taskset.open(spec(Path("openai/gsm8k"), split="test"))
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"rows\.csv is not a \.jsonl file"):
-        Taskset.open(spec(write(tmp_path / "rows.csv")))
+    with pytest.raises(DataError, match=r"rows\.txt is not a \.jsonl, .* or \.json file"):
+        Taskset.open(spec(write(tmp_path / "rows.txt")))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""`RowFile`: one open file of rows, whatever its format."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rftd.ops import limits
+from rftd.ops.errors import DataError
+
+
+class FileStamp(NamedTuple):
+    """Size, time of the last write, number and time of the last change of a file: another one after each write."""
+
+    size_bytes: int
+    written_ns: int
+    inode: int
+    changed_ns: int
+
+
+class RowFile(ABC):
+    """An open file of rows. It stays open, so that replacing it does not change the rows of a running experiment."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._handle = path.open("rb", buffering=limits.MIB)
+        except OSError as error:
+            raise DataError(f"taskset file cannot be opened: {error.strerror}", where=str(path)) from error
+        self.stamp = self.present_stamp()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of rows that are used."""
+
+    @abstractmethod
+    def row(self, index: int) -> dict[str, Any]:
+        """The object on row `index` of this file, from 0. Raises DataError if it cannot be read any more."""
+
+    @abstractmethod
+    def place(self, index: int) -> str:
+        """The place of a row for people: file and line, or file and row."""
+
+    def present_stamp(self) -> FileStamp:
+        """The stamp of the open file as it is now."""
+        status = os.fstat(self._handle.fileno())
+        return FileStamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+
+    @property
+    def touched(self) -> bool:
+        """True if the open file was written to, or its times were changed, since the last look."""
+        # Not the time of a change: a link to the file, or a new name of it, would count as one.
+        return self.stamp[:2] != self.present_stamp()[:2]
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes of the open file as they are now."""
+        offset = 0
+        while chunk := os.pread(self._handle.fileno(), limits.MIB, offset):
+            yield chunk
+            offset += len(chunk)
+
+    def close(self) -> None:
+        """Closes the file. Idempotent."""
+        self._handle.close()
