@@ -58,6 +58,8 @@ async def judge_answers(facts: Facts, evidences: list[Evidence], record_at: Reco
                 continue  # the lease may be among the records that a person let it go on without
             number, offset = place_of(int(row["place"]))
             partition = Partition(topics.EXPERIENCES, number)
+            if offset >= facts.leased_below.get(partition, 0):
+                continue  # the lease may have been written after the end up to which leases were read
             record = await record_at(partition, offset)
             head = head_of(record) if record is not None else None
             facts.note(RULE, evidence.id, f"{_named(head)} at {partition}@{offset} is of no lease that its writer held")

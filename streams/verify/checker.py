@@ -123,6 +123,11 @@ class Checker:
         # The ends are taken in the opposite order of the reading: somebody may be writing, and a plan within its end
         # must find its groups, and these their experiences, within theirs.
         log = self._reading.log
+        self.facts.leased_below = {
+            partition: mark.next_offset
+            for partition, mark in (await log.heads()).items()
+            if partition.stream == topics.EXPERIENCES
+        }
         for stream in reversed(_ORDER[:3]):
             self._cut(await log.heads(), stream)
         heads = await log.heads()

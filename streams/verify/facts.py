@@ -134,6 +134,8 @@ class Facts:
         """The reasons of retirements, by their number."""
         self.ends: dict[Partition, int] = {}
         """The offset up to which each partition is read."""
+        self.leased_below: dict[Partition, int] = {}
+        """The offset below which the lease of each answer is among what is read: `rftd.tasks` was longer than then."""
         self.findings: list[BrokenPromise] = []
         self.left_out: Counter[str] = Counter()
         """The number of findings that are not shown, by their rule."""

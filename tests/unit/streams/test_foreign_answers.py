@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from synthetic.log.busy_run import fold
@@ -13,6 +13,8 @@ from synthetic.log.tape import Tape
 from rftd.ops.ids import derive
 from rftd.streams.arrays import Array
 from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.chain import Heads
+from rftd.streams.envelope import Draft
 from rftd.streams.events import experience, task
 from rftd.streams.topics import TASKS, Partition
 from rftd.streams.verify.checker import verify
@@ -53,10 +55,38 @@ def run() -> OpenRun:
 
 
 async def findings(run: SyntheticRun) -> list[BrokenPromise]:
-    log = MemoryLog()
-    for draft in run.tape.drafts:
+    return await findings_of(MemoryLog(), run.tape.drafts)
+
+
+async def findings_of(log: MemoryLog, drafts: Sequence[Draft]) -> list[BrokenPromise]:
+    for draft in drafts:
         await log.append([draft])
     return [finding for finding in (await verify(log)).findings if finding.rule == RULE]
+
+
+class GrowingLog(MemoryLog):
+    """A log that somebody writes to while it is checked: some drafts come after the heads were asked for so often."""
+
+    def __init__(self, drafts: Sequence[Draft], after: int) -> None:
+        super().__init__()
+        self._drafts = drafts
+        self._until = after
+
+    async def heads(self) -> Heads:
+        heads = await super().heads()
+        self._until -= 1
+        if self._until == 0:
+            for draft in self._drafts:
+                await self.append([draft])
+        return heads
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("after", range(1, 6))
+async def test_a_lease_and_its_answer_may_come_while_the_log_is_checked(run: OpenRun, after: int) -> None:
+    run.produce(run.open, 0, run.lease)
+    *before, lease, answer = run.tape.drafts
+    assert await findings_of(GrowingLog([lease, answer], after), before) == []
 
 
 @pytest.mark.anyio
