@@ -20,6 +20,7 @@ from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.rewards.scorer import Scorer, open_scorer
 from rftd.workers.rollout.workflows.attempt import TaskRollout
+from rftd.workers.rollout.workflows.own_tasks import rollout_of
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
 from rftd.workers.rollout.workflows.result import RolloutResult, named
 from rftd.workers.rollout.workflows.spans import shifted
@@ -105,7 +106,8 @@ class WorkflowRunner:
         attempt = asyncio.current_task()
         try:
             workflow, scorer = self._open(task.workflow, task.reward)
-            given = await workflow.run(task, model, scorer.beside(asked.models))
+            with rollout_of(task):
+                given = await workflow.run(task, model, scorer.beside(asked.models))
             results = list(given) if isinstance(given, Sequence) else [given]
             for result in results:
                 if not isinstance(result, RolloutResult):

@@ -41,6 +41,27 @@ class Exits(Raises):
     async def run(self, task, model, reward):
         raise SystemExit(3)
 
+class ExitsBeside(Raises):
+    def __init__(self, error="SystemExit", way="wait_for"):
+        self.error, self.way = getattr(builtins, error), way
+    async def tool(self):
+        await asyncio.sleep(0)
+        raise self.error(3)
+    async def run(self, task, model, reward):
+        if self.way == "wait_for":
+            await asyncio.wait_for(self.tool(), 30)
+        if self.way == "gather":
+            await asyncio.gather(self.tool(), self.tool())
+        if self.way == "group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.wait_for(self.tool(), 30))
+        started = asyncio.create_task(self.tool())
+        await asyncio.wait([started])
+        started.exception()
+        trajectory = Trajectory()
+        trajectory.add(await model.chat(task.messages))
+        return trajectory.result(await reward.score("42", task, turns=trajectory.turns))
+
 class Cancels(Raises):
     async def run(self, task, model, reward):
         raise asyncio.CancelledError("a future that it asked")
@@ -87,6 +108,7 @@ WORKFLOWS = ("raises", "exits", "cancels", "closes", "groups", "nothing", "twice
 POINTS = {
     "rftd.workflows": {
         **{name: f"rftd_test_plugin:{name.title()}" for name in WORKFLOWS},
+        "exits_beside": "rftd_test_plugin:ExitsBeside",
         "text_alone": "rftd_test_plugin:TextAlone",
     },
     "rftd.rewards": {"gives": "rftd_test_plugin:Gives", "overlong": "rftd_test_plugin:Overlong"},
@@ -125,10 +147,8 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def taskset(workflow: str = "simple_workflow", reward: str | None = "exact_match_reward", **form: Any) -> TasksetSpec:
-    arguments = form.pop("reward_args", {})
-    return TasksetSpec(
-        name="t", path="p", workflow=workflow, reward=reward, reward_args=arguments, format=FormatSpec(**form)
-    )
+    arguments = {name: form.pop(name, {}) for name in ("workflow_args", "reward_args")}
+    return TasksetSpec(name="t", path="p", workflow=workflow, reward=reward, **arguments, format=FormatSpec(**form))
 
 
 async def run(spec: TasksetSpec, engine: OneAnswer | None = None, **columns: str) -> RolloutResult:
@@ -214,6 +234,22 @@ async def test_names_are_checked_before_anything_runs() -> None:
 async def test_a_workflow_that_fails_is_named_with_its_row(workflow: str, message: str) -> None:
     with pytest.raises(RolloutError, match=message):
         await run(taskset(workflow, None))
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize("error", ["SystemExit", "KeyboardInterrupt"])
+@pytest.mark.parametrize("way", ["wait_for", "gather", "group"])
+async def test_an_exit_of_a_task_that_a_workflow_started_ends_its_rollout_alone(error: str, way: str) -> None:
+    beside = asyncio.ensure_future(asyncio.sleep(0.05, "another rollout"))
+    with pytest.raises(RolloutError, match=rf"(?s)workflow 'exits_beside' raised {error}: 3.*taskset 't' row 4"):
+        await run(taskset("exits_beside", "exact_match_reward", workflow_args={"error": error, "way": way}))
+    assert await beside == "another rollout"
+
+
+@pytest.mark.usefixtures("plugin")
+async def test_an_exit_of_a_task_that_nobody_awaits_costs_the_rollout_nothing() -> None:
+    result = await run(taskset("exits_beside", "exact_match_reward", workflow_args={"way": "beside"}))
+    assert result.reward == 1.0
 
 
 @pytest.mark.usefixtures("plugin")
