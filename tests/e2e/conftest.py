@@ -11,12 +11,36 @@ from synthetic.daemon.third_party import install
 
 PARTS = '''
 import asyncio
+import builtins
 import os
+import signal
 from rftd.workers.rollout.workflows.simple import SimpleWorkflow
 
 class Raises:
     def score(self, response, truth, task):
         raise ZeroDivisionError("no sandbox")
+
+class Leaves:
+    """Leaves on one row, or on each of them."""
+    def __init__(self, way, everywhere=False):
+        self.way, self.everywhere = way, everywhere
+    def leave(self):
+        if self.way == "_exit":
+            os._exit(42)
+        if self.way == "SIGKILL":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise getattr(asyncio, self.way, None) or getattr(builtins, self.way)
+    def score(self, response, truth, task):
+        if self.everywhere or str(task.prompt).strip() == "0+0=":
+            self.leave()
+        return float(len(response) % 2)
+
+class LeavesBeside(Leaves):
+    """Leaves in a task that the reward starts itself."""
+    async def score(self, response, truth, task):
+        async def tool():
+            return Leaves.score(self, response, truth, task)
+        return await asyncio.wait_for(tool(), 30)
 
 class Waits:
     default_reward = "exact_match_reward"
@@ -39,7 +63,11 @@ class Deadly(SimpleWorkflow):
 '''
 POINTS = {
     "rftd.workflows": {name: f"rftd_bad_parts:{name.title()}" for name in ("waits", "loops", "deadly")},
-    "rftd.rewards": {"raises": "rftd_bad_parts:Raises"},
+    "rftd.rewards": {
+        "raises": "rftd_bad_parts:Raises",
+        "leaves": "rftd_bad_parts:Leaves",
+        "leaves_beside": "rftd_bad_parts:LeavesBeside",
+    },
 }
 
 
