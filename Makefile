@@ -5,7 +5,7 @@ READY := .venv/.ready
 # What is being fetched, and how far it is, is shown on a terminal; a log gets the line that says what is installed.
 QUIET := $(shell [ -t 2 ] || echo -q)
 
-.PHONY: demo test test-fast test-base test-engines test-tinker test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker torture-demo lock audit newer clean
+.PHONY: demo test test-fast test-base test-engines test-tinker test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker torture-demo torture-cluster lock audit newer clean
 
 STACK ?= embedded
 
@@ -151,6 +151,9 @@ torture-tinker: $(READY)            ## 10,000 faults of a service that trains an
 
 torture-demo: $(READY)              ## the demo beside thirty busy processes and one that installs, three of three, about an hour
 	$(BIN)/python -P tests/e2e/torture_demo.py
+
+torture-cluster: $(READY)           ## Kafka, Postgres, daemon and workers die or stop, alone and together, beside a foreign producer; an hour
+	$(BIN)/python -P tests/e2e/torture_cluster.py
 
 lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \

@@ -29,6 +29,7 @@
     deaths/     processes that end at any moment: `armed` fault points, `killing` with a `witness` of what was
                 acknowledged, `struck_worker` and `zombie_trainers` that wake after their replacement.
     servers/    real Kafka and Postgres servers: `cluster_scene`, `three_brokers`, and `end_servers`, which leaves none.
+                `disturbances` strike a cluster and the run on it, and `foreign_sink` writes there in transactions.
                 `otlp_receiver` and `kept_spans` take traces, in the test's process.
     docs/       the documents as tests: `pages` cuts them, `package` installs their third parties, `world` runs them.
     dashboards/ the dashboards and rules of `ops/`, as data: panels, alerts with what makes each fire, and the files.

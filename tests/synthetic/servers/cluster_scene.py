@@ -170,6 +170,11 @@ class ClusterScene(Scene):
             page = self.page(page.experiment.summary.name) or page
         return page
 
+    def balance(self, name: str, timeout_s: float = PATIENCE_S) -> int:
+        """What the books of an experiment, which may go on, are off by once tables that lagged have caught up."""
+        page = self.until_step(name, 0, timeout_s)
+        return self._caught_up(page, timeout_s).experiment.books.balance
+
     def examined(self, page: ExperimentPage) -> dict[str, object]:
         """The findings of the offline checker, the rebuilt tables and the raw topics on a run that has ended."""
         name = page.experiment.summary.name
