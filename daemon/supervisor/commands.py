@@ -323,7 +323,7 @@ class AskedCommands:
                 await run.gone()
             await self._refresh()  # a run that has just ended may have said something that was not read yet
             check_transition(entry.spine, event)
-            command = requeued(entry.spine, event)
+            command = requeued(event)
             draft = self._writer.draft(command, experiment=entry.id, id=id, correlation=order.key)
             return (await self._log.append([draft]))[0]
 

@@ -204,9 +204,13 @@ def check_transition(spine: Spine, event: Event) -> None:
         )
 
 
-def requeued(spine: Spine, event: Event) -> Event:
-    """The command as it is recorded: what was released waits for its turn when it is resumed."""
-    if isinstance(event, life.ExperimentResumed) and spine.released:
+def requeued(event: Event) -> Event:
+    """The command as it is recorded where no run obeys it: a resumed experiment waits for its turn.
+
+    Whether it was released does not matter: another daemon of the log may be about to say so, and one that still has
+    the run starts it at once.
+    """
+    if isinstance(event, life.ExperimentResumed):
         return msgspec.structs.replace(event, queued=True)
     return event
 

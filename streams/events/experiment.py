@@ -148,7 +148,7 @@ class ExperimentResumed(Event, frozen=True, kw_only=True):
     reason: str = ""
     by: str = ""
     queued: bool = False
-    """Its workers had been released, so it waits for its turn, and is then started once more."""
+    """No run had it, as after a release: it waits for its turn, and is then started once more."""
 
 
 @event("experiment.released", stream=topics.EXPERIMENTS, owner=CONTROLLER)

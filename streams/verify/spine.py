@@ -280,6 +280,8 @@ def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> Non
             evidence.files_here = True
         case experiment.ExperimentImported():
             evidence.imported = event
+        case experiment.ExperimentResumed(queued=True) if not evidence.ended:
+            evidence.state = "queued"
         case _ if not evidence.ended:  # nothing leaves an end
             evidence.state = STATES[type(event)]
 

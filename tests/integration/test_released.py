@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,6 +21,7 @@ from rftd.ops.logs import logger
 from rftd.ops.words import Level
 from rftd.streams import topics
 from rftd.streams.codec import decode
+from rftd.streams.envelope import Draft, Position
 from rftd.streams.events.experiment import ExperimentReleased, ExperimentResumed, ExperimentStarted
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
@@ -123,6 +125,54 @@ async def test_a_resume_while_the_workers_leave_is_answered(desk: ForkDesk, ids:
         ExperimentResumed,
         ExperimentStarted,
     ]
+
+
+class SlowToAppend:
+    """The log as a second daemon sees it, which appends once `released` is over."""
+
+    def __init__(self, log: EventLog, released: Awaitable[None]) -> None:
+        self._log = log
+        self._released = released
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        await self._released
+        return await self._log.append(drafts)
+
+
+async def test_a_resume_that_meets_the_release_of_another_daemon_is_queued(
+    desk: ForkDesk, ids: Ids, fake_world: Any
+) -> None:
+    async with desk.open(release_after_s=SOON_S) as supervisor:
+        experiment = await desk.hand_in(supervisor, *SLOW, "name=first")
+        await begun(supervisor, experiment)
+        await supervisor.pause(experiment, reason="", request_id=ids.new())
+        released = until(lambda: experiment not in supervisor.runs)
+        other = desk.idle(SlowToAppend(desk.log, released))
+        await other.resume(experiment, reason="", request_id=ids.new())
+        await desk.completed(experiment)
+    kinds = [ExperimentStarted, ExperimentReleased, ExperimentResumed, ExperimentStarted]
+    assert await lives(desk, experiment) == kinds
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
+
+
+async def test_a_resume_at_another_daemon_goes_on_at_once_where_the_workers_are(
+    desk: ForkDesk, ids: Ids, fake_world: Any
+) -> None:
+    async with desk.open(release_after_s=NEVER_S) as supervisor:
+        experiment = await desk.hand_in(supervisor, *SLOW, "name=first")
+        run = await begun(supervisor, experiment)
+        started = len(desk.executor.handles)
+        await supervisor.pause(experiment, reason="", request_id=ids.new())
+        await desk.idle(desk.log).resume(experiment, reason="", request_id=ids.new())
+        await desk.completed(experiment)
+        assert run.state.spine.ended, "the run that had it went on"
+        assert len(desk.executor.handles) == started
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
 
 
 async def test_a_new_daemon_starts_nothing_for_what_is_paused(desk: ForkDesk, ids: Ids) -> None:

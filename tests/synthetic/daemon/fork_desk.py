@@ -94,17 +94,8 @@ class ForkDesk:
         release_after_s: float = limits.RELEASE_AFTER_S,
     ) -> AsyncIterator[Supervisor]:
         """One daemon's supervisor, at work."""
-        supervisor = Supervisor(
-            self.log,
-            executor or self.executor,
-            roles=roles,
-            owner=self._ids.new(),
-            clock=self._clock,
-            ids=self._ids,
-            logger=logger(),
-            slots=slots,
-            keeping=keeping,
-            release_after_s=release_after_s,
+        supervisor = self.idle(
+            self.log, executor, roles=roles, slots=slots, keeping=keeping, release_after_s=release_after_s
         )
         drive = asyncio.ensure_future(supervisor.drive())
         try:
@@ -112,6 +103,18 @@ class ForkDesk:
         finally:
             drive.cancel()
             await asyncio.gather(drive, return_exceptions=True)
+
+    def idle(self, log: EventLog, executor: Any = None, **options: Any) -> Supervisor:
+        """One daemon's supervisor, which answers and runs nothing."""
+        return Supervisor(
+            log,
+            executor or self.executor,
+            owner=self._ids.new(),
+            clock=self._clock,
+            ids=self._ids,
+            logger=logger(),
+            **options,
+        )
 
     async def left(self) -> None:
         """Returns once every worker has left and said so; their experiments have ended."""

@@ -60,17 +60,17 @@ def test_a_step_under_way_is_finished_first() -> None:
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_only_what_was_released_is_queued_by_its_resume(released: bool) -> None:
+def test_a_resume_that_no_run_obeys_waits_for_its_turn(released: bool) -> None:
     desk = Desk()
     spine = desk.state.spine
     desk.put(life.ExperimentPaused())
     if released:
         desk.put(life.ExperimentReleased())
     asked: list[Event] = [life.ExperimentResumed(reason="on"), life.ExperimentCancelled()]
-    resumed, cancelled = [requeued(spine, event) for event in asked]
+    resumed, cancelled = [requeued(event) for event in asked]
     assert cancelled == asked[1]
     desk.put(resumed)
-    assert spine.status is (Status.QUEUED if released else Status.RUNNING)
+    assert spine.status is Status.QUEUED
     assert not spine.released
     desk.put(life.ExperimentReleased())
     assert not spine.released, "only what is paused can be released"
