@@ -17,6 +17,7 @@ from rftd.daemon.config.resolve.tasksets import placed_tasksets
 from rftd.daemon.supervisor.engine_packages import check_packages, left_to_workers
 from rftd.daemon.supervisor.findings import Findings
 from rftd.daemon.supervisor.memory_plan import with_memory
+from rftd.daemon.supervisor.truths import check_truths
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.plugins import Plugins
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TasksetSpec
@@ -346,6 +347,7 @@ def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
             else:
                 for row in taskset.first_rows:
                     taskset.task(row)
+                check_truths(taskset)
             return msgspec.structs.replace(spec, rows=len(taskset), digest=taskset.digest)
     except DataError as error:
         error.field = _column(spec, error.field)

@@ -9,6 +9,7 @@ import msgspec
 from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import DataError
 from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.workers.tasksets.key_path import ABSENT, nearest_path, paths_of, value_at
 from rftd.workers.tasksets.message import Message, parse_messages
 
 _SHOWN: Final = 40
@@ -25,12 +26,21 @@ class DatasetRecord:
 
     def has(self, key: str) -> bool:
         """True if the row has a value under the key."""
-        return self._record.get(key) is not None
+        return self.value(key) is not None
+
+    def names(self, key: str) -> bool:
+        """True if the row has the key, be it with null."""
+        return value_at(self._record, key) is not ABSENT
+
+    def value(self, key: str) -> Any:
+        """The value under the key, as the row has it; None if there is none."""
+        value = value_at(self._record, key)
+        return None if value is ABSENT else value
 
     def text(self, key: str) -> str:
         """The value as text; a number or a list is written as JSON."""
         self._demand(key)
-        value = self._record[key]
+        value = self.value(key)
         return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
     def optional(self, key: str | None) -> str | None:
@@ -40,7 +50,7 @@ class DatasetRecord:
     def words(self, key: str) -> str:
         """The text under the key, which may be nothing else: messages where a text belongs are a mistake."""
         self._demand(key)
-        if isinstance(value := self._record[key], str):
+        if isinstance(value := self.value(key), str):
             return value
         raise self.error(
             f"has a {type(value).__name__} under {key!r}, where prompt_type {self.form.prompt_type} has a text", key
@@ -49,7 +59,7 @@ class DatasetRecord:
     def flag(self, key: str) -> bool:
         """True or false under the key, which 1 and 0 mean as well; a text is neither."""
         self._demand(key)
-        value = self._record[key]
+        value = self.value(key)
         # 1.0 and "true" are refused: a column of floats or texts is more likely a score or a name than a label.
         if isinstance(value, (bool, int)) and value in (0, 1):
             return bool(value)
@@ -60,7 +70,7 @@ class DatasetRecord:
     def messages(self, key: str) -> tuple[Message, ...]:
         """The conversation under the key; one message alone is one of a single message."""
         self._demand(key)
-        value = self._record[key]
+        value = self.value(key)
         try:
             return parse_messages([value] if isinstance(value, dict) else value)
         except ValueError as error:
@@ -77,7 +87,7 @@ class DatasetRecord:
     def tools(self) -> str:
         """The tools that the assistant may call, as a JSON list of objects; empty if the row has none."""
         key = self.form.tools_key
-        value = self._record.get(key)
+        value = self.value(key)
         if not value:
             return ""
         try:
@@ -94,15 +104,17 @@ class DatasetRecord:
 
     def error(self, what: str, key: str | None = None) -> DataError:
         """A DataError about this row, or about what it has under a key."""
+        nearest = nearest_path(self._record, key) if key and not self.names(key) else None
         return DataError(
-            f"row {what}; its keys are {sorted(self._record)}",
+            f"row {what}; its keys are {paths_of(self._record)}",
             where=self._where,
             field=key,
-            fix="correct the row, or set the keys of format to the names of the columns",
+            fix="correct the row, or set the keys of format to the names of the columns"
+            + (f" (did you mean {nearest!r}?)" if nearest else ""),
         )
 
     def _demand(self, key: str) -> None:
-        if key in self._record and self._record[key] is None:
+        if self.names(key) and self.value(key) is None:
             raise self.error(f"has null under {key!r}, where a value belongs", key)
         if not self.has(key):
             raise self.error(f"has no value under {key!r}", key)

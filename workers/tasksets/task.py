@@ -48,15 +48,15 @@ def make_task(record: dict[str, Any], *, spec: TasksetSpec, row: int, epoch: int
     reader = DatasetRecord(record, spec, row)
     form = spec.format
     answer: str | None = None
-    if form.prompt_key not in record and form.messages_key in record:
+    if not reader.names(form.prompt_key) and reader.names(form.messages_key):
         messages = reader.messages(form.messages_key)
         if messages[-1].role == "assistant" and len(messages) > 1:
             messages, answer = messages[:-1], messages[-1].content
-    elif isinstance(record.get(form.prompt_key), list):
+    elif isinstance(reader.value(form.prompt_key), list):
         messages = reader.messages(form.prompt_key)
     else:
         messages = (Message("user", reader.text(form.prompt_key)),)
-    if form.response_key and (answer is None or form.response_key in record):
+    if form.response_key and (answer is None or reader.names(form.response_key)):
         answer = reader.text(form.response_key)
     return Task(
         taskset=spec.name,

@@ -36,7 +36,7 @@ _PLACES = "sequential and shuffle go by the places of rows"
 
 
 class Format(Section):
-    """`format`: the keys of a row, by what they hold."""
+    """`format`: the keys of a row, by what they hold; a key may lead into a column (`reward_model.ground_truth`)."""
 
     prompt_type: Annotated[Literal["messages", "plaintext", "raw"], word()] = "messages"
     """The form of a row: a list of messages; `plaintext`: texts for the chat template; `raw`: texts as they stand."""

@@ -69,6 +69,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "an argument that no reward takes": taskset(reward_fn_args={"nonsense": 1}),
     "a dataset that is not there": taskset(path="/gone.jsonl"),
     "a column that is not there": taskset(format={"prompt_key": "quest"}),
+    "a truth that is a mapping": taskset(format={"response_key": "rule"}),
     "a model that is not there": {"trainer": {"trainer_type": "torch"}},
     "epochs of no step": {"buffer": {"batch_size": 64, "total_steps": None, "total_epochs": 1}},
     "a priority function that is none": {
@@ -101,6 +102,7 @@ TAKEN: dict[str, dict[str, Any]] = {
         "buffer": {"explorer_input": {"taskset": None, "eval_tasksets": [{"name": "e", **TASKSET}]}},
     },
     "a reference, which stays text": {"labels": {"home": "${oc.env:HOME}"}},
+    "a key that leads into a column": taskset(format={"response_key": "rule.truth"}),
     "what warns": {"explorer": {"rollout_model": {"enforce_eager": True}}},
 }
 
@@ -122,7 +124,8 @@ async def client(tmp_path: Path, log: MemoryLog) -> AsyncIterator[httpx.AsyncCli
 @asynccontextmanager
 async def client_of(tmp_path: Path, log: MemoryLog, host: Host) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a supervisor whose workers are on `host`; nothing drives it, so no worker is started."""
-    rows = [json.dumps({"question": f"{a}+1=", "answer": str(a + 1)}) for a in range(8)]
+    sums = [(f"{a}+1=", str(a + 1)) for a in range(8)]
+    rows = [json.dumps({"question": q, "answer": a, "rule": {"truth": a}}) for q, a in sums]
     (tmp_path / "t.jsonl").write_text("\n".join(rows))
     (tmp_path / "c" / "p" / "used").mkdir(parents=True)
     (tmp_path / "c" / "p" / "used" / "file").touch()

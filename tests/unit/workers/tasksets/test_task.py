@@ -71,3 +71,42 @@ def test_a_row_may_bring_its_own_system_prompt_workflow_and_reward() -> None:
 def test_a_missing_key_names_the_row_and_the_keys_it_has(record: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         task(record)
+
+
+def test_keys_lead_into_columns() -> None:
+    record = {
+        "prompt": CHAT[:1],
+        "reward_model": {"style": "rule", "ground_truth": "2"},
+        "extra_info": {"answers": ["a", "b"], "workflow": "simple_workflow"},
+    }
+    made = task(record, response_key="reward_model.ground_truth", workflow_key="extra_info.workflow")
+    assert (made.truth, made.workflow) == ("2", "simple_workflow")
+    assert task(record, prompt_key="prompt[0].content", response_key="extra_info.answers[-1]").prompt == "hi"
+    assert task(record, response_key="extra_info.answers[-1]").truth == "b"
+    named = {**record, "reward_model.ground_truth": "a column of this name"}
+    assert task(named, response_key="reward_model.ground_truth").truth == "a column of this name"
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("ground_truth", "reward_model.ground_truth"),
+        ("reward_modell.ground_truth", "reward_model.ground_truth"),
+        ("reward_model.grund_truth", "reward_model.ground_truth"),
+        ("prompts[0].content", r"prompt\[0\].content"),
+    ],
+)
+def test_a_key_that_leads_nowhere_is_answered_with_the_nearest(key: str, nearest: str) -> None:
+    record = {"prompt": CHAT[:1], "reward_model": {"style": "rule", "ground_truth": "2"}}
+    message = rf"(?s)no value under .*'prompt\[0\].content'.*'reward_model.ground_truth'.*did you mean '{nearest}'"
+    with pytest.raises(DataError, match=message):
+        task(record, response_key=key)
+
+
+@pytest.mark.parametrize(
+    "key", ["reward_model[0]", "reward_model.", "a..b", "prompt[1]", "prompt[x]", "]", "prompt[0].content.x"]
+)
+def test_a_key_that_is_no_path_of_the_row_is_refused(key: str) -> None:
+    record = {"prompt": CHAT[:1], "reward_model": {"ground_truth": "2"}}
+    with pytest.raises(DataError, match="no value under"):
+        task(record, response_key=key)

@@ -1,0 +1,44 @@
+"""Right answers that no reward of texts could ever find right: refused when an experiment is handed in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rftd.daemon.supervisor.truths import check_truths
+from rftd.ops.errors import DataError
+from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.workers.tasksets.taskset import Taskset
+
+
+def check(path: Path, rows: list[dict[str, Any]], *, key: str = "a", **fields: Any) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    form = FormatSpec(prompt_key="q", response_key=key, reward_fn_key="by")
+    with Taskset.open(TasksetSpec(name="t", path=str(path), format=form, **fields)) as taskset:
+        check_truths(taskset)
+
+
+def test_a_mapping_or_a_list_is_refused_wherever_it_is(tmp_path: Path) -> None:
+    rows = [{"q": "q", "a": "1"}] * 40
+    check(tmp_path / "rows.jsonl", rows)
+    mapped = {"q": "q", "a": {"style": "rule", "ground_truth": "1"}}
+    with pytest.raises(
+        DataError, match=r"(?s)mapping under 'a', where math_reward takes a text.*a.ground_truth.*row 20"
+    ):
+        check(tmp_path / "rows.jsonl", [*rows[:20], *[mapped] * 20])
+    with pytest.raises(DataError, match="list under 'a', where exact_match_reward takes a text") as caught:
+        check(tmp_path / "rows.jsonl", [{"q": "q", "a": ["1"]}], reward="exact_match_reward")
+    assert caught.value.field == "a"
+    check(tmp_path / "rows.jsonl", [mapped], key="a.ground_truth")
+
+
+def test_a_reward_that_takes_objects_gets_them(tmp_path: Path) -> None:
+    asked = {"q": "q", "a": {"target": 3, "numbers": [1, 2]}}
+    check(tmp_path / "rows.jsonl", [asked], reward="countdown_reward")
+    check(tmp_path / "rows.jsonl", [{**asked, "by": "countdown_reward"}])
+    check(tmp_path / "rows.jsonl", [asked], reward="somebody.elses")
+    with pytest.raises(DataError, match="where math_reward takes a text"):
+        check(tmp_path / "rows.jsonl", [{**asked, "by": "math_reward"}], reward="countdown_reward")
