@@ -39,6 +39,7 @@ VERBS: Final = {
         f"{_HERE}.steps:command", "Show the training steps of an experiment: reward, loss, speed, any figure."
     ),
     "logs": Verb(f"{_HERE}.logs:command", "Show the log lines of an experiment's workers, merged by time."),
+    "tasks": Verb(f"{_HERE}.tasks:tasks", "Add tasks to an experiment while it runs, or tell their end."),
     "events": Verb(f"{_HERE}.events:command", "Show the events of an experiment, from the log."),
     "experiences": Verb(f"{_HERE}.experiences:command", "List an experiment's experiences, or show one."),
     "why": Verb(f"{_HERE}.why:command", "Show what each role of an experiment waits for, and what would unblock it."),

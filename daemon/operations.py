@@ -120,6 +120,17 @@ class Operations(Protocol):
         """
         ...
 
+    async def add_tasks(self, experiment: UUID, tasks: Sequence[str], *, request_id: UUID) -> Done:
+        """Adds tasks, each a JSON object, to the queue of an experiment under way.
+
+        Raises ConflictError if its tasks are no queue or their end was told, DataError for a text that is no task.
+        """
+        ...
+
+    async def end_tasks(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
+        """Tells the end of the queue of an experiment under way. Raises ConflictError as `add_tasks`."""
+        ...
+
     async def why(self, experiment: UUID) -> Why:
         """The waits of each role, worst first; nothing is changed. Raises NotFoundError."""
         ...

@@ -104,6 +104,8 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     """Filled in by the daemon, which counts them when it accepts the experiment."""
     digest: str = ""
     """sha256 of the dataset's bytes, filled in likewise: a worker that reads another dataset must refuse."""
+    queue: bool = False
+    """No dataset: its rows are `tasks.added` of the log, which come while the experiment runs."""
 
 
 class LoraSpec(Spec, frozen=True, kw_only=True):
@@ -273,8 +275,6 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     reissue_ratio: Finite = 0.0
     """A lease that lasts longer than so many recent mean durations is given to a second, idle explorer; 0: never."""
     dtype: str = "float32"
-    seed: Integer = 42
-    """Nothing reads it: rollouts are drawn by `ExperimentSpec.seed`. Logs of earlier releases have it."""
     threads: Index = 1
     """0: as many as the machine has."""
     engine_args: dict[str, Any] = {}

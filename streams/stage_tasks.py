@@ -24,6 +24,11 @@ def tasksets_of(stage: StageSpec) -> tuple[TasksetSpec, ...]:
     return () if stage.taskset is None else (stage.taskset, *stage.more_tasksets)
 
 
+def is_queue(stage: StageSpec) -> bool:
+    """True if the stage's tasks are added while the experiment runs."""
+    return stage.taskset is not None and stage.taskset.queue
+
+
 def task_place(stage: StageSpec, row: int) -> TaskPlace:
     """The taskset of the stage's task `row`, and its row there; beyond the last row it is the last taskset."""
     first = 0

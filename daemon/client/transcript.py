@@ -180,6 +180,8 @@ def _truth(stage: StageSpec, shown: ExperienceView) -> str | None:
         return None
     place = task_place(stage, shown.task.row)
     spec = tasksets_of(stage)[place.taskset]
+    if spec.queue:
+        return None
     if not Path(spec.path).exists():
         raise DataError(f"{spec.path} does not exist here")
     with closing(Taskset.open(spec)) as taskset:

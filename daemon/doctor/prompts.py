@@ -33,7 +33,7 @@ def check_prompts(stage: StageSpec, clock: Clock) -> Iterator[Diagnosis]:
         return
     served = stage.taskset if stage.serving is not None else None
     for taskset in (*tasksets_of(stage), *stage.evals):
-        if taskset is not served:
+        if taskset is not served and not taskset.queue:
             yield from _of_tasks(stage, taskset, clock)
     if stage.dataset is not None:
         yield from _of_rows(stage, stage.dataset)

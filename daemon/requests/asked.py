@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rftd.daemon.api.bodies import Body, body_of
-from rftd.daemon.views import commands
+from rftd.daemon.views import commands, tasks
 from rftd.daemon.views.route import CommandRoute
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import UsageError
@@ -16,7 +16,10 @@ from rftd.streams.requests import SPECVERSION, TYPES, CloudEvent
 
 ROUTES: Final[Mapping[str, CommandRoute[Any, Any]]] = {
     TYPES + route.name: route
-    for route in (commands.submit, commands.pause, commands.resume, commands.cancel, commands.prioritize)
+    for route in (
+        *(commands.submit, commands.pause, commands.resume, commands.cancel, commands.prioritize),
+        *(tasks.add_tasks, tasks.end_tasks),
+    )
 }
 """The command of each type."""
 _JSON: Final = "application/json"

@@ -32,11 +32,14 @@ from rftd.streams.envelope import Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
+from rftd.streams.events.task import TasksAdded, TasksEnded
 from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.stage_tasks import is_queue
 from rftd.streams.worker_memory import WorkerMemory
+from rftd.workers.tasksets.added import check_tasks
 
 if TYPE_CHECKING:
     from rftd.daemon.dlq.desk import Desk
@@ -147,6 +150,28 @@ class AskedCommands:
         """See `Operations.give_up`."""
         event = ExperienceGivenUp(experience=experience, reason=reason, by=self._asker.name)
         return await self._ask(order_of(request_id, "give up", experiment, experience, reason), experiment, event)
+
+    async def add_tasks(self, experiment: UUID, tasks: Sequence[str], *, request_id: UUID) -> Done:
+        """See `Operations.add_tasks`."""
+        stage = await self._queue_of(experiment)
+        await asyncio.to_thread(check_tasks, self._entry(experiment).spec.stages[stage], tasks)
+        event = TasksAdded(stage=stage, tasks=tuple(tasks), by=self._asker.name)
+        return await self._ask(order_of(request_id, "add tasks", experiment, tasks), experiment, event)
+
+    async def end_tasks(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
+        """See `Operations.end_tasks`."""
+        event = TasksEnded(stage=await self._queue_of(experiment), reason=reason, by=self._asker.name)
+        return await self._ask(order_of(request_id, "end tasks", experiment, reason), experiment, event)
+
+    async def _queue_of(self, experiment: UUID) -> int:
+        """The stage whose tasks are a queue. Raises ConflictError if there is none."""
+        await self._refresh()
+        stages = self._entry(experiment).spec.stages
+        queue = next((index for index, stage in enumerate(stages) if is_queue(stage)), None)
+        if queue is None:
+            fix = "write storage_type: queue in its taskset, and submit it anew"
+            raise ConflictError("its tasks are no queue", fix=fix)
+        return queue
 
     async def _ask(self, order: Order, experiment: UUID, event: Event) -> Done:
         """Carries out an order that only a run under way can."""

@@ -21,7 +21,7 @@ from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.folds.spine import Kept, Spine, Status
 from rftd.streams.shared_history import SharedHistory
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
-from rftd.streams.stage_tasks import tasksets_of
+from rftd.streams.stage_tasks import is_queue, tasksets_of
 from rftd.workers.devices.host import ANY_HOST, Host
 
 _DATA: Final = ("digest", "rows", "selector", "seed")
@@ -216,6 +216,12 @@ def _goes_on(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentFor
             f"nothing is left to do after step {event.at_step}: its last stage has {stage.total_steps} steps",
             field="buffer.total_steps",
             fix="give more steps or epochs, for example --set buffer.total_steps=..., or fork at an earlier step",
+        )
+    if done and (is_queue(stage) or is_queue(old)):
+        raise ConfigError(
+            f"stage {stage.name!r} was trained on a queue of tasks, and they are of that experiment alone",
+            field="buffer.explorer_input.taskset.storage_type",
+            fix="submit a new experiment whose model.model_path is the checkpoint",
         )
     if done and (stage.serving is not None or old.serving is not None):
         raise ConfigError(

@@ -19,11 +19,12 @@ from rftd.streams.envelope import Draft, Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
-from rftd.streams.events.task import TaskRetried
+from rftd.streams.events.task import TaskRetried, TasksAdded, TasksEnded
 from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.role import RoleLease
+from rftd.streams.stage_tasks import is_queue
 from rftd.streams.topics import partition_of
 from rftd.workers.control.obstacle import RESUMABLE, of_error
 
@@ -151,6 +152,8 @@ def check_command(state: RunState, event: Event) -> None:
         check_tag(state, event)
     elif isinstance(event, ExperienceGivenUp):
         check_giving_up(state, event)
+    elif isinstance(event, TasksAdded | TasksEnded):
+        check_queue(state, event)
     else:
         check_transition(state.spine, event)
 
@@ -184,6 +187,25 @@ def check_giving_up(state: RunState, event: ExperienceGivenUp) -> None:
         f"experience {id} does not wait, and no batch holds it that was never executed: it was trained, or is retired",
         fix="restore what is missing; or fork the experiment at a checkpoint after the step that trained it",
     )
+
+
+def check_queue(state: RunState, event: TasksAdded | TasksEnded) -> None:
+    """Raises ConflictError for a stage whose tasks are no queue, for one that has ended, and for the end of none."""
+    spine = state.spine
+    stages = spine.spec.stages if spine.spec is not None else ()
+    if not (0 <= event.stage < len(stages) and is_queue(stages[event.stage])):
+        fix = "write storage_type: queue in its taskset, and submit it anew"
+        raise ConflictError("its tasks are no queue", fix=fix)
+    if spine.ended:
+        raise ConflictError(f"it is {spine.status}", fix="submit a new experiment")
+    queue = spine.queues.of(event.stage)
+    if queue.ended:
+        what = f"the end of its tasks was told, after {queue.rows} of them"
+        raise ConflictError(what, fix="submit a new experiment for the others")
+    if spine.stage > event.stage or (spine.stage == event.stage and spine.stage_completed):
+        raise ConflictError(f"stage {stages[event.stage].name!r} is over", fix="submit a new experiment")
+    if isinstance(event, TasksEnded) and not queue.rows:
+        raise ConflictError("no task was added, so there is nothing to end with", fix="add some, or rftd cancel")
 
 
 def check_transition(spine: Spine, event: Event) -> None:

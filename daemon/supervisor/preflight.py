@@ -140,9 +140,9 @@ def _count(stage: StageSpec, found: Findings) -> dict[FieldPath, TasksetSpec]:
     counted: dict[FieldPath, TasksetSpec] = {}
     for each, path in placed_tasksets(stage):
         with found.of(stage, path, at="path"):
-            # Where it serves, rows come later.
-            served = stage.serving is not None and each is stage.taskset
-            counted[path] = each if served else _counted(each)
+            # Of a stage that serves, and of a queue, rows come later.
+            later = each.queue or (stage.serving is not None and each is stage.taskset)
+            counted[path] = each if later else _counted(each)
     if stage.dataset is not None:
         with found.of(stage, _dataset(stage), at="path"):
             counted[_dataset(stage)] = _counted(stage.dataset, trained=True)

@@ -11,6 +11,7 @@ get          one page about one experiment
 watch        that page, live, until the experiment ends
 steps        its training steps with all their figures
 logs         log lines of its workers
+tasks        tasks for a queue: add, end
 events       its events
 experiences  its experiences: list, one of them, priority, lengths
 why          the wait of each role

@@ -75,6 +75,32 @@ def note_offer(offers: dict[int, TasksOffered], offered: TasksOffered) -> None:
         offers[offered.stage] = offered
 
 
+@event("tasks.added", stream=topics.EXPERIMENTS, owner=CONTROLLER)
+class TasksAdded(Event, frozen=True, kw_only=True):
+    """Tasks of a queue, behind those that were added before. Written by the controller, on request.
+
+    Their rows are counted on in the order of the spine, so that a row is a task whoever reads it.
+    """
+
+    stage: Index
+    tasks: tuple[str, ...]
+    """Each is a JSON object, the row of a taskset."""
+    by: str = ""
+
+
+@event("tasks.ended", stream=topics.EXPERIMENTS, owner=CONTROLLER)
+class TasksEnded(Event, frozen=True, kw_only=True):
+    """No task is added to a queue any more. Written by the controller, on request.
+
+    The stage ends with the step that takes in the last task, or the next one if that is planned; a batch that is not
+    full is filled with the first tasks of the queue.
+    """
+
+    stage: Index
+    by: str = ""
+    reason: str = ""
+
+
 @event("eval.leased", stream=topics.TASKS, owner=DISPATCHER)
 class EvalLeased(Event, frozen=True, kw_only=True):
     """A range of rows of a held-out taskset, to be answered by one pinned weight version."""

@@ -4,6 +4,7 @@ A record that comes again later in its partition changes nothing: a transport ma
 What grows with the history is kept as intervals, so that a fold is as large as what is under way.
 
 spine       the experiment's life, stages, plans and steps: one partition, so its order is given
+task_queue  the tasks that were added to a stage while it runs
 signal      whether the newest batches teach anything, and since when not
 group       one open group: its leases, and how its rollouts ended
 groups      leases and rollouts of groups that are not closed yet

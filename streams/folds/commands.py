@@ -23,6 +23,8 @@ VERBS: Final = {
     "experience.prioritized": "tag",
     "experience.given_up": "give up",
     "task.retried": "retry",
+    "tasks.added": "add tasks",
+    "tasks.ended": "end tasks",
     "record.dropped": "drop",
 }
 """The verb of each command, by the type of the event that it becomes."""

@@ -9,11 +9,12 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams.codec import Decoded
-from rftd.streams.events import batch, experiment, signal, step, weights
+from rftd.streams.events import batch, experiment, signal, step, task, weights
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.once import PlannedBatches, trim
 from rftd.streams.folds.ranges import Versions
 from rftd.streams.folds.signal import Signal
+from rftd.streams.folds.task_queue import TaskQueues
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.split_submission import halves_of, joined
 
@@ -142,6 +143,7 @@ class Spine(msgspec.Struct):
     """The newest that explorers made."""
     overdue: dict[tuple[int, int], int] = {}
     """The version, or -1, that a window runs on which waited too long for its weights, by (stage, window)."""
+    queues: TaskQueues = msgspec.field(default_factory=TaskQueues)
     batches: PlannedBatches = msgspec.field(default_factory=PlannedBatches)
     signal: Signal = msgspec.field(default_factory=Signal)
     _lived: set[UUID] = set()
@@ -200,6 +202,7 @@ class Spine(msgspec.Struct):
                     if not self._too_late(event):
                         self._life(decoded)
                         self.signal.lived(event)
+                        self._queue(event, decoded.offset)
 
     @property
     def recorded_ns(self) -> int:
@@ -330,6 +333,11 @@ class Spine(msgspec.Struct):
                 pass
         if (self.status, self.cause) != before:
             self.status_ns = decoded.head.time_ns
+
+    def _queue(self, event: Event, offset: int) -> None:
+        if isinstance(event, task.TasksAdded | task.TasksEnded) and self.spec is not None:
+            planned = self.planned - self.first_versions.get(event.stage, self.planned)
+            self.spec = self.queues.take(event, offset, self.spec, planned=planned)
 
     def _submit(self, event: experiment.ExperimentSubmitted) -> None:
         spec = event.spec

@@ -12,6 +12,7 @@ import xxhash
 
 from rftd.streams import topics
 from rftd.streams.events import batch, checkpoint, experiment, step, task, weights
+from rftd.streams.folds.task_queue import TaskQueues
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.spine_digest import SpineTrail
 from rftd.streams.verify.facts import STEP, Facts
@@ -103,6 +104,10 @@ class Evidence:
     """The weights that are published and not retired, by (version, generation)."""
     offers: dict[int, task.TasksOffered] = field(default_factory=dict)
     """The largest offer of each stage that serves."""
+    queues: TaskQueues = field(default_factory=TaskQueues)
+    """The tasks that were added to its stages."""
+    leased_rows: dict[int, int] = field(default_factory=dict)
+    """The highest row of a lease plus one, by stage."""
     checkpoints: dict[tuple[int, int], checkpoint.CheckpointCommitted] = field(default_factory=dict)
     """The checkpoints that are committed and not deleted, by (step, generation)."""
     saved_step: int = -1

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from rftd.streams.stage_tasks import is_queue
 from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import CLOSED, GROUPS, LEASED, STEPS, Facts, rows_of
 
@@ -156,6 +157,20 @@ def _not_executed(facts: Facts, evidence: Evidence, total: int) -> list[int]:
     return [*missing, *range(expected, min(total + 1, expected + _NAMED))] if executed < total - evidence.shared else []
 
 
+def added_tasks_are_tried(_facts: Facts, evidence: Evidence) -> Iterator[str]:
+    """Leases are of tasks that were added; a completed experiment has tried each, but beyond its last step."""
+    for index, stage in enumerate(evidence.spec.stages if evidence.spec is not None else ()):
+        if not is_queue(stage):
+            continue
+        queue = evidence.queues.of(index)
+        tried = evidence.leased_rows.get(index, 0)
+        if tried > queue.rows:
+            yield f"stage {stage.name}: task {tried - 1} was leased, and {queue.rows} were added"
+        tasks = stage.collect_groups if stage.kind == "explore" else stage.total_steps * stage.batch_size
+        if evidence.state == "completed" and tried < (due := min(queue.rows, tasks)):
+            yield f"stage {stage.name}: tasks {tried} to {due - 1} were added and never tried"
+
+
 def _not_tried(facts: Facts, evidence: Evidence, stage: int, groups: int) -> list[int]:
     expected = 0
     missing: list[int] = []
@@ -173,6 +188,7 @@ Judge = Callable[[Facts, Evidence], Iterator[str]]
 JUDGES: Final[tuple[tuple[str, Judge], ...]] = (
     ("groups-close-once", groups_were_leased),
     ("no-task-skipped", no_task_is_skipped),
+    ("no-task-skipped", added_tasks_are_tried),
     ("windows-keep-weights", windows_keep_their_weights),
     ("rows-in-order", rows_come_in_order),
     ("announcements-have-a-step", due_checkpoints_were_committed),

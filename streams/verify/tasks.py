@@ -33,6 +33,7 @@ _NO_OTHER: Final = Other(leased=False, closed=0, event=0, members=0, failed=0)
 def leased(facts: Facts, evidence: Evidence, event: task.TaskLeased, _decoded: Decoded) -> None:
     """A group is one row in one epoch, and its window has one version."""
     _given(facts, evidence, event.group, event.stage, event.sequence, event.row, event.epoch)
+    evidence.leased_rows[event.stage] = max(event.row + 1, evidence.leased_rows.get(event.stage, 0))
     if 0 <= event.window < _ABSURD and event.stage >= 0:
         page, at = facts.windows.row(facts.space(evidence.index, event.stage), event.window)
         known = WINDOW.unpack_from(page, at)[0]
@@ -80,6 +81,14 @@ def closed(facts: Facts, evidence: Evidence, event: task.GroupClosed, decoded: D
 def offered(_facts: Facts, evidence: Evidence, event: task.TasksOffered, _decoded: Decoded) -> None:
     """Keeps what clients of a served stage were promised."""
     task.note_offer(evidence.offers, event)
+
+
+def queued(_facts: Facts, evidence: Evidence, event: task.TasksAdded | task.TasksEnded, decoded: Decoded) -> None:
+    """Counts the tasks of a queue; its end makes its stage shorter."""
+    if evidence.spec is not None and not evidence.ended:
+        planned = max((*evidence.recent_plans, *evidence.reached.values()), default=0)
+        begun = evidence.stages.get(event.stage, planned)
+        evidence.spec = evidence.queues.take(event, decoded.offset, evidence.spec, planned=planned - begun)
 
 
 def overdue(_facts: Facts, evidence: Evidence, event: weights.WeightsOverdue, _decoded: Decoded) -> None:
@@ -195,6 +204,8 @@ def _member(
 
 HANDLERS: Final[dict[type, Any]] = {
     task.TasksOffered: offered,
+    task.TasksAdded: queued,
+    task.TasksEnded: queued,
     task.TaskLeased: leased,
     task.EvalLeased: eval_leased,
     task.TaskRetried: retried,

@@ -243,6 +243,18 @@ class NoneOffered(Hold, frozen=True):
     rows: int
 
 
+class NoneAdded(Hold, frozen=True):
+    """Every task that was added to a queue has been given out, and its end was not told."""
+
+    words = Words(
+        "tasks",
+        "more tasks: {rows} were added, and all have been given out",
+        "you",
+        "rftd tasks add, or rftd tasks end",
+    )
+    rows: int
+
+
 class SyncPoint(Hold, frozen=True):
     """Explorers finish every group under way before they take the weights of the next window."""
 
@@ -369,7 +381,7 @@ PlannerHold: TypeAlias = (
     NoStage | Paused | Collects | StagePlanned | NoTrainer | StepsAgain | PlannedAhead | TooFewExperiences | LastChance
 )
 WindowHold: TypeAlias = SyncPoint | AwaitsAnswer | AwaitsWeights
-LeaseHold: TypeAlias = PolicyFull | AllGivenOut | NoneOffered | WindowHold | NoCredits | NoneAlone
+LeaseHold: TypeAlias = PolicyFull | AllGivenOut | NoneOffered | NoneAdded | WindowHold | NoCredits | NoneAlone
 DispatcherHold: TypeAlias = NoStage | Paused | TrainsDataset | StagePlanned | ClosesGroups | NoExplorers | LeaseHold
 
 

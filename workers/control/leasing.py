@@ -15,9 +15,9 @@ from rftd.streams.folds.group import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.group_id import group_id
 from rftd.streams.spec import StageSpec
-from rftd.streams.stage_tasks import task_at, task_place, tasksets_of
+from rftd.streams.stage_tasks import is_queue, task_at, task_place, tasksets_of
 from rftd.workers.control.closing import leasable, left_to_collect, loose_groups
-from rftd.workers.control.holds import AllGivenOut, LeaseHold, NoCredits, NoneOffered, PolicyFull
+from rftd.workers.control.holds import AllGivenOut, LeaseHold, NoCredits, NoneAdded, NoneOffered, PolicyFull
 from rftd.workers.control.isolation import Isolation, is_suspect
 from rftd.workers.control.planner import view_of
 from rftd.workers.control.policies.policy import PolicyView
@@ -91,13 +91,18 @@ def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
         most = left_to_collect(state, stage)
     else:
         most = policy_of(stage.policy).admit(as_admitted(stage, view))
-    return most if stage.serving is None else min(most, left_of_offered(state))
+    there = rows_there(state, stage)
+    return most if there is None else min(most, max(0, there - state.groups.next_sequence.get(state.spine.stage, 0)))
 
 
-def left_of_offered(state: RunState) -> int:
-    """Rows that were offered and not given out, of a stage whose tasks come while it runs."""
-    groups = state.groups
-    return max(0, groups.offered_rows(state.spine.stage) - groups.next_sequence.get(state.spine.stage, 0))
+def rows_there(state: RunState, stage: StageSpec) -> int | None:
+    """The number of tasks by now, of a stage whose tasks come while it runs; None where all of them are there."""
+    index = state.spine.stage
+    if stage.serving is not None:
+        return state.groups.offered_rows(index)
+    queue = state.spine.queues.of(index)
+    # Once it has ended it is a dataset like any other: a batch that its tasks do not fill takes the first ones again.
+    return queue.rows if is_queue(stage) and not (queue.ended and queue.rows) else None
 
 
 def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> tuple[list[Decision], LeaseHold | None]:
@@ -161,8 +166,9 @@ def _lease_new(leases: list[Decision], state: RunState, stage: StageSpec, credit
         if not _lease_in_parts(leases, state, stage, credits, group, group.missing):
             return credits.none_left()  # parts that found no room are leased like those whose leases expired
         begun += 1
-    if stage.serving is not None and begun == left_of_offered(state):
-        return NoneOffered(state.groups.offered_rows(state.spine.stage))
+    there = rows_there(state, stage)
+    if there is not None and begun >= there - state.groups.next_sequence.get(state.spine.stage, 0):
+        return NoneAdded(there) if is_queue(stage) else NoneOffered(there)
     if stage.kind == "explore":
         return AllGivenOut(state.groups.to_close + begun)
     in_flight = view.inflight_rollouts + begun * stage.algorithm.repeat_times

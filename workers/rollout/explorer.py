@@ -45,6 +45,7 @@ from rftd.workers.rollout.threads import EngineFromThreads
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.rollout.workflows.runner import WorkflowRunner
+from rftd.workers.tasksets.added import added_task
 from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
 from rftd.workers.tasksets.taskset import OpenTasksets
 from rftd.workers.tasksets.tokenizer import Tokenizer
@@ -315,8 +316,9 @@ class Explorer:
         async with self._gate.passing(lease.min_version, pinned=lease.pinned):
             stage = self._stage(lease.stage)
             number, row = task_place(stage, lease.row)
-            taskset = await self._tasksets.get(tasksets_of(stage)[number], lease.digest)
-            await self._rollouts[lease.stage, number].run(lease, taskset, self._hand_over.of(lease), row=row)
+            added = await added_task(self._member, self._view.spine, lease)
+            tasks = added or await self._tasksets.get(tasksets_of(stage)[number], lease.digest)
+            await self._rollouts[lease.stage, number].run(lease, tasks, self._hand_over.of(lease), row=row)
 
     def _device(self) -> AbstractAsyncContextManager[None]:
         """The device for one piece of work, where it is shared with the trainer."""

@@ -23,7 +23,7 @@ from rftd.workers.rollout.rollout_traces import created, end_cancelled, end_roll
 from rftd.workers.rollout.rollouts import RolloutOutcome, Rollouts
 from rftd.workers.rollout.workflows.attempt import RolloutRequest
 from rftd.workers.rollout.workflows.result import RolloutResult
-from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.tasksets.task import TaskSource
 
 
 class HandOverEvents(Protocol):
@@ -83,7 +83,7 @@ class LeasedRollouts:
         """Rollouts that have a place and the device."""
         return self._rollouts.running
 
-    async def run(self, lease: TaskLeased, taskset: Taskset, hand_over: HandOverEvents, *, row: int) -> None:
+    async def run(self, lease: TaskLeased, taskset: TaskSource, hand_over: HandOverEvents, *, row: int) -> None:
         """Makes the lease's rollouts of a row, and hands over the event that each ends with, as they end.
 
         `row` is the task's in its taskset: the lease counts over all tasksets of the stage.

@@ -24,8 +24,7 @@ from rftd.workers.rollout.threads import on_own_thread
 from rftd.workers.rollout.workflows.attempt import Attempt, Ended, OneByOne, RolloutRequest, TaskRollout
 from rftd.workers.rollout.workflows.result import RolloutResult, named
 from rftd.workers.rollout.workflows.runner import WorkflowRunner
-from rftd.workers.tasksets.task import Task
-from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.tasksets.task import Task, TaskSource
 
 
 class RolloutOutcome(msgspec.Struct, frozen=True):
@@ -92,7 +91,7 @@ class Rollouts:
         self._task = lru_cache(maxsize=64)(_read_task)
 
     async def run(
-        self, requests: Sequence[RolloutRequest], taskset: Taskset, hand_over: HandOver, *, timeout_s: float = 0.0
+        self, requests: Sequence[RolloutRequest], taskset: TaskSource, hand_over: HandOver, *, timeout_s: float = 0.0
     ) -> None:
         """Makes the rollouts and hands each outcome over once; returns when all are over.
 
@@ -119,7 +118,7 @@ class Rollouts:
             # Here and not in the parts: one that is cancelled before its first step runs no `finally` of its own.
             made.free(made.held)
 
-    async def _part(self, requests: Sequence[RolloutRequest], taskset: Taskset, made: _Made) -> None:
+    async def _part(self, requests: Sequence[RolloutRequest], taskset: TaskSource, made: _Made) -> None:
         """Rollouts that got their places at one moment."""
         ready: list[TaskRollout] = []
         digest = taskset.digest
@@ -290,6 +289,6 @@ def _trainable(result: RolloutResult, task: Task) -> RolloutResult | RolloutErro
     return result
 
 
-def _read_task(taskset: Taskset, digest: str, row: int, epoch: int) -> Task:
+def _read_task(taskset: TaskSource, digest: str, row: int, epoch: int) -> Task:
     assert taskset.digest == digest
     return taskset.task(row, epoch)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -37,6 +38,19 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     def where(self) -> str:
         """The task's place, as errors name it."""
         return f"taskset {self.taskset!r} row {self.row}"
+
+
+class TaskSource(Hashable, Protocol):
+    """The tasks of rollouts, by their rows."""
+
+    @property
+    def digest(self) -> str:
+        """What tells two readers whether they read the same bytes; empty where no file is read."""
+        ...
+
+    def task(self, row: int, epoch: int = 0) -> Task:
+        """The task of a row. Raises DataError if it is none."""
+        ...
 
 
 def make_task(record: dict[str, Any], *, spec: TasksetSpec, row: int, epoch: int = 0) -> Task:

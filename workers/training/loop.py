@@ -53,7 +53,6 @@ class TrainingLoop:
     member: Membership
     follower: Follower
     state: RunState
-    spec: ExperimentSpec
     lease: RoleLease
     digest: SpineDigest
     """The digest of the spine that this process reads; steps and checkpoints name it."""
@@ -76,6 +75,12 @@ class TrainingLoop:
                 async with self.turn.training():
                     pass  # at its end the engine rests until its first step
             again = await self._work(tasks)
+
+    @property
+    def spec(self) -> ExperimentSpec:
+        """The specification as it is now: the end of a queue of tasks makes its stage shorter."""
+        assert self.state.spine.spec is not None
+        return self.state.spine.spec
 
     @property
     def _over(self) -> bool:

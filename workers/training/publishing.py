@@ -348,7 +348,8 @@ class Publisher:
 
         So must those that memory has damaged: it is not trusted with them again.
         """
-        stage = self._spec.stages[present.stage]
+        spec = self._state.spine.spec or self._spec  # the end of a queue of tasks makes its stage shorter
+        stage = spec.stages[present.stage]
         if stage.sync.method == SERVICE:
             return SERVICE  # it outlives every memory of ours, and no files can stand in for it
         if any(each.path in self._damaged for each in self._announced(present.version) if each.method != DURABLE):

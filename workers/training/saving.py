@@ -95,7 +95,7 @@ class Saver:
         """The event of a checkpoint whose files are durable."""
         began_s = self._clock.monotonic_s()
         off_loop = partial(asyncio.get_running_loop().run_in_executor, self._thread)
-        spec = self._spec.stages[stage]
+        spec = (self._state.spine.spec or self._spec).stages[stage]  # the end of a queue makes its stage shorter
         final = stage_step == spec.total_steps
         hf = spec.trainer.save_hf == "always" or (spec.trainer.save_hf == "last" and final)
         folder = self.folder_of(stage) / f"global_step_{stage_step}"

@@ -87,7 +87,6 @@ class Trainer:
                     member=self._member,
                     follower=self._follower,
                     state=self._state,
-                    spec=spec,
                     lease=lease,
                     digest=await self._follow_spine(),
                     execution=execution,

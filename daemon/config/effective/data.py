@@ -50,8 +50,8 @@ def _explorer_input(stage: StageSpec) -> dict[str, Any]:
 def _taskset(spec: TasksetSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
-        "storage_type": "file",
-        "path": spec.path,
+        "storage_type": "queue" if spec.queue else "file",
+        "path": spec.path or None,
         "subset_name": spec.subset,
         "split": spec.split,
         "format": _format(spec.format),

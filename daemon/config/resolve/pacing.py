@@ -13,8 +13,10 @@ from rftd.daemon.config.resolve.policy import resolve_policy
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops.errors import ConfigError
 from rftd.ops.processors import ALL
+from rftd.streams.bounds import LAST_INDEX
 from rftd.streams.schedule import needed_staleness
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec, TrainerSpec
+from rftd.streams.stage_tasks import is_queue
 from rftd.workers.devices.host import Host
 from rftd.workers.weights.registry import CHANNELS
 from rftd.workers.weights.service import SERVICE
@@ -183,7 +185,7 @@ def collecting(stage: StageSpec, notes: Notes) -> StageSpec:
         kind="explore",
         total_steps=0,
         # Steps are counted in tasks here: nothing is trained that could count them otherwise.
-        collect_groups=stage.total_steps * stage.batch_size,
+        collect_groups=stage.total_steps * stage.batch_size or (LAST_INDEX if is_queue(stage) else 0),
         dataset=None,
         expert_rows=0,
         evals=(),

@@ -67,8 +67,6 @@ def with_server(stage: StageSpec, experiment: Experiment, notes: Notes) -> Stage
     if given.concurrent_mode == "multi-threading":
         what = "has no effect with mode serve: there is no workflow"
         notes.wrong((*_EXPLORER, "concurrent_mode"), what, "leave it out", Unsupported)
-    waits = experiment.buffer.trainer_input.experience_buffer
-    patience_s = waits.max_read_timeout if "max_read_timeout" in waits.model_fields_set else _PATIENCE_S
     # What clients drew with weights of yesterday is still theirs: only a file that names a policy gives it up.
     policy = stage.policy
     if experiment.policy is None and policy.max_uses == 1:
@@ -77,6 +75,16 @@ def with_server(stage: StageSpec, experiment: Experiment, notes: Notes) -> Stage
         stage,
         serving=ServingSpec(address=given.listen_address, port=given.proxy_port),
         collect_groups=stage.collect_groups or (LAST_INDEX if stage.kind == "explore" else 0),
-        max_read_timeout_s=patience_s,
+        max_read_timeout_s=_patience_s(experiment),
         policy=policy,
     )
+
+
+def with_queue(stage: StageSpec, experiment: Experiment) -> StageSpec:
+    """The stage, which waits for tasks as long as it takes unless the file says otherwise."""
+    return msgspec.structs.replace(stage, max_read_timeout_s=_patience_s(experiment))
+
+
+def _patience_s(experiment: Experiment) -> float:
+    waits = experiment.buffer.trainer_input.experience_buffer
+    return waits.max_read_timeout if "max_read_timeout" in waits.model_fields_set else _PATIENCE_S

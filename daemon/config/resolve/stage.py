@@ -23,7 +23,7 @@ from rftd.daemon.config.resolve.pacing import (
 from rftd.daemon.config.resolve.placement import gpus_of_trainer, with_devices, with_trainer_devices
 from rftd.daemon.config.resolve.ranks import check_ranks
 from rftd.daemon.config.resolve.rows import dataset, resolve_mix
-from rftd.daemon.config.resolve.serving import SERVE, as_served, conversations, with_server
+from rftd.daemon.config.resolve.serving import SERVE, as_served, conversations, with_queue, with_server
 from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_tasksets
 from rftd.daemon.config.resolve.tinker import as_tinker, check_service
@@ -33,6 +33,7 @@ from rftd.ops import limits
 from rftd.streams.schedule import explorer_interval
 from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, TasksetSpec, TrainerSpec
 from rftd.streams.split_submission import BOTH
+from rftd.streams.stage_tasks import is_queue
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.devices.host import ANY_HOST, Host
 
@@ -104,6 +105,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         trainer=trainer,
         auxiliary=resolve_auxiliary(experiment, lengths, host, notes) if explores else (),
     )
+    stage = with_queue(stage, experiment) if is_queue(stage) else stage
     check_objective(stage, notes)
     check_service(stage, notes)
     return _with_its_mode(stage, experiment, notes) if explores else stage

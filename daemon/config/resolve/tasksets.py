@@ -13,6 +13,7 @@ from rftd.daemon.config.resolve.rows import format_spec
 from rftd.daemon.config.schema.buffer import ExplorerInput, Format, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops.errors import ConfigError
+from rftd.streams.bounds import LAST_INDEX
 from rftd.streams.spec import SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.split_submission import TRAIN
 from rftd.streams.stage_tasks import tasksets_of
@@ -133,11 +134,13 @@ def _spec(
     repeat_times: int,
     workflow: str | None,
 ) -> TasksetSpec | None:
-    if not taskset.path:
+    if queue := taskset.storage_type == "queue":
+        _check_queue(taskset, path, experiment, notes)
+    elif not taskset.path:
         notes.wrong((*path, "path"), "is required", "set it to the file or folder that holds the tasks")
         return None
-    if taskset.storage_type != "file":
-        what = f"{taskset.storage_type} is read, but tasks come from files only"
+    if taskset.storage_type == "sql":
+        what = "sql is read, but tasks come from files or a queue only"
         notes.wrong((*path, "storage_type"), what, "write file", Unsupported)
     check_names(taskset.data_selector.kwargs, _OF_DIFFICULTY, (*path, "data_selector", "kwargs"), "a selector", notes)
     selector = taskset.data_selector.selector_type
@@ -163,7 +166,7 @@ def _spec(
     workflow_args, reward_args = _arguments(taskset, workflow, reward, path, notes)
     return TasksetSpec(
         name=taskset.name or name,
-        path=taskset.path,
+        path="" if queue else taskset.path or "",
         subset=taskset.subset_name,
         split=taskset.split,
         format=format_spec(taskset.format),
@@ -177,7 +180,26 @@ def _spec(
         seed=taskset.data_selector.seed,
         limit_rows=taskset.limit_rows,
         max_retry_times=taskset.max_retry_times,
+        rows=LAST_INDEX if queue else 0,
+        queue=queue,
     )
+
+
+def _check_queue(taskset: Taskset, path: FieldPath, experiment: Experiment, notes: Notes) -> None:
+    """Finds what a queue of tasks cannot have: a file, an order of its own, company, or a stage without an end."""
+    if path != (*_INPUT, "taskset"):
+        what = "is queue, and only buffer.explorer_input.taskset, which is alone, can be one"
+        notes.wrong((*path, "storage_type"), what, "write file")
+    for name, fix in (("path", "leave it out: tasks come by rftd tasks add"), ("limit_rows", "leave it out")):
+        if getattr(taskset, name) is not None:
+            notes.wrong((*path, name), "is given, and the tasks are a queue", fix)
+    if taskset.data_selector.selector_type != "sequential":
+        what = f"is {taskset.data_selector.selector_type}, and a queue has the order in which its tasks are added"
+        notes.wrong((*path, "data_selector", "selector_type"), what, "leave it out")
+    if not (experiment.explorer.collect_only or experiment.buffer.total_steps or experiment.trainer.total_steps):
+        what = "is required: how many tasks a queue will have, nobody knows"
+        fix = "say after how many steps it ends at the latest; rftd tasks end ends it with its last task"
+        notes.wrong(("buffer", "total_steps"), what, fix)
 
 
 def _arguments(

@@ -140,10 +140,11 @@ class Taskset(Section):
 
     name: Label = ""
     """The name of the taskset in events and metrics; empty: one by its place."""
-    storage_type: Annotated[Literal["file", "queue", "sql"], word()] = checked("file", why="tasks come from files")
+    storage_type: Annotated[Literal["file", "queue", "sql"], word()] = "file"
+    """`queue`: tasks are added while the experiment runs, by `rftd tasks add`, HTTP or Kafka."""
     path: Annotated[str | None, LocalPath()] = None
     """A file of rows (`.jsonl`, `.json`, `.csv`, `.parquet`, `.arrow`), a pattern of such files, or a folder with them.
-    Required; checked once stages are laid over the global sections."""
+    Required but for a queue; checked once stages are laid over the global sections."""
     subset_name: Annotated[str | None, PATH_PART] = None
     """The subset of a folder: one that its README.md names, or the folder that is looked in first; none: `path`."""
     split: Annotated[str, PATH_PART] = "train"

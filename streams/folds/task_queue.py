@@ -1,0 +1,82 @@
+"""`TaskQueues`: the tasks that were added to stages while they run, by their places in the log."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import msgspec
+
+from rftd.streams.events.task import TasksAdded, TasksEnded
+from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.stage_tasks import is_queue
+
+
+class TaskQueue(msgspec.Struct):
+    """The places of the added tasks. Two numbers are kept for each request that added some, whatever its size."""
+
+    rows: int = 0
+    """The number of tasks that were added."""
+    ended: bool = False
+    """True once no more of them are added."""
+    firsts: list[int] = []
+    """The row of the first task of each request."""
+    offsets: list[int] = []
+    """The offset of each request's record on the spine."""
+
+    def add(self, event: TasksAdded, offset: int) -> None:
+        """Counts the tasks of one record on; after the end they are none."""
+        if self.ended or not event.tasks:
+            return
+        self.firsts.append(self.rows)
+        self.offsets.append(offset)
+        self.rows += len(event.tasks)
+
+    def place(self, row: int) -> tuple[int, int]:
+        """The offset of the record that added task `row`, and its index there. Raises LookupError for no such task."""
+        if not 0 <= row < self.rows:
+            raise LookupError(row)
+        number = bisect_right(self.firsts, row) - 1
+        return self.offsets[number], row - self.firsts[number]
+
+
+class TaskQueues(msgspec.Struct):
+    """The queues of an experiment's stages."""
+
+    by_stage: dict[int, TaskQueue] = {}
+
+    def of(self, stage: int) -> TaskQueue:
+        """The queue of a stage; an empty one before anything was added."""
+        return self.by_stage.get(stage) or TaskQueue()
+
+    def take(
+        self, event: TasksAdded | TasksEnded, offset: int, spec: ExperimentSpec, *, planned: int
+    ) -> ExperimentSpec:
+        """Takes in what was added to a stage, or its end; the specification as it is then.
+
+        `planned` is the number of that stage's steps that were planned before the event.
+        """
+        if not (0 <= event.stage < len(spec.stages) and is_queue(spec.stages[event.stage])):
+            return spec
+        queue = self.by_stage.setdefault(event.stage, TaskQueue())
+        if isinstance(event, TasksAdded):
+            queue.add(event, offset)
+            return spec
+        if queue.ended:
+            return spec
+        queue.ended = True
+        stages = list(spec.stages)
+        stages[event.stage] = _ended(stages[event.stage], queue.rows, planned=planned)
+        return msgspec.structs.replace(spec, stages=tuple(stages))
+
+
+def _ended(stage: StageSpec, rows: int, *, planned: int) -> StageSpec:
+    """The stage with its queue ended at `rows` tasks, and `planned` of its steps planned by then.
+
+    One step more than planned at least: the trainer keeps the weights of a last step that it knows to be the last.
+    """
+    assert stage.taskset is not None
+    queue = msgspec.structs.replace(stage.taskset, rows=max(rows, 1))
+    if stage.kind == "explore":
+        return msgspec.structs.replace(stage, taskset=queue, collect_groups=min(stage.collect_groups, rows))
+    steps = max(-(-rows // stage.batch_size), planned + 1)
+    return msgspec.structs.replace(stage, taskset=queue, total_steps=min(stage.total_steps, steps))
