@@ -24,6 +24,7 @@ from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.role import RoleLease
+from rftd.streams.spec import ExperimentSpec
 from rftd.streams.stage_tasks import is_queue
 from rftd.streams.topics import partition_of
 from rftd.workers.control.obstacle import RESUMABLE, of_error
@@ -189,13 +190,20 @@ def check_giving_up(state: RunState, event: ExperienceGivenUp) -> None:
     )
 
 
+def queue_of(spec: ExperimentSpec) -> int:
+    """The stage whose tasks are a queue. Raises ConflictError if none is."""
+    for index, stage in enumerate(spec.stages):
+        if is_queue(stage):
+            return index
+    fix = "write storage_type: queue in its taskset, and submit it anew"
+    raise ConflictError("its tasks are no queue", fix=fix)
+
+
 def check_queue(state: RunState, event: TasksAdded | TasksEnded) -> None:
-    """Raises ConflictError for a stage whose tasks are no queue, for one that has ended, and for the end of none."""
+    """Raises ConflictError for a queue that has ended, or whose stage has, and for the end of an empty one."""
     spine = state.spine
-    stages = spine.spec.stages if spine.spec is not None else ()
-    if not (0 <= event.stage < len(stages) and is_queue(stages[event.stage])):
-        fix = "write storage_type: queue in its taskset, and submit it anew"
-        raise ConflictError("its tasks are no queue", fix=fix)
+    assert spine.spec is not None
+    stages = spine.spec.stages
     if spine.ended:
         raise ConflictError(f"it is {spine.status}", fix="submit a new experiment")
     queue = spine.queues.of(event.stage)
