@@ -275,8 +275,8 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     reissue_ratio: Finite = 0.0
     """A lease that lasts longer than so many recent mean durations is given to a second, idle explorer; 0: never."""
     dtype: str = "float32"
-    threads: Index = 1
-    """0: as many as the machine has."""
+    seed: Integer = 42  # of earlier releases' logs: nothing reads it, rollouts are drawn by `ExperimentSpec.seed`
+    threads: Index = 1  # 0: as many as the machine has
     engine_args: dict[str, Any] = {}
     """The engine's own, by the names that it declares."""
     needs: EngineNeeds = EngineNeeds()

@@ -78,5 +78,7 @@ def _ended(stage: StageSpec, rows: int, *, planned: int) -> StageSpec:
     queue = msgspec.structs.replace(stage.taskset, rows=max(rows, 1))
     if stage.kind == "explore":
         return msgspec.structs.replace(stage, taskset=queue, collect_groups=min(stage.collect_groups, rows))
-    steps = max(-(-rows // stage.batch_size), planned + 1)
+    # So many uses that fewer tasks cannot provide them: with as many steps every task is tried.
+    uses = rows * stage.algorithm.repeat_times * max(1, stage.policy.max_uses)
+    steps = max(-(-uses // max(1, stage.experiences_per_step)), planned + 1)
     return msgspec.structs.replace(stage, taskset=queue, total_steps=min(stage.total_steps, steps))

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from rftd.streams.spec import StageSpec
 from rftd.streams.stage_tasks import is_queue
 from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import CLOSED, GROUPS, LEASED, STEPS, Facts, rows_of
@@ -166,9 +167,18 @@ def added_tasks_are_tried(_facts: Facts, evidence: Evidence) -> Iterator[str]:
         tried = evidence.leased_rows.get(index, 0)
         if tried > queue.rows:
             yield f"stage {stage.name}: task {tried - 1} was leased, and {queue.rows} were added"
-        tasks = stage.collect_groups if stage.kind == "explore" else stage.total_steps * stage.batch_size
+        # The step that was configured as the last may end a stage before them.
+        tasks = stage.collect_groups if stage.kind == "explore" else _tasks_of_steps(stage)
         if evidence.state == "completed" and tried < (due := min(queue.rows, tasks)):
             yield f"stage {stage.name}: tasks {tried} to {due - 1} were added and never tried"
+
+
+def _tasks_of_steps(stage: StageSpec) -> int:
+    """The least number of tasks whose experiences fill all steps of a stage."""
+    uses = stage.algorithm.repeat_times * stage.policy.max_uses
+    if not uses:  # an experience may be used without end
+        return 0
+    return -(-stage.total_steps * stage.experiences_per_step // uses)
 
 
 def _not_tried(facts: Facts, evidence: Evidence, stage: int, groups: int) -> list[int]:

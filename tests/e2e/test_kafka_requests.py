@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.daemon.scene import EXPERIMENT, QUEUE, Scene
 from synthetic.until import poll
 
+from rftd.daemon.config.loading import load_text
 from rftd.streams.backends.kafka.settings import parse_kafka
 from rftd.streams.events import experiment as life
+from rftd.streams.events.task import TasksAdded
 
 pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
@@ -117,3 +119,28 @@ def test_a_producer_submits_pauses_resumes_and_cancels(kafka_scene: Scene) -> No
     report = scene.verified()
     assert report.clean, report.findings
     assert len(report.dead_letters) == len(garbage)
+
+
+def test_a_producer_adds_tasks_to_a_queue_and_tells_their_end(kafka_scene: Scene) -> None:
+    """Requests that come before the run is under way, or while the daemon is dead, wait; garbage is refused alone."""
+    scene = kafka_scene
+    overrides = (*QUEUE, f"model.model_path={scene.folder}/fake")
+    file = load_text(EXPERIMENT, "test.yaml", overrides=overrides, environ={}, cwd=scene.folder)
+    produce(scene, [asked("submit", "0", datacontenttype="application/json", data={"config": file.config})])
+    name = "sums"
+    tasks = [{"question": f"{number}+1=", "answer": str(number + 1)} for number in range(9)]
+    first = asked("add_tasks", "1", subject=name, data={"tasks": tasks[:4]})
+    keyless = asked("add_tasks", "2", subject=name, data={"tasks": [*tasks[:1], {"prompt": "2+2="}]})
+    produce(scene, [first, first, keyless])
+    poll(lambda: len(scene.events(TasksAdded)) == 1)
+    scene.kill("daemon", "")
+    produce(scene, [first, asked("add_tasks", "3", subject=name, data={"tasks": tasks[4:]})])
+    produce(scene, [asked("end_tasks", "4", subject=name)])
+    scene.host.tend()
+    # Of nine tasks the third batch of four holds one.
+    assert scene.until_ended(name).experiment.summary.step == 3
+    assert [json.loads(text) for event in scene.events(TasksAdded) for text in event.tasks] == tasks
+    refused = scene.events(life.ExperimentRejected)
+    assert [rejected.request.id for rejected in refused if rejected.request is not None] == ["2"]
+    assert "tasks[1]" in refused[0].reason
+    assert scene.verified().clean

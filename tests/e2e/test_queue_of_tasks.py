@@ -6,21 +6,12 @@ import json
 from collections import Counter
 
 import pytest
-from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.daemon.scene import EXPERIMENT, QUEUE, Scene
 from synthetic.until import poll
 
 from rftd.daemon.views import tasks as view
 from rftd.ops.errors import ConflictError
 from rftd.streams.events.task import TaskLeased, TasksAdded
-
-QUEUE = (
-    "stages=[]",
-    "buffer.total_steps=1000",
-    "explorer.eval_interval=100000",
-    "trainer.save_interval=50",
-    "buffer.explorer_input.taskset.storage_type=queue",
-    "buffer.explorer_input.taskset.path=null",
-)
 
 
 def task(number: int) -> dict[str, str]:

@@ -26,7 +26,7 @@ from rftd.streams.envelope import Position
 from rftd.streams.events import experiment
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
-from rftd.streams.events.task import TaskRetried
+from rftd.streams.events.task import TaskRetried, TasksAdded, TasksEnded
 from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Spine, Status
@@ -122,6 +122,13 @@ class LogOperations:
         allowed = (Status.RUNNING, Status.PAUSED)
         event = ExperienceGivenUp(experience=experience, reason=reason)
         return await self._change(event, experiment_id, request_id, allowed)
+
+    async def add_tasks(self, experiment_id: UUID, tasks: Sequence[str], *, request_id: UUID) -> Done:
+        return await self._change(TasksAdded(stage=0, tasks=tuple(tasks)), experiment_id, request_id, (Status.RUNNING,))
+
+    async def end_tasks(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Done:
+        event = TasksEnded(stage=0, reason=reason)
+        return await self._change(event, experiment_id, request_id, (Status.RUNNING,))
 
     async def why(self, experiment_id: UUID) -> Why:
         registry = Registry(self._log)

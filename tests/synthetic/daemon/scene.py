@@ -92,6 +92,15 @@ stages:
 
 SHORT = ("stages=[]", "buffer.total_steps=6", "explorer.eval_interval=1000")
 """Overrides for a run of about a second."""
+QUEUE = (
+    "stages=[]",
+    "buffer.total_steps=1000",
+    "explorer.eval_interval=100000",
+    "trainer.save_interval=50",
+    "buffer.explorer_input.taskset.storage_type=queue",
+    "buffer.explorer_input.taskset.path=null",
+)
+"""Overrides for a run whose tasks are added while it runs."""
 
 
 class Scene:

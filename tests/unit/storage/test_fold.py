@@ -96,6 +96,14 @@ def test_every_event_type_of_truth_is_projected_or_known_not_to_be() -> None:
     # A retried task shows in its new group, a sync point in the leases of its window, offered tasks in theirs; the rest
     # is read from the log.
     sync_points = {"weights.requested", "weights.answered"}
-    known = {"worker.heartbeat", "task.retried", "tasks.offered", "record.retried", "record.dropped"}
+    known = {
+        "worker.heartbeat",
+        "task.retried",
+        "tasks.offered",
+        "tasks.added",
+        "tasks.ended",
+        "record.retried",
+        "record.dropped",
+    }
     known |= {"experiment.loss_accepted", "experiment.payloads_dropped", "experience.given_up", "experiment.imported"}
     assert left_out == known | sync_points

@@ -32,7 +32,7 @@ from rftd.streams.folds.pieces import ENTRIES, pieces_of
 from rftd.streams.folds.run_state import RunParts, RunState
 from rftd.streams.folds.snapshot import VERSION, Nothing, Snapshot, pack, unpack
 from rftd.streams.folds.spine import Spine
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec import ExperimentSpec, TasksetSpec
 from rftd.streams.topics import Partition
 
 SHAPE = "d33fe78e334cba19"
@@ -53,6 +53,8 @@ ADDED = {
     (Spine, "grants"),
     (Spine, "released"),
     (Spine, "moves"),
+    (Spine, "queues"),
+    (TasksetSpec, "queue"),
     (ExperimentArchived, "by"),
     (Group, "holders"),
     (Group, "early"),

@@ -13,6 +13,7 @@ kept_files        experiments that are archived, restored and removed after thei
 long_pauses       pauses that last until the workers are released
 given_up          experiences that their owner gives up
 moved             experiments that are exported and imported elsewhere, under way or at their end
+queued            tasks that are added while the experiment runs, and whose end is told
 moody_policies    a third party's policy that raises for a while
 small_appends     logs of which an append takes a few records
 served            worlds that answer strangers and train on what they say
@@ -36,6 +37,7 @@ from simulator.kinds.kind import Kind
 from simulator.kinds.long_pauses import LongPauses
 from simulator.kinds.moody_policies import MoodyPolicies
 from simulator.kinds.moved import Moved
+from simulator.kinds.queued import Queued
 from simulator.kinds.served import Served
 from simulator.kinds.several_runs import SeveralRuns
 from simulator.kinds.slow_starts import SlowStarts
@@ -58,6 +60,7 @@ KINDS: tuple[Kind, ...] = (
     FewKept(),
     SeveralRuns(),
     Served(),
+    Queued(),
     Moved(),
     BadDisks(),
     KeptFiles(),

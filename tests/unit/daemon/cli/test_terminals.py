@@ -67,6 +67,8 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "watch": ("watch small",),
     "steps": ("steps small", "steps small --names", "steps small --metric loss --metric tokens", "steps second"),
     "logs": ("logs small -n 20", "logs small --level warning"),
+    "tasks add": ("tasks add small {file}", "tasks add small {tasks}"),
+    "tasks end": ("tasks end small",),
     "events": ("events small", "events small -n 3", "events small --all -n 4", "events small --type nonsense"),
     "experiences ls": ("experiences ls small", "experiences ls small --state retired", "experiences ls small -n 2"),
     "experiences show": ("experiences show small {short}", "experiences show small {experience} --tokens"),
@@ -180,6 +182,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
     asyncio.run(fill())
     (folder / "exp.yaml").write_text(experiment_files.TEXT)
+    (folder / "tasks.jsonl").write_text('{"question": "1+1=", "answer": "2"}\n')
     for name in ("empty", "house"):
         (folder / name).mkdir()
     broken = folder / "checkpoints" / "project" / "experiment" / "global_step_20" / "actor"
@@ -196,6 +199,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             "data": str(folder / "data"),
             "empty": str(folder / "empty"),
             "file": str(folder / "exp.yaml"),
+            "tasks": str(folder / "tasks.jsonl"),
             "checkpoints": str(folder / "checkpoints"),
             "experience": experience,
             "short": experience[:8],

@@ -88,8 +88,11 @@ _EVERY_MODE: Final = (0, 1, 2, 4, 8, 9, 13, 14, 15, 17)
 """Places in it of one experiment for each mode, style and engine: there, whatever does nothing says so."""
 _AUXILIARY: Final = "buffer.trainer_input.auxiliary_buffers.NAME"
 _ACT_ELSEWHERE: Final = [
+    "buffer.explorer_input.taskset.storage_type",  # of a taskset without `path`
     "buffer.explorer_input.taskset.repeat_times",  # of held-out tasksets
+    "buffer.explorer_input.tasksets[0].storage_type",
     "buffer.explorer_input.tasksets[0].repeat_times",
+    "buffer.explorer_input.eval_tasksets[0].storage_type",
     f"{_AUXILIARY}.capacity",  # of `experience_buffer`
     f"{_AUXILIARY}.max_read_timeout",
     *(f"{_AUXILIARY}.replay_buffer.{name}" for name in ("enable", "priority_fn", "reuse_cooldown_time")),

@@ -99,3 +99,34 @@ def test_the_view_of_an_experiment_has_each_of_them(load: Load) -> None:
     given = effective_config(submission.spec)["buffer"]["explorer_input"]
     assert [each["path"] for each in given["tasksets"]] == ["/a.jsonl", "/b.jsonl"]
     assert "taskset" not in given
+
+
+QUEUE = ["buffer.explorer_input.taskset.storage_type=queue", "buffer.explorer_input.taskset.path=null"]
+
+
+def test_a_queue_has_no_file_and_is_what_it_was_written(load: Load) -> None:
+    stage = stage_of(load(overrides=[*QUEUE, "buffer.total_steps=50"]))
+    assert stage.taskset is not None
+    assert (stage.taskset.queue, stage.taskset.path, stage.total_steps) == (True, "", 50)
+    written = effective_config(load(overrides=[*QUEUE, "buffer.total_steps=50"]).spec)
+    taskset = written["buffer"]["explorer_input"]["taskset"]
+    assert (taskset["storage_type"], taskset["path"]) == ("queue", None)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("buffer.explorer_input.taskset.path=/a.jsonl", "taskset.path: is given, and the tasks are a queue"),
+        ("buffer.explorer_input.taskset.limit_rows=3", "taskset.limit_rows: is given, and the tasks are a queue"),
+        ("buffer.explorer_input.taskset.data_selector.selector_type=shuffle", "a queue has the order in which"),
+        ("buffer.total_steps=null", "buffer.total_steps: is required: how many tasks a queue will have"),
+    ],
+)
+def test_what_a_queue_cannot_have_is_refused(errors: Errors, override: str, said: str) -> None:
+    (text,) = errors(overrides=[*QUEUE, "buffer.total_steps=50", override])
+    assert said in text
+
+
+def test_only_a_taskset_that_is_alone_can_be_a_queue(errors: Errors) -> None:
+    texts = errors(overrides=several("{storage_type: queue}", "{path: /b.jsonl}"))
+    assert any("tasksets[0].storage_type: is queue, and only buffer.explorer_input.taskset" in text for text in texts)
