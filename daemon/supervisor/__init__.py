@@ -21,6 +21,7 @@ worker_orders  the workers that it wants, with what each is started with
 orders       idempotent commands: key, verb and body become one event, and the log gives the answer; verdicts
              on dead letters are orders too
 inbox        the commands for an experiment under way, and those that each state allows
+queueing     the events that add tasks to a run, and why it may not take them
 snapshotter  snapshots of a run's fold
 milestones   what became of an experiment, as lines of the daemon's log
 decision_traces  the roots of traces: leases, batches, pauses

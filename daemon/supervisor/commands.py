@@ -16,10 +16,11 @@ from rftd.daemon.keeping import Keeping
 from rftd.daemon.operations import Accepted, Done, Forked
 from rftd.daemon.patience import AWAY
 from rftd.daemon.registry import Entry, Registry, named_entry
-from rftd.daemon.supervisor.inbox import Request, check_transition, queue_of, requeued
+from rftd.daemon.supervisor.inbox import Request, check_transition, requeued
 from rftd.daemon.supervisor.intake import WantedFork
 from rftd.daemon.supervisor.orders import Order, order_of
 from rftd.daemon.supervisor.payloads import PayloadKeeper
+from rftd.daemon.supervisor.queueing import adding, check_begun, ending
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
@@ -27,18 +28,16 @@ from rftd.daemon.why.answer import answer, blocked_log, silent_log
 from rftd.daemon.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
 from rftd.daemon.why.wait import Wait, Why
 from rftd.daemon.why.workers import largest_use, opening_waits
-from rftd.ops.errors import ConflictError, LogFullError, LogLossError, NotFoundError, UnreachableError, WaitTimeoutError
+from rftd.ops.errors import ConflictError, LogFullError, LogLossError, NotFoundError, UnreachableError
 from rftd.streams.envelope import Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
-from rftd.streams.events.task import TasksAdded, TasksEnded
 from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.worker_memory import WorkerMemory
-from rftd.workers.tasksets.added import check_tasks
 
 if TYPE_CHECKING:
     from rftd.daemon.dlq.desk import Desk
@@ -152,30 +151,25 @@ class AskedCommands:
 
     async def add_tasks(self, experiment: UUID, tasks: Sequence[str], *, request_id: UUID) -> Done:
         """See `Operations.add_tasks`."""
-        spec = await self._spec_of(experiment)
-        stage = queue_of(spec)
-        await asyncio.to_thread(check_tasks, spec.stages[stage], tasks)
-        event = TasksAdded(stage=stage, tasks=tuple(tasks), by=self._asker.name)
+        await self._refresh()
+        event = await adding(self._entry(experiment).spec, tasks, by=self._asker.name)
         order = order_of(request_id, "add tasks", experiment, tasks)
         return await self._ask(order, experiment, event, patient=True)
 
     async def end_tasks(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
         """See `Operations.end_tasks`."""
-        event = TasksEnded(stage=queue_of(await self._spec_of(experiment)), reason=reason, by=self._asker.name)
+        await self._refresh()
+        event = ending(self._entry(experiment).spec, reason=reason, by=self._asker.name)
         order = order_of(request_id, "end tasks", experiment, reason)
         return await self._ask(order, experiment, event, patient=True)
-
-    async def _spec_of(self, experiment: UUID) -> ExperimentSpec:
-        await self._refresh()
-        return self._entry(experiment).spec
 
     async def _ask(self, order: Order, experiment: UUID, event: Event, *, patient: bool = False) -> Done:
         """Carries out an order that only a run under way can; a `patient` caller is told to ask again before it is."""
         await self._check_concerned(order)
 
         async def write(id: UUID) -> Position:
-            if patient:
-                self._check_begun(experiment)
+            if patient and self._decides and self.runs.of(experiment) is None:
+                check_begun(self._entry(experiment).spine)
             run = self._run_under_way(experiment, fix="see its state with rftd get")
             return await run.command(event, Request(id, order.key, partial(self._orders.check, order)))
 
@@ -375,16 +369,6 @@ class AskedCommands:
         entry = self._registry.entries.get(experiment)
         state = entry.status if entry is not None else "unknown"
         raise ConflictError(f"{whose} experiment is {state}, and not under way", fix=fix)
-
-    def _check_begun(self, experiment: UUID) -> None:
-        """Raises WaitTimeoutError for an experiment whose run is still to come, UnreachableError if it comes now."""
-        entry = self._entry(experiment)
-        if entry.spine.ended or not self._decides or self.runs.of(experiment) is not None:
-            return
-        what = f"the experiment is {entry.status}, and not under way"
-        if entry.status is Status.RUNNING:
-            raise UnreachableError(what, fix="ask again in a moment")
-        raise WaitTimeoutError(what, fix="ask again, with the same key, once it runs")
 
     def _check_decides(self) -> None:
         if not self._decides:

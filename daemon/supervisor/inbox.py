@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.dlq.verdicts import check_retry
+from rftd.daemon.supervisor.queueing import check_queue
 from rftd.ops.errors import ConflictError, UnreachableError
 from rftd.ops.tracing.span import current_traceparent
 from rftd.streams import topics
@@ -24,8 +25,6 @@ from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.role import RoleLease
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.stage_tasks import is_queue
 from rftd.streams.topics import partition_of
 from rftd.workers.control.obstacle import RESUMABLE, of_error
 
@@ -188,32 +187,6 @@ def check_giving_up(state: RunState, event: ExperienceGivenUp) -> None:
         f"experience {id} does not wait, and no batch holds it that was never executed: it was trained, or is retired",
         fix="restore what is missing; or fork the experiment at a checkpoint after the step that trained it",
     )
-
-
-def queue_of(spec: ExperimentSpec) -> int:
-    """The stage whose tasks are a queue. Raises ConflictError if none is."""
-    for index, stage in enumerate(spec.stages):
-        if is_queue(stage):
-            return index
-    fix = "write storage_type: queue in its taskset, and submit it anew"
-    raise ConflictError("its tasks are no queue", fix=fix)
-
-
-def check_queue(state: RunState, event: TasksAdded | TasksEnded) -> None:
-    """Raises ConflictError for a queue that has ended, or whose stage has, and for the end of an empty one."""
-    spine = state.spine
-    assert spine.spec is not None
-    stages = spine.spec.stages
-    if spine.ended:
-        raise ConflictError(f"it is {spine.status}", fix="submit a new experiment")
-    queue = spine.queues.of(event.stage)
-    if queue.ended:
-        what = f"the end of its tasks was told, after {queue.rows} of them"
-        raise ConflictError(what, fix="submit a new experiment for the others")
-    if spine.stage > event.stage or (spine.stage == event.stage and spine.stage_completed):
-        raise ConflictError(f"stage {stages[event.stage].name!r} is over", fix="submit a new experiment")
-    if isinstance(event, TasksEnded) and not queue.rows:
-        raise ConflictError("no task was added, so there is nothing to end with", fix="add some, or rftd cancel")
 
 
 def check_transition(spine: Spine, event: Event) -> None:

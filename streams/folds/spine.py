@@ -336,8 +336,7 @@ class Spine(msgspec.Struct):
 
     def _queue(self, event: Event, offset: int) -> None:
         if isinstance(event, task.TasksAdded | task.TasksEnded) and self.spec is not None:
-            planned = self.planned - self.first_versions.get(event.stage, self.planned)
-            self.spec = self.queues.take(event, offset, self.spec, planned=planned)
+            self.spec = self.queues.take(event, offset, self.spec, self.planned, self.first_versions)
 
     def _submit(self, event: experiment.ExperimentSubmitted) -> None:
         spec = event.spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 
 import msgspec
 
@@ -49,11 +50,16 @@ class TaskQueues(msgspec.Struct):
         return self.by_stage.get(stage) or TaskQueue()
 
     def take(
-        self, event: TasksAdded | TasksEnded, offset: int, spec: ExperimentSpec, *, planned: int
+        self,
+        event: TasksAdded | TasksEnded,
+        offset: int,
+        spec: ExperimentSpec,
+        planned: int,
+        first_versions: Mapping[int, int],
     ) -> ExperimentSpec:
         """Takes in what was added to a stage, or its end; the specification as it is then.
 
-        `planned` is the number of that stage's steps that were planned before the event.
+        `planned` is the last step that was planned before the event; `first_versions` are those of the stages.
         """
         if not (0 <= event.stage < len(spec.stages) and is_queue(spec.stages[event.stage])):
             return spec
@@ -65,7 +71,9 @@ class TaskQueues(msgspec.Struct):
             return spec
         queue.ended = True
         stages = list(spec.stages)
-        stages[event.stage] = _ended(stages[event.stage], queue.rows, planned=planned)
+        stages[event.stage] = _ended(
+            stages[event.stage], queue.rows, planned=planned - first_versions.get(event.stage, planned)
+        )
         return msgspec.structs.replace(spec, stages=tuple(stages))
 
 

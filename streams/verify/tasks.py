@@ -87,8 +87,7 @@ def queued(_facts: Facts, evidence: Evidence, event: task.TasksAdded | task.Task
     """Counts the tasks of a queue; its end makes its stage shorter."""
     if evidence.spec is not None and not evidence.ended:
         planned = max((*evidence.recent_plans, *evidence.reached.values()), default=0)
-        begun = evidence.stages.get(event.stage, planned)
-        evidence.spec = evidence.queues.take(event, decoded.offset, evidence.spec, planned=planned - begun)
+        evidence.spec = evidence.queues.take(event, decoded.offset, evidence.spec, planned, evidence.stages)
 
 
 def overdue(_facts: Facts, evidence: Evidence, event: weights.WeightsOverdue, _decoded: Decoded) -> None:

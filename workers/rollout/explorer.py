@@ -20,7 +20,7 @@ from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.follower import Follower
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
-from rftd.streams.stage_tasks import task_place, tasksets_of
+from rftd.streams.stage_tasks import tasksets_of
 from rftd.streams.worker_state import WorkerState
 from rftd.workers.devices.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
@@ -45,7 +45,7 @@ from rftd.workers.rollout.threads import EngineFromThreads
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.rollout.workflows.runner import WorkflowRunner
-from rftd.workers.tasksets.added import added_task
+from rftd.workers.tasksets.added import leased_tasks
 from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
 from rftd.workers.tasksets.taskset import OpenTasksets
 from rftd.workers.tasksets.tokenizer import Tokenizer
@@ -314,10 +314,7 @@ class Explorer:
             await self._conversations.run(lease, self._hand_over.of(lease))
             return
         async with self._gate.passing(lease.min_version, pinned=lease.pinned):
-            stage = self._stage(lease.stage)
-            number, row = task_place(stage, lease.row)
-            added = await added_task(self._member, self._view.spine, lease)
-            tasks = added or await self._tasksets.get(tasksets_of(stage)[number], lease.digest)
+            number, row, tasks = await leased_tasks(self._member, self._view.spine, lease, self._tasksets)
             await self._rollouts[lease.stage, number].run(lease, tasks, self._hand_over.of(lease), row=row)
 
     def _device(self) -> AbstractAsyncContextManager[None]:

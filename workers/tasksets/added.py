@@ -12,10 +12,11 @@ from rftd.streams.codec import decode_as
 from rftd.streams.events.task import TaskLeased, TasksAdded
 from rftd.streams.folds.spine import Spine
 from rftd.streams.spec import StageSpec, TasksetSpec
-from rftd.streams.stage_tasks import is_queue
+from rftd.streams.stage_tasks import task_place, tasksets_of
 from rftd.streams.topics import EXPERIMENTS, partition_of
 from rftd.workers.membership import Membership
-from rftd.workers.tasksets.task import Task, make_task
+from rftd.workers.tasksets.task import Task, TaskSource, make_task
+from rftd.workers.tasksets.taskset import OpenTasksets
 
 _REQUEST_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES // 4
 """The longest tasks of one request together; in UTF-8 a character takes up to four bytes."""
@@ -54,12 +55,23 @@ def check_tasks(stage: StageSpec, tasks: Sequence[str]) -> None:
         raise DataError(what, fix="add them by several requests")
 
 
-async def added_task(member: Membership, spine: Spine, lease: TaskLeased) -> AddedTask | None:
-    """The task of a lease, from the log; None in a stage whose tasks are in files. Raises DataError if it is gone."""
+async def leased_tasks(
+    member: Membership, spine: Spine, lease: TaskLeased, tasksets: OpenTasksets
+) -> tuple[int, int, TaskSource]:
+    """The taskset of a lease, as an index of the stage's, its row there, and the tasks to read it from.
+
+    Raises DataError for another dataset than was accepted, and for an added task that is not in the log.
+    """
     assert spine.spec is not None
     stage = spine.spec.stages[lease.stage]
-    if stage.taskset is None or not is_queue(stage):
-        return None
+    number, row = task_place(stage, lease.row)
+    taskset = tasksets_of(stage)[number]
+    if taskset.queue:
+        return number, row, await _added_task(member, spine, lease, taskset)
+    return number, row, await tasksets.get(taskset, lease.digest)
+
+
+async def _added_task(member: Membership, spine: Spine, lease: TaskLeased, taskset: TasksetSpec) -> AddedTask:
     clock = member.clock
     deadline_s = clock.monotonic_s() + _PATIENCE_S
     while lease.row >= spine.queues.of(lease.stage).rows and clock.monotonic_s() < deadline_s:
@@ -69,7 +81,7 @@ async def added_task(member: Membership, spine: Spine, lease: TaskLeased) -> Add
         offset, index = spine.queues.of(lease.stage).place(lease.row)
         records = await member.log.read(partition, offset, max_records=1)
         added = decode_as(records[0], TasksAdded)
-        return AddedTask(stage.taskset, lease.row, row_of(added.tasks[index]))
+        return AddedTask(taskset, lease.row, row_of(added.tasks[index]))
     except (LookupError, CodecError):
         fix = "see rftd verify"
         raise DataError(f"task {lease.row} is not in the log", where=str(partition), fix=fix) from None

@@ -46,7 +46,7 @@ def test_each_task_is_found_where_it_was_added(sizes: list[int]) -> None:
     spec = experiment()
     tasks: list[tuple[int, int]] = []
     for offset, size in enumerate(sizes):
-        spec = queues.take(added(*map(str, range(size))), offset * 3, spec, planned=0)
+        spec = queues.take(added(*map(str, range(size))), offset * 3, spec, 0, {})
         tasks += [(offset * 3, index) for index in range(size)]
     queue = queues.of(0)
     assert [queue.place(row) for row in range(queue.rows)] == tasks
@@ -62,14 +62,14 @@ def test_each_task_is_found_where_it_was_added(sizes: list[int]) -> None:
 def test_the_end_leaves_the_steps_that_the_tasks_fill(rows: int, planned: int, uses: int, steps: int) -> None:
     queues = TaskQueues()
     spec = experiment(uses=uses)
-    spec = queues.take(added(*map(str, range(rows))), 7, spec, planned=planned)
+    spec = queues.take(added(*map(str, range(rows))), 7, spec, planned, {0: 0})
     assert spec == experiment(uses=uses)
-    ended = queues.take(TasksEnded(stage=0), 8, spec, planned=planned)
+    ended = queues.take(TasksEnded(stage=0), 8, spec, planned, {0: 0})
     assert ended.stages[0].total_steps == steps
     assert [task_at(ended.stages[0], sequence) for sequence in (0, rows - 1, rows)] == [(0, 0), (rows - 1, 0), (0, 1)]
     # What is told later changes nothing.
-    assert queues.take(added("late"), 9, ended, planned=planned) == ended
-    assert queues.take(TasksEnded(stage=0), 10, ended, planned=planned + 5) == ended
+    assert queues.take(added("late"), 9, ended, planned, {0: 0}) == ended
+    assert queues.take(TasksEnded(stage=0), 10, ended, planned + 5, {0: 0}) == ended
     assert queues.of(0).rows == rows
 
 
@@ -78,8 +78,8 @@ def test_a_stage_that_collects_tries_each_task_once() -> None:
     explore = msgspec.structs.replace(spec.stages[0], kind="explore", total_steps=0, collect_groups=LAST_INDEX)
     spec = msgspec.structs.replace(spec, stages=(explore,))
     queues = TaskQueues()
-    queues.take(added("1", "2", "3"), 1, spec, planned=0)
-    assert queues.take(TasksEnded(stage=0), 2, spec, planned=0).stages[0].collect_groups == 3
+    queues.take(added("1", "2", "3"), 1, spec, 0, {})
+    assert queues.take(TasksEnded(stage=0), 2, spec, 0, {}).stages[0].collect_groups == 3
 
 
 def test_what_names_another_stage_has_no_effect() -> None:
@@ -87,6 +87,6 @@ def test_what_names_another_stage_has_no_effect() -> None:
     files = msgspec.structs.replace(experiment().stages[0], taskset=TasksetSpec(name="t", path="/t", rows=3))
     spec = msgspec.structs.replace(experiment(), stages=(files,))
     for stage in (-1, 0, 1):
-        assert queues.take(added("1", stage=stage), 1, spec, planned=0) == spec
-        assert queues.take(TasksEnded(stage=stage), 2, spec, planned=0) == spec
+        assert queues.take(added("1", stage=stage), 1, spec, 0, {}) == spec
+        assert queues.take(TasksEnded(stage=stage), 2, spec, 0, {}) == spec
     assert queues.by_stage == {}
