@@ -14,6 +14,7 @@ own_folder  folders and files of this user alone, and the refusal of those that 
 plugins     named extensions: our table, then entry points of third parties
 plugin_arguments  the arguments that an extension declares
 paths       paths that people write, in one form
+hub_id      names of models and datasets on the hub
 exchange    two names that change places at once
 cycles      cyclic garbage, looked for seldom, and memory that goes back to the system
 processors  the number of threads that a process may use

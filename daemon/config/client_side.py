@@ -13,6 +13,7 @@ from rftd.daemon.config.issue import Issue, SecretIssue
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import LocalPath, Section
 from rftd.daemon.config.source import SourceMap
+from rftd.ops.hub_id import HubId
 from rftd.ops.paths import absolute_path
 from rftd.ops.redaction import has_url_credentials, is_plain_variable, is_secret_field, is_secret_map
 
@@ -95,7 +96,7 @@ def _suggestion(path: FieldPath) -> str:
 
 
 # `Qwen/Qwen3-0.6B` is a repository on a hub, and might be a folder as well: only the disk tells.
-_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
 _DATA_FILE: Final = (".jsonl", ".json", ".parquet", ".arrow", ".csv", ".txt")
 _ROOT_VARIABLE: Final = "TRINITY_CHECKPOINT_ROOT_DIR"
 
@@ -120,6 +121,11 @@ def change_paths(config: dict[str, Any], change: Callable[[str], str]) -> None:
     """Rewrites in a valid config every field that the schema declares as a `LocalPath`."""
     for _, node, key in _paths(Experiment, config, ()):
         node[key] = change(node[key])
+
+
+def named_paths(tree: dict[str, Any]) -> Iterator[tuple[FieldPath, dict[str, Any], str]]:
+    """Every field with a text that the schema declares as a `LocalPath`, with the section that holds it and its key."""
+    return _paths(Experiment, tree, ())
 
 
 def relative_paths(tree: dict[str, Any]) -> list[Issue]:
@@ -180,7 +186,8 @@ def _absolute(text: str, cwd: Path, exists: Callable[[str], bool]) -> str:
     # A NUL would make every call of the operating system raise ValueError: check_plain reports it with its field.
     if "://" in text or "\0" in text:
         return text
-    ambiguous = _HUB_ID.fullmatch(text) is not None and not text.endswith(_DATA_FILE)
+    on_hub = _HUB_NAME.fullmatch(text) is not None or HubId.parse(text) is not None
+    ambiguous = on_hub and not text.endswith(_DATA_FILE)
     if ambiguous and not exists(_join(cwd, text)):
         return text
     return _join(cwd, text)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from rftd.daemon.config.field_path import FieldPath, parse
 from rftd.daemon.config.issue import ConfigErrors, say_where
-from rftd.daemon.config.loading import Submission
+from rftd.daemon.config.loading import Submission, check_config
 from rftd.daemon.doctor.checkpoints import check_checkpoints
 from rftd.daemon.doctor.prompts import check_prompts
+from rftd.daemon.supervisor.hub_cache import HubCache, with_snapshots
 from rftd.daemon.supervisor.preflight import preflight, with_files
 from rftd.daemon.views.memory import memory_line, rows_of
 from rftd.ops.clock import Clock
@@ -35,6 +37,9 @@ def check_file(submission: Submission, host: Host, clock: Clock) -> list[Diagnos
         wrong = with_files(submission.wrong)
         say_where(wrong, submission.source)
         return [*of_errors(wrong.errors), *warned]
+    config = with_snapshots(spec.config, HubCache.of(os.environ))
+    if config != spec.config:
+        spec = check_config(config, host=host)
     found = [Diagnosis("file", "ok", f"{submission.source.origin}: {spec.project}/{spec.name} can be read"), *warned]
     try:
         counted = preflight(spec, host)

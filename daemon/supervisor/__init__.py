@@ -11,6 +11,7 @@ benching     mode bench of an experiment: each of its checkpoints, or the newest
 findings     everything that checks refuse, under the fields of the file
 engine_packages  packages that engines need, where workers run and where the daemon does
 preflight    what only the daemon can know before it accepts: models, rows, tasksets, digests
+hub_cache    models and datasets of the hub that the daemon's user has fetched
 truths       a look at the right answers of a dataset
 memory_plan  the memory of workers against their devices, and micro-batches that fit: chosen once
 parts        permissions and parts of third parties that a run needs when it is taken up

@@ -16,9 +16,11 @@ from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.resolve.tasksets import placed_tasksets
 from rftd.daemon.supervisor.engine_packages import check_packages, left_to_workers
 from rftd.daemon.supervisor.findings import Findings
+from rftd.daemon.supervisor.hub_cache import check_whole
 from rftd.daemon.supervisor.memory_plan import with_memory
 from rftd.daemon.supervisor.truths import check_truths
 from rftd.ops.errors import ConfigError, DataError, RftdError
+from rftd.ops.hub_id import DATASET, MODEL, HubId
 from rftd.ops.plugins import Plugins
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
@@ -301,6 +303,13 @@ def _with_warmup(algorithm: AlgorithmSpec, total_steps: int) -> AlgorithmSpec:
 
 def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None:
     folder = Path(path)
+    id = HubId.parse(path)
+    if id is not None and not folder.is_dir():
+        raise DataError(
+            f"no such model folder: {path!r}, and no model of this name in the hub's cache of the daemon's user",
+            field=field,
+            fix=f"fetch it there: {id.fetch_command(MODEL)}",
+        )
     if not folder.is_dir() or not (folder / "config.json").is_file():
         converted = folder / "huggingface"
         fix = "give the path of a local Hugging Face folder (config.json, tokenizer, model.safetensors)"
@@ -311,6 +320,7 @@ def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None
             field=field,
             fix=fix,
         )
+    check_whole(folder, MODEL)
     # Weights that only unpickling reads are code, which no worker runs: it would be refused there, again and again.
     if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
         raise DataError(
@@ -338,6 +348,8 @@ def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
     A label is each row's own: of `kto` all rows are looked at. An error names a field below the taskset.
     """
     try:
+        if Path(spec.path).parent.name == "snapshots":
+            check_whole(Path(spec.path), DATASET)
         with Taskset.open(spec) as taskset:
             if trained:
                 for row in range(len(taskset)) if spec.schema == "kto" else taskset.first_rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import msgspec
 from rftd.daemon.operations import Accepted, Forked
 from rftd.daemon.registry import Entry, Registry
 from rftd.daemon.supervisor.forking import moved
+from rftd.daemon.supervisor.hub_cache import HubCache, with_snapshots
 from rftd.daemon.supervisor.intake import Intake, WantedFork
 from rftd.daemon.supervisor.orders import Orders, order_of
 from rftd.daemon.supervisor.preflight import preflight, with_files
@@ -104,6 +106,8 @@ class Submissions:
         from rftd.daemon.config.loading import check_config
 
         host = self._host()
+        # Before the judge: others may name what is in the cache only if the cache is among the roots.
+        config = with_snapshots(config, HubCache.of(os.environ))
         file_judge = None if judge.asker.is_owner else judge.file
         try:
             spec = check_config(config, host=host, judge=file_judge)

@@ -31,6 +31,8 @@ async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     for name in ("OPENAI_API_KEY", "RFTD_TOKEN", "PGPASSWORD", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"):
         monkeypatch.setenv(name, CANARY)
     async with gate(tmp_path) as made:
+        # The owner's cache, which he has not put among the roots.
+        monkeypatch.setenv("HF_HUB_CACHE", made.here("{outside}/hub"))
         yield made
 
 

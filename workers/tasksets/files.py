@@ -12,6 +12,7 @@ import yaml
 
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError
+from rftd.ops.hub_id import DATASET, HubId
 from rftd.streams.spec import TasksetSpec
 
 LINES: Final = ".jsonl"
@@ -234,7 +235,10 @@ def _refuse(spec: TasksetSpec, what: str, where: Path) -> NoReturn:
     folder = where if where.is_dir() else where.parent
     packed = [file.name for file in sorted(folder.glob("*")) if file.suffix in _PACKED] if folder.is_dir() else []
     subset = f", {spec.subset!r}" if spec.subset else ""
-    if packed:
+    id = HubId.parse(spec.path)
+    if id is not None and not where.exists():
+        fix = f"fetch the dataset for the daemon's user: {id.fetch_command(DATASET)}; or set path to a file or folder"
+    elif packed:
         fix = f"unpack {packed[0]}, or set path to a file that is not packed"
     elif not where.exists() and not PATTERN.search(str(where)):
         file = where.name if where.suffix in FORMATS else f"{spec.split}.parquet"

@@ -128,9 +128,10 @@ def test_a_file_that_is_missing_is_named_and_no_other(tmp_path: Path) -> None:
     assert "to_json('held.jsonl')` and set path to it" in caught.value.fix
 
 
-def test_a_hub_name_is_answered_with_how_to_export() -> None:
-    with pytest.raises(DataError, match=r"(?s)no file or folder 'openai/gsm8k'.*to_parquet\('test\.parquet'\)"):
-        Taskset.open(spec(Path("openai/gsm8k"), split="test"))
+def test_a_hub_name_is_answered_with_how_to_fetch_it() -> None:
+    message = "(?s)no file or folder 'openai/gsm8k@v1'.*hf download openai/gsm8k --repo-type dataset --revision v1;"
+    with pytest.raises(DataError, match=message):
+        Taskset.open(spec(Path("openai/gsm8k@v1"), split="test"))
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,122 @@
+"""`HubCache`: models and datasets of the Hugging Face hub that the daemon's user has fetched."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+from rftd.daemon.config.client_side import named_paths
+from rftd.daemon.config.field_path import FieldPath
+from rftd.ops.errors import DataError
+from rftd.ops.hub_id import DATASET, MODEL, HubId
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_REF_SIZE_BYTES: Final = 100
+_INDEX: Final = "model.safetensors.index.json"
+_ELSEWHERE: Final = ("tinker", "external")
+"""Engines whose models are a service's, and have its names."""
+
+
+class HubCache:
+    """A cache folder of `huggingface_hub`: each snapshot is a folder of links to the files of one commit."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Self:
+        """The cache that `hf download` fills in this environment."""
+        usual = environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+        home = environ.get("HF_HOME") or os.path.join(usual, "huggingface")
+        return cls(Path(environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")).absolute())
+
+    def snapshot(self, id: HubId, kind: str) -> Path | None:
+        """The folder of a model or a dataset at its revision; None if it is not here."""
+        folder = self._root / f"{kind}s--{id.owner}--{id.name}"
+        commit = id.revision if _COMMIT.fullmatch(id.revision) else _commit(folder / "refs" / id.revision)
+        snapshot = folder / "snapshots" / commit
+        return snapshot if commit and snapshot.is_dir() else None
+
+
+def with_snapshots(config: dict[str, Any], cache: HubCache) -> dict[str, Any]:
+    """The configuration with the folder of its snapshot, which names the commit, for each id that is in the cache.
+
+    Any other id stays as it is, to be refused where its folder is looked for.
+    """
+    changed = copy.deepcopy(config)
+    for path, section, key in named_paths(changed):
+        id = HubId.parse(section[key])
+        kind = MODEL if "model" in key or "lora" in str(path) else DATASET
+        if id is None or str(path[-2]).endswith("_args") or (kind == MODEL and _is_elsewhere(changed, path)):
+            continue
+        snapshot = cache.snapshot(id, kind)
+        if snapshot is not None:
+            section[key] = str(snapshot)
+    return changed
+
+
+def check_whole(folder: Path, kind: str) -> None:
+    """Returns if all files of a snapshot, and all parts of a model, are there. Raises DataError."""
+    # A model's files lie in its folder itself; one of the owner's may hold a whole disk below it.
+    entries = folder.iterdir() if kind == MODEL else folder.rglob("*")
+    dangling = (path for path in entries if path.is_symlink() and not path.exists())
+    lacking = sorted(str(path.relative_to(folder)) for path in dangling)
+    if kind == MODEL:
+        lacking += sorted(name for name in _parts(folder / _INDEX) if not (folder / name).is_file())
+    if lacking:
+        raise DataError(
+            f"the {kind} is not whole: {lacking[0]} is not there"
+            + (f", nor are {len(lacking) - 1} more files" if len(lacking) > 1 else ""),
+            where=str(folder),
+            fix="fetch it again: hf download goes on where it stopped",
+        )
+
+
+def _commit(ref: Path) -> str:
+    """The commit that a name of a revision stands for; empty if there is none."""
+    try:
+        with ref.open("rb") as file:
+            text = file.read(_REF_SIZE_BYTES).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+    return text if _COMMIT.fullmatch(text) else ""
+
+
+def _parts(index: Path) -> set[str]:
+    """The files that the index of a model's weights names."""
+    try:
+        weights = json.loads(index.read_bytes()).get("weight_map")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return set()
+    return {name for name in weights.values() if isinstance(name, str)} if isinstance(weights, dict) else set()
+
+
+def _is_elsewhere(config: Mapping[str, Any], path: FieldPath) -> bool:
+    """True if the model of this field is one of a service."""
+    section: Any = config
+    for part in path[:-1]:
+        section = section[part]
+        if isinstance(section, dict) and section.get("engine_type") in _ELSEWHERE:
+            return True
+    return "auxiliary_models" not in path and _is_served(config)
+
+
+def _is_served(node: Any) -> bool:
+    """True if a file, or a stage of it, has its own model trained or run by a service."""
+    if not isinstance(node, dict):
+        return False
+    sections = {name: node[name] for name in ("model", "trainer", "explorer") if isinstance(node.get(name), dict)}
+    model = sections.get("model", {})
+    if any(isinstance(model.get(name), dict) and model[name].get("enable") for name in ("tinker", "external_model")):
+        return True
+    rollout = sections.get("explorer", {}).get("rollout_model")
+    if isinstance(rollout, dict) and rollout.get("engine_type") in _ELSEWHERE:
+        return True
+    stages = node.get("stages")
+    of_stages = any(_is_served(stage) for stage in stages) if isinstance(stages, list) else False
+    return sections.get("trainer", {}).get("trainer_type") in _ELSEWHERE or of_stages

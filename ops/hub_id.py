@@ -1,0 +1,32 @@
+"""`HubId`: the name of a model or a dataset on the Hugging Face hub, as `owner/name` or `owner/name@revision`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple, Self
+
+_WORD: Final = r"[A-Za-z0-9][\w.-]*"
+HUB_ID: Final = re.compile(rf"(?P<owner>{_WORD})/(?P<name>{_WORD})(?:@(?P<revision>{_WORD}))?")
+MODEL: Final = "model"
+DATASET: Final = "dataset"
+
+
+class HubId(NamedTuple):
+    """A model or a dataset of the hub, at a revision."""
+
+    owner: str
+    name: str
+    revision: str = "main"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The id that a text is; None for any other text."""
+        match = HUB_ID.fullmatch(text)
+        return None if match is None else cls(match["owner"], match["name"], match["revision"] or "main")
+
+    def fetch_command(self, kind: str) -> str:
+        """The command that puts it into the cache of the user who runs it."""
+        words = ["hf", "download", f"{self.owner}/{self.name}"]
+        words += ["--repo-type", DATASET] if kind == DATASET else []
+        words += ["--revision", self.revision] if self.revision != "main" else []
+        return " ".join(words)
