@@ -12,9 +12,9 @@ _M_ARENA_MAX: Final = -8  # the numbers of glibc's malloc.h
 _ARENAS: Final = 2
 _M_MMAP_THRESHOLD: Final = -3
 _MAPPED_SIZE_BYTES: Final = 256 * 1024
+"""The size from which on a block is mapped by itself, and unmapped when it is freed."""
 _WORTH_TRIMMING_BYTES: Final = 64 * 1024**2
 """The freed memory that the C library may keep, for the process soon uses that much again."""
-"""The size from which on a block is mapped by itself, and unmapped when it is freed."""
 
 
 def tune_collector() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -12,19 +13,29 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError, DataError, NotInstalledError
 from rftd.ops.health import Diagnosis
 from rftd.streams.auxiliary import SERVICE
+from rftd.streams.events.step import EQUAL_PAIRS, ROW_ANSWERS_CUT, ROW_PROMPTS_CUT
 from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.rollout.workflows.first_prompts import FirstPrompts
 from rftd.workers.tasksets.stage_tokenizer import dataset_tokenizer, stage_tokenizer
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.tasksets.tokenizer import Tokenizer
-from rftd.workers.tasksets.train_row import TrainRow
+from rftd.workers.tasksets.train_row import TrainRow, row_faults
 
 _LOOKED_AT: Final = 500
 """Rows of a dataset that are read, spread over all of it: a second for a tokenizer of the usual speed."""
 _DATASET: Final = "dataset"
 _SHOWN: Final = 60
 """Characters at each end of a text that is shown."""
+
+
+_LONGER: Final = "raise model.max_model_len, or shorten the rows"
+_FAULTS: Final = {
+    ROW_PROMPTS_CUT: ("a prompt that leaves no room for an answer: nothing of them is learned", _LONGER),
+    ROW_ANSWERS_CUT: ("an answer that loses its end: no end is learned of them", _LONGER),
+    EQUAL_PAIRS: ("two answers of the same tokens: nothing is learned of them", "leave such rows out, or correct them"),
+}
+"""The figures that count rows of a dataset which teach less than they should: what that means, and what to do."""
 
 
 def check_prompts(stage: StageSpec, clock: Clock) -> Iterator[Diagnosis]:
@@ -86,9 +97,11 @@ def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
         with Taskset.open(spec) as taskset:
             rows = _spread(len(taskset))
             first: tuple[TrainRow, ...] = ()
+            faults: Counter[str] = Counter()
             for row in rows:
                 sequences = taskset.train_rows(row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
                 first = first or sequences
+                faults.update(row_faults(sequences))
     except NotInstalledError:  # of the tokenizer, which has a finding of its own
         return
     except DataError as error:
@@ -97,6 +110,11 @@ def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
         yield Diagnosis("chat template" if template else _DATASET, "fail", f"{place}{error.what}", error.fix or "")
         return
     yield Diagnosis(_DATASET, "ok", f"dataset {spec.name!r}: {_of_all(len(rows), spec.rows or len(rows))} can be read")
+    for name, (fault, fix) in _FAULTS.items():
+        if count := faults[name]:
+            what = f"dataset {spec.name!r}: {count:,} of {len(rows):,} rows that were read have {fault}"
+            teaches_nothing = count == len(rows) and name != ROW_ANSWERS_CUT
+            yield Diagnosis(_DATASET, "fail" if teaches_nothing else "warn", what, fix)
     for sequence in first:
         yield Diagnosis("first row", "ok", _shown(sequence, tokenizer))
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rftd.streams.events.step import EQUAL_PAIRS, ROW_ANSWERS_CUT, ROW_PROMPTS_CUT
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -49,6 +51,15 @@ def fitted(
     return TrainRow(
         tokens=np.array([*prompt, *response], dtype=np.uint32), prompt_tokens=len(prompt), loss_mask=learned, cut=cut
     )
+
+
+def row_faults(sequences: Sequence[TrainRow]) -> set[str]:
+    """The names of the figures that count this row: a cut prompt, a cut answer, two equal answers."""
+    cuts = {"prompt": ROW_PROMPTS_CUT, "response": ROW_ANSWERS_CUT}
+    faults = {cuts[row.cut] for row in sequences if row.cut}
+    if len(sequences) == 2 and sequences[0].tokens.tobytes() == sequences[1].tokens.tobytes():
+        faults.add(EQUAL_PAIRS)
+    return faults
 
 
 def plain_prompt(prompt: str, *, system_prompt: str | None, reply_prefix: str | None) -> str:

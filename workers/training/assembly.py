@@ -26,10 +26,7 @@ from rftd.streams.events.step import (
     ANSWERS_CUT,
     ANSWERS_EMPTY,
     EQUAL_GROUPS,
-    EQUAL_PAIRS,
     PROMPTS_CUT,
-    ROW_ANSWERS_CUT,
-    ROW_PROMPTS_CUT,
 )
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.log import EventLog
@@ -43,7 +40,7 @@ from rftd.workers.tasksets.stage_tokenizer import dataset_tokenizer
 from rftd.workers.tasksets.table_copies import experiment_copies
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.tasksets.tokenizer import Tokenizer
-from rftd.workers.tasksets.train_row import TrainRow
+from rftd.workers.tasksets.train_row import TrainRow, row_faults
 from rftd.workers.training.closed_groups import closed_group, of_rollouts
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.run_samples import Constants, run_samples
@@ -305,7 +302,7 @@ class Assembly:
                 # The file is as it was accepted, so the row itself is at fault: no restart mends that, and RowError
                 # says so.
                 raise RowError(error.what, where=error.where, fix=error.fix) from error
-            counts.update(_row_faults(made))
+            counts.update(row_faults(made))
             items.append(_row_samples(made, number, expert=bool(plan.experiences)))
         return items, {name: count / len(items) for name, count in counts.items()}
 
@@ -349,15 +346,6 @@ def _substituted(runs: Sequence[Sequence[TrainSample]], substitutes: Mapping[int
     # In turn: the substitute's runs may be fewer than those that they stand in for.
     turns = {group: cycle(by_group[other]) for group, other in substitutes.items() if other in by_group}
     return [next(turns[run[0].group]) if run[0].group in turns else run for run in runs]
-
-
-def _row_faults(sequences: Sequence[TrainRow]) -> set[str]:
-    """The names of the figures that count this row: a cut prompt, a cut answer, two equal answers."""
-    cuts = {"prompt": ROW_PROMPTS_CUT, "response": ROW_ANSWERS_CUT}
-    faults = {cuts[row.cut] for row in sequences if row.cut}
-    if len(sequences) == 2 and np.array_equal(sequences[0].tokens, sequences[1].tokens):
-        faults.add(EQUAL_PAIRS)
-    return faults
 
 
 def _row_samples(made: Sequence[TrainRow], number: int, *, expert: bool) -> list[TrainSample]:

@@ -330,6 +330,18 @@ FAULTS: Final = {
     "a row that teaches nothing": Fault(
         lambda world: world.trained_rows([*SUMS, {"question": "1+2="}]), "dataset", "fail", ("train.jsonl:6", "answer")
     ),
+    "a row that is cut": Fault(
+        lambda world: world.trained_rows([*SUMS, {"question": "1+2=", "answer": "3" * 5000}]),
+        "dataset",
+        "warn",
+        ("1 of 6 rows", "loses its end", "model.max_model_len"),
+    ),
+    "prompts that leave no room": Fault(
+        lambda world: world.trained_rows([{"question": "1" * 5000, "answer": "3"}] * 3),
+        "dataset",
+        "fail",
+        ("3 of 3 rows", "no room for an answer", "model.max_model_len"),
+    ),
     "no answers": Fault(
         experiment([{"question": "1+1=", "answer": ""}] * 3),
         "dataset",
