@@ -12,7 +12,7 @@ from rftd.daemon.output.stage_line import stage_line
 from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument, request_id_option
-from rftd.daemon.views.memory import memory_line
+from rftd.daemon.views.memory import MemoryRow, memory_line, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rftd.daemon.client.client import Answer, Client
     from rftd.daemon.config.loading import Submission
     from rftd.daemon.views.commands import ForkReceipt, SubmitReceipt
+    from rftd.streams.spec import ExperimentSpec
     from rftd.workers.devices.host import Host
 
 
@@ -96,7 +97,7 @@ def _dry_run(load: Callable[[Host, bool], Submission], labels: dict[str, str], s
     found = judged(load, settings, os.environ, labels)
     submission = found.submission
     there = found.there
-    memory = [] if there.report is None else there.report.memory
+    memory = _memory_here(submission.spec) if there.report is None else there.report.memory
     _warn(found.warnings, settings)
     if settings.machine_readable:
         plan: dict[str, Any] = {
@@ -114,6 +115,18 @@ def _dry_run(load: Callable[[Host, bool], Submission], labels: dict[str, str], s
     for row in memory:
         say(f"memory: {memory_line(row)}")
     say(there.said)
+
+
+def _memory_here(spec: ExperimentSpec) -> list[MemoryRow]:
+    """The memory that workers would take of the devices of this machine; nothing of models that cannot be read here."""
+    from rftd.daemon.supervisor.memory_plan import with_memory
+    from rftd.ops.errors import RftdError
+    from rftd.workers.devices.discovery import find_host
+
+    try:
+        return rows_of(with_memory(spec, find_host()).memory)
+    except (RftdError, OSError):  # what is wrong with a model, `rftd doctor FILE` says
+        return []
 
 
 def taken_in(

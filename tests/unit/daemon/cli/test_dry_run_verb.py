@@ -8,11 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 from synthetic.daemon.command_line import Rftd, Served
+from synthetic.daemon.experiment_files import config, overlaid
 from synthetic.daemon.stranger import STRANGE, Said, Stranger
 
 from rftd.daemon.views.commands import CheckReport, SubmitReceipt
 from rftd.daemon.views.problem import Problem, ProblemPart
+from rftd.workers.models.tiny_model import make_tiny_model
 
 NOBODY = "http://127.0.0.1:1"
 CHECKS = (["submit", "--dry-run"], ["config", "check"])
@@ -22,6 +25,20 @@ def problem(*parts: ProblemPart, status: int = 422, code: str = "RFTD-CFG-001") 
     """The answer of a daemon that refuses."""
     body = Problem(type="urn:x", title="t", status=status, detail="no", code=code, errors=parts)
     return Said(status, msgspec.json.encode(body))
+
+
+@pytest.mark.parametrize("model", ["tiny", "missing"])
+def test_without_a_daemon_the_memory_is_that_of_this_machine(rftd: Rftd, tmp_path: Path, model: str) -> None:
+    make_tiny_model(tmp_path / "tiny", seed=1)
+    file = tmp_path / "mine.yaml"
+    sections = {"model": {"model_path": str(tmp_path / model), "max_model_len": 512, "max_prompt_tokens": 400}}
+    file.write_text(yaml.safe_dump(overlaid(config(), sections)))
+    words = ["submit", str(file), "--dry-run", "--server", NOBODY]
+    said = rftd(*words)
+    assert said.status == 0, said.err
+    rows = json.loads(rftd(*words, "--json").out)["memory"]
+    assert [row["role"] for row in rows] == (["trainer", "explorer"] if model == "tiny" else [])
+    assert said.out.count("memory: ") == len(rows)
 
 
 @pytest.mark.parametrize("verb", CHECKS)
