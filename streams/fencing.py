@@ -12,6 +12,7 @@ from rftd.streams.envelope import Head
 from rftd.streams.events.experiment import Fence
 from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.topics import Partition
+from rftd.streams.writers import holder_source
 
 LEAP: Final = 1 << 20
 """Most epochs that one fence may pass over: rivals leave few unused; one at the end of all numbers has no successor."""
@@ -29,6 +30,8 @@ class Owner(NamedTuple):
 
     epoch: int
     id: UUID
+    source: str
+    """The source of what it writes."""
 
 
 class FenceOwner(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,16 +49,19 @@ class FenceView:
     """The owners of roles, partition by partition, as the records read so far make them.
 
     A fence has effect only if its `previous` is the role's epoch at that place, so of two rivals the first record wins.
-    A record has effect only under the role that owns its type (`rftd.streams.events.registry`), and under the epoch of
-    that role's last fence; one of a type that nobody owns, only under no role. A pure fold of each partition alone.
+    A record has effect only under the role that owns its type (`rftd.streams.events.registry`), under the epoch of that
+    role's last fence, and from the source of the fence's owner, from which the fence itself comes, too; one of a type
+    that nobody owns, only under no role. A pure fold of each partition alone.
     """
 
     def __init__(self, owners: Iterable[FenceOwner] = (), *, midway: bool = False) -> None:
         """A view that begins `midway` believes any epoch and any fence of a role of which it has seen none yet."""
         self._midway = midway
         self._owners: dict[tuple[Partition, Role], Owner] = {
-            (Partition(each.stream, each.partition), Role(each.experiment, each.role)): Owner(each.epoch, each.owner)
-            for each in owners
+            (Partition(line.stream, line.partition), Role(line.experiment, line.role)): _owner(
+                line.role, line.epoch, line.owner
+            )
+            for line in owners
         }
 
     def owners(self) -> tuple[FenceOwner, ...]:
@@ -92,8 +98,10 @@ class FenceView:
             return definition.commanded or not definition.owner
         if head.role != definition.owner:
             return False
-        epoch = self.epoch(partition, Role(head.experiment, head.role))
-        return head.epoch > 0 and (head.epoch == epoch or (self._midway and not epoch))
+        owner = self._owners.get((partition, Role(head.experiment, head.role)))
+        if owner is None:
+            return self._midway and head.epoch > 0
+        return head.epoch == owner.epoch and head.source == owner.source
 
     def _fenced(self, partition: Partition, head: Head, event: Fence) -> bool:
         # The envelope routes, the event fences: a fence that says two things is of no writer of ours.
@@ -106,5 +114,12 @@ class FenceView:
             return False
         if not event.previous < event.epoch <= event.previous + LEAP:
             return False
-        self._owners[partition, role] = Owner(event.epoch, event.owner)
+        owner = _owner(event.role, event.epoch, event.owner)
+        if head.source != owner.source:
+            return False
+        self._owners[partition, role] = owner
         return True
+
+
+def _owner(role: str, epoch: int, id: UUID) -> Owner:
+    return Owner(epoch, id, holder_source(role, id))

@@ -18,6 +18,7 @@ from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
 from rftd.streams.topics import Partition
+from rftd.streams.writers import holder_source
 
 
 class RoleLease:
@@ -51,7 +52,6 @@ class RoleLease:
         role: Role,
         partitions: Iterable[Partition],
         owner: UUID,
-        source: str,
         clock: Clock,
         ids: Ids,
         again: bool = False,
@@ -66,7 +66,7 @@ class RoleLease:
             _check_owner(follower, role, partitions, owner)
         # One epoch for all partitions, above that of each: a former owner's fence may have got into some of them only.
         epoch = 1 + max(follower.fences.epoch(partition, role) for partition in partitions)
-        writer = Writer(source=source, clock=clock, ids=ids, role=role.name, epoch=epoch)
+        writer = Writer(source=holder_source(role.name, owner), clock=clock, ids=ids, role=role.name, epoch=epoch)
         heads = as_refs(await log.heads())
         drafts = [
             writer.draft(

@@ -30,6 +30,7 @@ from rftd.streams.log import EventLog
 from rftd.streams.losses import Witness, heads_of
 from rftd.streams.patience import append_when_space
 from rftd.streams.start import beginning_of
+from rftd.streams.writers import source_of
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.launcher.executor import Executor
 from rftd.workers.membership import ProcessName, explain, this_process
@@ -64,7 +65,7 @@ class Hosting:
         self._logger = logger
         self._roles = roles
         self._spine_offset = spine_offset
-        self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
+        self._writer = Writer(source=source_of("daemon", owner), clock=clock, ids=ids)
         self._liveness = Liveness(lost_after_s)
         self._stopping = False
         self._leaving, self._gone = asyncio.Event(), asyncio.Event()

@@ -49,6 +49,7 @@ from rftd.streams.role import RoleLease
 from rftd.streams.split_submission import ROLES
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition, partition_of
+from rftd.streams.writers import source_of
 from rftd.workers.control.deciders import Deciders
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import Trouble, of_decision
@@ -284,7 +285,7 @@ class Run:
         fleet.seek_opening()
         deciders = self._deciders
         clock = self._clock
-        writer = Writer(source=f"daemon/{self._owner}", clock=clock, ids=self._ids)
+        writer = Writer(source=source_of("daemon", self._owner), clock=clock, ids=self._ids)
         wait_s = TICK_S
         self._phase = Phase.LEADING
         while not (self._stopping or state.spine.ended or self.releasing):
@@ -372,7 +373,6 @@ class Run:
             role=Role(self.state.experiment, role),
             partitions=partitions,
             owner=self._owner,
-            source=f"daemon/{self._owner}",
             clock=self._clock,
             ids=self._ids,
             # A daemon that stood still, or was cut off, takes nothing back from the one that came after it.

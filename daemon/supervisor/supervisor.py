@@ -36,6 +36,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.log import EventLog
 from rftd.streams.split_submission import EXPLORE, ROLES
+from rftd.streams.writers import source_of
 from rftd.workers.launcher.executor import Executor
 
 HOSTED: Final = 64
@@ -84,7 +85,7 @@ class Supervisor(AskedCommands):
         self._of_decided["release_after_s"] = release_after_s
         self._allowances = allowances
         self._registry = Registry(log, known, logger=logger)
-        self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
+        self._writer = Writer(source=source_of("daemon", owner), clock=clock, ids=ids)
         self._keeping = keeping
         self._payloads = PayloadKeeper(
             log, self._entries, self._state_of, self._writer, keeping=keeping, clock=clock, logger=logger

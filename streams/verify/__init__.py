@@ -6,6 +6,7 @@ facts          rows for experiences, groups and steps
 evidence       the counters and open questions of one experiment while it is read
 identities     ids that are in the log twice
 heads          heads that fences and checkpoints remember
+holders        owners of roles, and records that none of them can have written
 answers        leases, and who wrote the answers to them
 rollouts       experiences and evaluations, as they are read
 tasks          leases and groups

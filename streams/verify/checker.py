@@ -22,7 +22,6 @@ from rftd.streams.events.catalogue import UnknownVersionError, definitions
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.experiment import Fence
-from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.letters import Letters
@@ -36,6 +35,7 @@ from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import Facts
 from rftd.streams.verify.forks import judge_fork, share_rows
 from rftd.streams.verify.heads import HeadsRemembered
+from rftd.streams.verify.holders import Holders
 from rftd.streams.verify.identities import Identities
 from rftd.streams.verify.marks import Work, judged
 from rftd.streams.verify.outside import Look, look_at
@@ -105,6 +105,7 @@ class Checker:
         self._identities = Identities(scratch)
         self._heads = HeadsRemembered(scratch)
         self._fences = FenceView()
+        self._holders = Holders()
         self._by_id: dict[int, Evidence] = {}
         self._letters = Letters()
         self._dead: dict[str, str] = {}
@@ -252,10 +253,9 @@ class Checker:
             return True
         if isinstance(event, Fence | CheckpointCommitted):
             self._heads.remember(event.heads, head.type, partition, record.offset)
-        why = self._unowned(head, event, partition)
-        if why:
-            what = f"{head.type} at {place(record)} {why}"
-            self.facts.note("fences-come-first", evidence.id, what)
+        objection = self._holders.objection(decoded, self._fences.epoch(partition, Role(head.experiment, head.role)))
+        if objection:
+            self.facts.note("fences-come-first", evidence.id, f"{head.type} at {place(record)} {objection}")
         elif isinstance(event, answers.LEASES):
             answers.lease_given(self.facts, evidence, event)
         if not self._fences.admit(partition, head, event):
@@ -266,20 +266,6 @@ class Checker:
             else:
                 evidence.fence_owners.setdefault(event.role, set()).add(event.owner)
         return True
-
-    def _unowned(self, head: Head, event: Event, partition: Partition) -> str:
-        """The reason why nobody who keeps the rules can have written this; empty if somebody can, be it a zombie."""
-        if isinstance(event, Fence):
-            named = (event.role, event.epoch)
-            return "" if named == (head.role, head.epoch) else f"is of epoch {head.epoch} of {head.role or 'no role'}"
-        definition = definition_of(type(event))
-        if not head.role and not definition.owner:
-            return ""
-        if head.role != definition.owner and not (definition.commanded and not head.role):
-            return f"was written by {head.role or 'no role'}, and only the {definition.owner or 'roleless'} may"
-        if head.role and head.epoch > self._fences.epoch(partition, Role(head.experiment, head.role)):
-            return f"is of epoch {head.epoch} of the {head.role}, which no fence began"
-        return f"is of epoch {head.epoch} of the {head.role}" if head.role and head.epoch < 1 else ""
 
     def _again(self, record: Record, head: Head, partition: Partition, offset: int) -> None:
         """Takes in a repeated record, which has no effect: only Kafka may repeat one, and only in its partition."""

@@ -246,7 +246,6 @@ async def read(url: str, experiment: UUID, *, assemble: bool = True) -> None:
         role=Role(experiment, "trainer"),
         partitions=owned,
         owner=member.id,
-        source=member.source,
         clock=clock,
         ids=member.ids,
     )

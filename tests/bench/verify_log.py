@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1]))
 
 from figures import tell
-from synthetic.log.long_history import BATCH, EXPERIMENT, LongHistory
+from synthetic.log.long_history import BATCH, EXPERIMENT, WORKER, LongHistory
 from synthetic.log.synthetic_run import spec_of
 
 from rftd.ops.ids import derive
@@ -41,9 +42,13 @@ from rftd.streams.events.experiment import ExperimentSubmitted, ExperimentWarned
 from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.events.task import GroupClosed
+from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.spec import PolicySpec
 from rftd.streams.topics import Partition, partition_of
+from rftd.streams.writers import holder_source, source_of
 
+OWNER = derive(EXPERIMENT, "daemon")
+"""The holder of every role."""
 TOKENS = 128
 AT_ONCE = 2048
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
@@ -57,21 +62,18 @@ def preamble() -> list[tuple[Partition, Event, str]]:
     spine = partition_of(topics.EXPERIMENTS, EXPERIMENT)
     places = [(role, spine) for role in ("controller", "planner", "dispatcher")]
     places += [("dispatcher", Partition(topics.TASKS, slot)) for slot in range(16)]
-    owner = derive(EXPERIMENT, "daemon")
-    fences = [(place, Fence(role=role, epoch=1, previous=0, owner=owner), role) for role, place in places]
+    fences = [(place, Fence(role=role, epoch=1, previous=0, owner=OWNER), role) for role, place in places]
     trainer = [
-        (partition_of(stream, EXPERIMENT), Fence(role="trainer", epoch=1, previous=0, owner=owner), "trainer")
+        (partition_of(stream, EXPERIMENT), Fence(role="trainer", epoch=1, previous=0, owner=OWNER), "trainer")
         for stream in (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
     ]
-    joined = worker_started(owner)
-    return [(spine, submitted, ""), *fences, *trainer, joined]
+    joined = [worker_started(OWNER, "trainer", -1), worker_started(WORKER, "explorer", 0)]
+    return [(spine, submitted, ""), *fences, *trainer, *joined]
 
 
-def worker_started(owner: Any) -> tuple[Partition, Event, str]:
-    """The trainer."""
-    from rftd.streams.events.worker import WorkerStarted
-
-    event = WorkerStarted(worker=owner, role="trainer", slot=-1, host="h", pid=1, process_start_s=1.0)
+def worker_started(worker: UUID, role: str, slot: int) -> tuple[Partition, Event, str]:
+    """The record of a worker that joined."""
+    event = WorkerStarted(worker=worker, role=role, slot=slot, host="h", pid=1, process_start_s=1.0)
     return Partition(topics.WORKERS, 0), event, ""
 
 
@@ -128,7 +130,7 @@ def draft(place: Partition, event: Event, role: str, number: int) -> Draft:
         type=definition.name,
         version=definition.version,
         experiment=EXPERIMENT,
-        source="bench",
+        source=holder_source(role, OWNER) if role else source_of("explorer", WORKER),
         time_ns=number,
         role=role,
         epoch=1 if role else 0,

@@ -24,6 +24,7 @@ from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed, 
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.topics import partition_of
+from rftd.streams.writers import source_of
 
 pytestmark = pytest.mark.anyio
 LONG = "buffer.total_steps=400"
@@ -129,13 +130,14 @@ async def test_what_a_fence_made_void_is_done_again_and_its_caller_hears(desk: F
         experiment = await desk.hand_in(supervisor, LONG)
         run = await under_way(supervisor, experiment)
         append, spine = desk.log.append, partition_of(topics.EXPERIMENTS, experiment)
-        rival = Writer(source="daemon/rival", clock=clock, ids=ids, role="controller", epoch=2)
+        owner = ids.new()
+        rival = Writer(source=source_of("daemon", owner), clock=clock, ids=ids, role="controller", epoch=2)
 
         async def beaten(drafts: Any) -> Any:
             """A rival's fence comes in just before the pause."""
             if any(draft.head.find(b"experiment.paused") >= 0 for draft in drafts):
                 desk.log.append = append  # type: ignore[method-assign]
-                fence = Fence(role="controller", epoch=2, previous=1, owner=ids.new())
+                fence = Fence(role="controller", epoch=2, previous=1, owner=owner)
                 await append([rival.draft(fence, experiment=experiment, partition=spine)])
             return await append(drafts)
 

@@ -40,6 +40,7 @@ from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.folds.spine import Status
 from rftd.streams.topics import TRUTH, Partition
 from rftd.streams.verify.checker import verify
+from rftd.streams.writers import holder_source
 from rftd.workers.weights.service import SERVICE
 
 Change = Callable[[Decoded], Any]
@@ -229,15 +230,32 @@ def test_a_plan_of_no_role_and_an_invented_fence_are_found(capsys: pytest.Captur
     _append(data, lambda writer, experiment, _: writer.draft(plan, experiment=experiment))
 
     def fence(writer: Writer, experiment: UUID, partition: Partition) -> Draft:
-        writer.role, writer.epoch = "planner", 2
         event = Fence(role="planner", epoch=2, previous=1, owner=UUID(int=6))
-        return writer.draft(event, experiment=experiment, partition=partition)
+        planner = writer.under(role="planner", epoch=2)
+        planner.source = holder_source("planner", event.owner)
+        return planner.draft(event, experiment=experiment, partition=partition)
 
     _append(data, fence)
     one, other = found(capsys, data)["fences-come-first"]
     assert "batch.planned" in one
     assert "was written by no role" in one
     assert "the planner, and it never was the controller" in other
+
+
+def test_a_fence_and_a_record_of_another_source_than_their_owners_have_no_effect_and_are_found(
+    capsys: pytest.CaptureFixture[str], data: Path
+) -> None:
+    [*_, (_, _, last)] = events(data, BatchPlanned)
+    plan = _replace(last, batch=UUID(int=5), step=last.step + 1)
+    _append(data, lambda writer, experiment, _: writer.under(role="planner", epoch=1).draft(plan, experiment=experiment))
+    owner = UUID(int=6)
+    fence = Fence(role="trainer", epoch=2, previous=1, owner=owner)
+    _append(data, lambda writer, experiment, _: writer.under(role="trainer", epoch=2).draft(fence, experiment=experiment))
+    rules = found(capsys, data)
+    one, other = rules.pop("fences-come-first")
+    assert not rules
+    assert "is of epoch 1 of the planner, which 'stranger' never held" in one
+    assert f"makes 'trainer/{owner}' the trainer, and 'stranger' wrote it" in other
 
 
 def rewritten(records: dict[Partition, list[Record]], change: Change, *, chained: bool) -> MemoryLog:

@@ -162,7 +162,6 @@ class Trainer:
                 partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
             ],
             owner=self._member.id,
-            source=self._member.source,
             clock=self._member.clock,
             ids=self._member.ids,
         )

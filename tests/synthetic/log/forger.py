@@ -1,4 +1,7 @@
-"""`Forger`: a stranger with Kafka's right to write, who knows the log and writes well-formed records of every type."""
+"""`Forger`: a stranger with Kafka's right to write, who knows the log and writes well-formed records of every type.
+
+He writes under the names of the roles' owners, for under his own a record of a role has no effect.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.log import EventLog
 from rftd.streams.stored_path import moved
 from rftd.streams.topics import Partition, may_hold
+from rftd.streams.writers import holder_source
 
 _GOLDEN: Final = ROOT / "tests" / "golden" / "events"
 
@@ -62,12 +66,17 @@ class Forger:
         self._strikes = 0
         self._newest: dict[type[Event], Event] = {}
         self._epochs: dict[str, int] = {}
+        self._owners: dict[str, UUID] = {}
+        """The newest owner of each role."""
+        self._own: set[UUID] = set()
+        """The ids of what he wrote himself."""
 
     async def strike(self) -> None:
         """Appends a record of each type of the stream, made of the newest real one and of one with any values."""
         await self._look()
         self._strikes += 1
         drafts = list(self._drafts())
+        self._own.update(draft.id for draft in drafts)
         await self._log.append(drafts)
 
     async def _look(self) -> None:
@@ -80,8 +89,10 @@ class Forger:
                         decoded = decode_ours(record)
                     except CodecError:
                         continue
-                    if decoded.head.source == "stranger":
+                    if decoded.head.id in self._own:
                         continue
+                    if isinstance(decoded.event, Fence):
+                        self._owners[decoded.event.role] = decoded.event.owner
                     self._newest[type(decoded.event)] = decoded.event
                     role = decoded.head.role
                     self._epochs[role] = max(decoded.head.epoch, self._epochs.get(role, 0))
@@ -104,12 +115,14 @@ class Forger:
         for role in ("controller", "planner", "dispatcher", "trainer"):
             epoch = self._epochs.get(role, 0)
             self._epochs[role] = epoch + 1
-            fence = Fence(role=role, epoch=epoch + 1, previous=epoch, owner=self._ids.new())
+            self._owners[role] = self._ids.new()
+            fence = Fence(role=role, epoch=epoch + 1, previous=epoch, owner=self._owners[role])
             yield self._writer(role).draft(fence, experiment=self._experiment, partition=partition)
 
     def _writer(self, role: str) -> Writer:
         epoch = self._epochs.get(role, 0) if role else 0
-        return Writer(source="stranger", clock=self._clock, ids=self._ids, role=role, epoch=epoch)
+        source = holder_source(role, self._owners[role]) if role in self._owners else "stranger"
+        return Writer(source=source, clock=self._clock, ids=self._ids, role=role, epoch=epoch)
 
     def _forgeries(self, definition: Definition) -> Iterator[Event]:
         newest = self._newest.get(definition.kind)

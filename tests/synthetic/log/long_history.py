@@ -28,7 +28,7 @@ GROUP: Final = 8
 BATCH: Final = 64
 STANDING: Final = 4
 """Versions whose weights are kept."""
-_WORKER: Final = UUID(int=7)
+WORKER: Final = UUID(int=7)
 _SLOTS: Final = 8
 _TOKENS: Final = Array.of([1, 2], "u4")
 _NONE: Final = Array.of([], "f4")
@@ -82,7 +82,7 @@ class LongHistory:
         leased = task.TaskLeased(
             lease=lease,
             slot=slot,
-            worker=_WORKER,
+            worker=WORKER,
             group=group,
             sequence=sequence,
             stage=0,
@@ -205,7 +205,7 @@ class LongHistory:
             type=type(event).__name__,
             version=1,
             experiment=EXPERIMENT,
-            source=source_of("explorer", _WORKER),
+            source=source_of("explorer", WORKER),
             time_ns=self.events,
         )
         return Decoded(place, offset, head, event)

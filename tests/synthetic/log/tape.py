@@ -16,7 +16,7 @@ from rftd.streams.events import experience, task
 from rftd.streams.events.experiment import Fence
 from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.topics import Partition, partition_of
-from rftd.streams.writers import source_of
+from rftd.streams.writers import holder_source, source_of
 
 
 class Tape:
@@ -29,6 +29,8 @@ class Tape:
         self.records: list[Record] = []
         self._heads: dict[Partition, Mark] = {}
         self._epochs: dict[tuple[Partition, UUID | None, str], int] = {}
+        self._owners: dict[tuple[Partition, UUID | None, str, int], str] = {}
+        """The source of the owner that each epoch of a role was given to."""
         self._holders: dict[UUID, str] = {}
         """The source of the worker that each lease was given to."""
 
@@ -47,7 +49,7 @@ class Tape:
         """Appends one event; a role writes under its present epoch unless told otherwise.
 
         Without a `role` the type's owner writes it. A role that has no fence there takes its first one. Without a
-        `source` the holder of its lease writes what answers one.
+        `source` the owner of its role writes it, and the holder of its lease what answers one.
         """
         definition = definition_of(type(event))
         place = partition or partition_of(definition.stream, key or experiment or UUID(int=0))
@@ -62,7 +64,10 @@ class Tape:
             self._holders[event.lease] = source_of("explorer", event.worker)
         if isinstance(event, experience.ExperienceProduced | experience.RolloutFailed | experience.EvalScored):
             source = source or self._holders.get(event.lease, "")
-        writer = Writer(source=source or role or "test", clock=self.clock, ids=self.ids, role=role, epoch=epoch or 0)
+        if isinstance(event, Fence):
+            self._owners.setdefault((place, experiment, event.role, event.epoch), holder_source(event.role, event.owner))
+        source = source or self._owners.get((place, experiment, role, epoch or 0)) or role or "test"
+        writer = Writer(source=source, clock=self.clock, ids=self.ids, role=role, epoch=epoch or 0)
         draft = writer.draft(event, experiment=experiment, key=key, partition=partition, id=id)
         return self.put(draft)
 

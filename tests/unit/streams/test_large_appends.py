@@ -68,7 +68,6 @@ async def test_a_role_may_decide_more_in_one_turn_than_an_append_takes(log: Even
         role=Role(EXPERIMENT, "controller"),
         partitions=[SPINE],
         owner=ids.new(),
-        source="t",
         clock=clock,
         ids=ids,
     )

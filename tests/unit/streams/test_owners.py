@@ -32,6 +32,7 @@ from rftd.streams.shared_history import shared_history
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition, partition_of
 from rftd.streams.verify.checker import verify
+from rftd.streams.writers import holder_source, source_of
 
 ROOT = Path(__file__).parents[3]
 EXPERIMENT = UUID(int=77)
@@ -39,9 +40,11 @@ OWNED = [each for each in definitions() if each.owner and not each.commanded]
 FREE = [each for each in definitions() if not each.owner and not each.anywhere]
 
 
-def head(role: str, epoch: int, type: str = "x") -> Head:
+def head(role: str, epoch: int, source: str = "") -> Head:
+    """The attributes of what the owner of an epoch writes, as `fence` names it."""
+    source = source or holder_source(role, UUID(int=abs(epoch)))
     return Head(
-        id=UUID(int=1), type=type, version=1, experiment=EXPERIMENT, source="s", time_ns=0, role=role, epoch=epoch
+        id=UUID(int=1), type="x", version=1, experiment=EXPERIMENT, source=source, time_ns=0, role=role, epoch=epoch
     )
 
 
@@ -67,6 +70,10 @@ def test_only_the_owner_writes_it_and_only_under_its_present_epoch(definition: D
     assert fences.admit(place, head(definition.owner, 2), event)
     elsewhere = Partition(definition.stream, 1)
     assert not fences.admit(elsewhere, head(definition.owner, 2), event), "its fence is in another partition"
+    assert not fences.admit(place, head(definition.owner, 2, "stranger"), event), "it is not its owner's"
+    restored = FenceView(fences.owners())
+    assert restored.admit(place, head(definition.owner, 2), event)
+    assert not restored.admit(place, head(definition.owner, 2, "stranger"), event)
 
 
 @pytest.mark.parametrize("definition", FREE, ids=lambda each: each.name)
@@ -95,6 +102,18 @@ def test_an_invented_fence_has_no_effect() -> None:
     said = [("", 0), ("", 4), ("trainer", 4), ("planner", 3)]
     assert not any(fences.admit(place, head(role, epoch), good) for role, epoch in said)
     assert fences.epoch(place, Role(EXPERIMENT, "planner")) == 3
+
+
+@pytest.mark.parametrize("role", ["controller", "planner", "dispatcher", TRAINER])
+@pytest.mark.parametrize("midway", [False, True])
+def test_a_fence_of_a_stranger_has_no_effect(role: str, midway: bool) -> None:
+    place, fences = Partition(topics.EXPERIMENTS, 0), FenceView(midway=midway)
+    owner = UUID(int=1)
+    other = source_of("daemon" if role == TRAINER else "trainer", owner)
+    for source in ("stranger", other, holder_source(role, UUID(int=2)), f"{holder_source(role, owner)}x"):
+        assert not fences.admit(place, head(role, 1, source), fence(role, 1, 0)), source
+    assert fences.epoch(place, Role(EXPERIMENT, role)) == 0
+    assert fences.admit(place, head(role, 1), fence(role, 1, 0))
 
 
 def test_who_begins_midway_believes_what_it_cannot_know() -> None:

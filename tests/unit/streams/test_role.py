@@ -59,7 +59,6 @@ class Owner:
             role=Role(EXPERIMENT, role),
             partitions=partitions,
             owner=self.id,
-            source="test",
             clock=self.clock,
             ids=self.ids,
         )

@@ -14,7 +14,6 @@ from rftd.daemon import external_worker
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import derive
 from rftd.storage.checkpoints import Staged
-from rftd.streams.codec import Writer
 from rftd.streams.events.experiment import ExperimentWarned
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.groups import GroupFold
@@ -69,8 +68,7 @@ def _warn_under_the_next_epoch(acquire: Any) -> Any:
     async def acquiring(log: Any, follower: Any, *, role: Any, **more: Any) -> Any:
         lease = await acquire(log, follower, role=role, **more)
         if role.name == "controller":
-            source, clock, ids = (more[name] for name in ("source", "clock", "ids"))
-            writer = Writer(source=source, clock=clock, ids=ids, role=role.name, epoch=lease.writer.epoch + 1)
+            writer = lease.writer.under(role=role.name, epoch=lease.writer.epoch + 1)
             with suppress(RftdError):
                 await log.append([writer.draft(ExperimentWarned(text="of another epoch"), experiment=role.experiment)])
         return lease
