@@ -17,7 +17,6 @@ from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.fencing import FenceView
-from rftd.streams.folds.once import PlannedBatches
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Spine
 from rftd.streams.follower import Fold
@@ -81,17 +80,22 @@ class _Plans:
 
     def __init__(self, first: int) -> None:
         self.offsets: dict[int, int] = {}
-        self._batches = PlannedBatches()
+        self._spine = Spine()
         self._first = first
 
     def apply(self, decoded: Decoded) -> None:
+        if decoded.partition.stream != topics.EXPERIMENTS:
+            return
         event = decoded.event
-        if isinstance(event, BatchPlanned) and self._batches.plan(event) and event.step >= self._first:
-            self.offsets[event.step] = decoded.offset
-        elif isinstance(event, BatchAbandoned) and self._batches.abandon(event):
+        self._spine.apply(decoded)
+        if not isinstance(event, BatchPlanned | BatchAbandoned) or event.step < self._first:
+            return
+        # The spine keeps the offsets of the newest plans alone; of this step it says here whether its plan stands.
+        offset = self._spine.plan_offsets.get(event.step)
+        if offset is None:
             self.offsets.pop(event.step, None)
-        elif isinstance(event, StepCompleted):
-            self._batches.complete(event)
+        elif offset == decoded.offset:
+            self.offsets[event.step] = offset
 
 
 class _History:

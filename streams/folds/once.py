@@ -49,10 +49,21 @@ class PlannedBatches(msgspec.Struct):
     abandoned: set[UUID] = set()
     furthest: int = 0
     """The last step that was executed."""
+    before: int = 0
+    """The last step before the first that may be planned: of the history that a fork shares, or of earlier stages."""
+
+    @property
+    def last(self) -> int:
+        """The last step that is planned, or made elsewhere: the next plan is of the step after it."""
+        return max(self.before, self.steps.last or 0)
+
+    def begin(self, version: int) -> None:
+        """Takes in a weight version after which planning goes on."""
+        self.before = max(self.before, version)
 
     def plan(self, event: batch.BatchPlanned) -> bool:
-        """Takes in a plan; False if it was there, or its step has another."""
-        if event.batch in self.abandoned or event.step in self.steps:
+        """Takes in a plan; False if it was there, or is not of the next step: a planner leaves none out."""
+        if event.batch in self.abandoned or event.step != self.last + 1:
             return False
         self.steps.add(event.step)
         self.newest[event.step] = event.batch

@@ -112,6 +112,10 @@ class ReplayBuffer(msgspec.Struct):
             "balance": self.books.produced - places,
         }
 
+    def begin(self, version: int) -> None:
+        """Takes in a weight version after which planning goes on, as the spine says."""
+        self._batches.begin(version)
+
     def apply(self, decoded: Decoded) -> Changes:
         """The experiences that an event of groups, plans or retirements changed, after it was taken in."""
         event = decoded.event

@@ -140,6 +140,7 @@ class RunState:
                 if self._spine_only:
                     return
                 self.groups.apply(decoded)
+                self.replay_buffer.begin(self.spine.batches.before)
                 self._keep_books(decoded)
                 self.evals.apply(decoded)
             case topics.WEIGHTS:

@@ -166,8 +166,7 @@ class Spine(msgspec.Struct):
                 self.plan_offsets.pop(event.step, None)
                 self.abandoned[event.step] = self.abandoned.get(event.step, 0) + 1
                 # Not `planned - 1`: of several planned steps the one in the middle may be abandoned.
-                last = self.batches.steps.last
-                self.planned = last if last is not None else self.forked.at_step if self.forked else 0
+                self.planned = self.batches.last
             case batch.BatchPlanned() | batch.BatchAbandoned():
                 pass
             case batch.ExperienceRetired():
@@ -325,6 +324,7 @@ class Spine(msgspec.Struct):
             case experiment.StageStarted() if self.spec is not None and 0 <= event.stage < len(self.spec.stages):
                 self.stage = event.stage
                 self.first_version = self.first_versions[event.stage] = event.first_version
+                self.batches.begin(event.first_version)
                 self.stage_started_ns = decoded.head.time_ns
                 self.stage_completed = False
             case experiment.StageCompleted():
@@ -378,6 +378,7 @@ class Spine(msgspec.Struct):
         self.forked = event
         self.first_versions = dict(enumerate(event.first_versions))
         self.planned = self.furthest = event.at_step
+        self.batches.begin(event.at_step)
         self.decided_at_ns = event.decided_at_ns
         # Generation -1: the parent's weights, whichever generation of it made them.
         self._begin(event.at_step, -1, event.checksum)

@@ -76,6 +76,8 @@ class Evidence:
     executions: int = 0
     last_step: int = 0
     """The highest step that was planned or executed."""
+    last_planned: int = 0
+    """The highest step whose plan stands."""
     others: dict[tuple[int, int], dict[int, Other]] = field(default_factory=dict)
     """Further groups of a sequence, by (stage, sequence), then by the group's id."""
     group_stages: set[int] = field(default_factory=set)
@@ -183,6 +185,11 @@ class Evidence:
         page, at = facts.steps.row(self.index, number)
         place = STEP.unpack_from(page, at)[1]
         return int(place) - 1 if place else None
+
+    @property
+    def next_planned(self) -> int:
+        """The step of which the next plan is: planners leave none out."""
+        return 1 + max(self.last_planned, self.shared, *self.stages.values())
 
     def owners_of(self, until: int) -> Iterator[tuple[Evidence, int]]:
         """The owners of the history up to step `until`, oldest first, each with the last step that it may have made."""

@@ -33,24 +33,35 @@ _ABSURD: Final = 1 << 40
 
 def planned(facts: Facts, evidence: Evidence, event: batch.BatchPlanned, decoded: Decoded) -> None:
     """A plan is made once, of experiences and rows that are there."""
-    if not 0 < event.step < _ABSURD:
-        facts.note("trained-once", evidence.id, f"batch {event.batch} is planned as step {event.step}")
+    due = evidence.next_planned
+    if event.step != due:  # void in every fold
+        if not facts.chained and _has_plan(facts, evidence, event):
+            return  # again, long after the first time
+        what = f"batch {event.batch} at {decoded.partition}@{decoded.offset} is a plan of step {event.step}"
+        facts.note("trained-once", evidence.id, f"{what}, and the next one to plan was step {due}")
+        evidence.void += 1
         return
     page, at = facts.steps.row(evidence.index, event.step)
-    known, place, *rest, _ = STEP.unpack_from(page, at)
-    if place:
-        if known == low(event.batch) and not facts.chained:
-            return  # again, long after the first time
-        facts.note("trained-once", evidence.id, f"step {event.step} is planned twice")
+    _, _, *rest, _ = STEP.unpack_from(page, at)
     # The offset plus one: in a row of zeros, which nobody wrote, 0 has to mean that there is no plan.
     STEP.pack_into(page, at, low(event.batch), decoded.offset + 1, *rest, min(max(event.stage, 0), 1 << 31))
     evidence.last_step = max(evidence.last_step, event.step)
+    evidence.last_planned = event.step
     _items(facts, evidence, event)
     for row in event.rows:
         add_row(facts, evidence, event, row)
     evidence.recent_plans[event.step] = event
     if len(evidence.recent_plans) > RECENT_PLANS:
         del evidence.recent_plans[next(iter(evidence.recent_plans))]
+
+
+def _has_plan(facts: Facts, evidence: Evidence, event: batch.BatchPlanned) -> bool:
+    """True if the batch is the plan of its step already."""
+    if not 0 < event.step <= evidence.last_step:
+        return False
+    page, at = facts.steps.row(evidence.index, event.step)
+    known, place, *_ = STEP.unpack_from(page, at)
+    return bool(place) and known == low(event.batch)
 
 
 def add_row(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned, item: batch.RowItem) -> None:
@@ -74,6 +85,9 @@ def abandoned(facts: Facts, evidence: Evidence, event: batch.BatchAbandoned, pla
         return  # what was executed stays: abandoning it has no effect, as in every other fold
     evidence.abandoned.add(known)
     STEP.pack_into(page, at, 0, 0, *rest)
+    # A batch in the middle may be abandoned first; of the others those that are planned still stand.
+    while evidence.last_planned > evidence.shared and evidence.plan_place(facts, evidence.last_planned) is None:
+        evidence.last_planned -= 1
     evidence.recent_plans.pop(plan.step, None)
     for item in plan.experiences:
         if not facts.holds_experience(item.partition, item.offset):

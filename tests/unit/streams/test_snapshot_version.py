@@ -29,6 +29,7 @@ from rftd.streams.fencing import FenceOwner, FenceView
 from rftd.streams.folds.evals import EvalFold, Evaluation
 from rftd.streams.folds.group import Group
 from rftd.streams.folds.groups import GroupFold
+from rftd.streams.folds.once import PlannedBatches
 from rftd.streams.folds.pieces import ENTRIES, pieces_of
 from rftd.streams.folds.run_state import RunParts, RunState
 from rftd.streams.folds.snapshot import VERSION, Nothing, Snapshot, pack, unpack
@@ -62,6 +63,7 @@ ADDED = {
     (Group, "early"),
     (Evaluation, "holders"),
     (EvalFold, "early"),
+    (PlannedBatches, "before"),
 }
 """Fields of events and folds that came later, with a default by which snapshots without them are read alike."""
 GOLDEN = Path(__file__).parents[2] / "golden" / "folds"
@@ -130,6 +132,8 @@ def test_the_version_before_is_gone_on_from() -> None:
     known = whole.spine.batches.newest
     assert state.spine.batches.newest.items() <= known.items(), "of batches that were executed it does not know the ids"
     state.spine.batches.newest = known
+    assert state.spine.batches.last == whole.spine.batches.last
+    state.spine.batches.before = whole.spine.batches.before
     signal = whole.spine.signal
     assert state.spine.signal.same.batches < signal.same.batches, "nor how many batches of a kind came before"
     state.spine.signal.same = signal.same
@@ -140,12 +144,12 @@ def test_the_version_before_is_gone_on_from() -> None:
 
 def _by_owners(records: list[Record]) -> list[Record]:
     """The records of roles under the names of their owners, which a writer of that version's golden did not give."""
-    owners: dict[tuple[Partition, str, int], UUID] = {}
+    owners: dict[tuple[Partition, UUID | None, str, int], UUID] = {}
     signed: list[Record] = []
     for record in records:
         decoded = decode(record)
         head = decoded.head
-        held = (record.partition, head.role, head.epoch)
+        held = (record.partition, head.experiment, head.role, head.epoch)
         if isinstance(decoded.event, Fence):
             owners.setdefault(held, decoded.event.owner)
         if held in owners:
