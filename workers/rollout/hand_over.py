@@ -52,13 +52,12 @@ class HandOver:
             if self._traces is not None and not traceparents:
                 self._traces.failed(lease, events, began_ns)
         partition = partition_of(topics.EXPERIENCES, lease.group)
+        # Their event ids are random: one that follows from the log could be taken by somebody else's record before.
         drafts = [
             self._member.writer.draft(
                 event,
                 experiment=self._member.experiment,
                 partition=partition,
-                # A rollout that was made twice leaves two events of one id, of which the first counts.
-                id=event.experience if isinstance(event, ExperienceProduced) else None,
                 causation=lease.lease,
                 correlation=lease.group,
                 traceparent=traceparents[number] if traceparents else None,

@@ -42,7 +42,7 @@ def rollout_ids(group: UUID, rollouts: Iterable[int]) -> list[UUID]:
 
 
 def experience_ids(rollouts: Iterable[UUID]) -> list[UUID]:
-    """The ids of the experiences that rollouts leave, and of their events: a repeated rollout is a duplicate."""
+    """The ids of the experiences that rollouts leave: a repeated rollout leaves a duplicate."""
     return derive_from_each(rollouts, "experience")
 
 
