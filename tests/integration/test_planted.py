@@ -247,10 +247,10 @@ def test_a_fence_and_a_record_of_another_source_than_their_owners_have_no_effect
 ) -> None:
     [*_, (_, _, last)] = events(data, BatchPlanned)
     plan = _replace(last, batch=UUID(int=5), step=last.step + 1)
-    _append(data, lambda writer, experiment, _: writer.under(role="planner", epoch=1).draft(plan, experiment=experiment))
     owner = UUID(int=6)
     fence = Fence(role="trainer", epoch=2, previous=1, owner=owner)
-    _append(data, lambda writer, experiment, _: writer.under(role="trainer", epoch=2).draft(fence, experiment=experiment))
+    _append(data, lambda writer, of, _: writer.under(role="planner", epoch=1).draft(plan, experiment=of))
+    _append(data, lambda writer, of, _: writer.under(role="trainer", epoch=2).draft(fence, experiment=of))
     rules = found(capsys, data)
     one, other = rules.pop("fences-come-first")
     assert not rules

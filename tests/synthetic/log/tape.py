@@ -65,7 +65,8 @@ class Tape:
         if isinstance(event, experience.ExperienceProduced | experience.RolloutFailed | experience.EvalScored):
             source = source or self._holders.get(event.lease, "")
         if isinstance(event, Fence):
-            self._owners.setdefault((place, experiment, event.role, event.epoch), holder_source(event.role, event.owner))
+            held = (place, experiment, event.role, event.epoch)
+            self._owners.setdefault(held, holder_source(event.role, event.owner))
         source = source or self._owners.get((place, experiment, role, epoch or 0)) or role or "test"
         writer = Writer(source=source, clock=self.clock, ids=self.ids, role=role, epoch=epoch or 0)
         draft = writer.draft(event, experiment=experiment, key=key, partition=partition, id=id)
