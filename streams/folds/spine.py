@@ -165,7 +165,6 @@ class Spine(msgspec.Struct):
                 self.plans.pop(event.step, None)
                 self.plan_offsets.pop(event.step, None)
                 self.abandoned[event.step] = self.abandoned.get(event.step, 0) + 1
-                # Not `planned - 1`: of several planned steps the one in the middle may be abandoned.
                 self.planned = self.batches.last
             case batch.BatchPlanned() | batch.BatchAbandoned():
                 pass

@@ -242,22 +242,6 @@ def test_a_plan_of_no_role_and_an_invented_fence_are_found(capsys: pytest.Captur
     assert "the planner, and it never was the controller" in other
 
 
-def test_a_fence_and_a_record_of_another_source_than_their_owners_have_no_effect_and_are_found(
-    capsys: pytest.CaptureFixture[str], data: Path
-) -> None:
-    [*_, (_, _, last)] = events(data, BatchPlanned)
-    plan = _replace(last, batch=UUID(int=5), step=last.step + 1)
-    owner = UUID(int=6)
-    fence = Fence(role="trainer", epoch=2, previous=1, owner=owner)
-    _append(data, lambda writer, of, _: writer.under(role="planner", epoch=1).draft(plan, experiment=of))
-    _append(data, lambda writer, of, _: writer.under(role="trainer", epoch=2).draft(fence, experiment=of))
-    rules = found(capsys, data)
-    one, other = rules.pop("fences-come-first")
-    assert not rules
-    assert "is of epoch 1 of the planner, which 'stranger' never held" in one
-    assert f"makes 'trainer/{owner}' the trainer, and 'stranger' wrote it" in other
-
-
 def rewritten(records: dict[Partition, list[Record]], change: Change, *, chained: bool) -> MemoryLog:
     """The log with some events changed or gone, and every digest and offset made anew."""
     log = MemoryLog()

@@ -65,8 +65,9 @@ class Tape:
         if isinstance(event, experience.ExperienceProduced | experience.RolloutFailed | experience.EvalScored):
             source = source or self._holders.get(event.lease, "")
         if isinstance(event, Fence):
-            held = (place, experiment, event.role, event.epoch)
-            self._owners.setdefault(held, holder_source(event.role, event.owner))
+            owner = holder_source(event.role, event.owner)
+            self._owners.setdefault((place, experiment, event.role, event.epoch), owner)
+            source = source or owner
         source = source or self._owners.get((place, experiment, role, epoch or 0)) or role or "test"
         writer = Writer(source=source, clock=self.clock, ids=self.ids, role=role, epoch=epoch or 0)
         draft = writer.draft(event, experiment=experiment, key=key, partition=partition, id=id)
