@@ -28,6 +28,11 @@ def is_secret_path(path: FieldPath) -> bool:
     return any(is_secret_field(name) for name in names) or any(is_secret_map(name) for name in names[:-1])
 
 
+def is_env_variable(path: FieldPath) -> bool:
+    """True if the field is a variable of the environment of workers, as those of `explorer.env_vars` are."""
+    return len(path) > 1 and isinstance(path[-2], str) and is_secret_map(path[-2])
+
+
 def is_no_secret(value: object) -> bool:
     """True for what a secret field may hold openly."""
     return value is None or isinstance(value, bool) or (isinstance(value, str) and value in _NO_SECRET)
@@ -41,8 +46,7 @@ def env_reference(name: str) -> dict[str, str]:
 def refusal(path: FieldPath, what: str = "a secret must not be written into the file") -> Issue:
     """The issue of a secret that would travel as a value."""
     # Workers read such a variable by its own name, as `explorer.env_vars` has it: there is no name to choose.
-    inside_map = len(path) > 1 and isinstance(path[-2], str) and is_secret_map(path[-2])
-    name = str(path[-1]) if inside_map else _suggestion(path)
+    name = str(path[-1]) if is_env_variable(path) else _suggestion(path)
     return Issue(path, what, f"export {name}=... and write {show(path[-1:])}: {{env: {name}}}", SecretIssue)
 
 

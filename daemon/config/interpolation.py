@@ -19,11 +19,11 @@ from rftd.daemon.config.grammar import (
     parse_interpolation,
     read_scalar,
 )
-from rftd.daemon.config.issue import ConfigErrors, Interpolation, Issue
+from rftd.daemon.config.issue import ConfigErrors, Interpolation, Issue, SecretIssue
 from rftd.daemon.config.source import SourceMap
 from rftd.daemon.config.yaml_source import parse_yaml
 from rftd.ops import limits
-from rftd.ops.redaction import has_url_credentials, is_secret_field
+from rftd.ops.redaction import has_url_credentials, is_plain_variable, is_secret_field
 
 _CHAIN: Final = 12
 """The number of references that may follow one another; with CONFIG_DEPTH it bounds the stack."""
@@ -118,6 +118,8 @@ class _Resolver:
     def _fail(self, issue: Issue) -> _Failed:
         self.failed.add(issue.path)
         self.issues.append(issue)
+        if issue.kind is SecretIssue:
+            self.source.cover(issue.path)
         return _FAILED
 
     def _value(self, pieces: tuple[Piece, ...], path: FieldPath) -> Any:
@@ -142,7 +144,7 @@ class _Resolver:
                 raise _Dependent
             if isinstance(value, dict | list):
                 raise _Unresolvable(Issue(path, "a section cannot stand inside a text", None, Interpolation))
-            parts.append(str(value))
+            parts.append("null" if value is None else str(value))
         text = "".join(parts)
         self._spend(text, path)
         return text
@@ -203,13 +205,35 @@ class _Resolver:
         if name and isinstance(piece, Call):
             default = "".join(part for part in piece.args[1] if isinstance(part, str)) if len(piece.args) > 1 else ""
             plain = len(piece.args) < 2 or all(isinstance(part, str) for part in piece.args[1])
-            if plain and (client_side.is_no_secret(default) or default == "null"):
+            renamed = client_side.is_env_variable(path) and name != path[-1] and self._is_open(pieces, path)
+            if plain and (client_side.is_no_secret(default) or default == "null") and not renamed:
                 return client_side.env_reference(name)
         if len(pieces) == 1 and isinstance(piece, FieldReference):
             target = self._target(self._text(piece.target, path), path)
             if client_side.is_secret_path(target):
                 return self._reference_to(target, path)
+        if client_side.is_env_variable(path) and self._is_open(pieces, path):
+            # What it comes to is looked at once more by `withhold_secrets`, as a literal is.
+            return self._value(pieces, path)
         raise _Unresolvable(client_side.refusal(path, "a secret must be one environment variable, without a default"))
+
+    def _is_open(self, pieces: tuple[Piece, ...], path: FieldPath) -> bool:
+        """True if neither the variable that is set nor one that is read is a secret, by its name or its value."""
+        if not is_plain_variable(str(path[-1]), ""):
+            return False
+        for piece in pieces:
+            if isinstance(piece, FieldReference):
+                if client_side.is_secret_path(self._target(self._text(piece.target, path), path)):
+                    return False
+            elif isinstance(piece, Call):
+                named = piece.resolver == "oc.env"
+                name = self._text(piece.args[0], path) if named else ""
+                # Put together with other text, a value like a key's could no longer be told.
+                if named and not is_plain_variable(name, self.environ.get(name, "")):
+                    return False
+                if not all(self._is_open(argument, path) for argument in piece.args[named:]):
+                    return False
+        return True
 
     def _env_name(self, piece: Piece, path: FieldPath) -> str | None:
         if not isinstance(piece, Call) or piece.resolver != "oc.env":

@@ -113,7 +113,7 @@ class RolloutModel(Section):
     """In the place of `model.custom_chat_template`; none: as there."""
     enable_thinking: bool | None = None
     """In the place of `model.enable_thinking`; none: as there."""
-    enable_history: bool = refused(False, why="every answer is part of its rollout, and no workflow reads a history")
+    enable_history: bool = acts_later(False, why="every answer is part of its rollout, also where it is false")
     enable_openai_api: bool = harmless(False, why="agent programs and mode serve have it without")
     enable_log_requests: bool = harmless(False, why="the log keeps every request")
     base_port: Natural | None = harmless(None, why="ports are chosen")
@@ -152,6 +152,7 @@ class AuxiliaryModel(RolloutModel):
     min_response_tokens: Annotated[Natural, InUnit("tokens")] | None = refused(None, why=_ASKED)
     enable_prompt_truncation: bool | None = refused(None, why="a prompt that is too long is refused")
     ignore_eos: bool = refused(False, why=_ASKED)
+    enable_history: bool = refused(False, why="the answers of the trained model alone are part of a rollout")
     enable_thinking: bool | None = None
     """A variable of its chat template, with an engine of its own: a service fills its template in by itself."""
     enable_auto_tool_choice: Annotated[bool | None, Upstream("Trinity-RFT's default is false.")] = refused(

@@ -22,7 +22,7 @@ MODEL = "explorer.rollout_model"
     [
         ("model.rope_theta=1e6", "the rotation that its config.json says", "config.json"),
         ("model.chat_template_path=/t.jinja", "the client reads no template", "model.custom_chat_template"),
-        (f"{MODEL}.enable_history=true", "no workflow reads a history", "leave it out"),
+        ("explorer.auxiliary_models=[{model_path: /a, enable_history: true}]", "the trained model alone", "leave it out"),
         (f"{MODEL}.max_model_len=32", "is 32, and cannot act yet", "write it in model"),
         (f"{MODEL}.model_path=/other", "the model that is trained", "model.model_path"),
         ("explorer.auxiliary_models=[{model_path: /a, repetition_penalty: 1.2}]", "whoever asks", "leave it out"),
@@ -39,6 +39,13 @@ def test_what_would_change_the_training_and_cannot_yet_is_refused(
     assert "RFTD-CFG-009" in text, text
     assert says in text, text
     assert fix in text, text
+
+
+def test_a_history_is_taken_for_every_answer_is_kept_without_it(load: Load) -> None:
+    with_history = load(overrides=[f"{MODEL}.enable_history=true"]).spec
+    without = load().spec
+    assert with_history.warnings == without.warnings
+    assert with_history.stages == without.stages
 
 
 def test_a_field_may_repeat_what_the_model_says(load: Load) -> None:

@@ -17,7 +17,7 @@ Errors = Callable[..., list[str]]
 
 NO_GPU = Host(no_gpu="there is no nvidia-smi")
 CANARY = "s3cr3t-canary-value"
-ENV = {"WANDB_API_KEY": CANARY, "DB": f"postgresql://me:{CANARY}@host/db", "HF_TOKEN": CANARY}
+ENV = {"WANDB_API_KEY": CANARY, "DB": f"postgresql://me:{CANARY}@host/db", "HF_TOKEN": CANARY, "CANARY": CANARY}
 
 
 def test_a_variable_in_a_secret_field_travels_by_name(load: Load, small: str) -> None:
@@ -56,6 +56,14 @@ LITERALS = [
     "group: ${monitor.monitor_args.api_key}\nmonitor: {monitor_args: {api_key: '${oc.env:WANDB_API_KEY}'}}",
     "monitor:\n  monitor_args:\n    api_key: |\n      %s\n      more\n    nonsense: {a: b: c}",
     "explorer:\n  env_vars:\n    ANYTHING: |\n      %s\n      more\n  nonsense: 1",
+    "explorer: {env_vars: {PLAIN: '${oc.env:UNSET,%s}'}}",
+    "explorer: {env_vars: {PLAIN: '${oc.env:CANARY}'}}",
+    "explorer: {env_vars: {PLAIN: '${oc.env:CANARY,x}/cache'}}",
+    "explorer: {env_vars: {PLAIN: '${oc.env:WANDB_API_KEY,x}'}}",
+    "explorer: {env_vars: {PLAIN: '${oc.env:UNSET,${oc.env:HF_TOKEN}}'}}",
+    "explorer: {env_vars: {MY_KEY: '${oc.env:UNSET,%s}'}}",
+    "explorer: {env_vars: {PLAIN: '/x/${monitor.monitor_args.api_key}'}}\n"
+    "monitor: {monitor_args: {api_key: '${oc.env:WANDB_API_KEY}'}}",
     "log: {api_key: %s}",
     "api_key: %s",
     "trainer: {trainer_config: {hf_token: %s}}",
@@ -120,6 +128,33 @@ def test_variables_that_are_no_secrets_are_values_of_the_specification(load: Loa
     stages = "stages=[{stage_name: a}, {stage_name: b, explorer: {env_vars: {WORKERS: 5}}}]"
     (text,) = errors(overrides=[PLAIN, stages])
     assert "explorer.env_vars: is {" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "environ", "becomes"),
+    [
+        ("${oc.env:TMPDIR,/tmp}", {}, "/tmp"),
+        ("${oc.env:TMPDIR,/tmp}", {"TMPDIR": "/scratch"}, "/scratch"),
+        ("${oc.env:OTHER,/tmp}", {"OTHER": "/other"}, "/other"),
+        ("${oc.env:OTHER}/a", {"OTHER": "/other"}, "/other/a"),
+        ("${oc.env:UNSET,${oc.env:OTHER}}", {"OTHER": "/other"}, "/other"),
+        ("${oc.env:OTHER,null}", {}, None),
+        ("${model.model_path}", {}, "/m"),
+    ],
+)
+def test_a_variable_with_a_default_is_a_value_unless_a_name_is_a_secrets(
+    load: Load, value: str, environ: dict[str, str], becomes: str | None
+) -> None:
+    submission = load(overrides=[f"explorer.env_vars={{TMPDIR: '{value}'}}"], environ=environ)
+    values = submission.spec.stages[0].rollout.environment_values
+    assert values.get("TMPDIR") == becomes
+    assert check_config(submission.config, host=NO_GPU) == submission.spec
+
+
+def test_a_variable_without_a_default_is_read_where_the_workers_run(load: Load) -> None:
+    rollout = load(overrides=["explorer.env_vars={TMPDIR: '${oc.env:TMPDIR}'}"], environ={"TMPDIR": "/x"}).spec.stages
+    assert rollout[0].rollout.environment == ("TMPDIR",)
+    assert rollout[0].rollout.environment_values == {}
 
 
 @pytest.mark.parametrize(
