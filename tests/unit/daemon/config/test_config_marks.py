@@ -22,7 +22,7 @@ MODEL = "explorer.rollout_model"
     [
         ("model.rope_theta=1e6", "the rotation that its config.json says", "config.json"),
         ("model.chat_template_path=/t.jinja", "the client reads no template", "model.custom_chat_template"),
-        ("explorer.auxiliary_models=[{model_path: /a, enable_history: true}]", "the trained model alone", "leave it out"),
+        ("explorer.auxiliary_models=[{model_path: /a, enable_history: true}]", "the trained model", "leave it out"),
         (f"{MODEL}.max_model_len=32", "is 32, and cannot act yet", "write it in model"),
         (f"{MODEL}.model_path=/other", "the model that is trained", "model.model_path"),
         ("explorer.auxiliary_models=[{model_path: /a, repetition_penalty: 1.2}]", "whoever asks", "leave it out"),
