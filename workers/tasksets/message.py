@@ -42,10 +42,25 @@ def parse_messages(value: Any) -> tuple[Message, ...]:
     return messages
 
 
+def _text_of(parts: list[dict[str, Any]]) -> str:
+    """The text of a content that is a list of parts, as multimodal sets have it. Raises ValueError for other parts."""
+    texts: list[str] = []
+    for part in parts:
+        kind = part.get("type")
+        text = part.get("text")
+        if kind != "text" or not isinstance(text, str):
+            raise ValueError(f"hold a part of type {kind!r} that is no text, and models are asked with text alone")
+        texts.append(text)
+    return "".join(texts)
+
+
 def _message(given: dict[str, Any]) -> Message:
     # As JSON text: a message stays hashable, and renderings of equal conversations are cached.
     extra = {key: value for key, value in given.items() if key not in ("role", "content") and value is not None}
     known = {key: given[key] for key in ("role", "content") if key in given}
+    parts = known.get("content")
+    if isinstance(parts, list) and parts and all(isinstance(part, dict) for part in parts):
+        known["content"] = _text_of(parts)
     if extra.get("tool_calls") and known.get("content") is None:
         known["content"] = ""  # a call need not say anything
     message = converted(known, Message)

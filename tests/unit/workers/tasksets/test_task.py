@@ -110,3 +110,26 @@ def test_a_key_that_is_no_path_of_the_row_is_refused(key: str) -> None:
     record = {"prompt": CHAT[:1], "reward_model": {"ground_truth": "2"}}
     with pytest.raises(DataError, match="no value under"):
         task(record, response_key=key)
+
+
+def test_a_content_of_parts_is_its_text() -> None:
+    parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "1+1?"}]
+    made = task({"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": parts}], "response": "2"})
+    assert made.messages == (Message("system", "s"), Message("user", "What is 1+1?"))
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        ({"type": "image", "image": "cat.png"}, "image"),
+        ({"type": "image_url", "image_url": {"url": "https://example.org"}}, "image_url"),
+        ({"type": "video", "video": "v.mp4"}, "video"),
+        ({"type": "text"}, "text"),
+        ({"text": "no type"}, "None"),
+    ],
+)
+def test_a_part_that_is_no_text_is_refused_by_name(part: object, kind: str) -> None:
+    with pytest.raises(
+        DataError, match=f"(?s)messages under 'prompt' that hold a part of type '?{kind}.*text alone.*row 7"
+    ):
+        task({"prompt": [{"role": "user", "content": [{"type": "text", "text": "Look:"}, part]}], "response": "r"})
