@@ -57,10 +57,10 @@ def test_each_role_has_the_launcher_that_the_daemon_was_given_for_it(
         for role in (here, there):
             before = live(scene, name)
             os.kill(before[role], signal.SIGKILL)
-            poll(lambda role=role, before=before: live(scene, name).get(role) not in (None, before[role]), 120.0)
+            poll(lambda role=role, before=before: live(scene, name).get(role) not in (None, before[role]))
         kept = live(scene, name)
         scene.kill("daemon", name)
-        reached = scene.until_step(name, 8, 120.0).experiment.summary.step
+        reached = scene.until_step(name, 8).experiment.summary.step
         scene.until_step(name, reached + 8, 180.0)
         assert live(scene, name) == kept
         scene.rftd("cancel", name)
@@ -77,11 +77,11 @@ def test_an_actor_that_opens_its_engine_outlives_the_daemon(tmp_path: Path, node
     scene = served(tmp_path, nodes, "--ray-runtime-env", str(given))
     with scene.host:
         name = scene.submit(EXPERIMENT, "buffer.total_steps=4")
-        poll(lambda: len(stopped_by(once)) == 1, 120.0)
+        poll(lambda: len(stopped_by(once)) == 1)
         [worker] = stopped_by(once)
         scene.kill("daemon", name)
         # `page`: whoever is gone is started again.
-        poll(lambda: scene.page(name) is not None and "worker.adopted" in (tmp_path / "daemon.log").read_text(), 120.0)
+        poll(lambda: scene.page(name) is not None and "worker.adopted" in (tmp_path / "daemon.log").read_text())
         worker.send_signal(signal.SIGCONT)
         scene.until_ended(name, 180.0)
         poll(lambda: not nodes.left(), 60.0, told=nodes.left)
