@@ -183,8 +183,8 @@ def _begin(partial: Path) -> int:
     What is there is removed only if it is a backup that was cut off.
     """
     marker = partial / UNFINISHED
-    if partial.exists() and not marker.exists():
-        raise ConflictError("this is no backup that was cut off", where=str(partial), fix="move it away")
+    if not marker.exists():
+        _refuse_others(partial)
     make_durable_folder(partial.parent)
     partial.mkdir(mode=0o700, exist_ok=True)
     held = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -203,6 +203,16 @@ def _begin(partial: Path) -> int:
     sync_folder(partial)
     (partial / FILES).mkdir()
     return held
+
+
+def _refuse_others(partial: Path) -> None:
+    """Raises ConflictError for a folder without the marker, unless it is empty: a killed backup had not marked it."""
+    if (partial / MANIFEST).exists():
+        what = "this is a whole backup, of a process that ended right before it gave it its name"
+        fix = f"rename it to {partial.name.removesuffix('.partial')}, or move it away"
+        raise ConflictError(what, where=str(partial), fix=fix)
+    if partial.exists() and not (partial.is_dir() and not any(partial.iterdir())):
+        raise ConflictError("this is no backup that was cut off", where=str(partial), fix="move it away")
 
 
 def _copy_folder(source: Source, partial: Path) -> None:
@@ -317,8 +327,9 @@ def _whole(chosen: Iterator[Chosen], notes: list[str]) -> Iterator[Chosen]:
 
 def _finish(partial: Path, target: Path, manifest: BackupManifest) -> None:
     write_durable(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
-    (partial / UNFINISHED).unlink()
     # Every byte is on the disk before the name is: a backup that has its name is whole, after a power cut too.
     fsync_tree(partial)
+    (partial / UNFINISHED).unlink()
+    sync_folder(partial)
     partial.rename(target)
     sync_folder(target.parent)

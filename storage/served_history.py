@@ -25,6 +25,11 @@ FILE: Final = "history.db"
 CHAIN: Final = "CREATE TABLE IF NOT EXISTS chain (row INTEGER PRIMARY KEY, digest BLOB NOT NULL);"
 BEGINNING: Final = -1
 """The row that holds the history's id."""
+_NO_SPACE: Final = (
+    *("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_TRUNCATE"),
+    "SQLITE_IOERR_SHMSIZE",  # the copy of a database with a write-ahead log is opened once more, to end that
+)
+"""The names of SQLite's errors that mean a full disk."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 Read: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
@@ -98,7 +103,7 @@ def copy_whole(path: Path, target: Path) -> None:
             # The copy is one file: it has no write-ahead log beside it.
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+        if error.sqlite_errorname in _NO_SPACE:
             raise DiskFullError(
                 "no space for a copy of it", where=str(path), fix="free space, and repeat this"
             ) from error

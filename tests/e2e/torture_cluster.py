@@ -222,7 +222,7 @@ def main() -> int:
         with Cluster(folder / "servers") as cluster:
             for number in range(options.times):
                 seed = options.seed + number
-                stray = number % 2 == 1
+                stray = seed % 2 == 0
                 passes.append(
                     disturbed_run(cluster, folder / f"run-{seed}", chosen, seed, options.stopped_s, stray=stray)
                 )

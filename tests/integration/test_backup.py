@@ -219,6 +219,7 @@ async def test_bad_targets_are_refused(tmp_path: Path, data: DataFolder) -> None
     with pytest.raises(UsageError, match="hold each other"):
         await backing_up(data, data.root.parent)
     (tmp_path / "copy.partial").mkdir()
+    (tmp_path / "copy.partial" / "mine").touch()
     with pytest.raises(ConflictError, match="no backup that was cut off"):
         await backing_up(data, tmp_path / "copy")
     (tmp_path / "file").touch()

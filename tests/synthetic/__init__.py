@@ -25,7 +25,8 @@
                 page, `prometheus` is a real server that scrapes. `stranger` and `gate` answer where no daemon is
                 ready; `doctor_faults` spoil a `doctor_world`, one at a time.
     faults/     what breaks below a log. `shaky_disk`, `power_loss`, `nth_failure` and `nth_call` strike the n-th
-                operation, `log_workload` is written meanwhile, `damage` flips bytes, `tcp_proxy` breaks networks.
+                operation, `log_workload` is written meanwhile, `damage` flips bytes, `tcp_proxy` breaks networks,
+                `small_volume` is a file system that fills up.
     deaths/     processes that end at any moment: `armed` fault points, `killing` with a `witness` of what was
                 acknowledged, `struck_worker` and `zombie_trainers` that wake after their replacement.
     servers/    real Kafka and Postgres servers: `cluster_scene`, `three_brokers`, and `end_servers`, which leaves none.
