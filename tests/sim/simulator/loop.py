@@ -163,6 +163,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.tasks.append(task)  # so that no dead process's coroutine is collected, which would run its `finally`
         return task
 
+    def get_task_factory(self) -> Any:
+        """The one kind of tasks: nobody may give the loop another, which would not know its processes."""
+        return SimTask
+
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
         if self._closed:
             raise RuntimeError("the simulation is over")

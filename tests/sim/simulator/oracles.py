@@ -97,17 +97,20 @@ def acknowledged(world: World) -> Iterator[str]:
 
 def fenced(world: World) -> Iterator[str]:
     """I7: a fold with a reading of the fences that is written here gives the same state as the product's."""
-    owners: dict[tuple[Partition, Any, str], int] = {}
+    owners: dict[tuple[Partition, Any, str], tuple[int, str]] = {}
     state = RunState(world.experiment)
     for record in records(world):
         decoded = decode(record)
         head, event = decoded.head, decoded.event
         if isinstance(event, Fence):
             key = (record.partition, head.experiment, event.role)
-            if event.previous == owners.get(key, 0) and event.epoch > event.previous:
-                owners[key] = event.epoch
+            epoch, _ = owners.get(key, (0, ""))
+            if event.previous == epoch < event.epoch and head.source.endswith(f"/{event.owner}"):
+                owners[key] = (event.epoch, head.source)
                 state.apply(decoded)
-        elif not head.role or head.epoch >= owners.get((record.partition, head.experiment, head.role), 0):
+            continue
+        epoch, source = owners.get((record.partition, head.experiment, head.role), (0, head.source))
+        if not head.role or (head.epoch >= epoch and head.source == source):
             state.apply(decoded)
     yield from _differences(digest(state), digest(world.state))
 

@@ -30,7 +30,7 @@ from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Decoded, Writer, decode
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
-from rftd.streams.fencing import FenceView
+from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.folds.spine import Status
 from rftd.streams.role import as_refs
@@ -242,6 +242,10 @@ class World:
                             state.apply(decoded)
                 if self._tells and decoded.head.type in TOLD and partition.stream != topics.TASKS:
                     self.lines.append(f"{self.loop.time():9.3f}    {partition}@{record.offset} {_shown(decoded)}")
+
+    def epoch(self, role: str) -> int:
+        """The epoch of a role of the experiment on its spine."""
+        return self._fences.epoch(topics.partition_of(topics.EXPERIMENTS, self.experiment), Role(self.experiment, role))
 
     def _unread(self, weights: WeightsRef) -> None:
         """An explorer could not load weights: those that count must be there whenever somebody asks for them."""

@@ -14,11 +14,12 @@ from rftd.daemon import external_worker
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import derive
 from rftd.storage.checkpoints import Staged
-from rftd.streams.events.experiment import ExperimentWarned
-from rftd.streams.fencing import FenceView
+from rftd.streams.events.experiment import ExperimentWarned, Fence
+from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.groups import GroupFold
 from rftd.streams.folds.weights import Weights
 from rftd.streams.role import RoleLease
+from rftd.streams.writers import holder_source
 from rftd.workers.control import leasing
 from rftd.workers.rollout import leased
 from rftd.workers.training import history, loop, saving
@@ -30,6 +31,18 @@ from simulator.loop import PROCESS
 def _admit_all(admit: Any) -> Any:
     def admitting(self: FenceView, partition: Any, head: Any, event: Any) -> bool:
         return admit(self, partition, head, event) or bool(head.role)
+
+    return admitting
+
+
+def _admit_any_source(admit: Any) -> Any:
+    """Whoever writes under a role is taken for its owner."""
+
+    def admitting(self: FenceView, partition: Any, head: Any, event: Any) -> bool:
+        owner = event.owner if isinstance(event, Fence) else self.owner(partition, Role(head.experiment, head.role))
+        if head.role and owner is not None:
+            head = msgspec.structs.replace(head, source=holder_source(head.role, owner))
+        return bool(admit(self, partition, head, event))
 
     return admitting
 
@@ -157,6 +170,12 @@ BUGS = (
         "a worker that nobody ordered stays where it has nothing to do",
         "liveness",
         instead(external_worker, "stranded", lambda _stranded: lambda *_: False),
+    ),
+    Bug(
+        "whoever writes as a role is believed",
+        "ended: failed",
+        instead(FenceView, "admit", _admit_any_source),
+        within_seeds=200,
     ),
     Bug("a fence admits all", "fenced", instead(FenceView, "admit", _admit_all), mode="zombies"),
     Bug(

@@ -5,7 +5,7 @@ bad_disks         disks that are full, read-only or failing for a while
 clocks            wall clocks that are set back, or forward and then back
 cut_logs          a log that is shortened while everything is down, with some of those who remember it
 colliding_keys    one key for several commands, and the same command again
-foreigners        writers that are no part of the run, and answer what others were asked
+foreigners        writers that are no part of the run: they answer what others were asked, and write as its roles
 few_kept          trainers that keep few weights, and go back to what they retired
 several_runs      a fork beside its parent, under one daemon
 slow_starts       workers that are started late, or whose start hangs

@@ -1,4 +1,4 @@
-"""Writers that are no part of the run: they answer leases that other workers hold, and it counts for nothing."""
+"""Writers that are no part of the run: they answer leases of others and play its roles, and it counts for nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from rftd.streams.arrays import Array
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft
+from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import EvalScored, ExperienceProduced, Span
+from rftd.streams.events.experiment import ExperimentFailed, Fence
 from rftd.streams.events.task import GroupClosed
+from rftd.streams.topics import partition_of
 from rftd.streams.verify.report import BrokenPromise
 from rftd.workers.rollout.leased import experience_ids, rollout_ids
 from simulator.kinds.kind import Kind
@@ -47,11 +50,11 @@ def foreign_records_count_for_nothing(world: World) -> Iterator[str]:
 
 def is_of_foreigner(finding: BrokenPromise) -> bool:
     """True for a finding of `rftd verify` that names a foreigner as the writer."""
-    return f"of {FOREIGNER!r}" in finding.what
+    return repr(FOREIGNER) in finding.what
 
 
 class Foreigners(Kind):
-    """Each writes an answer for every rollout and every held-out row that is under way, at some moments."""
+    """Each answers every rollout and every held-out row that is under way, and writes as each role, at some moments."""
 
     name: ClassVar[str] = "foreigner"
     share: ClassVar[float] = 0.15
@@ -73,9 +76,25 @@ class Foreigners(Kind):
             if world.over(world.state):
                 return
             await asyncio.sleep(0.1)
+        drafts += _as_roles(world)
         await MemoryLog.append(world.log, drafts)
         world.chaos.hits[self.name] += len(drafts)
-        world.tell(f"FOREIGN {len(drafts)} answers")
+        world.tell(f"FOREIGN {len(drafts)} answers, ends, plans and fences")
+
+
+def _as_roles(world: World) -> Iterator[Draft]:
+    """The end of the experiment and a plan under the present epochs of their roles, and a fence of each role."""
+    writer = Writer(source=FOREIGNER, clock=world.clock, ids=world.ids)
+    spine = partition_of(topics.EXPERIMENTS, world.experiment)
+    step = world.state.spine.planned + 1
+    plan = BatchPlanned(batch=world.ids.new(), step=step, stage=0, observed=(), decided_at_ns=world.clock.now_ns())
+    ended = ExperimentFailed(code="X", reason="a foreigner says so")
+    epochs = {role: world.epoch(role) for role in ("controller", "planner", "dispatcher", "trainer")}
+    for role, event in (("controller", ended), ("planner", plan)):
+        yield writer.under(role=role, epoch=epochs[role]).draft(event, experiment=world.experiment)
+    for role, epoch in epochs.items():
+        fence = Fence(role=role, epoch=epoch + 1, previous=epoch, owner=world.ids.new())
+        yield writer.under(role=role, epoch=epoch + 1).draft(fence, experiment=world.experiment, partition=spine)
 
 
 def _answers(world: World) -> Iterator[Draft]:
