@@ -18,7 +18,8 @@ from structlog.testing import CapturingLogger
 
 from rftd.ops.errors import DataError, NotInstalledError
 from rftd.ops.logs import Logger
-from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, FormatSpec, ModelSpec, StageSpec, TasksetSpec
+from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.tasksets.files import taskset_files
 from rftd.workers.tasksets.table_copies import experiment_copies
 from rftd.workers.tasksets.taskset import OpenTasksets, Taskset
@@ -252,17 +253,41 @@ def test_a_digest_is_taken_from_the_stamp_only_of_what_did_not_change(tmp_path: 
     assert json.loads(note.read_bytes())["digest"] == right
 
 
-def test_an_explorer_copies_tables_before_it_is_given_work(tmp_path: Path, log: Logger) -> None:
-    path = tmp_path / "rows.parquet"
-    datasets.Dataset.from_list(ROWS).to_parquet(path)
+@pytest.mark.parametrize("suffix", sorted(WRITERS))
+def test_rows_to_train_on_are_of_every_format(tmp_path: Path, log: Logger, suffix: str) -> None:
+    path = tmp_path / f"train.{suffix}"
+    WRITERS[suffix](datasets.Dataset.from_list(ROWS[:3]), path)
+    form = FormatSpec(prompt_type="raw", prompt_key="question", response_key="answer")
+    with Taskset.open(spec(path, format=form), experiment_copies(str(tmp_path / "job"), log)) as taskset:
+        (row,) = taskset.train_rows(2, tokenizer=ByteTokenizer(), max_model_len=200)
+    assert bytes(row.tokens[row.prompt_tokens : -1].tolist()) == b"02"
 
-    async def opened() -> str:
-        tasksets = OpenTasksets(str(tmp_path / "job"), log)
-        taskset = await tasksets.get(spec(path), "")
-        return taskset.task(2000).truth
 
-    assert asyncio.run(opened()) == "02000"
-    assert len(list((tmp_path / "job" / "datasets").glob("*.arrow"))) == 1
+def test_tables_are_copied_before_a_lease_needs_them(tmp_path: Path, log: Logger) -> None:
+    tables = tmp_path / "rows.parquet"
+    datasets.Dataset.from_list(ROWS).to_parquet(tables)
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text('{"question": "q", "answer": "a"}\n')
+    stage = StageSpec(
+        name="main",
+        kind="both",
+        total_steps=1,
+        batch_size=1,
+        train_batch_size=1,
+        algorithm=AlgorithmSpec(kind="grpo"),
+        model=ModelSpec(path="", max_model_len=64, max_prompt_tokens=32, max_response_tokens=32),
+        taskset=spec(tables),
+        evals=(spec(lines), spec(tmp_path / "gone.parquet")),
+    )
+    experiment = ExperimentSpec(project="p", name="n", job_dir=str(tmp_path / "job"), stages=(stage,), config={})
+
+    async def truth_of(row: int) -> str:
+        tasksets = OpenTasksets(experiment.job_dir, log)
+        await tasksets.copy(experiment)
+        assert len(list((tmp_path / "job" / "datasets").glob("*.arrow"))) == 1
+        return (await tasksets.get(spec(tables), "")).task(row).truth
+
+    assert asyncio.run(truth_of(2000)) == "02000"
 
 
 def test_without_the_extra_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
