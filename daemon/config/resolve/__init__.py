@@ -21,6 +21,7 @@ auxiliary.py   the models that workflows and rewards ask
 placement.py   which GPUs each worker has for its own
 nodes.py       the nodes over which a trainer's ranks are spread
 ranks.py       the sizes by which a trainer's ranks share weights and sequences
+upstream_places.py the optimizer and the clipping, where older files have them: in veRL's tree
 verl.py        the guide's fields that verl has
 megatron.py    those of its strategy megatron: what acts, what is refused, what is not installed
 monitor.py     the arguments of the guide's monitors, none of which is fed

@@ -28,6 +28,7 @@ from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_tasksets
 from rftd.daemon.config.resolve.tinker import as_tinker, check_service
 from rftd.daemon.config.resolve.trainer import check_objective, resolve_trainer, with_companions, with_updates
+from rftd.daemon.config.resolve.upstream_places import with_upstream_places
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.schedule import explorer_interval
@@ -43,7 +44,8 @@ _ANY_LENGTHS = LengthLimits(2**20, 2**19, 2**19, 0)
 
 def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -> StageSpec | None:
     """The stage, or None after saying everything that is wrong with it."""
-    experiment = as_tinker(_of_its_mode(config.experiment, notes), host, notes)
+    experiment = with_upstream_places(_of_its_mode(config.experiment, notes), notes)
+    experiment = as_tinker(experiment, host, notes)
     definition = find_algorithm(experiment.algorithm, notes)
     kind = _kind(experiment, definition, notes)
     total_steps = _total_steps(experiment, notes)

@@ -25,8 +25,23 @@ from rftd.daemon.config.verl.table import (
 from rftd.workers.devices.host import Host
 
 _CONFIG: Final[FieldPath] = ("trainer", "trainer_config")
-_ACTOR: Final = ("actor_rollout_ref", "actor")
+_ACTOR: Final[FieldPath] = ("actor_rollout_ref", "actor")
 
+_OPTIM: Final[FieldPath] = (*_ACTOR, "optim")
+_OPTIMIZER: Final[FieldPath] = ("algorithm", "optimizer")
+STANDS_FOR: Final[Mapping[FieldPath, FieldPath]] = {
+    (*_OPTIM, "lr"): (*_OPTIMIZER, "lr"),
+    (*_OPTIM, "lr_warmup_steps"): (*_OPTIMIZER, "lr_warmup_steps"),
+    (*_OPTIM, "lr_warmup_steps_ratio"): (*_OPTIMIZER, "lr_warmup_steps_ratio"),
+    (*_OPTIM, "min_lr_ratio"): (*_OPTIMIZER, "min_lr_ratio"),
+    (*_OPTIM, "lr_scheduler_type"): (*_OPTIMIZER, "lr_scheduler_type"),
+    (*_OPTIM, "warmup_style"): (*_OPTIMIZER, "lr_scheduler_type"),
+    (*_OPTIM, "optimizer"): (*_OPTIMIZER, "optimizer_type"),
+    (*_OPTIM, "betas"): (*_OPTIMIZER, "betas"),
+    (*_OPTIM, "weight_decay"): (*_OPTIMIZER, "weight_decay"),
+    (*_ACTOR, "grad_clip"): ("trainer", "grad_clip"),
+}
+"""Keys of veRL, and the fields that they stand for where these are not written."""
 OWN_FIELDS: Final = {
     "max_token_len_per_gpu": "max_token_len_per_gpu",
     "use_dynamic_bsz": "use_dynamic_bsz",
@@ -82,6 +97,8 @@ def check_tree(experiment: Experiment, engine: str, notes: Notes) -> None:
         # Megatron's own settings are spoken of together with those of `trainer.megatron`.
         if path in _ELSEWHERE or path[:3] == _MEGATRON or (path in _TREE and engine == "verl"):
             continue
+        if path in STANDS_FOR and value != key.default:
+            continue  # it has been read, or held against the field
         ours = in_own_words(experiment, key) if known else None
         if not _asks_nothing(key, known, value) and (ours is None or value != ours):
             _idle_key(key, where, value, engine, notes)

@@ -306,7 +306,6 @@ def test_every_stage_has_the_gpus_that_explorers_leave(load: Load, small: str) -
     ("key", "fix"),
     [
         ("actor_rollout_ref.actor.clip_ratio=0.3", "write algorithm.policy_loss_fn_args.clip_range"),
-        ("actor_rollout_ref.actor.optim.lr=0.001", "write algorithm.optimizer.lr"),
         ("actor_rollout_ref.actor.policy_loss.dro_beta=0.1", "the loss dro is not here"),
         ("algorithm.gamma=0.9", "write algorithm.advantage_fn_args.gamma"),
     ],
