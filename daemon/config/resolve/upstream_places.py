@@ -45,11 +45,12 @@ def with_upstream_places(experiment: Experiment, notes: Notes) -> Experiment:
 
 def _read(field: FieldPath, where: FieldPath, value: Any, notes: Notes) -> Any:
     """The value as the field holds it; None if veRL's tree may not hold it, which is said."""
-    if field[-1] == "lr_warmup_steps" and value in (0, -1):
+    name = str(field[-1])
+    if name == "lr_warmup_steps" and value in (0, -1):
         return -1  # veRL takes the ratio then
     kind: type[Section] = Trainer if field[0] == "trainer" else Optimizer
     try:
-        return getattr(kind.model_validate({field[-1]: value}), field[-1])
+        return getattr(kind.model_validate({name: value}), name)
     except ValidationError as error:
         reason = error.errors()[0]["msg"]
         notes.wrong(where, f"is {value!r}, and stands for {show(field)}: {reason}", f"write {show(field)}", WrongValue)

@@ -101,6 +101,7 @@ ELSEWHERE: Final = (
     *(f"explorer.rollout_model.{name}" for name in ("temperature", "top_p", "top_k", "repetition_penalty")),
     "explorer.rollout_model.ignore_eos",  # as these, in `rollout_args` of each taskset
     "explorer.rollout_model.enable_thinking",  # where it is written
+    "explorer.rollout_model.enable_history",  # every answer is kept without it
     *(f"{_MODEL}.{name}" for name in ("data_parallel_size", "pipeline_parallel_size", "enable_expert_parallel")),
     *(f"{_MODEL}.{name}" for name in ("enforce_eager", "enable_prefix_caching", "enable_chunked_prefill")),
     *(f"{_MODEL}.{name}" for name in ("gpu_memory_utilization", "max_num_batched_tokens", "start_timeout")),
