@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from rftd.streams.events.experiment import FolderMove
 from rftd.streams.shared_fields import GROUPS, filled, taken_from
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, StageSpec
 
@@ -59,6 +60,15 @@ _TRAIN_KEYS: Final = frozenset(
 def halves_of(spec: ExperimentSpec) -> frozenset[str]:
     """The halves that a submission of this specification brings."""
     return BOTH if spec.half == "both" else frozenset((spec.half,))
+
+
+class LateHalf(msgspec.Struct, frozen=True, kw_only=True):
+    """The half that was submitted where the first one had been imported to, with folders as they are there."""
+
+    config: dict[str, Any]
+    """The half's own file."""
+    moves: tuple[tuple[FolderMove, ...], ...]
+    """The folders that each import since then moved."""
 
 
 class Disagreement(NamedTuple):

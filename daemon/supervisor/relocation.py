@@ -9,22 +9,28 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import msgspec
 
 from rftd.daemon.config.client_side import change_paths
 from rftd.daemon.registry import Entry
+from rftd.streams.events.experiment import FolderMove
 from rftd.streams.folds.spine import Spine
 from rftd.streams.portable.folders import Folders
 from rftd.streams.spec import ExperimentSpec
+
+Moves: TypeAlias = "tuple[tuple[FolderMove, ...], ...]"
+"""The folders that each import moved, the first import's first."""
 
 
 def relocated(spec: ExperimentSpec, spine: Spine) -> ExperimentSpec:
     """A specification whose file names the folders of `spine`'s experiment as they are after its imports."""
     if not spine.moves:
         return spec
-    config = copy.deepcopy(spec.config)
-    change_paths(config, lambda path: _here(path, spine))
+    config = _moved(spec.config, spine.moves)
+    if (half := spine.late_half) is not None:
+        config = _with_half(spec.config, config, half.config, _moved(half.config, half.moves))
     config["checkpoint_root_dir"] = _root_of(spine)
     return msgspec.structs.replace(spec, config=config)
 
@@ -35,13 +41,32 @@ def imported_from(spec: ExperimentSpec, entries: Iterable[Entry]) -> Entry | Non
     for entry in entries:
         if entry.job_dir == spec.job_dir:  # the folder is in use under its old name
             return None
-        if entry.spine.moves and _here(spec.job_dir, entry.spine) == entry.job_dir:
+        if entry.spine.moves and _here(spec.job_dir, entry.spine.moves) == entry.job_dir:
             imported = entry
     return imported
 
 
-def _here(path: str, spine: Spine) -> str:
-    for step in spine.moves:
+def _moved(config: dict[str, Any], moves: Moves) -> dict[str, Any]:
+    """A copy of the file with its paths as they are after these imports."""
+    config = copy.deepcopy(config)
+    change_paths(config, lambda path: _here(path, moves))
+    return config
+
+
+def _with_half(written: Any, here: Any, half_written: Any, half_here: Any) -> Any:
+    """What `here` holds, but where `written`, of which it was made, is as the half wrote it: that as `half_here` is."""
+    if isinstance(written, dict) and isinstance(half_written, dict):
+        return {
+            key: _with_half(value, here[key], half_written[key], half_here[key]) if key in half_written else here[key]
+            for key, value in written.items()
+        }
+    if isinstance(written, list) and isinstance(half_written, list) and len(written) == len(half_written):
+        return [_with_half(*values) for values in zip(written, here, half_written, half_here, strict=True)]
+    return half_here if written == half_written else here
+
+
+def _here(path: str, moves: Moves) -> str:
+    for step in moves:
         path = Folders((move.old, move.new) for move in step).path(path)
     return path
 

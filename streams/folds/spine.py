@@ -16,7 +16,7 @@ from rftd.streams.folds.ranges import Versions
 from rftd.streams.folds.signal import Signal
 from rftd.streams.folds.task_queue import TaskQueues
 from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.streams.split_submission import halves_of, joined
+from rftd.streams.split_submission import LateHalf, halves_of, joined
 
 
 class Status(StrEnum):
@@ -90,6 +90,8 @@ class Spine(msgspec.Struct):
     """The role of that token; a half of somebody else does not change it."""
     moves: tuple[tuple[experiment.FolderMove, ...], ...] = ()
     """The folders that each import of the experiment moved, the first import's first; `spec.config` tells the old."""
+    late_half: LateHalf | None = None
+    """The half that came after an import; its paths in `spec.config` moved with later imports alone."""
     grants: tuple[experiment.Grant, ...] = ()
     """The names in its specification that the daemon's configuration allowed when it was accepted."""
     halves: frozenset[str] = frozenset()
@@ -352,6 +354,8 @@ class Spine(msgspec.Struct):
         both = joined(self.spec, spec, trained=self.generation >= 0)
         if isinstance(both, ExperimentSpec):
             self.spec = both
+            if event.moves != self.moves and not halves_of(spec) <= self.halves:
+                self.late_half = LateHalf(config=spec.config, moves=event.moves)
             self.halves |= halves_of(spec)
 
     def _go_on(self, *, queued: bool) -> None:

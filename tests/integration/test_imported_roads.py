@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from synthetic.daemon.fork_desk import ForkDesk
 
+from rftd.daemon.supervisor.relocation import relocated
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import Ids
 from rftd.storage.portable.experiment import export_experiment, import_experiment
@@ -165,19 +166,24 @@ async def test_two_imports_in_a_row_move_the_file_twice(
     await last.close()
 
 
+@pytest.mark.parametrize("below", ["new", "old/within"])
+@pytest.mark.parametrize(("earlier", "later"), [("explore", "train"), ("train", "explore")])
 async def test_the_other_half_of_an_imported_one_is_filled_from_its_new_folders(
-    relocation: Relocation, source: SqliteLog, tmp_path: Path
+    relocation: Relocation, source: SqliteLog, tmp_path: Path, below: str, earlier: str, later: str
 ) -> None:
-    """The half that comes later leaves out what both use, and takes it from the half that was imported."""
-    new = tmp_path / "new"
+    """The half that comes later leaves out what both use, and takes it from the half that was imported.
+
+    Below the old folder, its paths would be moved once more than they should.
+    """
+    new = tmp_path / below
     desk = relocation.desk(source)
     halves = ("stages=[]", "deterministic=false")
     async with desk.open() as supervisor:
-        first = await desk.hand_in(supervisor, "mode=explore", *halves)
+        first = await desk.hand_in(supervisor, f"mode={earlier}", *halves)
     log = await relocation.carry(source, first, new, [(relocation.old, new)])
     other = relocation.desk(log)
     async with other.open() as supervisor:
-        second = await other.hand_in(supervisor, "mode=train", *halves)
+        second = await other.hand_in(supervisor, f"mode={later}", *halves)
         assert second == first
         spine = (await other.state(first)).spine
         await supervisor.cancel(first, request_id=relocation.ids.new(), reason="")
@@ -185,6 +191,9 @@ async def test_the_other_half_of_an_imported_one_is_filled_from_its_new_folders(
     assert spine.halves == {"explore", "train"}
     assert spine.spec is not None
     assert Path(spine.spec.job_dir).is_relative_to(new)
+    paths = paths_of(relocated(spine.spec, spine))
+    assert [path for path in paths if not Path(path).is_relative_to(new)] == []
+    assert [path for path in paths if Path(path).parts.count(new.name) != 1] == []
     await other.left()
     await log.close()
 

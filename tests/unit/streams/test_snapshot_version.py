@@ -58,6 +58,7 @@ ADDED = {
     (Spine, "moves"),
     (Spine, "queues"),
     (TasksetSpec, "queue"),
+    (Spine, "late_half"),
     (ExperimentArchived, "by"),
     (Group, "holders"),
     (Group, "early"),
