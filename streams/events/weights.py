@@ -107,3 +107,8 @@ class WeightsOverdue(Event, frozen=True, kw_only=True):
     """The version that the window runs on instead; -1: it goes on waiting, for nothing older could be trained."""
     waited_s: Finite
     reason: str
+
+
+def order_of(event: WeightsRequested | WeightsAnswered) -> tuple[int, int, int]:
+    """The place of a request among those of its experiment; an answer has that of its request."""
+    return event.stage, event.window, event.number

@@ -190,7 +190,7 @@ class Spine(msgspec.Struct):
             case step.EvalCompleted():
                 self.evaluated.add(event.eval)
             case weights.WeightsRequested():
-                if self.request is None or order_of(event) > order_of(self.request):
+                if self.request is None or weights.order_of(event) > weights.order_of(self.request):
                     self.request = event
             case weights.WeightsOverdue():
                 self.overdue.setdefault((event.stage, event.window), event.version)
@@ -397,8 +397,3 @@ class Spine(msgspec.Struct):
 def _fits(event: experiment.ExperimentForked, spec: ExperimentSpec) -> bool:
     """True if what it shares are stages of the specification; else it says nothing that could be gone on from."""
     return 0 <= event.stage < min(len(spec.stages), len(event.first_versions))
-
-
-def order_of(event: weights.WeightsRequested | weights.WeightsAnswered) -> tuple[int, int, int]:
-    """The place of a request among those of its experiment; an answer has that of its request."""
-    return event.stage, event.window, event.number

@@ -11,7 +11,7 @@ from rftd.streams.codec import Decoded
 from rftd.streams.envelope import Head
 from rftd.streams.events import weights
 from rftd.streams.folds.ranges import Versions
-from rftd.streams.folds.spine import Spine, order_of
+from rftd.streams.folds.spine import Spine
 
 
 class Weights(msgspec.Struct):
@@ -53,7 +53,7 @@ class Weights(msgspec.Struct):
                 loaded = (event.version, event.generation)
                 self.activated[event.worker] = max(loaded, self.activated.get(event.worker, loaded))
             case weights.WeightsAnswered():
-                if self.answer is None or order_of(event) > order_of(self.answer):
+                if self.answer is None or weights.order_of(event) > weights.order_of(self.answer):
                     self.answer = event
             case _:
                 pass
@@ -103,7 +103,7 @@ class Weights(msgspec.Struct):
 
     def answered(self, request: weights.WeightsRequested) -> bool:
         """True if the trainer has answered it, or one after it."""
-        return self.answer is not None and order_of(self.answer) >= order_of(request)
+        return self.answer is not None and weights.order_of(self.answer) >= weights.order_of(request)
 
     def counts(self, version: int, generation: int, spine: Spine) -> bool:
         """True if (version, generation) was published, its step is on the spine, and its files are still there."""
