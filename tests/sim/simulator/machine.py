@@ -135,6 +135,8 @@ class Machine:
         self.daemons: dict[SimProcess, Supervisor] = {}
         self.losses: LossesFile | None = None
         """Where daemons that are started from now on keep what they notice to be lost; None: each forgets it."""
+        self.down = False
+        """True between `take_down` and `bring_up`: nothing runs, and nobody may start anything."""
         self._seed = seed
         self._pids = 100
         network.has_daemon = lambda: any(each.running for each in self.daemons)
@@ -220,11 +222,23 @@ class Machine:
         self.tell(f"{process.name} starts")
         process.spawn(main())
 
+    def take_down(self) -> None:
+        """Kills every daemon and every worker; until `bring_up` nobody starts another one."""
+        self.down = True
+        for process in [*self.daemons, *self.workers]:
+            process.kill()
+
+    def bring_up(self) -> None:
+        """Lets what keeps a daemon and external workers running go on."""
+        self.down = False
+
     async def keep(self) -> None:
         """What systemd and an operator do, until cancelled: no daemon for a while, and another one is started."""
         missed_s = 0.0
         while True:
             await asyncio.sleep(0.5)
+            if self.down:
+                continue
             running = any(daemon.running for daemon in self.daemons)
             missed_s = 0.0 if running else missed_s + 0.5
             # The embedded log has a lock: while a daemon lives, stopped or not, no other one can be started.

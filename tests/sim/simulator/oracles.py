@@ -61,6 +61,9 @@ async def judge(world: World) -> None:
         for books in report.experiments:
             if books.produced != books.planned + books.retired_unused + books.waiting:
                 failures.append(f"verify: the sum that it shows is false: {books}")
+    for kind in KINDS:
+        if kind.name in world.scenario.extras:
+            failures += [f"{kind.name}: {what}" for what in await kind.judge(world, world.scenario.extras[kind.name])]
     if not world.scenario.salted:
         failures += [f"recomputed: {what}" for what in await recomputed(world)]
 

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from rftd.ops.errors import ConfigError, DiskFullError
+from rftd.storage import outside_files
 from rftd.storage.checkpoints import mark_latest, put_back
 from rftd.storage.portable import archive, experiment
 from rftd.storage.unreferenced import OF_ONE_TRAINER, ours, referenced_by, remove, unreferenced
@@ -73,6 +74,10 @@ def _note_nothing(_note_import: Any) -> Any:
     return noted
 
 
+def _find_no_checkpoint_missing(_missing: Any) -> Any:
+    return lambda _outside: iter(())
+
+
 def _blame_the_file(as_error: Any) -> Any:
     def blaming(failure: BaseException, where: str) -> Any:
         error = as_error(failure, where)
@@ -101,6 +106,12 @@ BUGS = (
         "a full disk is taken for a fault of the experiment",
         "unpaused",
         instead(process, "_as_error", _blame_the_file),
+        within_seeds=200,
+    ),
+    Bug(
+        "verify misses no checkpoint",
+        "folder put back",
+        instead(outside_files, "missing_checkpoints", _find_no_checkpoint_missing),
         within_seeds=200,
     ),
     Bug(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rftd.storage import outside_files
 from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.serving.conversations import Conversations
 from rftd.workers.rollout.serving.history import CommittedRun, Feedback, History
@@ -40,6 +41,19 @@ def _give_out_another(run: Any) -> Any:
     return running
 
 
+def _believe(_check: Any) -> Any:
+    """A history is taken for the one that was promised, whatever it holds."""
+
+    def checking(_self: History, _promised: Any) -> None:
+        return
+
+    return checking
+
+
+def _miss_nothing(_difference_of: Any) -> Any:
+    return lambda _path, _promised: ""
+
+
 def _close_to_load(load: Any) -> Any:
     async def loading(self: WeightsLoader, engine: Any, target: Any) -> Any:
         self._gate.version = -1
@@ -67,6 +81,20 @@ BUGS = (
         "of_its_row",
         instead(History, "run", _give_out_another),
         mode="served",
+    ),
+    Bug(
+        "an older history that was put back is believed",
+        "history put back",
+        instead(History, "check", _believe),
+        mode="served",
+        within_seeds=200,
+    ),
+    Bug(
+        "verify does not compare a history with its promises",
+        "history put back",
+        instead(outside_files, "difference_of", _miss_nothing),
+        mode="served",
+        within_seeds=200,
     ),
     Bug(
         "an engine that loads weights answers nobody",

@@ -9,6 +9,8 @@ foreigners        writers that are no part of the run: they answer what others w
 few_kept          trainers that keep few weights, and go back to what they retired
 several_runs      a fork beside its parent, under one daemon
 slow_starts       workers that are started late, or whose start hangs
+folders_put_back  folders of experiments that are put back from an older copy, or are gone
+histories_put_back  served histories that are put back from an older copy, or are gone
 kept_files        experiments that are archived, restored and removed after their end
 long_pauses       pauses that last until the workers are released
 given_up          experiences that their owner gives up
@@ -30,8 +32,10 @@ from simulator.kinds.clocks import Clocks
 from simulator.kinds.colliding_keys import CollidingKeys
 from simulator.kinds.cut_logs import CutLogs
 from simulator.kinds.few_kept import FewKept
+from simulator.kinds.folders_put_back import FoldersPutBack
 from simulator.kinds.foreigners import Foreigners
 from simulator.kinds.given_up import GivenUp
+from simulator.kinds.histories_put_back import HistoriesPutBack
 from simulator.kinds.kept_files import KeptFiles
 from simulator.kinds.kind import Kind
 from simulator.kinds.long_pauses import LongPauses
@@ -66,4 +70,6 @@ KINDS: tuple[Kind, ...] = (
     KeptFiles(),
     LongPauses(),
     Foreigners(),
+    HistoriesPutBack(),
+    FoldersPutBack(),
 )

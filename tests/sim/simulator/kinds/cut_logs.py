@@ -131,12 +131,7 @@ async def _play(world: World, plot: Plot) -> None:
     old = dict(log.tail.heads)
     if not await _reached(world, plot.copied_records + plot.lost_records):
         return
-    nothing: Any = lambda *_, **__: None  # noqa: E731
-    start_daemon, start_worker = machine.start_daemon, machine.start_worker
-    machine.start_daemon = machine.start_worker = nothing  # type: ignore[method-assign]
-    for process in [*machine.daemons, *machine.workers]:
-        if process.alive:
-            process.kill()
+    machine.take_down()
     await asyncio.sleep(DOWN_S)
     _take_away(world.job / FOLDER, plot.survivors)
     chance = random.Random(plot.seed)
@@ -160,7 +155,7 @@ async def _play(world: World, plot: Plot) -> None:
     world.chaos.damaged.update(Path(each.path) for each in world.state.weights.published.values())
     outcome = _outcomes[world] = Outcome(cut == whole, remembered)
     machine.losses = LossesFile(world.root / "losses.json")  # what is appended by others may hide what is lost
-    machine.start_daemon, machine.start_worker = start_daemon, start_worker  # type: ignore[method-assign]
+    machine.bring_up()
     if not remembered:
         return
     before = {partition: _end(log, partition) for partition in partitions_of(world.experiment)}

@@ -37,6 +37,10 @@ class Kind:
         Spawn on `world.process`; count what happened in `world.chaos.hits`; stop at `world.scenario.calm_s`.
         """
 
+    async def judge(self, world: World, plot: Any) -> list[str]:
+        """What is wrong at the end of a world with this kind, where only reading the log tells."""
+        return []
+
 
 def draw_kinds(kinds: tuple[Kind, ...], scenario: Scenario) -> None:
     """Adds to the scenario what these kinds do in it."""

@@ -74,5 +74,5 @@ class Strangers(Kind):
 
     async def _come(self, world: World, at_s: float, number: int) -> None:
         await asyncio.sleep(at_s)
-        if not world.over(world.state):
+        if not world.over(world.state) and not world.machine.down:
             world.machine.start_worker("explorer", world.scenario.shape.explorers + number)
