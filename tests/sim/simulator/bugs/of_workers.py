@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon import external_worker
-from rftd.ops.errors import RftdError
+from rftd.ops.errors import ConfigError, RankError, RftdError
 from rftd.ops.ids import derive
 from rftd.storage.checkpoints import Staged
 from rftd.streams.events.experiment import ExperimentWarned, Fence
@@ -20,9 +20,11 @@ from rftd.streams.folds.groups import GroupFold
 from rftd.streams.folds.weights import Weights
 from rftd.streams.role import RoleLease
 from rftd.streams.writers import holder_source
+from rftd.workers import process
 from rftd.workers.control import leasing
 from rftd.workers.rollout import leased
 from rftd.workers.training import history, loop, saving
+from rftd.workers.training.ranks.controller import RankedEngine
 from simulator.bugs.bug import Bug, instead
 from simulator.engines import SimTrainerEngine
 from simulator.loop import PROCESS
@@ -160,7 +162,34 @@ def _hear_of_it_once(publish: Any) -> Any:
     return published
 
 
+def _believe_rank_0(_same: Any) -> Any:
+    def same(_self: RankedEngine, _answers: Any, _method: str, *, shown: bool) -> None:
+        return
+
+    return same
+
+
+def _blame_the_experiment(first: Any) -> Any:
+    def blaming(group: Any) -> RftdError:
+        error: RftdError = first(group)
+        return ConfigError(error.what) if isinstance(error, RankError) else error
+
+    return blaming
+
+
 BUGS = (
+    Bug(
+        "ranks that drifted apart train on",
+        "recomputed",
+        instead(RankedEngine, "_same", _believe_rank_0),
+        within_seeds=200,
+    ),
+    Bug(
+        "a lost rank is a fault of the experiment",
+        "lost ranks",
+        instead(process, "_first", _blame_the_experiment),
+        within_seeds=200,
+    ),
     Bug(
         "a role writes under an epoch that no fence began",
         "verify: fences-come-first",

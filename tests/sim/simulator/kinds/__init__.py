@@ -1,27 +1,28 @@
 """Kinds of faults beside those that `scenario` draws: each is one file, one line below, and changes no other world.
 
-kind              what a kind of fault is: how it is drawn, what it changes, and the oracles that it brings
-bad_disks         disks that are full, read-only or failing for a while
-clocks            wall clocks that are set back, or forward and then back
-cut_logs          a log that is shortened while everything is down, with some of those who remember it
-colliding_keys    one key for several commands, and the same command again
-foreigners        writers that are no part of the run: they answer what others were asked, and write as its roles
-few_kept          trainers that keep few weights, and go back to what they retired
-several_runs      a fork beside its parent, under one daemon
-slow_starts       workers that are started late, or whose start hangs
-folders_put_back  folders of experiments that are put back from an older copy, or are gone
+kind                what a kind of fault is: how it is drawn, what it changes, and the oracles that it brings
+bad_disks           disks that are full, read-only or failing for a while
+clocks              wall clocks that are set back, or forward and then back
+cut_logs            a log that is shortened while everything is down, with some of those who remember it
+colliding_keys      one key for several commands, and the same command again
+foreigners          writers that are no part of the run: they answer what others were asked, and write as its roles
+few_kept            trainers that keep few weights, and go back to what they retired
+several_runs        a fork beside its parent, under one daemon
+slow_starts         workers that are started late, or whose start hangs
+folders_put_back    folders of experiments that are put back from an older copy, or are gone
 histories_put_back  served histories that are put back from an older copy, or are gone
-kept_files        experiments that are archived, restored and removed after their end
-long_pauses       pauses that last until the workers are released
-given_up          experiences that their owner gives up
-moved             experiments that are exported and imported elsewhere, under way or at their end
-queued            tasks that are added while the experiment runs, and whose end is told
-moody_policies    a third party's policy that raises for a while
-small_appends     logs of which an append takes a few records
-served            worlds that answer strangers and train on what they say
-strangers         explorers of somebody else's, that refuse
-vanished_weights  announced weights that somebody removes
-zombie_files      trainers that stand still within an operation on files, are replaced, and wake
+kept_files          experiments that are archived, restored and removed after their end
+lost_ranks          trainers of several ranks, which die, are late, and drift apart
+long_pauses         pauses that last until the workers are released
+given_up            experiences that their owner gives up
+moved               experiments that are exported and imported elsewhere, under way or at their end
+queued              tasks that are added while the experiment runs, and whose end is told
+moody_policies      a third party's policy that raises for a while
+small_appends       logs of which an append takes a few records
+served              worlds that answer strangers and train on what they say
+strangers           explorers of somebody else's, that refuse
+vanished_weights    announced weights that somebody removes
+zombie_files        trainers that stand still within an operation on files, are replaced, and wake
 
 A kind's chances come from a source of their own (its name and the seed), so that worlds without it stay what they
 were, turn by turn. What it draws lies in `Scenario.extras` under its name.
@@ -39,6 +40,7 @@ from simulator.kinds.histories_put_back import HistoriesPutBack
 from simulator.kinds.kept_files import KeptFiles
 from simulator.kinds.kind import Kind
 from simulator.kinds.long_pauses import LongPauses
+from simulator.kinds.lost_ranks import LostRanks
 from simulator.kinds.moody_policies import MoodyPolicies
 from simulator.kinds.moved import Moved
 from simulator.kinds.queued import Queued
@@ -72,4 +74,5 @@ KINDS: tuple[Kind, ...] = (
     Foreigners(),
     HistoriesPutBack(),
     FoldersPutBack(),
+    LostRanks(),
 )

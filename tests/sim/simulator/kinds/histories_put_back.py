@@ -1,4 +1,4 @@
-"""Served histories of which an older copy, or nothing, is found at the next start: nobody acknowledges anything then."""
+"""Served histories of which an older copy, or nothing, is found at the next start: nobody acknowledges anything."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def _play(world: World, plot: Swap) -> None:
 
 async def _reached(world: World, path: Path, rows: int) -> bool:
     """True once so many rows were offered; False if the experiment or its trouble ends before."""
-    while not path.exists() or _promised_rows(world) < rows:
+    while not _exists(path) or _promised_rows(world) < rows:
         await asyncio.sleep(0.1)
         if world.over(world.state) or world.loop.time() > world.scenario.calm_s:
             return False
@@ -116,6 +116,10 @@ async def _until(world: World, for_s: float) -> None:
     while world.loop.time() < until_s and not world.over(world.state):
         await asyncio.sleep(0.1)
         world.observe()
+
+
+def _exists(path: Path) -> bool:
+    return path.exists()
 
 
 def _promised_rows(world: World) -> int:
