@@ -182,6 +182,10 @@ class Crowd:
         self._rewards = 0
         self.street = Street(world, chance)
         self.told = Told()
+        self.repeat_p = 0.0
+        """Of a question: it is asked again word for word, and the conversation goes on from either answer."""
+        self.branch_p = 0.0
+        """Of a question: another one is asked in its place too, and what is said of the run is said of both."""
 
     def begin(self, strangers: int) -> None:
         """They come."""
@@ -230,6 +234,18 @@ class Crowd:
             told = await self._insist("/v1/chat/completions", asked, 0.1 if impatient else PATIENCE_S, times=3)
             if told is None:
                 break  # who hung up asks something else next time
+            if self.repeat_p and chance.random() < self.repeat_p:
+                again = await self._insist("/v1/chat/completions", asked, PATIENCE_S, times=1)
+                self._world.chaos.hits["question repeated"] += again is not None
+                ids += [told[0]] if again is not None and chance.random() < 0.5 else []
+                told = again or told
+            while self.branch_p and chance.random() < self.branch_p:
+                numbers = (str(chance.randint(0, 99)) for _ in range(chance.randint(1, 25)))
+                other = {"role": "user", "content": f"{'+'.join(numbers)}="}
+                branch = {"messages": [*messages[:-1], other], "stream": False}
+                aside = await self._insist("/v1/chat/completions", branch, PATIENCE_S, times=1)
+                self._world.chaos.hits["conversation branched"] += aside is not None
+                ids += [aside[0]] if aside is not None else []
             id, text = told
             ids.append(id)
             messages.append({"role": "assistant", "content": text})

@@ -148,8 +148,9 @@ class Conversations:
 
     async def _ended(self, lease: TaskLeased, number: int, experience: UUID) -> ExperienceProduced | RolloutFailed:
         try:
-            result = await asyncio.to_thread(lambda: result_of(self.history.run(lease.row, number)))
-            result.check(self._max_model_len)
+            run = await asyncio.to_thread(self.history.run, lease.row, number)
+            # The model saw each sequence alone: a conversation that branches may have more tokens in all than it takes.
+            result = await asyncio.to_thread(result_of, run, max_model_len=self._max_model_len)
         except RftdError as error:
             return failure_of(lease, number, error)
         return await stored(experience_of(experience, lease, number, result, 0.0), self._artifacts)
@@ -170,8 +171,11 @@ def _opened(folder: Path, promised: TasksOffered | None, new_id: Callable[[], UU
     return history
 
 
-def result_of(run: CommittedRun) -> RolloutResult:
-    """The sequences of a run. An answer that goes on from one of the same run continues its sequence."""
+def result_of(run: CommittedRun, *, max_model_len: int) -> RolloutResult:
+    """The sequences of a run. An answer that goes on from one of the same run continues its sequence.
+
+    Raises RolloutError for a sequence that is longer than the model takes, or whose answers do not fit together.
+    """
     record = TurnRecord()
     turns: dict[str, RecordedTurn] = {}
     for answer in run.answers:
@@ -179,4 +183,7 @@ def result_of(run: CommittedRun) -> RolloutResult:
         parent = record.longest_prefix(answer.response.prompt) if by_ids else turns.get(answer.parent)
         turn = turns[answer.id] = RecordedTurn(answer.response, parent)
         record.add(turn, answer.key)
-    return joined(record.results(RewardResult(value=run.reward)))
+    sequences = record.results(RewardResult(value=run.reward))
+    for sequence in sequences:
+        sequence.check(max_model_len)
+    return joined(sequences)

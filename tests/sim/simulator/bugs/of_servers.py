@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rftd.storage import outside_files
+from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
 from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.serving.conversations import Conversations
 from rftd.workers.rollout.serving.history import CommittedRun, Feedback, History
@@ -54,6 +55,16 @@ def _miss_nothing(_difference_of: Any) -> Any:
     return lambda _path, _promised: ""
 
 
+def _lose_a_branch(add: Any) -> Any:
+    """What goes on from an answer that another one went on from already is left out."""
+
+    def adding(self: TurnRecord, turn: RecordedTurn, key: bytes) -> None:
+        if turn.parent is None or any(sequence[-1] is turn.parent for sequence in self._sequences):
+            add(self, turn, key)
+
+    return adding
+
+
 def _close_to_load(load: Any) -> Any:
     async def loading(self: WeightsLoader, engine: Any, target: Any) -> Any:
         self._gate.version = -1
@@ -93,6 +104,13 @@ BUGS = (
         "verify does not compare a history with its promises",
         "history put back",
         instead(outside_files, "difference_of", _miss_nothing),
+        mode="served",
+        within_seeds=200,
+    ),
+    Bug(
+        "a branch of a conversation is not trained",
+        "drawn_once",
+        instead(TurnRecord, "add", _lose_a_branch),
         mode="served",
         within_seeds=200,
     ),

@@ -2,6 +2,7 @@
 
 kind                what a kind of fault is: how it is drawn, what it changes, and the oracles that it brings
 bad_disks           disks that are full, read-only or failing for a while
+branching_clients   clients that repeat questions and branch conversations
 clocks              wall clocks that are set back, or forward and then back
 cut_logs            a log that is shortened while everything is down, with some of those who remember it
 colliding_keys      one key for several commands, and the same command again
@@ -29,6 +30,7 @@ were, turn by turn. What it draws lies in `Scenario.extras` under its name.
 """
 
 from simulator.kinds.bad_disks import BadDisks
+from simulator.kinds.branching_clients import BranchingClients
 from simulator.kinds.clocks import Clocks
 from simulator.kinds.colliding_keys import CollidingKeys
 from simulator.kinds.cut_logs import CutLogs
@@ -75,4 +77,5 @@ KINDS: tuple[Kind, ...] = (
     HistoriesPutBack(),
     FoldersPutBack(),
     LostRanks(),
+    BranchingClients(),
 )

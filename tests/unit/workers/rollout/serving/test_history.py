@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
+from synthetic.worlds.desk import lease_of
 
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, DataError, NotFoundError, UsageError
 from rftd.ops.ids import SystemIds
+from rftd.storage.artifacts import ArtifactStore
 from rftd.storage.served_history import FILE, copy_whole, difference_of
-from rftd.streams.events.experience import SamplingSpan, Span
+from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, SamplingSpan, Span
+from rftd.streams.events.task import TasksOffered
 from rftd.workers.rollout.endpoint.call_error import CallError
 from rftd.workers.rollout.response import Response
-from rftd.workers.rollout.serving.conversations import result_of
+from rftd.workers.rollout.serving.conversations import Conversations, result_of
 from rftd.workers.rollout.serving.history import Committed, CommittedRun, Feedback, History, KeptAnswer
 
+pytestmark = pytest.mark.anyio
 IDS = SystemIds(SystemClock())
 
 
@@ -105,11 +109,43 @@ def test_answers_of_one_run_that_go_on_from_one_another_are_one_sequence() -> No
     first = answer("first")
     second = answer("second", after=first)
     apart = answer("apart")
-    result = result_of(CommittedRun(0.5, (first, second, apart)))
+    result = result_of(CommittedRun(0.5, (first, second, apart)), max_model_len=10)
     assert [(step.tokens, step.prompt_tokens, step.reward) for step in result.steps] == [(10, 2, 0.5), (5, 2, 0.5)]
     assert result.loss_mask.tolist() == [1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 1]
-    alone = result_of(CommittedRun(0.5, (second,)))
+    alone = result_of(CommittedRun(0.5, (second,)), max_model_len=10)
     assert (alone.prompt_tokens, alone.loss_mask.tolist(), alone.steps) == (7, [1, 1, 1], ())
+
+
+async def test_a_run_that_branches_is_trained_though_it_is_longer_in_all_than_the_model_takes(tmp_path: Path) -> None:
+    history = History(tmp_path, IDS.new)
+    first = answer("first")
+    second = answer("second", after=first)
+    history.record([first, second, answer("branch", after=first)])
+    history.judge(Feedback(reward=0.5, answers=("first", "second", "branch")))
+    history.commit(1)
+    handed_over: list[ExperienceProduced | RolloutFailed] = []
+
+    async def hand_over(events: Sequence[ExperienceProduced | RolloutFailed], _traceparents: object = ()) -> None:
+        handed_over.extend(events)
+
+    async def offer(_offered: TasksOffered) -> bool:
+        return True
+
+    def of_model(max_model_len: int) -> Conversations:
+        artifacts = ArtifactStore(tmp_path)
+        return Conversations(
+            history, stage=0, max_model_len=max_model_len, artifacts=artifacts, offer=offer, promised=lambda: None
+        )
+
+    lease = lease_of(IDS.new(), row=0, rollouts=(0,))
+    await of_model(10).run(lease, hand_over)
+    await of_model(9).run(lease, hand_over)
+    history.close()
+    produced, failed = handed_over
+    assert isinstance(produced, ExperienceProduced)
+    assert [(step.tokens, step.prompt_tokens) for step in produced.steps] == [(10, 2), (10, 7)]
+    assert isinstance(failed, RolloutFailed)
+    assert "max_model_len 9" in failed.reason
 
 
 def test_a_file_that_is_no_history_is_named(tmp_path: Path) -> None:

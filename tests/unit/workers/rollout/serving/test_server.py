@@ -65,7 +65,7 @@ class Served:
             Conversations(
                 self.history,
                 stage=0,
-                max_model_len=4096,
+                max_model_len=SPEC.max_model_len,
                 artifacts=ArtifactStore(folder),
                 offer=self._offer,
                 promised=lambda: None,
@@ -136,7 +136,7 @@ async def test_a_conversation_goes_on_from_its_ids_and_is_on_disk_before_it_is_t
         assert await served.said("/commit") == {"status": "success", "committed": 2, "groups": 1, "waiting": 0}
         assert served.offered == [served.history.offer(0)]
         assert served.offered[0].rows == 1
-        result = result_of(served.history.run(0, 0))
+        result = result_of(served.history.run(0, 0), max_model_len=SPEC.max_model_len)
         drawn = [token for generation in engine.drawn[:2] for token in generation.tokens]
         assert result.tokens[result.prompt_tokens :][result.loss_mask == 1].tolist() == drawn
         assert [span.version for span in result.spans] == [4, 5, 4, 5]
@@ -200,7 +200,7 @@ async def test_each_api_has_its_conversations_kept_judged_and_made_one_sequence(
         other = await served.said(CHAT, {"messages": [user("c")]})
         await served.said("/feedback", {"reward": 0, "msg_ids": [other["id"]], "task_id": "t"})
         assert (await served.said("/commit"))["groups"] == 1
-        result = result_of(served.history.run(0, 0))
+        result = result_of(served.history.run(0, 0), max_model_len=SPEC.max_model_len)
     drawn = [token for generation in engine.drawn[:2] for token in generation.tokens]
     assert not result.steps, "one sequence"
     assert result.tokens[result.prompt_tokens :][result.loss_mask == 1].tolist() == drawn
