@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
-from rftd.daemon.config.resolve.verl import STANDS_FOR, leaves
+from rftd.daemon.config.resolve.verl import CONTENTS, STANDS_FOR, leaves
 from rftd.daemon.config.schema.algorithm import Optimizer
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import Section
@@ -40,7 +40,26 @@ def with_upstream_places(experiment: Experiment, notes: Notes) -> Experiment:
         elif rival[1] != reading and not _is_default(key, value):
             what = f"is {value!r}, and {show(rival[0])}, which is the same, is {rival[1]!r}"
             notes.wrong(where, what, "keep one of the two", Contradiction)
+    experiment = _with_contents(experiment, notes)
     return _filled(experiment, {field: reading for field, (_, reading) in taken.items()})
+
+
+def _with_contents(experiment: Experiment, notes: Notes) -> Experiment:
+    """The experiment with whole models in its checkpoints if veRL's tree asks for them."""
+    trainer = experiment.trainer
+    for where, key, value in leaves(trainer):
+        if key not in CONTENTS or value is None:
+            continue
+        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+            notes.wrong(where, f"is {value!r}", "write a list of texts", WrongValue)
+        elif "hf_model" not in value:
+            if not {"model", "optimizer", "extra"} <= set(value):
+                notes.warn(f"{show(where)} has no effect: a checkpoint holds all that a restart needs")
+        elif "save_hf_checkpoint" not in trainer.model_fields_set:
+            trainer = trainer.model_copy(update={"save_hf_checkpoint": "always"})
+        elif trainer.save_hf_checkpoint != "always":
+            notes.warn(f"{show(where)} has no effect: trainer.save_hf_checkpoint is {trainer.save_hf_checkpoint}")
+    return experiment.model_copy(update={"trainer": trainer})
 
 
 def _read(field: FieldPath, where: FieldPath, value: Any, notes: Notes) -> Any:

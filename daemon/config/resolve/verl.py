@@ -42,6 +42,9 @@ STANDS_FOR: Final[Mapping[FieldPath, FieldPath]] = {
     (*_ACTOR, "grad_clip"): ("trainer", "grad_clip"),
 }
 """Keys of veRL, and the fields that they stand for where these are not written."""
+CONTENTS: Final = ((*_ACTOR, "checkpoint", "save_contents"), (*_ACTOR, "checkpoint", "contents"))
+"""Keys of what veRL saves: they stand for `trainer.save_hf_checkpoint`."""
+
 OWN_FIELDS: Final = {
     "max_token_len_per_gpu": "max_token_len_per_gpu",
     "use_dynamic_bsz": "use_dynamic_bsz",
@@ -97,7 +100,7 @@ def check_tree(experiment: Experiment, engine: str, notes: Notes) -> None:
         # Megatron's own settings are spoken of together with those of `trainer.megatron`.
         if path in _ELSEWHERE or path[:3] == _MEGATRON or (path in _TREE and engine == "verl"):
             continue
-        if path in STANDS_FOR and value != key.default:
+        if path in CONTENTS or (path in STANDS_FOR and value != key.default):
             continue  # it has been read, or held against the field
         ours = in_own_words(experiment, key) if known else None
         if not _asks_nothing(key, known, value) and (ours is None or value != ours):

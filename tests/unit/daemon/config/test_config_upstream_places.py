@@ -82,3 +82,23 @@ def test_a_stage_inherits_what_the_tree_says(load: Load) -> None:
     stages = "stages=[{stage_name: a}, {stage_name: b, trainer: {save_interval: 3}}]"
     spec = load(overrides=[f"{OPTIM}.lr=1e-5", stages]).spec
     assert [stage.algorithm.optimizer.lr for stage in spec.stages] == [1e-5, 1e-5]
+
+
+@pytest.mark.parametrize("name", ["save_contents", "contents"])
+@pytest.mark.parametrize(
+    ("contents", "overrides", "saved", "says"),
+    [
+        ("[model, hf_model, optimizer, extra]", [], "always", ""),
+        ("[hf_model]", [], "always", ""),
+        ("[hf_model]", ["trainer.save_hf_checkpoint=never"], "never", "trainer.save_hf_checkpoint is never"),
+        ("[model, optimizer, extra]", [], "last", ""),
+        ("[model]", [], "last", "a checkpoint holds all that a restart needs"),
+    ],
+)
+def test_a_whole_model_in_what_verl_saves_is_in_each_checkpoint(
+    load: Load, name: str, contents: str, overrides: list[str], saved: str, says: str
+) -> None:
+    spec = load(overrides=[f"{ACTOR}.checkpoint.{name}={contents}", *overrides]).spec
+    assert spec.stages[0].trainer.save_hf == saved
+    said = [text for text in spec.warnings if f"checkpoint.{name} has no effect" in text]
+    assert [says in text for text in said] == ([True] if says else [])

@@ -128,7 +128,7 @@ PPO = "algorithm={algorithm_type: ppo}"
         (f"{ACTOR}.strategy=megatron", "megatron-core"),
         (f"{CRITIC}.loss_agg_mode=seq-mean-token-sum", "the value loss is the mean over tokens"),
         (f"{ACTOR}.fsdp_config.dtype=float16", "write trainer.engine_args.dtype"),
-        (f"{ACTOR}.checkpoint.save_contents=[model, hf_model]", "write trainer.save_hf_checkpoint"),
+        (f"{ACTOR}.checkpoint.save_contents=hf_model", "write a list of texts"),
         ("trainer.trainer_config.actor_rollout_ref.rollout.temperature=0.5", "write model.temperature"),
         ("trainer.trainer_config.data.train_batch_size=5", "write synchronizer.sync_interval"),
         ("trainer.trainer_config.trainer.resume_mode=resume_path", "rftd fork NAME --at-step STEP"),
