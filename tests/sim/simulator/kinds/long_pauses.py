@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 def nothing_moves_while_released(world: World) -> Iterator[str]:
-    """No batch is planned before what was released goes on, and a resume is queued only of what was released.
-
-    One that meets the release on another daemon is not queued: it goes on at once, as after any pause.
-    """
+    """No batch is planned before what was released goes on, and every resume of what was released is queued."""
     released = False
     for decoded in effective(world, topics.EXPERIMENTS):
         if decoded.head.experiment != world.experiment:
@@ -33,11 +30,8 @@ def nothing_moves_while_released(world: World) -> Iterator[str]:
                 released = True
             case ExperimentStarted():
                 released = False
-            case ExperimentResumed(queued=True):
-                if not released:
-                    yield f"a resume at {decoded.partition}@{decoded.offset} is queued, and nothing was released"
-            case ExperimentResumed():
-                released = False
+            case ExperimentResumed(queued=False) if released:
+                yield f"a resume at {decoded.partition}@{decoded.offset} meets a release, and is not queued"
             case BatchPlanned() if released:
                 yield f"step {decoded.event.step} was planned while the workers were released"
 
