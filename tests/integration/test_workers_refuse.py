@@ -85,14 +85,22 @@ async def test_a_stranger_with_other_rows_fails_alone(desk: ForkDesk, monkeypatc
     other_rows(monkeypatch, ["elsewhere"])
     async with desk.open() as supervisor:
         experiment = await desk.hand_in(
-            supervisor, *FREE, "buffer.total_steps=60", "trainer.engine_args={step_s: 0.02}"
+            # More than are made until the strangers are gone, however slow the machine is.
+            supervisor,
+            *FREE,
+            "buffer.total_steps=100000",
+            "trainer.engine_args={step_s: 0.02}",
         )
         await until(lambda: (run := supervisor.runs.of(experiment)) and run.state.spine.furthest >= 6)
         run = run_of(supervisor, experiment)
         for _ in range(3):
             with pytest.raises(DataError, match="another digest"):
-                await asyncio.wait_for(stranger(desk, experiment, clock, ids), 30)
-        assert (await desk.completed(experiment)).spine.pauses == 0
+                await asyncio.wait_for(stranger(desk, experiment, clock, ids), 120)
+        reached = run.state.spine.furthest
+        await until(lambda: run.state.spine.furthest >= reached + 6)
+        await supervisor.cancel(experiment, reason="enough", request_id=ids.new())
+        await until(lambda: run.state.spine.ended)
+        assert run.state.spine.pauses == 0
         refused = [gone for gone in run.state.roster.gone.values() if gone.code == DataError.code]
         assert len(refused) == 3
         assert {gone.host for gone in refused} == {"elsewhere"}

@@ -7,16 +7,12 @@ from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
-from msgspec.structs import replace
-
-from rftd.daemon.supervisor.inbox import Inbox
+from rftd.daemon.supervisor import commands
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.runs import Runs
 from rftd.streams import patience
 from rftd.streams.envelope import Draft
 from rftd.streams.events.batch import BatchAbandoned
-from rftd.streams.events.experiment import ExperimentResumed
-from rftd.streams.events.registry import Event
 from rftd.streams.folds.replay_buffer import ReplayBuffer
 from rftd.streams.folds.spine import Status
 from rftd.workers.control.controller import Controller
@@ -67,18 +63,11 @@ def _lose_what_returns(_abandoned: Any) -> Callable[[ReplayBuffer, BatchAbandone
     return losing
 
 
-def _queue_every_resume(ask: Any) -> Callable[[Inbox, Event, object], Any]:
-    def queueing(self: Inbox, event: Event, request: object) -> Any:
-        return ask(self, replace(event, queued=True) if isinstance(event, ExperimentResumed) else event, request)
-
-    return queueing
-
-
 BUGS = (
     Bug(
-        "whatever is resumed is queued, also while its workers are there",
+        "what was released goes on without its turn",
         "nothing_moves_while_released",
-        instead(Inbox, "ask", _queue_every_resume),
+        instead(commands, "requeued", lambda _: lambda event: event),
         within_seeds=200,
     ),
     Bug("an error of a run ends its daemon", "nothing_uncaught", _end_the_daemon, within_seeds=200),
