@@ -65,7 +65,7 @@ class Explorer:
         self._running: dict[UUID, asyncio.Task[None]] = {}
         self._leases: dict[UUID, TaskLeased] = {}
         """The running leases of tasks, whose rollouts wait for their weights."""
-        self._tasksets = OpenTasksets()
+        self._tasksets = OpenTasksets(log)
         self._conversations: Conversations | None = None
         """Those that it serves; then they are its tasks."""
         self._rollouts: dict[tuple[int, int], LeasedRollouts] = {}
@@ -116,7 +116,6 @@ class Explorer:
         """Opens the engine and what else can be refused; returns what runs beside the rollouts."""
         spec = self._view.spine.spec
         assert spec is not None
-        self._tasksets = OpenTasksets(spec.job_dir, self._log)
         await self._tasksets.copy(spec)
         stage = next((each for each in spec.stages if each.kind != "train"), spec.stages[0])
         exploring = [each for each in spec.stages if each.taskset is not None] or [stage]

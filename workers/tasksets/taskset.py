@@ -161,8 +161,10 @@ class Taskset:
 class OpenTasksets:
     """The tasksets of a process, each opened once."""
 
-    def __init__(self, job_dir: str = "", log: Logger | None = None) -> None:
-        self._copies = None if log is None else experiment_copies(job_dir, log)
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self._copies: TableCopies | None = None
+        """The copies of the experiment's tables; None before `copy`."""
         self._tasksets: list[Taskset] = []
         self._opening = asyncio.Lock()
 
@@ -180,6 +182,7 @@ class OpenTasksets:
 
     async def copy(self, spec: ExperimentSpec) -> None:
         """Opens those of Parquet and Arrow files: their copies take minutes, in which no lease should run."""
+        self._copies = experiment_copies(spec.job_dir, self._log)
         for stage in spec.stages:
             for taskset in (*tasksets_of(stage), *stage.evals):
                 if await asyncio.to_thread(_has_tables, taskset):

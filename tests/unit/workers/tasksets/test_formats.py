@@ -282,7 +282,7 @@ def test_tables_are_copied_before_a_lease_needs_them(tmp_path: Path, log: Logger
     experiment = ExperimentSpec(project="p", name="n", job_dir=str(tmp_path / "job"), stages=(stage,), config={})
 
     async def truth_of(row: int) -> str:
-        tasksets = OpenTasksets(experiment.job_dir, log)
+        tasksets = OpenTasksets(log)
         await tasksets.copy(experiment)
         assert len(list((tmp_path / "job" / "datasets").glob("*.arrow"))) == 1
         return (await tasksets.get(spec(tables), "")).task(row).truth
