@@ -151,6 +151,8 @@ class Plight:
         delay_s = self._chance.choice(DELAYS_S)
         if delay_s > TIMEOUT_S:
             self._late.add(process)
+            # Any thread of the process may be the one, also that on which a heartbeat reads its memory.
+            process.disturbed_s = max(process.disturbed_s, self._world.loop.time())
         return delay_s
 
     def is_late(self, process: SimProcess) -> bool:
@@ -188,9 +190,9 @@ class LostRanks(Kind):
                 method=chance.choice(METHODS),
                 nth=chance.choice([1, 1, 2, 3, 5]),
                 rank=chance.randrange(3),
-                how=chance.choice(["before", "before", "after", "drift"]),
+                how=chance.choice(["before", "drift", "after", "drift"]),
             )
-            for _ in range(chance.randint(0, 3))
+            for _ in range(chance.randint(1, 3))
         )
         deaths_s = tuple(chance.uniform(0.5, min(scenario.calm_s, 20.0)) for _ in range(chance.randint(0, 2)))
         return Ranks(chance.choice([2, 3]), mishaps, deaths_s, chance.choice([0.0, 0.0, 0.02, 0.05]))
