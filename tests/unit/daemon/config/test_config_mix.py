@@ -45,8 +45,18 @@ def test_without_mix_there_are_no_rows_and_an_unused_buffer_is_mentioned(load: L
             "none is explored",
             "lower",
         ),
-        ([MIX, BUFFER.replace("/expert.jsonl", "sqlite:///x")], "sft_dataset.path", "from files", ".jsonl"),
-        ([MIX, BUFFER.replace("path: /expert.jsonl, ", "")], "sft_dataset.path", "needs the path", ".jsonl"),
+        (
+            [MIX, BUFFER.replace("/expert.jsonl", "sqlite:///x")],
+            "sft_dataset.path",
+            "from files",
+            "a file or folder of rows",
+        ),
+        (
+            [MIX, BUFFER.replace("path: /expert.jsonl, ", "")],
+            "sft_dataset.path",
+            "needs the path",
+            "a file or folder of rows",
+        ),
     ],
 )
 def test_what_cannot_be_mixed_is_refused(errors: Errors, overrides: list[str], field: str, says: str, fix: str) -> None:
