@@ -32,7 +32,7 @@ class TaskQueue(msgspec.Struct):
         self.offsets.append(offset)
         self.rows += len(event.tasks)
 
-    def place(self, row: int) -> tuple[int, int]:
+    def position_of(self, row: int) -> tuple[int, int]:
         """The offset of the record that added task `row`, and its index there. Raises LookupError for no such task."""
         if not 0 <= row < self.rows:
             raise LookupError(row)

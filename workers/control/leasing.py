@@ -91,11 +91,15 @@ def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
         most = left_to_collect(state, stage)
     else:
         most = policy_of(stage.policy).admit(as_admitted(stage, view))
-    there = rows_there(state, stage)
-    return most if there is None else min(most, max(0, there - state.groups.next_sequence.get(state.spine.stage, 0)))
+    available = available_rows(state, stage)
+    return (
+        most
+        if available is None
+        else min(most, max(0, available - state.groups.next_sequence.get(state.spine.stage, 0)))
+    )
 
 
-def rows_there(state: RunState, stage: StageSpec) -> int | None:
+def available_rows(state: RunState, stage: StageSpec) -> int | None:
     """The number of tasks by now, of a stage whose tasks come while it runs; None where all of them are there."""
     index = state.spine.stage
     if stage.serving is not None:
@@ -166,9 +170,9 @@ def _lease_new(leases: list[Decision], state: RunState, stage: StageSpec, credit
         if not _lease_in_parts(leases, state, stage, credits, group, group.missing):
             return credits.none_left()  # parts that found no room are leased like those whose leases expired
         begun += 1
-    there = rows_there(state, stage)
-    if there is not None and begun >= there - state.groups.next_sequence.get(state.spine.stage, 0):
-        return NoneAdded(there) if is_queue(stage) else NoneOffered(there)
+    available = available_rows(state, stage)
+    if available is not None and begun >= available - state.groups.next_sequence.get(state.spine.stage, 0):
+        return NoneAdded(available) if is_queue(stage) else NoneOffered(available)
     if stage.kind == "explore":
         return AllGivenOut(state.groups.to_close + begun)
     in_flight = view.inflight_rollouts + begun * stage.algorithm.repeat_times

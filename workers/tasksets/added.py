@@ -78,7 +78,7 @@ async def _added_task(member: Membership, spine: Spine, lease: TaskLeased, tasks
         await clock.sleep(_LOOK_S)
     partition = partition_of(EXPERIMENTS, member.experiment)
     try:
-        offset, index = spine.queues.of(lease.stage).place(lease.row)
+        offset, index = spine.queues.of(lease.stage).position_of(lease.row)
         records = await member.log.read(partition, offset, max_records=1)
         added = decode_as(records[0], TasksAdded)
         return AddedTask(taskset, lease.row, row_of(added.tasks[index]))

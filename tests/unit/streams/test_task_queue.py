@@ -49,10 +49,10 @@ def test_each_task_is_found_where_it_was_added(sizes: list[int]) -> None:
         spec = queues.take(added(*map(str, range(size))), offset * 3, spec, 0, {})
         tasks += [(offset * 3, index) for index in range(size)]
     queue = queues.of(0)
-    assert [queue.place(row) for row in range(queue.rows)] == tasks
+    assert [queue.position_of(row) for row in range(queue.rows)] == tasks
     for row in (-1, queue.rows):
         with pytest.raises(LookupError):
-            queue.place(row)
+            queue.position_of(row)
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ def _add_again(add: Any) -> Any:
     return adding
 
 
-def _one_more(there: Any) -> Any:
+def _one_more(rows_of: Any) -> Any:
     def counting(state: Any, stage: Any) -> int | None:
-        rows = there(state, stage)
+        rows = rows_of(state, stage)
         return rows if rows is None else rows + 1
 
     return counting
@@ -38,7 +38,7 @@ BUGS = (
     Bug(
         "a task is given out that nobody added",
         "verify: no-task-skipped",
-        instead(leasing, "rows_there", _one_more),
+        instead(leasing, "available_rows", _one_more),
         within_seeds=200,
     ),
 )
