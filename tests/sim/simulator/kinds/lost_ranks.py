@@ -190,9 +190,9 @@ class LostRanks(Kind):
                 method=chance.choice(METHODS),
                 nth=chance.choice([1, 1, 2, 3, 5]),
                 rank=chance.randrange(3),
-                how=chance.choice(["before", "drift", "after", "drift"]),
+                how=chance.choice(["before", "before", "after", "drift"]),
             )
-            for _ in range(chance.randint(1, 3))
+            for _ in range(chance.randint(0, 3))
         )
         deaths_s = tuple(chance.uniform(0.5, min(scenario.calm_s, 20.0)) for _ in range(chance.randint(0, 2)))
         return Ranks(chance.choice([2, 3]), mishaps, deaths_s, chance.choice([0.0, 0.0, 0.02, 0.05]))
