@@ -12,7 +12,7 @@ TORCH: Final = "torch"
 PLOT: Final = "plot"
 """The extra of whoever draws pictures."""
 DATA: Final = "data"
-"""The extra of whoever reads tasks or rows from Parquet or Arrow files."""
+"""The extra that reads Parquet and Arrow files."""
 PACKAGES: Final = {
     TORCH: ("safetensors", "tokenizers", "torch", "transformers"),
     PLOT: ("matplotlib",),

@@ -28,7 +28,7 @@ _CHECKPOINT: Final = re.compile(r"global_step_[0-9]{1,12}")
 
 
 def below(files: Path, outside: Outside) -> Outside:
-    """The same files, each at its own path below another folder: in a backup they are kept so."""
+    """The files of an experiment in a backup, each at its own absolute path below the folder `files`."""
     folders = Folders([("/", str(files))])
     return outside._replace(
         spec=moved(outside.spec, folders.path),

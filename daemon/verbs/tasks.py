@@ -15,7 +15,7 @@ from rftd.daemon.views import commands, experiments
 from rftd.daemon.views import tasks as view
 
 _TASKS: Final = 500
-"""The most tasks of one request, of those that the daemon takes."""
+"""The most tasks that the command sends in one request; the daemon takes twice as many."""
 _SIZE_BYTES: Final = 400_000
 """The longest lines of one request together."""
 
