@@ -12,6 +12,7 @@ from synthetic.docs.pages import block_named
 from synthetic.until import poll
 
 from rftd.streams.events.experiment import ExperimentReleased
+from rftd.streams.events.worker import WorkerStarted
 
 pytestmark = pytest.mark.e2e
 
@@ -22,7 +23,16 @@ def living(scene: Scene, name: str) -> list[int]:
     """The processes of the workers that the page shows as live, or showed last."""
     page = scene.page(name)
     assert page is not None
-    return [worker.pid for worker in page.workers if psutil.pid_exists(worker.pid)]
+    pids = {worker.pid for worker in page.workers}
+    return [event.pid for event in scene.events(WorkerStarted) if event.pid in pids and runs(event)]
+
+
+def runs(worker: WorkerStarted) -> bool:
+    """Whether this worker's process is there, and no later one of its id: the system gives ids anew."""
+    try:
+        return abs(psutil.Process(worker.pid).create_time() - worker.process_start_s) < 0.02
+    except psutil.NoSuchProcess:
+        return False
 
 
 def why(scene: Scene, name: str) -> str:
@@ -35,10 +45,9 @@ def test_the_workers_of_a_pause_are_gone_and_a_new_daemon_starts_none(tmp_path: 
     with scene.host:
         name = scene.submit(EXPERIMENT)
         scene.until_step(name, 6)
-        pids = living(scene, name)
-        assert len(pids) >= 2, "a trainer and an explorer"
+        assert len(living(scene, name)) >= 2, "a trainer and an explorer"
         assert scene.rftd("pause", name, "--reason", "the machine is needed").status == 0
-        poll(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+        poll(lambda: living(scene, name) == [])
         poll(lambda: bool(scene.events(ExperimentReleased)))
         assert "its workers and its slot are released" in why(scene, name)
         other = scene.submit(EXPERIMENT, "name=other", "buffer.total_steps=3")
@@ -50,7 +59,7 @@ def test_the_workers_of_a_pause_are_gone_and_a_new_daemon_starts_none(tmp_path: 
         assert scene.rftd("gc").status == 0
         assert scene.rftd("resume", name).status == 0
         assert scene.until_ended(name).experiment.summary.state == "completed"
-        assert living(scene, name) == []
+        poll(lambda: living(scene, name) == [])  # a worker reads of the end, and leaves
     report = scene.verified()
     assert report.clean, report.findings
 
