@@ -54,7 +54,7 @@ def _moved(config: dict[str, Any], moves: Moves) -> dict[str, Any]:
 
 
 def _with_half(written: Any, here: Any, half_written: Any, half_here: Any) -> Any:
-    """What `here` holds, but where `written`, of which it was made, is as the half wrote it: that as `half_here` is."""
+    """The document `here`, with the value of `half_here` wherever `written` and `half_written` agree."""
     if isinstance(written, dict) and isinstance(half_written, dict):
         return {
             key: _with_half(value, here[key], half_written[key], half_here[key]) if key in half_written else here[key]

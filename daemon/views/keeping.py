@@ -11,15 +11,15 @@ class KeepingRules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of a daemon for experiments that have ended; None: no such rule."""
 
     payloads: str
-    """How long the log keeps the tokens of experiences: `always`, `until-ended` or `until-trained`."""
+    """Time for which the log keeps the tokens of experiences: `always`, `until-ended` or `until-trained`."""
     drop_payloads_after_s: float | None
-    """They go so long after the end of the experiment."""
+    """Seconds after the end of an experiment at which its tokens are dropped."""
     drop_payloads_above_bytes: int | None
-    """They go while the log takes more on disk, those of the experiment that ended first before the others."""
+    """Size of the log on disk above which tokens are dropped, first those of the experiment that ended first."""
     log_excess_bytes: int
-    """Bytes by which the log is larger than that, although nothing is left that may be dropped."""
+    """Bytes above that size after everything that may be dropped was."""
     archive_after_s: float | None
-    """An experiment is archived so long after its end."""
+    """Seconds after its end at which an experiment is archived."""
     archives_lack_payloads: bool
     """True if tokens go before the archive is made that would hold them."""
 

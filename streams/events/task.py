@@ -77,9 +77,9 @@ def note_offer(offers: dict[int, TasksOffered], offered: TasksOffered) -> None:
 
 @event("tasks.added", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class TasksAdded(Event, frozen=True, kw_only=True):
-    """Tasks of a queue, behind those that were added before. Written by the controller, on request.
+    """Tasks appended to a queue. Written by the controller, on request.
 
-    Their rows are counted on in the order of the spine, so that a row is a task whoever reads it.
+    Rows are numbered on in the order of the spine, so that a row names the same task for every reader.
     """
 
     stage: Index

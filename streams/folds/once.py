@@ -58,7 +58,7 @@ class PlannedBatches(msgspec.Struct):
         return max(self.before, self.steps.last or 0)
 
     def begin(self, version: int) -> None:
-        """Takes in a weight version after which planning goes on."""
+        """Sets the weight version after which batches are planned next."""
         self.before = max(self.before, version)
 
     def plan(self, event: batch.BatchPlanned) -> bool:

@@ -113,7 +113,7 @@ class ReplayBuffer(msgspec.Struct):
         }
 
     def begin(self, version: int) -> None:
-        """Takes in a weight version after which planning goes on, as the spine says."""
+        """Sets the weight version after which batches are planned next, as the spine has it."""
         self._batches.begin(version)
 
     def apply(self, decoded: Decoded) -> Changes:
