@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from structlog.testing import CapturingLogger
+from synthetic.worlds.desk import stage_of
 
 from rftd.ops.errors import DataError, NotInstalledError
 from rftd.ops.logs import Logger
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, FormatSpec, ModelSpec, StageSpec, TasksetSpec
+from rftd.streams.spec import ExperimentSpec, FormatSpec, TasksetSpec
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.tasksets.files import taskset_files
 from rftd.workers.tasksets.table_copies import experiment_copies
@@ -268,17 +269,7 @@ def test_tables_are_copied_before_a_lease_needs_them(tmp_path: Path, log: Logger
     datasets.Dataset.from_list(ROWS).to_parquet(tables)
     lines = tmp_path / "rows.jsonl"
     lines.write_text('{"question": "q", "answer": "a"}\n')
-    stage = StageSpec(
-        name="main",
-        kind="both",
-        total_steps=1,
-        batch_size=1,
-        train_batch_size=1,
-        algorithm=AlgorithmSpec(kind="grpo"),
-        model=ModelSpec(path="", max_model_len=64, max_prompt_tokens=32, max_response_tokens=32),
-        taskset=spec(tables),
-        evals=(spec(lines), spec(tmp_path / "gone.parquet")),
-    )
+    stage = stage_of(taskset=spec(tables), evals=(spec(lines), spec(tmp_path / "gone.parquet")))
     experiment = ExperimentSpec(project="p", name="n", job_dir=str(tmp_path / "job"), stages=(stage,), config={})
 
     async def truth_of(row: int) -> str:
