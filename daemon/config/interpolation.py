@@ -25,6 +25,8 @@ from rftd.daemon.config.yaml_source import parse_yaml
 from rftd.ops import limits
 from rftd.ops.redaction import has_url_credentials, is_plain_variable, is_secret_field
 
+_FOLDERS: Final = ("PWD", "OLDPWD")
+"""Variables of every shell that are named like passwords, and hold its folders."""
 _CHAIN: Final = 12
 """The number of references that may follow one another; with CONFIG_DEPTH it bounds the stack."""
 
@@ -169,7 +171,7 @@ class _Resolver:
             )
         # The name of the variable tells: `${oc.env:WANDB_API_KEY}` in a field that is no secret would travel
         # openly.
-        if is_secret_field(name):
+        if name not in _FOLDERS and is_secret_field(name):
             what = f"{name} holds a secret, and {path[-1]} would leave this machine as a value"
             raise _Unresolvable(Issue(path, what, "only secret fields (api_key, ...) may name it", Interpolation))
         if name in self.environ:

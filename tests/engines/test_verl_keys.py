@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from rftd.daemon.config.verl.importing import import_file
 from rftd.daemon.config.verl.table import find, meant
 
 pytestmark = pytest.mark.skipif(find_spec("verl") is None, reason="verl is not installed")
@@ -25,12 +26,17 @@ def leaves(node: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
             yield above + key, value
 
 
-def test_every_key_of_verl_is_known_with_its_type_and_default() -> None:
+@pytest.fixture
+def folder() -> Path:
+    """The configurations that verl ships."""
     spec = find_spec("verl")
     assert spec is not None
     assert spec.origin is not None
-    file = Path(spec.origin).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml"
-    keys = dict(leaves(yaml.safe_load(file.read_text())))
+    return Path(spec.origin).parent / "trainer" / "config"
+
+
+def test_every_key_of_verl_is_known_with_its_type_and_default(folder: Path) -> None:
+    keys = dict(leaves(yaml.safe_load((folder / "_generated_ppo_trainer.yaml").read_text())))
     assert len(keys) > 500
     assert [name for name in keys if find(name) is None] == []
     assert [(name, meant(name)) for name in keys if meant(name)] == []
@@ -43,3 +49,17 @@ def test_every_key_of_verl_is_known_with_its_type_and_default() -> None:
         # `???` is a value that the user has to give; null stands for false where a key has moved to another section.
         if row.default is not None and value not in ("???", None):
             assert value == row.default, name
+
+
+@pytest.mark.parametrize("engine", ["megatron", "veomni", "torchtitan"])
+def test_every_key_of_verls_other_engines_is_known(folder: Path, engine: str) -> None:
+    keys = dict(leaves(yaml.safe_load((folder / f"_generated_ppo_{engine}_trainer.yaml").read_text())))
+    assert len(keys) > 500
+    assert [name for name in keys if find(name) is None or meant(name)] == []
+
+
+def test_what_verl_has_by_default_asks_a_person_for_what_it_leaves_open_alone(folder: Path) -> None:
+    given = ["data.train_files=d/train.parquet", "actor_rollout_ref.model.path=/m", "actor_rollout_ref.rollout.n=4"]
+    lines = import_file(folder / "_generated_ppo_trainer.yaml", given).lines
+    asking = {line.key.partition("=")[0] for line in lines if line.outcome == "needs a person"}
+    assert asking <= {"data_source", "data.image_key", "explorer.rollout_model.engine_num"}

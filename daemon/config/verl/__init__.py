@@ -1,19 +1,24 @@
 """veRL's configuration: one table of its keys, which `trainer.trainer_config` and `rftd import-verl` both follow.
 
-    key.py         one row: a key, its type and default, where it goes, the note
-    guide_keys.py  the rows of the alignment guide
-    other_keys.py  keys that veRL has beside them
-    table.py       rows by name, and the name that was meant
-    own_words.py   a key's value as the fields of an experiment have it
+    key.py           one row: a key, its type and default, where it goes, the note
+    key_groups.py    rows that several sections have
+    guide_keys.py    the rows of the alignment guide
+    other_keys.py    keys that veRL has beside them: algorithm, data, model, actor, reference, rollouts
+    trainer_keys.py  likewise: critic, rewards, trainer
+    backend_keys.py  keys of Megatron, VeOmni, torchtitan and Automodel
+    older_keys.py    keys of older releases, and of projects built on veRL
+    table.py         rows by name, and the name that was meant
+    own_words.py     a key's value as the fields of an experiment have it
 
 An import, in the order of the work:
 
-    importing.py   `import_file`, `import_command`: the public calls; read these first
-    shell.py       a script's commands, with its variables expanded and nothing run
-    arithmetic.py  `$((...))` in it
-    hydra.py       the value of an override
-    settings.py    keys and values with their places; `defaults`, `+`, `~`, `${...}`
-    draft.py       the experiment file under construction, and the line that each key gets
-    learning.py    rules: algorithm, losses, optimizer, trainer, critic
-    running.py     rules: names, data, batches, the share of the GPUs, explorers
+    importing.py     `import_file`, `import_command`: the public calls; read these first
+    shell.py         a script's commands, with its variables expanded and nothing run
+    arithmetic.py    `$((...))` in it
+    hydra.py         the value of an override
+    settings.py      keys and values with their places; `defaults`, `+`, `~`, `${...}`
+    draft.py         the experiment file under construction, and the line that each key gets
+    learning.py      rules: algorithm, losses, trainer, critic
+    optimizer.py     rules: the optimizer, and the engine that trains
+    running.py       rules: names, data, batches, the share of the GPUs, explorers
 """

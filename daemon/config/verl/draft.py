@@ -10,8 +10,9 @@ from rftd.daemon.config.field_path import FieldPath, parse, show
 from rftd.daemon.config.issue import Contradiction, FieldError, WrongValue
 from rftd.daemon.config.source import SourcePlace
 from rftd.daemon.config.validation import all_fields
+from rftd.daemon.config.verl.key import VerlKey
 from rftd.daemon.config.verl.settings import VerlSetting, VerlSettings
-from rftd.daemon.config.verl.table import find
+from rftd.daemon.config.verl.table import canonical, find
 from rftd.daemon.config.yaml_text import one_line, scalar
 
 Outcome: TypeAlias = Literal["mapped", "dropped", "needs a person", "veRL's default", "unknown"]
@@ -106,8 +107,10 @@ class ExperimentDraft:
         self._say(name, "dropped", why)
 
     def ask(self, name: str, why: str) -> None:
-        """Says what somebody has to decide about a key, if it was given."""
-        self._say(name, "needs a person", why)
+        """Says what somebody has to decide about a key, if it was given, and not as null."""
+        setting = self.settings.given.get(name)
+        if setting is not None and (setting.value is not None or setting.unknown):
+            self._say(name, "needs a person", why)
 
     def remark(self, outcome: Outcome, key: str, text: str, place: SourcePlace | None = None) -> None:
         """Adds a line of the report that is no key's own."""
@@ -141,6 +144,8 @@ class ExperimentDraft:
             self.remark("unknown", setting.shown, f"({why})", setting.place)
         elif setting.value is None:
             self.remark("dropped", f"{setting.written}=null", "(null: the default holds)", setting.place)
+        elif row.fate in ("rule", "person") and (why := self._asks_nothing(row, setting)):
+            self.remark("dropped", setting.shown, f"({why})", setting.place)
         elif row.fate in ("field", "tree"):
             self.put(row.target, setting.value, name, note=row.note if row.fate == "tree" else "")
             # What the guide keeps there is kept, and nobody shall think that it does more than that.
@@ -151,6 +156,22 @@ class ExperimentDraft:
         else:
             outcome: Outcome = "dropped" if row.fate == "dropped" else "needs a person"
             self.remark(outcome, setting.shown, f"({row.note or f'write {row.target}'})", setting.place)
+
+    def _asks_nothing(self, row: VerlKey, setting: VerlSetting) -> str:
+        """The reason why a key that no rule has taken needs nobody; empty if somebody has to decide about it."""
+        own = row.name == canonical(setting.name)
+        if (own and setting.value == row.default) or setting.value in ("", [], {}) or not (own or setting.value):
+            return "veRL's default"
+        if row.switch and self._is_off(row.switch):
+            return f"{row.switch} is off"
+        return ""
+
+    def _is_off(self, switch: str) -> bool:
+        row = find(switch)
+        assert row is not None, switch
+        setting = self.given(switch)
+        unknown = switch in self.settings.given and self.settings.given[switch].unknown
+        return not unknown and (setting is None or setting.value in (row.default, False))
 
     def text(self, heading: str) -> str:
         """The experiment file."""

@@ -40,6 +40,8 @@ class VerlKey:
     """The argument of the trainer engine that it is below `trainer.trainer_config`."""
     read: bool = False
     """True if it acts below `trainer.trainer_config` without being an argument."""
+    switch: str = ""
+    """The key without which this one asks for nothing: where that has its default, so has this one."""
 
     def wrong(self, value: Any) -> str | None:
         """The type that veRL wants, in words; None if the value has it. null stands for the default everywhere."""
@@ -86,6 +88,6 @@ def dropped(name: str, note: str, kind: Kind = "any", default: Any = None) -> Ve
     return VerlKey(name, kind, default, "dropped", "", note)
 
 
-def person(name: str, note: str, kind: Kind = "any", default: Any = None, read: bool = False) -> VerlKey:
+def person(name: str, note: str, kind: Kind = "any", default: Any = None, *, switch: str = "") -> VerlKey:
     """A key that somebody has to decide about, with what is to be decided."""
-    return VerlKey(name, kind, default, "person", "", note, "", read)
+    return VerlKey(name, kind, default, "person", "", note, switch=switch)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rftd.daemon.config.issue import Unsupported, WrongValue
 from rftd.daemon.config.verl.draft import ExperimentDraft
+from rftd.daemon.config.verl.optimizer import put_optimizer, put_strategy, times, word_of
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
 from rftd.workers.algorithms import registry
@@ -17,7 +16,6 @@ from rftd.workers.training.token_advantages.penalised import check_penalised
 
 _ACTOR: Final = "actor_rollout_ref.actor"
 _MODEL: Final = "actor_rollout_ref.model"
-_OPTIM: Final = f"{_ACTOR}.optim"
 _ESTIMATORS: Final[Mapping[str, tuple[str, str]]] = {
     "gae": ("ppo", "ppo"),
     "grpo": ("grpo", "grpo"),
@@ -63,21 +61,10 @@ def put_learning(draft: ExperimentDraft, interval: int) -> None:
     _put_losses(draft)
     _put_penalties(draft, advantage)
     draft.put("algorithm.repeat_times", draft.number("actor_rollout_ref.rollout.n"), "actor_rollout_ref.rollout.n")
-    _put_optimizer(draft, interval)
+    put_optimizer(draft, interval)
     _put_trainer(draft, interval)
     _put_adapter(draft)
     _put_critic(draft, interval, has_critic=advantage == "ppo")
-
-
-def _word(draft: ExperimentDraft, name: str, known: Mapping[str, Any]) -> Any:
-    """The entry of a word that veRL takes; an issue and None if there is none here."""
-    word = str(draft.value(name)).lower()
-    if word in known:
-        return known[word]
-    near = difflib.get_close_matches(word, known, 1)
-    fix = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    draft.wrong(name, f"{word!r} is nothing that rftd has", fix, WrongValue if near else Unsupported)
-    return None
 
 
 def _takes(plugins: Plugins[Any], name: str | None, argument: str) -> bool:
@@ -87,7 +74,7 @@ def _takes(plugins: Plugins[Any], name: str | None, argument: str) -> bool:
 def _put_advantage(draft: ExperimentDraft) -> str | None:
     """The type and the advantage function; the function's name."""
     name = "algorithm.adv_estimator"
-    kind, advantage = _word(draft, name, _ESTIMATORS) or (None, None)
+    kind, advantage = word_of(draft, name, _ESTIMATORS) or (None, None)
     if kind is None:
         return None
     draft.put("algorithm.algorithm_type", kind, name)
@@ -110,7 +97,7 @@ def _put_advantage(draft: ExperimentDraft) -> str | None:
 def _put_losses(draft: ExperimentDraft) -> None:
     """The policy loss with its arguments, and the entropy's coefficient."""
     mode = f"{_ACTOR}.policy_loss.loss_mode"
-    loss = _word(draft, mode, _LOSSES)
+    loss = word_of(draft, mode, _LOSSES)
     kind = draft.fields.get(("algorithm", "algorithm_type"), (None, ""))[0]
     if loss == "opmd":
         draft.put("algorithm.policy_loss_fn_args.tau", 0.0, mode, note="so opmd is veRL's gpg")
@@ -141,7 +128,7 @@ def _put_penalties(draft: ExperimentDraft, advantage: str | None) -> None:
             draft.drop(name, f"{use} is false")
     else:
         draft.put(
-            "algorithm.kl_penalty_fn", _word(draft, "algorithm.kl_penalty", _PENALTIES), use, "algorithm.kl_penalty"
+            "algorithm.kl_penalty_fn", word_of(draft, "algorithm.kl_penalty", _PENALTIES), use, "algorithm.kl_penalty"
         )
         draft.put("algorithm.kl_penalty_fn_args.kl_coef", draft.value(coef), coef)
         if draft.value("algorithm.kl_ctrl.type") == "adaptive":
@@ -155,7 +142,7 @@ def _put_penalties(draft: ExperimentDraft, advantage: str | None) -> None:
     kind = f"{_ACTOR}.kl_loss_type"
     coef = f"{_ACTOR}.kl_loss_coef"
     if draft.flag(use):
-        draft.put("algorithm.kl_loss_fn", _word(draft, kind, _PENALTIES), use, kind)
+        draft.put("algorithm.kl_loss_fn", word_of(draft, kind, _PENALTIES), use, kind)
         draft.put("algorithm.kl_loss_fn_args.kl_coef", draft.value(coef), coef)
     else:
         draft.put("algorithm.kl_loss_fn", "none", use)
@@ -172,31 +159,6 @@ def _from_rewards(advantage: str) -> bool:
     return True
 
 
-def _put_optimizer(draft: ExperimentDraft, interval: int) -> None:
-    draft.put_given("algorithm.optimizer.lr", f"{_OPTIM}.lr")
-    warmup = f"{_OPTIM}.lr_warmup_steps"
-    if draft.given(warmup):
-        steps = draft.number(warmup)
-        draft.put(
-            "algorithm.optimizer.lr_warmup_steps", steps * interval if steps > 0 else -1, warmup, note=_times(interval)
-        )
-    schedules = {"constant": "constant", "cosine": "cosine"}
-    names = [f"{_OPTIM}.{key}" for key in ("lr_scheduler_type", "warmup_style") if draft.given(f"{_OPTIM}.{key}")]
-    for name in names:
-        draft.put("algorithm.optimizer.lr_scheduler_type", _word(draft, name, schedules), name)
-    lowest = f"{_OPTIM}.min_lr_ratio"
-    if draft.given(lowest) or any(draft.value(name) == "cosine" for name in names):
-        draft.put("algorithm.optimizer.min_lr_ratio", draft.value(lowest), lowest)
-    kind = f"{_OPTIM}.optimizer"
-    if draft.given(kind):
-        kinds = {"adamw": "adamw", "adam": "adam", "sgd": "sgd"}
-        draft.put("algorithm.optimizer.optimizer_type", _word(draft, kind, kinds), kind)
-
-
-def _times(interval: int) -> str:
-    return f"{interval} steps here are one of veRL's" if interval > 1 else ""
-
-
 def _put_trainer(draft: ExperimentDraft, interval: int) -> None:
     epochs = f"{_ACTOR}.ppo_epochs"
     draft.put_given("trainer.ppo_epochs", epochs)
@@ -209,10 +171,7 @@ def _put_trainer(draft: ExperimentDraft, interval: int) -> None:
         )
     else:
         draft.drop(f"{_ACTOR}.shuffle", "so it is here")
-    strategy = f"{_ACTOR}.strategy"
-    if draft.given(strategy):
-        known = {each: each for each in ("fsdp", "fsdp2", "megatron")}
-        draft.put("trainer.trainer_strategy", _word(draft, strategy, known), strategy)
+    put_strategy(draft)
     frequency = "trainer.save_freq"
     if draft.given(frequency):
         draft.put("trainer.save_interval", max(0, draft.number(frequency)), frequency)
@@ -270,6 +229,6 @@ def _put_critic(draft: ExperimentDraft, interval: int, *, has_critic: bool) -> N
     if draft.given(warmup):
         steps = draft.number(warmup)
         counted = steps * interval if steps > 0 else -1
-        draft.put(f"trainer.trainer_config.{warmup}", counted, warmup, note=_times(interval))
+        draft.put(f"trainer.trainer_config.{warmup}", counted, warmup, note=times(interval))
     for name in ("critic.ppo_epochs", "critic.shuffle"):
         draft.put_given(f"trainer.trainer_config.{name}", name)

@@ -179,7 +179,7 @@ def _put_evaluations(draft: ExperimentDraft) -> None:
         if draft.number(frequency) > 0:
             draft.put("explorer.eval_interval", draft.number(frequency), frequency)
         else:
-            draft.ask(frequency, "there is an evaluation at the end in any case: leave eval_tasksets out for none")
+            draft.drop(frequency, "there is an evaluation at the end in any case: leave eval_tasksets out for none")
     values = f"{_ROLLOUT}.val_kwargs"
     count = len(_files(draft, "data.val_files")) if draft.given("data.val_files") else 0
     greedy = draft.given(f"{values}.do_sample") is not None and not draft.flag(f"{values}.do_sample")

@@ -12,7 +12,7 @@ from rftd.daemon.config.loading import Submission
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
 
-ENV = {"LR": "3e-4", "ON": "yes", "NAME": "run", "LIST": "[1, 2]", "N": "7", "EMPTY_TEXT": ""}
+ENV = {"LR": "3e-4", "ON": "yes", "PWD": "/w", "NAME": "run", "LIST": "[1, 2]", "N": "7", "EMPTY_TEXT": ""}
 RESOLVED: list[tuple[str, Any]] = [
     ("${oc.env:NAME}", "run"),
     ("${oc.env:NAME,other}", "run"),
@@ -23,6 +23,7 @@ RESOLVED: list[tuple[str, Any]] = [
     ("${oc.env:UNSET,}", ""),
     ("${oc.env:UNSET,null}", None),
     ("${oc.env:N}", "7"),
+    ("${oc.env:PWD}/data", "/w/data"),
     ("${oc.decode:${oc.env:N}}", 7),
     ("${oc.decode:${oc.env:UNSET,null}}", None),
     ("${oc.decode:${oc.env:UNSET,${oc.env:UNSET_TOO,null}}}", None),

@@ -13,6 +13,7 @@ from rftd.daemon.config.verl.importing import ImportedExperiment, import_command
 
 Leaves = dict[str, Any]
 Fields = Callable[..., Leaves]
+Outcomes = Callable[..., dict[str, str]]
 Refused = Callable[[str], str]
 
 
@@ -40,6 +41,12 @@ def script(text: str) -> ImportedExperiment:
 def fields() -> Fields:
     """The fields that overrides become."""
     return lambda *overrides: leaves(yaml.safe_load(command(*overrides).text))
+
+
+@pytest.fixture
+def outcomes() -> Outcomes:
+    """What became of each key of a command line, by its name."""
+    return lambda *overrides: {line.key.partition("=")[0]: line.outcome for line in command(*overrides).lines}
 
 
 @pytest.fixture
