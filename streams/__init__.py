@@ -13,6 +13,8 @@ reach         which addresses and keys an experiment may use
 cluster       what an experiment asks of the cluster that its workers run on
 correction    how tokens of older weights are corrected for
 updates       the optimizer steps that a batch gives
+serving       where explorers serve
+row_format    what the keys of a dataset's row hold
 worker_memory how much memory workers were expected to take at acceptance
 spec          what an experiment is, resolved
 schedule      which weights an explore step needs, when weights are published, when an evaluation is due

@@ -16,6 +16,8 @@ from rftd.streams.cluster import ClusterSpec
 from rftd.streams.correction import CorrectionSpec
 from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.reach import OWNERS, ReachSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.serving import ServingSpec
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
 from rftd.streams.updates import UpdatesSpec
 from rftd.streams.worker_memory import WorkerMemory
@@ -26,33 +28,6 @@ from rftd.streams.worker_memory import WorkerMemory
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the parts of a specification."""
-
-
-class FormatSpec(Spec, frozen=True, kw_only=True):
-    """The keys of a dataset row, and what they hold."""
-
-    prompt_type: str = "messages"
-    """`messages`; `plaintext`, texts that the chat template renders; `raw`, texts as they stand."""
-    prompt_key: str = "prompt"
-    response_key: str = "response"
-    messages_key: str = "message"
-    system_prompt: str | None = None
-    system_prompt_key: str | None = None
-    reply_prefix: str | None = None
-    workflow_key: str = ""
-    """A row that has it names its own workflow."""
-    reward_fn_key: str = ""
-    """A row that has it names its own reward."""
-    tools_key: str = "tools"
-    chosen_key: str = "chosen"
-    rejected_key: str = "rejected"
-    completion_key: str = "completion"
-    label_key: str = "label"
-    enable_concatenated_multi_turn: bool = False
-    """Every message of the assistant in a conversation to imitate is learned, not only the last."""
-    chat_template: str | None = None
-    enable_thinking: bool | None = None
-    """A variable of the chat template, which is the model's if none is named."""
 
 
 class SamplingSpec(Spec, frozen=True, kw_only=True):
@@ -83,6 +58,8 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
 
     name: str
     path: InputPath
+    more_paths: tuple[InputPath, ...] = ()
+    """What is read after `path`."""
     subset: str | None = None
     split: str = "train"
     format: FormatSpec = FormatSpec()
@@ -106,6 +83,11 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     """sha256 of the dataset's bytes, filled in likewise: a worker that reads another dataset must refuse."""
     queue: bool = False
     """No dataset: its rows are `tasks.added` of the log, which come while the experiment runs."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files, patterns of files and folders that are read, in order; none of a queue."""
+        return (self.path, *self.more_paths) if self.path else ()
 
 
 class LoraSpec(Spec, frozen=True, kw_only=True):
@@ -319,13 +301,6 @@ class TrainerSpec(Spec, frozen=True, kw_only=True):
     engine_args: dict[str, Any] = {}
     devices: Index = 0
     """GPUs that it has for its own; 0: it is given none, and sees what its machine shows."""
-
-
-class ServingSpec(Spec, frozen=True, kw_only=True):
-    """The HTTP server of explorers: its IP address, and its port (0: any that is free)."""
-
-    address: str
-    port: Index
 
 
 class StageSpec(Spec, frozen=True, kw_only=True):

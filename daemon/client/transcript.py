@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rftd.daemon.client.client import Client
@@ -22,6 +21,7 @@ from rftd.ops.errors import DataError, RftdError
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.split_submission import joined
 from rftd.streams.stage_tasks import task_place, tasksets_of
+from rftd.workers.tasksets.files import taskset_files
 from rftd.workers.tasksets.stage_tokenizer import Decoder, stage_decoder
 from rftd.workers.tasksets.taskset import Taskset
 
@@ -182,8 +182,10 @@ def _truth(stage: StageSpec, shown: ExperienceView) -> str | None:
     spec = tasksets_of(stage)[place.taskset]
     if spec.queue:
         return None
-    if not Path(spec.path).exists():
-        raise DataError(f"{spec.path} does not exist here")
+    try:
+        taskset_files(spec)
+    except DataError:
+        raise DataError(f"{spec.path} does not exist here") from None
     with closing(Taskset.open(spec)) as taskset:
         if spec.digest and taskset.digest != spec.digest:
             raise DataError(f"{spec.path} is not what the experiment was accepted with")

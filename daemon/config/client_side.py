@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
 
 from rftd.daemon.config.field_path import FieldPath, put, show
 from rftd.daemon.config.issue import Issue, SecretIssue
@@ -103,6 +103,8 @@ def _suggestion(path: FieldPath) -> str:
 _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
 _DATA_FILE: Final = (".jsonl", ".json", ".parquet", ".arrow", ".csv", ".txt")
 _ROOT_VARIABLE: Final = "TRINITY_CHECKPOINT_ROOT_DIR"
+_Named: TypeAlias = tuple[FieldPath, Any, Any]
+"""The field of a path, the mapping or list that holds it, and its key or number there."""
 
 
 def absolute_paths(
@@ -127,8 +129,8 @@ def change_paths(config: dict[str, Any], change: Callable[[str], str]) -> None:
         node[key] = change(node[key])
 
 
-def named_paths(tree: dict[str, Any]) -> Iterator[tuple[FieldPath, dict[str, Any], str]]:
-    """Every field with a text that the schema declares as a `LocalPath`, with the section that holds it and its key."""
+def named_paths(tree: dict[str, Any]) -> Iterator[_Named]:
+    """Every text that the schema declares as a `LocalPath`: its field, what holds it, and its key or number there."""
     return _paths(Experiment, tree, ())
 
 
@@ -152,21 +154,33 @@ def _given_paths(tree: dict[str, Any]) -> Iterator[tuple[FieldPath, object]]:
         yield path, holder[key]
 
 
-def _paths(kind: type[Section], node: Any, at: FieldPath) -> Iterator[tuple[FieldPath, dict[str, Any], str]]:
-    """The paths below a section: the field of each, the mapping that holds it and its key; values are unchecked."""
+def _paths(kind: type[Section], node: Any, at: FieldPath) -> Iterator[_Named]:
+    """The paths below a section: the field of each, what holds it and its key or number; values are unchecked."""
     for name, field in kind.model_fields.items() if isinstance(node, dict) else ():
         value = node.get(name)
         # The tree is not validated yet: any value may have any type.
         mark = next((each for each in field.metadata if isinstance(each, LocalPath)), None)
         if mark is not None:
-            holder, key = (value, mark.argument) if mark.argument else (node, name)
-            if isinstance(holder, dict) and isinstance(holder.get(key), str) and holder[key]:
-                yield (*at, name, key) if mark.argument else (*at, name), holder, key
+            yield from _texts_of(node, name, mark, at)
         else:
             yield from _paths_below(field.annotation, value, (*at, name))
 
 
-def _paths_below(annotation: Any, value: Any, at: FieldPath) -> Iterator[tuple[FieldPath, dict[str, Any], str]]:
+def _texts_of(node: dict[str, Any], name: str, mark: LocalPath, at: FieldPath) -> Iterator[_Named]:
+    """The texts that are not empty of a field of paths: its own, those of its list, or that of an argument."""
+    value = node.get(name)
+    if mark.argument:
+        if isinstance(value, dict) and isinstance(value.get(mark.argument), str) and value[mark.argument]:
+            yield (*at, name, mark.argument), value, mark.argument
+    elif isinstance(value, list):
+        for number, text in enumerate(value):
+            if isinstance(text, str) and text:
+                yield (*at, name, number), value, number
+    elif isinstance(value, str) and value:
+        yield (*at, name), node, name
+
+
+def _paths_below(annotation: Any, value: Any, at: FieldPath) -> Iterator[_Named]:
     """Paths of the sections that a field may hold, by itself or in a list or a mapping."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield from _paths(annotation, value, at)

@@ -51,7 +51,7 @@ def with_snapshots(config: dict[str, Any], cache: HubCache) -> dict[str, Any]:
     changed = copy.deepcopy(config)
     for path, section, key in named_paths(changed):
         id = HubId.parse(section[key])
-        kind = MODEL if "model" in key or "lora" in str(path) else DATASET
+        kind = MODEL if "model" in str(key) or "lora" in str(path) else DATASET
         if id is None or str(path[-2]).endswith("_args") or (kind == MODEL and _is_elsewhere(changed, path)):
             continue
         snapshot = cache.snapshot(id, kind)

@@ -348,8 +348,9 @@ def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
     A label is each row's own: of `kto` all rows are looked at. An error names a field below the taskset.
     """
     try:
-        if Path(spec.path).parent.name == "snapshots":
-            check_whole(Path(spec.path), DATASET)
+        for path in map(Path, spec.paths):
+            if path.parent.name == "snapshots":
+                check_whole(path, DATASET)
         with Taskset.open(spec) as taskset:
             if trained:
                 for row in range(len(taskset)) if spec.schema == "kto" else taskset.first_rows:

@@ -91,9 +91,9 @@ def read_by(role: str, stages: Iterable[StageSpec]) -> tuple[str, ...]:
     for stage in stages:
         found |= {stage.model.path, stage.model.lora.path if stage.model.lora is not None else ""}
         if role == "trainer":
-            dataset = stage.dataset.path if stage.dataset is not None else ""
-            found |= {stage.trainer.critic_path, stage.trainer.teacher_path, dataset}
+            found |= {stage.trainer.critic_path, stage.trainer.teacher_path}
+            found |= set(stage.dataset.paths) if stage.dataset is not None else set()
         else:
-            found |= {taskset.path for taskset in (*tasksets_of(stage), *stage.evals)}
+            found |= {path for taskset in (*tasksets_of(stage), *stage.evals) for path in taskset.paths}
             found |= {model.path for model in stage.auxiliary}
     return tuple(sorted(path for path in found if Path(path).is_absolute()))

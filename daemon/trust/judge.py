@@ -85,7 +85,7 @@ class SubmissionJudge:
     @property
     def _checks(self) -> Mapping[NameKind, Callable[[NamedValue], None]]:
         return {
-            NameKind.PATH: lambda named: self._path(named.path, _path_in(named.value)),
+            NameKind.PATH: self._paths,
             NameKind.PATH_PART: self._part,
             NameKind.URL: self._url,
             NameKind.ADDRESS: self._address,
@@ -104,6 +104,13 @@ class SubmissionJudge:
                 fix=f"ask the daemon's owner for the line `{kind}: {line}` in its configuration",
             )
         self._grants[grant] = None
+
+    def _paths(self, named: NamedValue) -> None:
+        if isinstance(named.value, list):
+            for number, text in enumerate(named.value):
+                self._path((*named.path, number), text)
+        else:
+            self._path(named.path, _path_in(named.value))
 
     def _path(self, path: FieldPath, value: object) -> None:
         grant = self._allowances.path(value) if isinstance(value, str) else None

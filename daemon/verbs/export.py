@@ -239,6 +239,7 @@ def _move(text: str) -> tuple[str, str]:
 
 
 def _answer(done: ImportReport, settings: Settings) -> None:
+    import glob
     import os
 
     from rftd.streams.stored_path import inputs_of
@@ -247,7 +248,8 @@ def _answer(done: ImportReport, settings: Settings) -> None:
     id = done.manifest.experiment
     state = done.manifest.state
     ended = state in ("completed", "failed", "cancelled", "rejected")  # one that goes on reads models and datasets
-    missing = sorted(path for path in inputs_of(done.spec) if not ended and not os.path.exists(path))
+    needed = () if ended else inputs_of(done.spec)
+    missing = sorted(path for path in needed if not (os.path.exists(path) or glob.glob(path, recursive=True)))
     if settings.machine_readable:
         counts = {"appended": done.appended, "present": done.present, "files": done.files}
         answer = {"experiment": str(id), "name": name, "state": state, "job_dir": done.spec.job_dir}

@@ -33,7 +33,8 @@ from figures import tell
 from synthetic.daemon.third_party import install
 from synthetic.models.scripted_engine import SPEC, ScriptedEngine, running_endpoint
 
-from rftd.streams.spec import FormatSpec, SamplingSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import SamplingSpec, TasksetSpec
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.rewards.reward import RewardResult
 from rftd.workers.rollout.workflows.result import RolloutResult

@@ -17,7 +17,8 @@ from synthetic.models.scripted_engine import running_endpoint
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
-from rftd.streams.spec import FormatSpec, ModelSpec, SamplingSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import ModelSpec, SamplingSpec, TasksetSpec
 from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
 from rftd.workers.rollout.workflows.result import RolloutResult

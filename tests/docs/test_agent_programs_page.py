@@ -9,7 +9,8 @@ import pytest
 from synthetic.docs.package import install_careful
 from synthetic.models.scripted_engine import SPEC, ScriptedEngine, running_endpoint
 
-from rftd.streams.spec import FormatSpec, SamplingSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import SamplingSpec, TasksetSpec
 from rftd.workers.rollout.workflows.runner import WorkflowRunner
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.tasksets.task import make_task

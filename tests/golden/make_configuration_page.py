@@ -25,7 +25,7 @@ from synthetic.daemon.config_fields import SchemaField, schema_fields  # noqa: E
 from rftd.daemon.config.field_path import show  # noqa: E402
 from rftd.daemon.config.json_schema import documented, unit_of, upstream_of  # noqa: E402
 from rftd.daemon.config.normalise import RENAMES  # noqa: E402
-from rftd.daemon.config.schema.section import NumberOrText, Section, Url  # noqa: E402
+from rftd.daemon.config.schema.section import NumberOrText, Section, Source, Url  # noqa: E402
 
 PAGE: Final = _TESTS.parent / "docs" / "configuration.md"
 
@@ -44,7 +44,11 @@ your choice. A stage has its own sections with the same fields: `stages[].algori
 (`*_args`) are in [algorithms](algorithms.md), those of engines in [engines](engines.md).
 """
 _TYPES: Final = {bool: "true or false", int: "int", float: "number", str: "text", Any: "any"}
-_READ: Final = ((get_args(Url)[1], "text or `{env: NAME}`"), (get_args(NumberOrText)[1], "number or text"))
+_READ: Final = (
+    (get_args(Url)[1], "text or `{env: NAME}`"),
+    (get_args(Source)[1], "text, list of text or `{env: NAME}`"),
+    (get_args(NumberOrText)[1], "number or text"),
+)
 """Types that are told by what reads them."""
 _AS_WRITTEN: Final = ("rftd", "verl", "vLLM", "w ")
 """Words that a sentence begins with as they are."""

@@ -28,10 +28,10 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import EventLog
 from rftd.streams.role import as_refs
+from rftd.streams.row_format import FormatSpec
 from rftd.streams.spec import (
     AlgorithmSpec,
     ExperimentSpec,
-    FormatSpec,
     ModelSpec,
     PolicySpec,
     RolloutSpec,

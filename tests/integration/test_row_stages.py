@@ -17,7 +17,8 @@ from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, FormatSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, TasksetSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.training.assembly import Assembly
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import msgspec
 import yaml
 
 from rftd.ops.decoding import UNREADABLE, json_decoder
@@ -28,14 +29,14 @@ _CARD_SIZE_BYTES: Final = 2**20
 
 
 def taskset_files(spec: TasksetSpec) -> tuple[Path, ...]:
-    """The files of a taskset, in reading order.
+    """The files of a taskset, in reading order: those of each of its paths, one after another.
 
-    `path` is a file, a pattern of files (`data/train-*.parquet`), or a folder as hubs have it: what its README.md names
+    A path is a file, a pattern of files (`data/train-*.parquet`), or a folder as hubs have it: what its README.md names
     for `subset_name` and `split`; else `SPLIT.jsonl`, numbered parts (`train-00000-of-00002.parquet`) or a folder
     `SPLIT`, in `<subset>`, in the folder itself or in `data` below them. A folder whose files name no split is one
     whole `train` split. JSON Lines are read before other formats.
 
-    Raises DataError, with what was looked for, if there is none or more than one reading.
+    Raises DataError, with what was looked for, if a path has none or more than one reading, or if two name one file.
     """
     for field, value in (("subset_name", spec.subset), ("split", spec.split)):
         if value is not None and not re.fullmatch(r"[\w.-]+", value):
@@ -44,6 +45,17 @@ def taskset_files(spec: TasksetSpec) -> tuple[Path, ...]:
                 where=spec.path,
                 fix="name a file or folder; use limit_rows for a part of a split",
             )
+    files: list[Path] = []
+    for path in spec.paths:
+        named = _named_by(msgspec.structs.replace(spec, path=path, more_paths=()))
+        if twice := [file for file in named if file in files]:
+            _refuse(spec, f"two of its paths name {twice[0]}", twice[0])
+        files += named
+    return tuple(files)
+
+
+def _named_by(spec: TasksetSpec) -> tuple[Path, ...]:
+    """The files of a taskset of one path."""
     path = Path(spec.path)
     if path.is_file():
         if path.suffix not in FORMATS:

@@ -8,7 +8,8 @@ import msgspec
 
 from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import DataError
-from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.key_path import ABSENT, nearest_path, paths_of, value_at
 from rftd.workers.tasksets.message import Message, parse_messages
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from rftd.ops.errors import DataError
 from rftd.ops.extras import TORCH, check_extra
 from rftd.streams.auxiliary import SERVICE
-from rftd.streams.spec import FormatSpec, ModelSpec, StageSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import ModelSpec, StageSpec
 from rftd.workers.tasksets.tokenizer import Tokenizer
 
 

@@ -17,7 +17,7 @@ from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.durable import make_durable_folder, sync_folder, write_durable
 from rftd.ops.errors import DataError
 from rftd.ops.logs import Logger
-from rftd.workers.tasksets.row_file import FileStamp
+from rftd.workers.tasksets.row_file import FileStamp, RowFile
 from rftd.workers.tasksets.table_rows import BATCH_ROWS, MappedRows, TableRows
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def experiment_copies(job_dir: str, log: Logger) -> TableCopies:
     return TableCopies(Path(job_dir) / FOLDER, log)
 
 
-def digest_of(files: Sequence[TableRows]) -> str:
+def digest_of(files: Sequence[RowFile]) -> str:
     """The sha256 (hex) over the bytes of all files, in order; reads them."""
     digest = hashlib.sha256()
     for file in files:

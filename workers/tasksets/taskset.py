@@ -68,7 +68,8 @@ class Taskset:
             tables = [file for file in files if isinstance(file, TableRows)]
             if not tables:
                 return cls(spec, files, digest.hexdigest())
-            found = digest_of(tables) if copies is None else copies.digest(tables)
+            mixed = len(tables) < len(files)  # several paths may name tables and texts
+            found = digest_of(files) if copies is None or mixed else copies.digest(tables)
             if copies is not None:
                 copies.map(tables, found)
             return cls(spec, files, found)

@@ -9,7 +9,8 @@ import msgspec
 from rftd.daemon.config.effective.arguments import with_defaults
 from rftd.daemon.config.effective.pacing import replay_buffer
 from rftd.streams.bounds import LAST_INDEX
-from rftd.streams.spec import FormatSpec, SamplingSpec, StageSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
@@ -51,7 +52,7 @@ def _taskset(spec: TasksetSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
         "storage_type": "queue" if spec.queue else "file",
-        "path": spec.path or None,
+        "path": _path(spec),
         "subset_name": spec.subset,
         "split": spec.split,
         "format": _format(spec.format),
@@ -65,6 +66,10 @@ def _taskset(spec: TasksetSpec) -> dict[str, Any]:
         "max_retry_times": spec.max_retry_times,
         "limit_rows": spec.limit_rows,
     }
+
+
+def _path(spec: TasksetSpec) -> str | list[str] | None:
+    return list(spec.paths) if spec.more_paths else spec.path or None
 
 
 def _format(spec: FormatSpec) -> dict[str, Any]:
@@ -108,7 +113,7 @@ def _rows(spec: TasksetSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
         "storage_type": "file",
-        "path": spec.path,
+        "path": _path(spec),
         "subset_name": spec.subset,
         "split": spec.split,
         "schema_type": spec.schema,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Issue, Notes, Unsupported
 from rftd.daemon.config.schema.buffer import ExperienceBuffer, Format
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.streams.spec import AlgorithmSpec, FormatSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import AlgorithmSpec, TasksetSpec
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.training.losses.registry import compares_pairs
 
@@ -84,13 +85,11 @@ def rows_of(
 
     `schema` is what they are, `known` all that they might be for who trains on them.
     """
-    if not isinstance(buffer.path, str) or not buffer.path:
-        notes.wrong((*path, "path"), "needs the path of a dataset", "set it to a file or folder of rows")
-        return None
-    if "://" in buffer.path or buffer.storage_type == "sql":
+    if buffer.storage_type == "sql":
         what = "rows to train on are read from files"
-        field = "storage_type" if buffer.storage_type == "sql" else "path"
-        notes.wrong((*path, field), what, "set it to file, and path to a file or folder of rows", Unsupported)
+        notes.wrong((*path, "storage_type"), what, "set it to file, and path to a file or folder of rows", Unsupported)
+        return None
+    if not (paths := paths_of(buffer.path, path, notes)):
         return None
     if buffer.schema_type not in ("auto", schema):
         what = f"is {buffer.schema_type}, but what trains on these rows takes {' or '.join(known)}"
@@ -99,7 +98,8 @@ def rows_of(
         notes.warn(f"{show(path)}.format.enable_concatenated_multi_turn has no effect: it is for sft and messages")
     return TasksetSpec(
         name=buffer.name or name,
-        path=buffer.path,
+        path=paths[0],
+        more_paths=paths[1:],
         subset=buffer.subset_name,
         split=buffer.split,
         format=format_spec(buffer.format),
@@ -107,6 +107,30 @@ def rows_of(
         seed=seed,
         limit_rows=buffer.limit_rows,
     )
+
+
+def paths_of(
+    source: Any, path: FieldPath, notes: Notes, *, lacking: str = "needs the path of a dataset"
+) -> tuple[str, ...]:
+    """The files, patterns and folders that `source`, the field `path` of the section at `path`, names.
+
+    Nothing after saying what is wrong, or `lacking` if none is named.
+    """
+    where: FieldPath = (*path, "path")
+    named = [source] if isinstance(source, str) else source
+    if isinstance(named, dict) or any("://" in text for text in named or ()):
+        notes.wrong(
+            where, "rows are read from files, not from an address", "name a file or folder of rows", Unsupported
+        )
+        return ()
+    if not named or "" in named:
+        notes.wrong(where, lacking, "set it to a file or folder of rows")
+        return ()
+    twice = [text for text in named if named.count(text) > 1]
+    if twice:
+        notes.wrong(where, f"{twice[0]!r} is listed twice", "name it once")
+        return ()
+    return tuple(named)
 
 
 def format_spec(given: Format) -> FormatSpec:

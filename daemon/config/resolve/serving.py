@@ -14,7 +14,8 @@ from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.tasksets import conversation_taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.bounds import LAST_INDEX
-from rftd.streams.spec import ServingSpec, StageSpec, TasksetSpec
+from rftd.streams.serving import ServingSpec
+from rftd.streams.spec import StageSpec, TasksetSpec
 
 SERVE: Final = "serve"
 _EXPLORER: Final[FieldPath] = ("explorer",)

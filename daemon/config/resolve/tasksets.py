@@ -9,7 +9,7 @@ from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Notes, Unsupported
 from rftd.daemon.config.resolve.arguments import check_declared, check_names
 from rftd.daemon.config.resolve.model import LengthLimits
-from rftd.daemon.config.resolve.rows import format_spec
+from rftd.daemon.config.resolve.rows import format_spec, paths_of
 from rftd.daemon.config.schema.buffer import ExplorerInput, Format, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops.errors import ConfigError
@@ -134,10 +134,10 @@ def _spec(
     repeat_times: int,
     workflow: str | None,
 ) -> TasksetSpec | None:
+    paths: tuple[str, ...] = ()
     if queue := taskset.storage_type == "queue":
         _check_queue(taskset, path, experiment, notes)
-    elif not taskset.path:
-        notes.wrong((*path, "path"), "is required", "set it to the file or folder that holds the tasks")
+    elif not (paths := paths_of(taskset.path, path, notes, lacking="is required")):
         return None
     if taskset.storage_type == "sql":
         what = "sql is read, but tasks come from files or a queue only"
@@ -166,7 +166,8 @@ def _spec(
     workflow_args, reward_args = _arguments(taskset, workflow, reward, path, notes)
     return TasksetSpec(
         name=taskset.name or name,
-        path="" if queue else taskset.path or "",
+        path=paths[0] if paths else "",
+        more_paths=paths[1:],
         subset=taskset.subset_name,
         split=taskset.split,
         format=format_spec(taskset.format),

@@ -17,10 +17,10 @@ from rftd.daemon.config.schema.section import (
     Seconds,
     Section,
     Seed,
+    Source,
     Steps,
     Tokens,
     Upstream,
-    Url,
     checked,
     harmless,
     refused,
@@ -142,9 +142,9 @@ class Taskset(Section):
     """The name of the taskset in events and metrics; empty: one by its place."""
     storage_type: Annotated[Literal["file", "queue", "sql"], word()] = "file"
     """`queue`: tasks are added while the experiment runs, by `rftd tasks add`, HTTP or Kafka."""
-    path: Annotated[str | None, LocalPath()] = None
-    """A file of rows (`.jsonl`, `.json`, `.csv`, `.parquet`, `.arrow`), a pattern of such files, or a folder with them.
-    Required but for a queue; checked once stages are laid over the global sections."""
+    path: Annotated[Source, LocalPath()] = None
+    """A file of rows (`.jsonl`, `.json`, `.csv`, `.parquet`, `.arrow`), a pattern of such files, a folder with them, or
+    a list of these. Required but for a queue; checked once stages are laid over the global sections."""
     subset_name: Annotated[str | None, PATH_PART] = None
     """The subset of a folder: one that its README.md names, or the folder that is looked in first; none: `path`."""
     split: Annotated[str, PATH_PART] = "train"
@@ -193,8 +193,8 @@ class ExperienceBuffer(Section):
     storage_type: Annotated[Literal["queue", "sql", "file"], word()] = checked(
         "queue", why="experiences are kept in the log, and rows are read from files"
     )
-    path: Annotated[Url, LocalPath(), Upstream("A queue may be backed up there.")] = None
-    """The dataset of a stage that trains on rows: a file, a pattern of files or a folder, as for tasks."""
+    path: Annotated[Source, LocalPath(), Upstream("A queue may be backed up there.")] = None
+    """The dataset of a stage that trains on rows: files, patterns of files or folders, as for tasks."""
     capacity: Annotated[Count, Upstream("It counts what was put at once, such as a group.")] = 10000
     """Experiences that wait or rest at once: beyond it no more are explored, or the least are retired (replay)."""
     max_read_timeout: Annotated[Seconds, Upstream("Trinity-RFT 0.6 drops the incomplete batch.")] = 1800.0

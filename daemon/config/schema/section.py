@@ -218,6 +218,15 @@ def _url(value: Any) -> Any:
     raise PydanticCustomError("url_type", "expected text, or {{env: NAME}}")
 
 
+def _source(value: Any) -> Any:
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
+        return [str(text) for text in value]
+    try:
+        return _url(value)
+    except PydanticCustomError:
+        raise PydanticCustomError("source_type", "expected text, a list of texts, or {{env: NAME}}") from None
+
+
 def _number_or_text(value: Any) -> Any:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return value
@@ -228,6 +237,8 @@ NumberOrText: TypeAlias = Annotated[Any, PlainValidator(_number_or_text)]
 """Either of the two: of a union of types each would be an error of its own, under a name that is no field."""
 Url: TypeAlias = Annotated[Any, PlainValidator(_url)]
 """Text, or `{env: NAME}` where it holds a password; also for an `api_key`."""
+Source: TypeAlias = Annotated[Any, PlainValidator(_source)]
+"""The data of a taskset: a path, a list of paths, or the URL of a database, which may be `{env: NAME}`."""
 
 
 def without_effect(model: Section, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any, FieldEffect]]:

@@ -12,17 +12,17 @@ import msgspec
 from rftd.daemon.config.resolve.policy import standstill
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.streams.bounds import LAST_INDEX
+from rftd.streams.row_format import FormatSpec
 from rftd.streams.schedule import needed_staleness, trainer_interval, window_steps
+from rftd.streams.serving import ServingSpec
 from rftd.streams.spec import (
     AlgorithmSpec,
     ExperimentSpec,
-    FormatSpec,
     ModelSpec,
     PolicySpec,
     PrioritySpec,
     RolloutSpec,
     SamplingSpec,
-    ServingSpec,
     StageSpec,
     SyncSpec,
     TasksetSpec,

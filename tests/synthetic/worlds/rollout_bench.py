@@ -21,7 +21,8 @@ from rftd.ops.logs import logger
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, Span
 from rftd.streams.events.task import EvalLeased
-from rftd.streams.spec import FormatSpec, ModelSpec, RolloutSpec, StageSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import ModelSpec, RolloutSpec, StageSpec, TasksetSpec
 from rftd.workers.rollout.engine import Answers, EngineStats, Generation, GenerationRequest
 from rftd.workers.rollout.eval_engine import OwnEngine
 from rftd.workers.rollout.evaluator import Evaluator

@@ -13,7 +13,8 @@ from rftd.daemon.client.transcript import IdTurn, Passage, TextTurn, transcript_
 from rftd.daemon.verbs.experiences import passage_lines, token_lines
 from rftd.daemon.views.experiences import ExperienceView, SamplingView, StepView
 from rftd.storage.queries.experiences import ExperienceRow, TaskRow
-from rftd.streams.spec import ExperimentSpec, FormatSpec, TasksetSpec, TrainerSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import ExperimentSpec, TasksetSpec, TrainerSpec
 from rftd.workers.tasksets.byte_tokenizer import EOS
 from rftd.workers.tasksets.taskset import Taskset
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rftd.daemon.config.loading import Submission
-from rftd.streams.spec import FormatSpec
+from rftd.streams.row_format import FormatSpec
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

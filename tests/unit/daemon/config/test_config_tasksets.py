@@ -43,6 +43,28 @@ def test_each_taskset_has_its_own_workflow_sampling_and_order(load: Load) -> Non
     assert (first.sampling.temperature, second.sampling.temperature) == (1.0, 0.5)
 
 
+def test_a_taskset_may_have_several_paths(load: Load, errors: Errors) -> None:
+    path = "buffer.explorer_input.taskset.path"
+    submission = load(overrides=[f"{path}=[a.jsonl, /b/*.parquet, openai/gsm8k]"])
+    (taskset,) = tasksets_of(stage_of(submission))
+    first, second, third = taskset.paths
+    assert first.startswith("/") and first.endswith("/a.jsonl"), "below the file's folder"
+    assert (second, third) == ("/b/*.parquet", "openai/gsm8k")
+    shown = effective_config(submission.spec)["buffer"]["explorer_input"]["taskset"]["path"]
+    assert shown == [first, second, third]
+    assert tasksets_of(stage_of(load(overrides=[f"{path}=[/a.jsonl]"])))[0].paths == ("/a.jsonl",)
+    for wrong, what in (
+        ("[]", "is required"),
+        ("[/a, '']", "is required"),
+        ("[/a, /b, /a]", "'/a' is listed twice"),
+        ("[/a, 7]", "expected text, a list of texts"),
+        ("{file: /a}", "expected text, a list of texts"),
+        ("['postgresql://h/d']", "not from an address"),
+    ):
+        (text,) = errors(overrides=[f"{path}={wrong}"])
+        assert f"{path}: {what}" in text or (path in text and what in text)
+
+
 def test_what_is_wrong_with_one_of_them_is_said_at_its_place(load: Load, errors: Errors) -> None:
     texts = errors(overrides=several("{path: /a.jsonl, name: a}", "{name: a}", "{path: /c.jsonl, name: a}"))
     assert any("buffer.explorer_input.tasksets[1].path: is required" in text for text in texts)

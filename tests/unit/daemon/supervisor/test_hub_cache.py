@@ -49,6 +49,9 @@ def test_names_become_the_snapshots_of_their_revisions(tmp_path: Path, cache: Hu
     assert changed["model"] == {"model_path": str(model), "critic_model_path": "gone/model"}
     given = changed["buffer"]["explorer_input"]
     assert (given["taskset"]["path"], given["eval_tasksets"][0]["path"]) == (str(old), str(new))
+    several = {"buffer": {"explorer_input": {"taskset": {"path": ["/a.jsonl", "openai/gsm8k"]}}}}
+    paths = with_snapshots(several, cache)["buffer"]["explorer_input"]["taskset"]["path"]
+    assert paths == ["/a.jsonl", str(new)]
     assert FILE["model"]["model_path"] == "Qwen/Tiny"
     assert cache.snapshot(HubId("openai", "gsm8k", FIRST), DATASET) == old
     assert cache.snapshot(HubId("openai", "gsm8k", "3" * 40), DATASET) is None

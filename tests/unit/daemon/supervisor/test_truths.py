@@ -10,7 +10,8 @@ import pytest
 
 from rftd.daemon.supervisor.truths import check_truths
 from rftd.ops.errors import DataError
-from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.taskset import Taskset
 
 

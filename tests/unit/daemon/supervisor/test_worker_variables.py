@@ -13,7 +13,8 @@ from rftd.daemon.config.loading import load_text
 from rftd.daemon.supervisor.worker_orders import variables_of
 from rftd.streams.auxiliary import SERVICE, AuxiliarySpec
 from rftd.streams.reach import ReachSpec
-from rftd.streams.spec import ExperimentSpec, ServingSpec
+from rftd.streams.serving import ServingSpec
+from rftd.streams.spec import ExperimentSpec
 from rftd.streams.split_submission import EXPLORER, TRAINER
 
 JUDGE = AuxiliarySpec(name="judge", engine=SERVICE, base_url_env="JUDGE_URL", api_key_env="JUDGE_KEY")

@@ -116,6 +116,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "buffer.explorer_input.taskset.path",
         "roots",
     ),
+    "one of several paths of a dataset": (
+        taskset(path=["ROOT/t.jsonl", "/etc/passwd"]),
+        "buffer.explorer_input.taskset.path[1]",
+        "roots",
+    ),
     "a dataset through a link": (taskset(path="ROOT/link.jsonl"), "buffer.explorer_input.taskset.path", "roots"),
     "a link within a folder": (taskset(path="ROOT/linked"), "buffer.explorer_input.taskset.path", "roots"),
     "a way up": (taskset(path="ROOT/../outside/t.jsonl"), "buffer.explorer_input.taskset.path", "roots"),

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from rftd.ops import limits
 from rftd.ops.errors import DataError
-from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.taskset import Taskset
 
 VALUES = st.recursive(

@@ -19,7 +19,8 @@ from synthetic.worlds.desk import stage_of
 
 from rftd.ops.errors import DataError, NotInstalledError
 from rftd.ops.logs import Logger
-from rftd.streams.spec import ExperimentSpec, FormatSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import ExperimentSpec, TasksetSpec
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.tasksets.files import taskset_files
 from rftd.workers.tasksets.table_copies import experiment_copies
@@ -118,6 +119,27 @@ def test_a_pattern_of_files_is_read_in_order_of_their_names(tmp_path: Path) -> N
         Taskset.open(spec(tmp_path / "other*.parquet"))
     with pytest.raises(DataError, match="must not lead upwards"):
         Taskset.open(spec(tmp_path / "part*" / ".." / "x.parquet"))
+
+
+def test_several_paths_are_read_one_after_another(tmp_path: Path, log: Logger) -> None:
+    for number in range(4):
+        datasets.Dataset.from_list([ROWS[number]]).to_parquet(tmp_path / f"part{number}.parquet")
+    (tmp_path / "last.jsonl").write_text(json.dumps(ROWS[9]) + "\n")
+    paths = [str(tmp_path / name) for name in ("part3.parquet", "part[01]*", "last.jsonl")]
+    several = spec(tmp_path / "part2.parquet", more_paths=tuple(paths))
+    copies = experiment_copies(str(tmp_path / "job"), log)
+    with Taskset.open(several) as taskset, Taskset.open(several, copies) as copied:
+        assert [row["level"] for row in taskset.rows()] == [2, 3, 0, 1, 9]
+        assert [copied.row(row)["level"] for row in (4, 1, 0)] == [9, 3, 2]
+        assert taskset.digest == copied.digest == taskset.present_digest()
+        before = taskset.digest
+    (tmp_path / "last.jsonl").write_text(json.dumps(ROWS[8]) + "\n")
+    with Taskset.open(several, copies) as changed:
+        assert changed.digest != before, "the text of a list counts beside its tables"
+    with pytest.raises(DataError, match=r"two of its paths name .*part1\.parquet"):
+        Taskset.open(spec(tmp_path / "part1.parquet", more_paths=(str(tmp_path / "part*"),)))
+    with pytest.raises(DataError, match=r"no file or folder .*gone"):
+        Taskset.open(spec(tmp_path / "part1.parquet", more_paths=(str(tmp_path / "gone"),)))
 
 
 def test_values_that_json_lacks_become_ones_that_it_has(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rftd.ops.errors import DataError
-from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.task import Task, make_task
 

@@ -11,7 +11,8 @@ import pytest
 
 from rftd.ops import limits
 from rftd.ops.errors import DataError
-from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.files import taskset_files
 from rftd.workers.tasksets.taskset import Taskset
 

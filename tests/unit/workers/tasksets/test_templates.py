@@ -17,7 +17,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rftd.ops.errors import DataError
-from rftd.streams.spec import AlgorithmSpec, FormatSpec, ModelSpec, SamplingSpec, StageSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import AlgorithmSpec, ModelSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.workers.rollout.model import Model
 from rftd.workers.tasksets.hf_tokenizer import open_tokenizer
 from rftd.workers.tasksets.message import Message

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rftd.ops.errors import DataError
-from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.byte_tokenizer import EOS, ByteTokenizer
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.tokenizer import Tokenizer

@@ -11,7 +11,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from rftd.ops.errors import DataError
-from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import TasksetSpec
 from rftd.workers.models.tiny_model import CHAT_TEMPLATE, make_tokenizer
 from rftd.workers.tasksets.byte_tokenizer import EOS, ByteTokenizer
 from rftd.workers.tasksets.hf_tokenizer import HfTokenizer, open_tokenizer

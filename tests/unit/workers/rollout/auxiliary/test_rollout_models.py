@@ -26,7 +26,8 @@ from rftd.ops.errors import ConfigError, RolloutError, WorkError
 from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
 from rftd.streams.auxiliary import AuxiliarySpec
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, FormatSpec, SamplingSpec, StageSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, ModelAddress
 from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels, RolloutModels

@@ -19,7 +19,8 @@ from rftd.ops.errors import ConfigError, ConflictError
 from rftd.ops.ids import SystemIds
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.events.task import TasksOffered
-from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SamplingSpec, ServingSpec, StageSpec, TasksetSpec
+from rftd.streams.serving import ServingSpec
+from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.workers.rollout.rollouts import RolloutPlaces
 from rftd.workers.rollout.serving.conversations import Conversations, result_of
 from rftd.workers.rollout.serving.history import History

@@ -28,7 +28,8 @@ from transformers import AutoModelForCausalLM
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.ops.tracing.tracer import Tracer
-from rftd.streams.spec import FormatSpec, ModelSpec, SamplingSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import ModelSpec, SamplingSpec, TasksetSpec
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 from rftd.workers.rollout.model import Model

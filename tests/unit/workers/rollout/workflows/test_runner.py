@@ -14,7 +14,8 @@ from synthetic.daemon.third_party import install
 
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.streams.events.experience import Span
-from rftd.streams.spec import FormatSpec, ModelSpec, TasksetSpec
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.spec import ModelSpec, TasksetSpec
 from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
 from rftd.workers.rollout.rewards.reward import RewardResult
 from rftd.workers.rollout.rewards.scorer import Scorer
