@@ -35,6 +35,12 @@ def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
         (("algorithm", "optimizer", "warmup_style"), ("algorithm", "optimizer", "lr_scheduler_type")),
         (("explorer", "runner_num"), ("explorer", "runner_per_model")),
         (("explorer", "api_port"), ("explorer", "proxy_port")),
+        (("trainer", "actor_grad_clip"), ("trainer", "grad_clip")),
+        (("trainer", "ppo_max_token_len_per_gpu"), ("trainer", "max_token_len_per_gpu")),
+        (
+            ("buffer", "trainer_input", "sft_warmup_dataset"),
+            ("buffer", "trainer_input", "auxiliary_buffers", "sft_dataset"),
+        ),
         # veRL's place for it, which the guide's examples have.
         (("trainer", "trainer_config", "trainer", "critic_warmup"), ("trainer", "critic_warmup")),
         (("trainer", "trainer_config", "trainer", "max_actor_ckpt_to_keep"), ("trainer", "max_checkpoints_to_keep")),
@@ -46,6 +52,9 @@ def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
 RENAMES: Final = _renames()
 _RESUME: Final[FieldPath] = ("trainer", "trainer_config", "trainer", "resume_mode")
 _CONTINUE: Final[FieldPath] = ("continue_from_checkpoint",)
+_REPLAY_KWARGS: Final[tuple[FieldPath, ...]] = tuple(
+    (*above, *buffer, "replay_buffer_kwargs") for above in ((), ("stages", "*")) for buffer in _BUFFERS
+)
 
 
 def current_name(path: FieldPath) -> FieldPath:
@@ -73,7 +82,31 @@ def normalise(tree: dict[str, Any], source: SourceMap) -> tuple[dict[str, Any], 
     for old, _ in RENAMES:
         _each(tree, old, (), lambda parent, here: _move(tree, parent, here, current_name(here), source, issues, notes))
     _each(tree, _RESUME, (), lambda parent, here: _resume(tree, parent, here, source, issues, notes))
+    for replay in _REPLAY_KWARGS:
+        _each(tree, replay, (), lambda parent, here: _replay(tree, parent, here, source, issues, notes))
     return tree, issues, notes
+
+
+def _replay(
+    tree: dict[str, Any],
+    parent: dict[str, Any],
+    here: FieldPath,
+    source: SourceMap,
+    issues: list[Issue],
+    notes: list[str],
+) -> None:
+    """Moves the priority function and its arguments, which 2025's files have in one mapping, to their places."""
+    arguments = parent[str(here[-1])]
+    if arguments is None:
+        del parent[str(here[-1])]
+    if not isinstance(arguments, dict):
+        return  # the schema reports it
+    section = (*here[:-1], "replay_buffer")
+    for name in list(arguments):
+        target = (*section, name) if name == "priority_fn" else (*section, "priority_fn_args", name)
+        _move(tree, arguments, (*here, name), target, source, issues, notes)
+    if not arguments:
+        del parent[str(here[-1])]
 
 
 def _resume(

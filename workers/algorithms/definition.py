@@ -35,6 +35,8 @@ class AlgorithmDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """The situation in which to use it."""
     repeat_times: int = 1
     """Rollouts of one task, unless the experiment says otherwise."""
+    own_tries: bool = False
+    """True: one rollout suffices where the workflow tries the task several times and returns what is to be learned."""
     advantage: str = "none"
     advantage_args: dict[str, Any] = {}
     policy_loss: str

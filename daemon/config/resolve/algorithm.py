@@ -12,7 +12,9 @@ from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.resolve.arguments import check_declared, check_struct, refuse_made
 from rftd.daemon.config.resolve.correction import resolve_correction
+from rftd.daemon.config.resolve.tasksets import makes_own_tries
 from rftd.daemon.config.schema.algorithm import Algorithm, Optimizer
+from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
@@ -79,9 +81,10 @@ def find_algorithm(given: Algorithm, notes: Notes) -> AlgorithmDefinition | None
 
 
 def resolve_algorithm(
-    given: Algorithm, definition: AlgorithmDefinition, trainer: Trainer, total_steps: int, notes: Notes
+    experiment: Experiment, definition: AlgorithmDefinition, total_steps: int, notes: Notes
 ) -> AlgorithmSpec:
     """The objective of one stage, complete."""
+    given = experiment.algorithm
     parts: dict[str, Any] = {}
     made: dict[str, Any] = {}
     mode: str | None = None
@@ -109,7 +112,7 @@ def resolve_algorithm(
     strategy, strategy_args = _strategy(given, definition, notes)
     return AlgorithmSpec(
         kind=given.algorithm_type,
-        repeat_times=_repeat_times(given, definition, notes, greedy),
+        repeat_times=_repeat_times(experiment, definition, notes, greedy),
         greedy_rollouts=greedy,
         **parts,
         kl_penalty_place=given.kl_penalty_place,
@@ -118,7 +121,7 @@ def resolve_algorithm(
         sample_strategy=strategy,
         sample_strategy_args=strategy_args,
         correction=resolve_correction(given, from_rollouts=definition.needs.rollouts, notes=notes),
-        optimizer=_optimizer(given.optimizer, trainer, total_steps),
+        optimizer=_optimizer(given.optimizer, experiment.trainer, total_steps),
     )
 
 
@@ -197,9 +200,9 @@ def _made_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any]
         return None
 
 
-def _repeat_times(given: Algorithm, definition: AlgorithmDefinition, notes: Notes, greedy: int) -> int:
-    asked = given.repeat_times
-    kind = given.algorithm_type
+def _repeat_times(experiment: Experiment, definition: AlgorithmDefinition, notes: Notes, greedy: int) -> int:
+    asked = experiment.algorithm.repeat_times
+    kind = definition.name
     default = definition.repeat_times
     if not definition.needs.rollouts:
         if asked not in (None, default):
@@ -207,7 +210,12 @@ def _repeat_times(given: Algorithm, definition: AlgorithmDefinition, notes: Note
         return default
     if asked is None:
         return default
-    if definition.needs.groups and asked < 2:
+    if asked == 1 and definition.own_tries and makes_own_tries(experiment):
+        notes.warn(
+            f"algorithm.repeat_times is 1: {kind} learns from every rollout, whatever its reward; "
+            "its workflow must try the task itself, and raise an error where no try is worth learning"
+        )
+    elif definition.needs.groups and asked < 2:
         what = (
             f"is {asked}, but {kind} compares the answers to one task with each other: "
             "with a single answer every advantage is zero and nothing is learnt"

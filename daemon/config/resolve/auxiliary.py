@@ -85,6 +85,13 @@ def _spec(
     total = given.max_model_len or lengths.model
     response = given.max_response_tokens or min(lengths.response, total - 1)
     prompt = given.max_prompt_tokens or total - response
+    if prompt < total < prompt + response:
+        # As in Trinity-RFT, whose engine stops where the model's length ends.
+        notes.warn(
+            f"{show((*path, 'max_model_len'))} is {total}, and prompt and response take {prompt} + {response}: "
+            f"answers end after {total - prompt} tokens"
+        )
+        response = total - prompt
     if prompt < 1 or response < 1 or prompt + response > total:
         what = f"is {total}, and prompt and response take {max(prompt, 1)} + {max(response, 1)}"
         notes.wrong((*path, "max_model_len"), what, "raise it, or lower the lengths")

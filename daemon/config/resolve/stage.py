@@ -63,7 +63,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     if definition is None:
         return None
     # From here on the definition is needed; everything above is checked even with an unknown type.
-    algorithm = resolve_algorithm(experiment.algorithm, definition, experiment.trainer, total_steps, notes)
+    algorithm = resolve_algorithm(experiment, definition, total_steps, notes)
     trainer = with_companions(trainer, experiment, algorithm, notes)
     explores = kind == "both"
     batch, train_batch = _batches(experiment, algorithm, explores, notes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
+
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Notes, Unsupported
 from rftd.daemon.config.resolve.arguments import check_declared, check_names
@@ -14,6 +16,7 @@ from rftd.daemon.config.schema.buffer import ExplorerInput, Format, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops.errors import ConfigError
 from rftd.streams.bounds import LAST_INDEX
+from rftd.streams.row_format import FormatSpec
 from rftd.streams.spec import SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.split_submission import TRAIN
 from rftd.streams.stage_tasks import tasksets_of
@@ -25,7 +28,7 @@ _INPUT: FieldPath = ("buffer", "explorer_input")
 _FALLBACK_WORKFLOW = "math_workflow"
 _OF_BOXED: Final = ("with_think", "format_score_coef")
 """Arguments that a workflow and its reward both have."""
-_BESIDE: Final = dict.fromkeys(("math_boxed_workflow", "async_math_boxed_workflow"), ("use_base", "format_score_coef"))
+_BESIDE: Final = dict.fromkeys(("math_boxed_workflow", "async_math_boxed_workflow"), ("format_score_coef",))
 _OF_DIFFICULTY: Final = ("m", "lamb", "rho", "target_reward", "tau", "do_sample")
 """Arguments of Trinity-RFT's selector by difficulty; the others take none."""
 _SELECTORS = ("sequential", "shuffle")
@@ -170,7 +173,7 @@ def _spec(
         more_paths=paths[1:],
         subset=taskset.subset_name,
         split=taskset.split,
-        format=format_spec(taskset.format),
+        format=_format(taskset, given),
         repeat_times=repeat_times,
         workflow=workflow,
         workflow_args=workflow_args,
@@ -184,6 +187,24 @@ def _spec(
         rows=LAST_INDEX if queue else 0,
         queue=queue,
     )
+
+
+def _format(taskset: Taskset, given: ExplorerInput) -> FormatSpec:
+    """The keys of a taskset's rows; what it leaves open may be written for all tasksets."""
+    spec = format_spec(taskset.format)
+    return msgspec.structs.replace(
+        spec,
+        system_prompt=given.system_prompt if spec.system_prompt is None else spec.system_prompt,
+        reply_prefix=given.reply_prefix if spec.reply_prefix is None else spec.reply_prefix,
+    )
+
+
+def makes_own_tries(experiment: Experiment) -> bool:
+    """True if every taskset that is trained on has a workflow of another party, which may try a task several times."""
+    given = experiment.buffer.explorer_input
+    tasksets = given.tasksets or [given.taskset or Taskset()]
+    workflows = [each.default_workflow_type or given.default_workflow_type for each in tasksets]
+    return all(name is not None and not WORKFLOWS.builtin(name) for name in workflows)
 
 
 def _check_queue(taskset: Taskset, path: FieldPath, experiment: Experiment, notes: Notes) -> None:
@@ -211,10 +232,6 @@ def _arguments(
     of_reward = dict(taskset.reward_fn_args)
     where = (*path, "workflow_args")
     if workflow.removeprefix("async_") == "math_boxed_workflow":
-        if (base := given.pop("use_base", False)) is not False:
-            what = f"is {base!r}, which asked for a prompt without the chat template"
-            fix = "leave it out, and write prompt_type: raw in format"
-            notes.wrong((*where, "use_base"), what, fix, Unsupported)
         handed: dict[str, Any] = {name: given[name] for name in _OF_BOXED if name in given}
         given.pop("format_score_coef", None)
         scorer = reward or own_reward(workflow)

@@ -65,6 +65,8 @@ _AROUND: Final = (
     "explorer.rollout_model.",
 )
 """Fields that change neither what is learned nor what is sampled."""
+_OVERRULED: Final = ("trainer.val_before_train", "trainer.total_training_steps")
+"""Keys that Trinity-RFT does not read: its own fields say so for every file, also where they are not written."""
 _COUNTS: Final = ("max_token_len_per_gpu", "micro_batch_size_per_gpu", "ulysses_sequence_parallel_size")
 _MEGATRON: Final = (*_ACTOR, STRATEGY)
 _GONE: Final = "leave it out: the sections are actor_rollout_ref, critic and trainer"
@@ -127,6 +129,8 @@ def _idle_key(key: VerlKey, where: FieldPath, value: Any, engine: str, notes: No
         notes.warn(f"{show(where)} has no effect: it is verl's, and {engine} trains")
     elif key.fate in ("dropped", "tree"):
         notes.warn(f"{show(where)} has no effect" + (f": {key.note}" if key.note else ""))
+    elif key.name in _OVERRULED:
+        notes.warn(f"{show(where)} has no effect: {key.target} says it")
     elif key.target.startswith(_AROUND) or ".megatron." in key.name:
         notes.warn(f"{show(where)} has no effect: " + (f"write {key.target}" if key.target else key.note))
     else:

@@ -228,6 +228,10 @@ class ExplorerInput(Section):
     """The workflow of held-out tasksets that name none; none: `default_workflow_type`."""
     default_reward_fn_type: Annotated[str | None, PLUGIN] = None
     """The reward of tasksets that name none; none: the workflow's own."""
+    system_prompt: Annotated[str | None, Upstream("It is a field of Trinity-RFT's files of 2025."), PLAIN] = None
+    """The system prompt of tasksets whose `format` has none."""
+    reply_prefix: Annotated[str | None, Upstream("It is a field of Trinity-RFT's files of 2025."), PLAIN] = None
+    """The beginning of every response to tasksets whose `format` has none."""
 
 
 class TrainerInput(Section):

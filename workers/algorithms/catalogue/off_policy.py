@@ -87,6 +87,7 @@ RAFT: Final = AlgorithmDefinition(
     source="Dong et al. 2023, RAFT, arXiv 2304.06767",
     when="A simple and stable start; it learns from successes alone.",
     repeat_times=2,
+    own_tries=True,
     advantage="best",
     policy_loss="sft",
     policy_loss_args={"weighted": True},

@@ -15,6 +15,7 @@ REWARDS: Final[Plugins[Reward]] = Plugins(
     table={
         "math_reward": "rftd.workers.rollout.rewards.rule_based:MathReward",
         "math_boxed_reward": "rftd.workers.rollout.rewards.rule_based:MathBoxedReward",
+        "math_dapo_reward": "rftd.workers.rollout.rewards.rule_based:MathDapoReward",
         "math_verify_reward": "rftd.workers.rollout.rewards.math_verify_reward:MathVerifyReward",
         "reward_model": "rftd.workers.rollout.rewards.reward_model:RewardModel",
         "llm_judge_reward": "rftd.workers.rollout.rewards.llm_judge:LlmJudgeReward",

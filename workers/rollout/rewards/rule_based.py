@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Annotated, Final
 
+import msgspec
+
+from rftd.ops.errors import ConfigError
 from rftd.workers.rollout.rewards.answer import accuracy, agree, last_boxed, truth_of, visible
 from rftd.workers.rollout.rewards.reward import RewardResult
 from rftd.workers.rollout.rewards.rollout_view import RolloutView, was_cut
@@ -80,6 +83,48 @@ class MathReward:
         return RewardResult.of(
             accuracy=accuracy(response, truth, cut=was_cut(rollout)),
             format_score=FORMAT_REWARD if tags_at_end(response) else -FORMAT_REWARD,
+        )
+
+
+class MathDapoReward:
+    """The accuracy, less a penalty for the last `cache_length` tokens before `max_response_length`: DAPO's reward.
+
+    The penalty rises evenly to `penalty_factor`; it is off unless `enable_overlong_penalty` is true.
+    Source: Yu et al. 2025, DAPO, arXiv 2503.14476, section 3.4.
+    """
+
+    def __init__(
+        self,
+        *,
+        enable_overlong_penalty: bool | None = False,
+        penalty_factor: float | None = None,
+        max_response_length: Annotated[int, msgspec.Meta(ge=1)] | None = None,
+        cache_length: Annotated[int, msgspec.Meta(ge=1)] | None = None,
+    ) -> None:
+        lengths = {
+            "penalty_factor": penalty_factor,
+            "max_response_length": max_response_length,
+            "cache_length": cache_length,
+        }
+        for name, value in lengths.items():
+            if enable_overlong_penalty and value is None:
+                fix = "write it, or enable_overlong_penalty: false"
+                raise ConfigError(f"{name} is not given, and the penalty for length needs it", field=name, fix=fix)
+        self._penalizes = bool(enable_overlong_penalty)
+        self._penalty_factor = penalty_factor or 0.0
+        self._max_response_length = max_response_length or 0
+        self._cache_length = cache_length or 1
+        if self._penalizes and self._cache_length >= self._max_response_length:
+            what = f"cache_length is {self._cache_length}, and max_response_length {self._max_response_length}"
+            raise ConfigError(what, field="cache_length", fix="write a cache_length below max_response_length")
+
+    def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
+        """`accuracy`: 0 or 1, and `format_score`: 0 to minus the penalty's factor."""
+        right = accuracy(response, truth, cut=was_cut(rollout))
+        tokens = rollout.response_tokens if self._penalizes and rollout is not None else 0
+        over = tokens - (self._max_response_length - self._cache_length)
+        return RewardResult.of(
+            accuracy=right, format_score=-self._penalty_factor * min(1.0, max(0.0, over / self._cache_length))
         )
 
 

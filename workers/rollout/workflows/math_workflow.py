@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rftd.workers.rollout.workflows.result import RolloutResult
@@ -53,24 +54,41 @@ class MathRmWorkflow(MathWorkflow):
 
 
 class MathBoxedWorkflow:
-    """Always chats, and asks for a boxed answer where no system prompt is given; `with_think` asks for think tags too.
+    """Asks for a boxed answer where no system prompt is given; `with_think` asks for think tags too.
 
+    It chats; with `use_base` it completes a text with the speakers' names instead, for a model without a chat template.
     The reward's own `with_think` is set in `reward_fn_args`.
     """
 
     default_reward: ClassVar[str | None] = "math_boxed_reward"
 
-    def __init__(self, *, with_think: bool = False) -> None:
+    def __init__(self, *, with_think: bool = False, use_base: bool = False) -> None:
         self._prompt = THINK_BOXED_PROMPT if with_think else BOXED_PROMPT
+        self._use_base = use_base
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
         """The one response, with its reward."""
-        response = await model.chat(self._messages(task, reward), reply_prefix=task.reply_prefix or "")
+        if self._use_base:
+            response = await model.generate(self.prompt(task, model, reward))
+        else:
+            response = await model.chat(self._messages(task), reply_prefix=task.reply_prefix or "")
         return await finish(task, response, reward)
 
     def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
-        """The conversation."""
-        return model.chat_prompt(self._messages(task, reward), reply_prefix=task.reply_prefix or "")
+        """The conversation, or its text with the speakers' names."""
+        messages = self._messages(task)
+        if self._use_base:
+            return model.bare_prompt(_with_speakers(messages) + (task.reply_prefix or ""))
+        return model.chat_prompt(messages, reply_prefix=task.reply_prefix or "")
 
-    def _messages(self, task: Task, reward: Scorer) -> tuple[Message, ...]:
+    def _messages(self, task: Task) -> tuple[Message, ...]:
         return with_system_prompt(task, self._prompt if task.system_prompt is None else task.system_prompt)
+
+
+def _with_speakers(messages: Sequence[Message]) -> str:
+    """The text that a base model continues as the assistant; in Trinity-RFT's form, as what it trained must go on."""
+    lines = [
+        f"System:{message.content}" if message.role == "system" else f"{message.role.capitalize()}:\n{message.content}"
+        for message in messages
+    ]
+    return "\n".join([*lines, "Assistant:\n"])

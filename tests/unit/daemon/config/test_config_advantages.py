@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from synthetic.daemon.third_party import install
 
 from rftd.daemon.config.loading import Submission
 
@@ -18,3 +22,20 @@ def test_dapo_whole_and_weighted_parts_of_rewards_are_arguments_of_advantages(lo
     assert "max_response_tokens is missing" in text
     gdpo = ["algorithm.algorithm_type=gdpo", "algorithm.advantage_fn_args={weights: {accuracy: 1, form: 0.2}}"]
     assert load(overrides=gdpo).spec.stages[0].algorithm.advantage_args == {"weights": {"accuracy": 1, "form": 0.2}}
+
+
+def test_raft_needs_no_group_where_another_partys_workflow_tries_the_task_itself(
+    load: Load, errors: Errors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "rftd_test_tries", None, {"rftd.workflows": {"tries": "rftd_test_tries:Tries"}})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    workflow = "buffer.explorer_input.taskset.default_workflow_type"
+    raft = ["algorithm.algorithm_type=raft", "algorithm.repeat_times=1"]
+    submission = load(overrides=[*raft, f"{workflow}=tries"])
+    (stage,) = submission.spec.stages
+    assert (stage.algorithm.repeat_times, stage.train_batch_size) == (1, 2)
+    assert any("learns from every rollout, whatever its reward" in text for text in submission.warnings)
+    (text,) = errors(overrides=raft)
+    assert "with a single answer every advantage is zero" in text
+    (text,) = errors(overrides=["algorithm.repeat_times=1", f"{workflow}=tries"])
+    assert "grpo compares the answers to one task with each other" in text

@@ -283,7 +283,7 @@ PROGRAM = f"{TASKSET}.default_workflow_type=agent_program_workflow"
         ([BOXED, "A.with_thnk=true"], "A.with_thnk", "takes no argument 'with_thnk'", "did you mean 'with_think'?"),
         ([BOXED, "A.with_think=1"], "A.with_think", "is 1: expected `bool`, got `int`", "leave it out"),
         ([BOXED, "A.format_score_coef=no"], "A.format_score_coef", "expected `float`, got `bool`", "leave it out"),
-        ([BOXED, "A.use_base=true"], "A.use_base", "without the chat template", "prompt_type: raw"),
+        ([BOXED, "A.use_base=1"], "A.use_base", "expected `bool`, got `int`", "leave it out"),
         ([PROGRAM, "A={agent: a, sampling: taskst}"], "A.sampling", "is 'taskst'", "did you mean 'taskset'?"),
         ([PROGRAM, "A={agent: a, max_calls: 0}"], "A.max_calls", "expected `int` >= 1", "leave it out"),
         ([PROGRAM, "A={max_calls: 1}"], "A.agent", "is not given", "agent_program_workflow needs it"),
@@ -308,7 +308,7 @@ def test_upstreams_boxed_workflow_hands_its_arguments_to_its_reward(load: Load) 
     given = [BOXED, f"{TASKSET}.workflow_args={{with_think: true, format_score_coef: 0.2, use_base: false}}"]
     taskset = load(overrides=given).spec.stages[0].taskset
     assert taskset is not None
-    assert taskset.workflow_args == {"with_think": True}
+    assert taskset.workflow_args == {"with_think": True, "use_base": False}
     assert taskset.reward_args == {"with_think": True, "format_score_coef": 0.2}
     spec = load(overrides=[*given, f"{TASKSET}.default_reward_fn_type=math_reward"]).spec
     assert spec.stages[0].taskset is not None

@@ -109,7 +109,7 @@ def test_names_are_distinct_and_lengths_and_sampling_are_the_model_s_own(load: L
         (SERVICE[:-1] + ", extra_engine_args: {retry: 1}}", "extra_engine_args.retry", "retries"),
         ("{model_path: /a, engine_type: vlm}", "[0].engine_type", "vllm"),
         ("{model_path: /a, engine_type: sglang}", "[0].engine_type", "cannot be run yet"),
-        ("{model_path: /a, max_prompt_tokens: 63, max_response_tokens: 2}", "[0].max_model_len", "63 + 2"),
+        ("{model_path: /a, max_prompt_tokens: 64, max_response_tokens: 2}", "[0].max_model_len", "64 + 2"),
         ("{model_path: /a, name: '../b'}", "[0].name", "letters"),
         ("{model_path: /a, name: b}, {model_path: /c, name: b}", "[1].name", "name of another one"),
     ],
@@ -177,3 +177,12 @@ def test_a_folder_without_a_model_and_a_judge_that_is_not_there(load: Load, smal
 def test_the_key_is_nowhere_in_what_is_submitted(load: Load) -> None:
     submission = load(overrides=[of(SERVICE)], environ={"JUDGE_KEY": "sk-secret"})
     assert b"sk-secret" not in msgspec.json.encode([submission.spec, submission.config])
+
+
+def test_lengths_over_that_of_the_model_cut_the_answer(load: Load) -> None:
+    submission = load(overrides=[of("{model_path: /a, max_prompt_tokens: 48, max_response_tokens: 48}")])
+    (spec,) = submission.spec.stages[0].auxiliary
+    assert (spec.max_model_len, spec.max_prompt_tokens, spec.max_response_tokens) == (64, 48, 16)
+    (said,) = [text for text in submission.warnings if "prompt and response take 48 + 48" in text]
+    assert "explorer.auxiliary_models[0].max_model_len is 64" in said
+    assert "answers end after 16 tokens" in said

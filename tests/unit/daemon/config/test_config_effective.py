@@ -97,6 +97,7 @@ ELSEWHERE: Final = (
     "model.tinker.base_url",  # where it is written
     "buffer.explorer_input.tasksets[0]",  # in `taskset`
     "buffer.explorer_input.default_",  # in each taskset
+    *(f"buffer.explorer_input.{name}" for name in ("system_prompt", "reply_prefix")),  # in each taskset's `format`
     "buffer.trainer_input.auxiliary_buffers.NAME",  # under a name of the user's
     *(f"explorer.rollout_model.{name}" for name in ("temperature", "top_p", "top_k", "repetition_penalty")),
     "explorer.rollout_model.ignore_eos",  # as these, in `rollout_args` of each taskset

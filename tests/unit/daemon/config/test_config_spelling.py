@@ -25,6 +25,15 @@ SPELLINGS = [
     ("algorithm.optimizer.warmup_style=cosine", "algorithm.optimizer.lr_scheduler_type", "cosine"),
     ("explorer.runner_num=3", "explorer.runner_per_model", 3),
     ("explorer.api_port=9", "explorer.proxy_port", 9),
+    ("trainer.actor_grad_clip=0.5", "trainer.grad_clip", 0.5),
+    ("trainer.ppo_max_token_len_per_gpu=64", "trainer.max_token_len_per_gpu", 64),
+    (f"{BUFFER}.replay_buffer_kwargs={{priority_fn: tag}}", f"{BUFFER}.replay_buffer.priority_fn", "tag"),
+    (f"{BUFFER}.replay_buffer_kwargs={{decay: 0.5}}", f"{BUFFER}.replay_buffer.priority_fn_args", {"decay": 0.5}),
+    (
+        "buffer.trainer_input.sft_warmup_dataset={path: /rows.jsonl}",
+        "buffer.trainer_input.auxiliary_buffers.sft_dataset.path",
+        "/rows.jsonl",
+    ),
     ("synchronizer.sync_style=dynamic_by_explorer", "synchronizer.sync_style", "explorer_driven"),
     ("synchronizer.sync_style=dynamic_by_trainer", "synchronizer.sync_style", "trainer_driven"),
     ("synchronizer.sync_method=online", "synchronizer.sync_method", "nccl"),
@@ -72,6 +81,25 @@ def test_the_older_spelling_in_a_stage_too(load: Load, small: str) -> None:
     (stage,) = load(small + stages).spec.stages
     assert stage.taskset is not None
     assert stage.taskset.reward == "math_reward"
+
+
+def test_the_replay_arguments_of_2025_that_are_null_or_wrong(load: Load, errors: Errors) -> None:
+    assert load(overrides=[f"{BUFFER}.replay_buffer_kwargs=null"]).spec.stages[0] == load().spec.stages[0]
+    (text,) = errors(overrides=[f"{BUFFER}.replay_buffer_kwargs=[1]"])
+    assert "replay_buffer_kwargs: unknown field" in text
+    (text,) = errors(overrides=[f"{BUFFER}={{use_priority_queue: true, replay_buffer_kwargs: {{decai: 1}}}}"])
+    assert "replay_buffer_kwargs.decai: is 1" in text
+    assert "'decay'" in text
+
+
+def test_the_prompts_of_2025_hold_for_every_taskset_that_has_none(load: Load) -> None:
+    tasks = "buffer.explorer_input"
+    held_out = "[{path: /e.jsonl}, {path: /f.jsonl, format: {system_prompt: own, reply_prefix: ''}}]"
+    given = [f"{tasks}.system_prompt=of all", f"{tasks}.reply_prefix=<think>", f"{tasks}.eval_tasksets={held_out}"]
+    (stage,) = load(overrides=given).spec.stages
+    assert stage.taskset is not None
+    prompts = [(each.format.system_prompt, each.format.reply_prefix) for each in (stage.taskset, *stage.evals)]
+    assert prompts == [("of all", "<think>"), ("of all", "<think>"), ("own", "")]
 
 
 def test_two_spellings_must_agree(errors: Errors, load: Load, small: str) -> None:

@@ -166,6 +166,8 @@ def test_no_key_of_the_tree_is_taken_that_does_nothing(errors: Errors, engine: s
         ("trainer.trainer_config.trainer.max_critic_ckpt_to_keep=5", "the critic is in the same checkpoint"),
         (f"{CRITIC}.ppo_micro_batch_size_per_gpu=8", "the critic's micro-batches are the policy's"),
         (f"{MODEL}.enable_gradient_checkpointing=false", "it is verl's, and torch trains"),
+        ("trainer.trainer_config.trainer.val_before_train=false", "explorer.eval_on_startup says it"),
+        ("trainer.trainer_config.trainer.total_training_steps=7", "buffer.total_steps says it"),
         (f"{CRITIC}.optim.lr=0.1", "the algorithm has no critic"),
         ("trainer.engine_args.critic_lr=0.1", "the algorithm has no critic"),
     ],

@@ -282,6 +282,35 @@ def cut_view(finish: str) -> RolloutView:
     return RolloutView((Response(text="", prompt=(1,), tokens=(2,), logprobs=(0.0,), spans=span, finish=finish),))
 
 
+OVERLONG = {"enable_overlong_penalty": True, "penalty_factor": 0.5, "max_response_length": 12, "cache_length": 4}
+
+
+@pytest.mark.parametrize(("tokens", "penalty"), [(1, 0.0), (8, 0.0), (9, -0.125), (12, -0.5), (40, -0.5)])
+def test_the_reward_of_dapo_is_less_for_the_last_tokens_before_the_limit(tokens: int, penalty: float) -> None:
+    span = (Span(0, 0, 0, tokens),)
+    drawn = Response(text="", prompt=(1,), tokens=(2,) * tokens, logprobs=(0.0,) * tokens, spans=span, finish="stop")
+    text = "The sum is five.\nAnswer: 5"
+    result = REWARDS.open("math_dapo_reward", OVERLONG).score(text, "5", TASK, rollout=RolloutView((drawn,)))
+    assert isinstance(result, RewardResult)
+    assert (result.parts["accuracy"], result.parts["format_score"]) == (1.0, pytest.approx(penalty))
+    plain = REWARDS.open("math_dapo_reward", {}).score(text, "5", TASK, rollout=RolloutView((drawn,)))
+    assert isinstance(plain, RewardResult)
+    assert plain.value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"penalty_factor": None}, "penalty_factor is not given"),
+        ({"max_response_length": None}, "max_response_length is not given"),
+        ({"cache_length": 12}, "cache_length is 12, and max_response_length 12"),
+    ],
+)
+def test_a_penalty_for_length_needs_its_lengths(change: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        REWARDS.open("math_dapo_reward", {**OVERLONG, **change})
+
+
 @pytest.mark.parametrize("name", ["math_reward", "accuracy_reward", "exact_match_reward"])
 @pytest.mark.parametrize("invisible", ["\u200b", "\u200e", "\u202a", "\u2060", "\ufeff", "\u00ad"])
 def test_what_nobody_sees_makes_no_answer_wrong(name: str, invisible: str) -> None:

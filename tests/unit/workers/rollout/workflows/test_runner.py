@@ -172,6 +172,12 @@ async def run(spec: TasksetSpec, engine: OneAnswer | None = None, **columns: str
         ("simple_workflow", "exact_match_reward", {"system_prompt": "S"}, "system: S\nuser: 6*7=\nassistant: "),
         ("math_workflow", "exact_match_reward", {"prompt_type": "raw"}, "user: 6*7=\nassistant: "),
         ("math_workflow", None, {"system_prompt": "S", "reply_prefix": "<t>"}, "system: S\nuser: 6*7=\nassistant: <t>"),
+        (
+            "math_boxed_workflow",
+            None,
+            {"workflow_args": {"use_base": True}, "system_prompt": "S", "reply_prefix": "<t>"},
+            "System:S\nUser:\n6*7=\nAssistant:\n<t>",
+        ),
     ],
 )
 async def test_prompts(workflow: str, reward: str | None, form: dict[str, Any], prompt: str) -> None:
