@@ -21,6 +21,7 @@ living_wait     waits for a process that is alive, without an end of its own
 own_answer      the daemon asks itself whether it is ready
 data_folder     what lies where in the daemon's folder
 folder_log      which log its tables are of
+log_identity    what tells its log from that of a copy
 registry        every experiment in the log, by state, folded from the spines
 dlq/            records and tasks that were set aside, and the verdicts on them
 trust/          who may do what

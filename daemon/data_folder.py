@@ -40,6 +40,8 @@ class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
 class DataFolder:
     """The paths below `--data DIR`."""
 
+    LOG_ID: Final = "log.id"
+
     def __init__(self, root: Path) -> None:
         self.root = Path(absolute_path(root))
         self.log = self.root / "log"
@@ -58,6 +60,8 @@ class DataFolder:
         """The folder of the registry's snapshots, so that a start need not read all spines."""
         self.log_kind = self.root / "log.kind"
         """Says which kind of log tables and snapshots here are of: see `folder_log`."""
+        self.log_id = self.root / self.LOG_ID
+        """Tells this folder's log from those of copies: see `log_identity`."""
         self.tokens = self.root / "tokens.json"
         """The digests of the tokens of others than the owner."""
         self.backed_up = self.root / "backup.last"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from rftd.ops.errors import RftdError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.tracing.tracer import Tracer
+from rftd.storage.folder_owner import LogIdentity, is_of_another
 from rftd.streams import topics
 from rftd.streams.effective import effective
 from rftd.streams.envelope import Record
@@ -159,8 +161,13 @@ class ExternalWorker:
         logger: Logger,
         process: ProcessName | None = None,
         tracer: Tracer | None = None,
+        identity: LogIdentity | None = None,
     ) -> None:
-        """`process` is the one that runs the worker, this one if None."""
+        """`process` is the one that runs the worker, this one if None.
+
+        Experiments whose folders are not those of the log of this `identity` are left to the other log.
+        """
+        self._identity = identity
         self._tracer = tracer
         self._process = process
         self._log = log
@@ -178,7 +185,7 @@ class ExternalWorker:
         try:
             while not stop.is_set():
                 await self._registry.catch_up()
-                entries = self._registry.under_way()
+                entries = await asyncio.to_thread(self._ours, self._registry.under_way())
                 chosen = choose(self._role, await self._crews.of(entries))
                 if chosen is not None:
                     await self._work(next(entry for entry in entries if entry.id == chosen), stop)
@@ -190,6 +197,10 @@ class ExternalWorker:
         finally:
             await self._registry.close()
             await self._crews.close()
+
+    def _ours(self, entries: Iterable[Entry]) -> list[Entry]:
+        own = self._identity
+        return [entry for entry in entries if own is None or not is_of_another(Path(entry.job_dir), own)]
 
     async def _work(self, entry: Entry, stop: asyncio.Event) -> None:
         """Works until the experiment ends or is released, `stop` is set, or the worker is of more use elsewhere."""
@@ -241,7 +252,7 @@ class ExternalWorker:
 
     async def _stranded(self, entry: Entry) -> bool:
         await self._registry.catch_up()
-        entries: Sequence[Entry] = self._registry.under_way()
+        entries = await asyncio.to_thread(self._ours, self._registry.under_way())
         return len(entries) > 1 and stranded(self._role, entry.id, await self._crews.of(entries))
 
     async def _asked_within(self, stop: asyncio.Event, wait_s: float) -> bool:

@@ -20,6 +20,7 @@ from rftd.daemon.settings import Settings
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.errors import NotFoundError
 from rftd.ops.ids import Ids, SystemIds
+from rftd.storage.folder_owner import LogIdentity
 from rftd.streams.backends.backend import LogUrl, backend_of
 from rftd.streams.backends.lock_file import LockFile
 from rftd.streams.log import EventLog
@@ -107,6 +108,16 @@ async def log_to_read(folder: DataFolder, url: LogUrl | None, *, clock: Clock, i
         yield log
     finally:
         await log.close()
+
+
+async def identity_at(url: LogUrl) -> LogIdentity | None:
+    """What tells the log at a checked URL from a copy of it; None if its backend cannot tell.
+
+    Raises UnreachableError if nobody answers.
+    """
+    backend = backend_of(url)
+    id = await backend.identity(url)
+    return LogIdentity(id=id, place=backend.place(url)) if id else None
 
 
 async def connect_log(url: LogUrl, *, clock: Clock, ids: Ids) -> EventLog:

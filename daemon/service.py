@@ -20,13 +20,15 @@ from rftd.daemon.dlq.desk import watch_dead_letters
 from rftd.daemon.entrance import Entrance, check_reach
 from rftd.daemon.folder_log import keep_for, of_another_log
 from rftd.daemon.launching import launchers_of
-from rftd.daemon.log_source import OwnedLog, owned_log
+from rftd.daemon.log_identity import identity_of
+from rftd.daemon.log_source import OwnedLog, identity_at, owned_log
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics
 from rftd.daemon.patience import Troubles, opened_in_time, persistently
 from rftd.daemon.requests.desk import RequestDesk
 from rftd.daemon.service_options import ServiceOptions
 from rftd.daemon.supervisor.disk_guard import DiskGuard
+from rftd.daemon.supervisor.folder_claims import FolderClaims
 from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.allowances import Allowances
@@ -41,6 +43,7 @@ from rftd.ops.releases import release_of
 from rftd.ops.tracing.tracer import Tracer
 from rftd.storage.database import open_database
 from rftd.storage.disk import LocalDisk
+from rftd.storage.folder_owner import LogIdentity
 from rftd.storage.projections.workers import PROJECTOR
 from rftd.storage.projector import Projector
 from rftd.storage.survivors import LossesFile, of_log_folder, of_registry, of_tables
@@ -257,6 +260,7 @@ class _Parts:
         self._last = ""
         self._remembered: list[Witness] = []
         """The heads that the log's own file remembered before the log was opened."""
+        self._identity: LogIdentity | None = None
 
     async def log(self, lock: LockFile) -> OwnedLog:
         """The log, under the folder's lock; it is closed with the stack."""
@@ -264,6 +268,10 @@ class _Parts:
         async def enter() -> OwnedLog:
             self._remembered = await asyncio.to_thread(self._remember)
             place = self._options.log_at
+            if place is None:
+                self._identity = await asyncio.to_thread(identity_of, self._folder, self._ids)
+            else:
+                self._identity = await identity_at(place)
             source = owned_log(self._folder, place, clock=self._clock, ids=self._ids, refuse_loss=False, lock=lock)
             owned = await self._stack.enter_async_context(source)
             if place is None:
@@ -280,7 +288,9 @@ class _Parts:
 
     async def hearing(self, owned: OwnedLog) -> Hearing:
         """The hearing of the log's survivors, the log's own file first."""
-        hearing = Hearing(owned.log, LossesFile(self._folder.losses), logger=self._logger, door=owned.door)
+        claims = FolderClaims(self._identity, logger=self._logger)
+        losses = LossesFile(self._folder.losses)
+        hearing = Hearing(owned.log, losses, logger=self._logger, door=owned.door, claims=claims)
         await hearing.note(self._remembered)
         return hearing
 
@@ -320,6 +330,7 @@ class _Parts:
 
         async def enter() -> RftdError | None:
             try:
+                await supervisor.take_over(self._options.take_over)
                 await supervisor.accept_losses(self._options.accept_loss, by=self._options.accepted_by)
             except (NotFoundError, UsageError) as error:
                 return error

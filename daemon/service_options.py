@@ -41,6 +41,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Experiments that run at once."""
     keeping: Keeping = Keeping()
     """The time for which payloads stay in the log, and files at their places."""
+    take_over: tuple[str, ...] = ()
+    """Experiments whose folders this log gets, though they are another log's."""
     accept_loss: tuple[str, ...] = ()
     """Experiments that go on although the log has lost records of them."""
     accepted_by: str = ""

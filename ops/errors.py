@@ -15,6 +15,7 @@
     ├── LogError              the event log: exit 70, HTTP 503
     │   ├── LogCorruptError   a record does not match its checksum or chain
     │   ├── LogLossError      a remembered head is gone
+    │   │   └── OtherLogError  the experiment's folder remembers another log
     │   ├── LogFullError      no space: read-only until there is
     │   ├── CodecError        a record that cannot be decoded or is over a limit
     │   └── FencedError       a newer owner of the role exists
@@ -172,6 +173,16 @@ class LogLossError(LogError):
 
     code = "RFTD-LOG-003"
     remedy = "Restore the newest log, or continue without the lost records: `rftd serve --accept-loss NAME`."
+
+
+class OtherLogError(LogLossError):
+    """The folder of an experiment belongs to another log; nothing of the experiment is continued in this one."""
+
+    code = "RFTD-LOG-008"
+    remedy = (
+        "Serve the log that the message names. If it is not to be used any more, let this one have the folder: "
+        "`rftd serve --take-over NAME`."
+    )
 
 
 class LogFullError(LogError):

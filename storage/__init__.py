@@ -31,6 +31,7 @@ outside_files files that events name, and that are missing or damaged
 shared_memory the folder of weights that the workers of one machine map
 snapshots     folds in files, believed only where the log agrees
 resume        a follower that goes on from the newest snapshot of its fold
+folder_owner  the log that an experiment's folder belongs to
 survivors     witnesses of a log that was shortened, and the heads that each remembers
 backup        a data folder, copied while it is in use, with the files that its log names
 portable/     one experiment, whole, in a file: out of a log, into a log, and its files away

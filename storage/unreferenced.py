@@ -4,7 +4,7 @@
     <job_dir>/weights/vN-gM-eE, .vN-gM-eE.partial      (E: the epoch of the trainer that wrote it)
     <shared folder, or job_dir/weights>/vN-gM-eE.mapped, .spare-eE-PID.mapped.partial
     <each of these>/.trainer-eE/...                    what a trainer worked on: `workplace`
-    <job_dir>/turn.door, turn.room
+    <job_dir>/turn.door, turn.room, owner.json
     <job_dir>/artifacts/ab/<sha256>, .*.tmp
     <a stage's folder>/serving/history.db, its -wal and -shm, url
     <job_dir>/snapshots/N.fold, .*.tmp, and what remembers the log: log.heads, log.heads.ROLE-SLOT, N.fold.aside
@@ -26,7 +26,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops import faults
-from rftd.storage import snapshots
+from rftd.storage import folder_owner, snapshots
 from rftd.storage.checkpoints import LATEST_CHECKPOINT, LATEST_WEIGHTS
 from rftd.storage.shared_memory import shared_folder
 from rftd.storage.workplace import epoch_of, left_in, original_of
@@ -53,7 +53,10 @@ _IN_STAGE: Final = (
     ("marker", re.compile(_MARKERS)),
     ("checkpoint-partial", re.compile(rf"\.{_MARKERS}\.(g[0-9]+\.)?tmp")),
 )
-_IN_JOB: Final = (("turn", re.compile(r"turn\.(door|room)")),)
+_IN_JOB: Final = (
+    ("turn", re.compile(r"turn\.(door|room)")),
+    ("owner", re.compile(rf"\.?{re.escape(folder_owner.NAME)}(\.tmp)?")),
+)
 _VERSION: Final = r"v[0-9]+-g[0-9]+(?:-e(?P<epoch>[0-9]+)(?:-r[0-9]+)?)?"
 _IN_WEIGHTS: Final = (
     ("weights", re.compile(_VERSION)),

@@ -1,5 +1,6 @@
 """The supervisor: which experiment runs, and its life from start to end. In reading order:
 
+folder_claims  folders of experiments that belong to another log
 hearing      compares the log with everything that remembers it; a loss stops the experiments that it concerns
 intake       accepts submissions and forks, each with a folder of its own
 submissions  submit and fork as orders, each once for its key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -13,8 +14,11 @@ import msgspec
 
 from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.folder_log import of_another_log
+from rftd.daemon.log_identity import last_identity
 from rftd.daemon.registry import Entry, Registry, find_entry
-from rftd.ops.errors import LogLossError, UnreachableError
+from rftd.daemon.supervisor.folder_claims import LOOK_S, FolderClaims
+from rftd.ops.clock import Clock
+from rftd.ops.errors import LogLossError, UnreachableError, UsageError
 from rftd.ops.logs import Logger
 from rftd.storage.database import open_database
 from rftd.storage.survivors import (
@@ -73,15 +77,18 @@ class Hearing:
         *,
         logger: Logger | None,
         door: Door | None = None,
+        claims: FolderClaims | None = None,
     ) -> None:
         """Without a `file` what is noticed is forgotten with this object, and without a `logger` nothing is written.
 
-        The `door` is that of the log's socket, if it has one.
+        The `door` is that of the log's socket, if it has one. `claims` says which folders are another log's: what those
+        remember is no loss of this one.
         """
         self._log = log
         self._file = file
         self._logger = logger
         self._door = door
+        self.claims: Final = claims or FolderClaims(None, logger=logger)
         self._written: dict[HeadRef, Loss] = {}
         self._losses: dict[HeadRef, Loss] = {}
         self._entries: Mapping[UUID, Entry] = {}
@@ -148,9 +155,11 @@ class Hearing:
         if self._present is None:
             self._present = tuple(sorted(entry.id for entry in entries.values() if not entry.spine.ended))
         root = Path("/") if copies is None else copies
+        if copies is None:
+            await self.claims.claim_all(entries.values())
         jobs = [
             Job(entry.name, root / entry.job_dir.lstrip("/"))
-            for entry in entries.values()
+            for entry in self.claims.among(entries).values()
             if entry.spine.kept is Kept.HERE
         ]
         fences = [Witness(f"the newest fence of {entry.name}", heads_of(entry.fence)) for entry in entries.values()]
@@ -168,6 +177,7 @@ class Hearing:
         What an append may hide is compared before this returns. Returns the older heads, for `hear_older`: a run
         remembers one of each partition for each checkpoint that it kept.
         """
+        await self.look(entry)
         if self._door is not None:
             alive = [started.pid for started in state.roster.live.values() if executor.lives(started)]
             await self._door.wait_for(alive, GREETING_S)
@@ -180,6 +190,13 @@ class Hearing:
             await self._note(older, of=entry.id)
         self.check(entry)
         return older
+
+    async def look(self, entry: Entry) -> None:
+        """Returns if the run's folder is this log's. Raises OtherLogError: it must stop."""
+        error = await asyncio.to_thread(self.claims.claim, entry)
+        if error is not None:
+            self._let_in()
+            raise error
 
     async def hear_older(self, entry: Entry, older: dict[HeadRef, str]) -> None:
         """Compares some more of what a run remembers, and takes it out. Raises LogLossError: it must stop."""
@@ -199,6 +216,8 @@ class Hearing:
 
     def check(self, entry: Entry) -> None:
         """Returns if the experiment may go on. Raises LogLossError, which says what a person can do."""
+        if (elsewhere := self.claims.refused.get(entry.id)) is not None:
+            raise elsewhere
         lost = [loss for loss in self._losses.values() if affected(loss, _lives([entry]))]
         if lost:
             raise loss_error(lost, entry.name)
@@ -208,6 +227,8 @@ class Hearing:
 
         None if nothing of it was lost, or if the loss was accepted.
         """
+        if (elsewhere := self.claims.refused.get(entry.id)) is not None:
+            return elsewhere
         start = entry.spine.start
         accepted = entry.losses
         lost = [loss for loss in self._losses.values() if bereaves(loss, entry.id, start=start, accepted=accepted)]
@@ -225,7 +246,7 @@ class Hearing:
     def free(self, entries: Iterable[Entry]) -> list[Entry]:
         """The entries that may go on; the door is closed to the others."""
         self._let_in()
-        stopped = self.stopped()
+        stopped = {*self.stopped(), *self.claims.refused}
         return [entry for entry in entries if entry.id not in stopped]
 
     async def meet(self, witness: Witness | None, of: UUID | None = None) -> None:
@@ -247,6 +268,19 @@ class Hearing:
                 await self._log.append([writer.draft(event, experiment=entry.id)])
             if self._logger is not None:
                 self._logger.warning("loss.accepted", experiment=entry.name, heads=len(heads), by=by)
+
+    async def take_over(self, names: Iterable[str]) -> None:
+        """Gives the folders of these experiments to this log. Raises NotFoundError, UsageError."""
+        for name in names:
+            entry = await find_entry(self._log, name)
+            try:
+                await asyncio.to_thread(self.claims.take_over, entry)
+            except OSError as error:
+                raise UsageError(
+                    f"the folder of {name} cannot be taken over: {error.strerror}",
+                    where=entry.job_dir,
+                    fix="give the daemon's user the right to write there, or put the folder back, or omit --take-over",
+                ) from error
 
     async def _recall(self, file: LossesFile) -> None:
         """Takes up what was written down; what is back, since the right log was restored, stops nobody any more."""
@@ -275,14 +309,16 @@ class Hearing:
 
     def _let_in(self) -> None:
         if self._door is not None:
-            self._door.open(self.stopped())
+            self._door.open({*self.stopped(), *self.claims.refused})
 
 
 class Survivors:
     """Whoever remembers the log of one run: the newest heads are compared before it appends, the older ones beside."""
 
-    def __init__(self, hearing: Hearing, entry: Entry, executor: Executor) -> None:
+    def __init__(self, hearing: Hearing, entry: Entry, executor: Executor, clock: Clock) -> None:
         self._hearing = hearing
+        self._clock = clock
+        self._looked_s = clock.monotonic_s()
         self._entry = entry
         self._executor = executor
         self._older: dict[HeadRef, str] = {}
@@ -292,7 +328,11 @@ class Survivors:
         self._older = await self._hearing.hear_run(self._entry, self._executor, state)
 
     async def hear_older(self) -> None:
-        """Compares some of what is remembered below. Raises LogLossError."""
+        """Compares some of what is remembered below, and sees whose the folder is. Raises LogLossError."""
+        if self._clock.monotonic_s() - self._looked_s >= LOOK_S:
+            self._looked_s = self._clock.monotonic_s()
+            with suppress(OSError):  # a disk that fails for a while is the workers' trouble
+                await self._hearing.look(self._entry)
         if self._older:
             await self._hearing.hear_older(self._entry, self._older)
 
@@ -315,7 +355,9 @@ async def losses_heard(
     `state_url` is that of a Postgres with the tables; `unheard` is told if it does not answer. Only the `embedded` log
     has a file of its own that remembers it. `copies` is the folder with the experiments' files of a backup.
     """
-    hearing = Hearing(log, LossesFile(folder.losses), logger=None)
+    own_identity = await asyncio.to_thread(last_identity, folder) if embedded else None
+    claims = FolderClaims(own_identity, logger=None)
+    hearing = Hearing(log, LossesFile(folder.losses), logger=None, claims=claims)
     own = await asyncio.to_thread(of_log_folder, folder.log) if embedded else []
     ours = not await asyncio.to_thread(of_another_log, folder, embedded=embedded)
     witnesses = [*own, *(await asyncio.to_thread(of_registry, folder.known) if ours else ())]

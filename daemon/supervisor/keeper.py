@@ -15,7 +15,7 @@ from rftd.daemon.registry import Entry
 from rftd.daemon.supervisor.payloads import living_forks
 from rftd.ops import faults
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConflictError, LogLossError, RftdError
+from rftd.ops.errors import ConflictError, LogLossError, OtherLogError, RftdError
 from rftd.ops.ids import derive
 from rftd.ops.logs import Logger
 from rftd.ops.releases import release_of
@@ -46,14 +46,17 @@ class Keeper:
         *,
         rewriting: asyncio.Lock,
         bereft: Callable[[Entry], LogLossError | None],
+        elsewhere: Callable[[Entry], OtherLogError | None],
         clock: Clock,
         logger: Logger,
     ) -> None:
         """`rewriting` is held while payloads are dropped, or brought back.
 
         `bereft` says why no event may name an experiment's files any more: they would be in no archive, and removed.
+        `elsewhere` says why an experiment's folder is another log's; it blocks.
         """
         self._bereft = bereft
+        self._elsewhere = elsewhere
         self._rewriting = rewriting
         self._log = log
         self._entries = entries
@@ -66,6 +69,7 @@ class Keeper:
         """See `Operations.archive`; the event gets this id, for this key."""
         self._check(entry, "archived", Kept.HERE)
         self._not_forked(entry)
+        await self._own(entry)
         if (lost := self._bereft(entry)) is not None:
             raise lost
         archives = self.archives or Path(entry.job_dir).parent / FOLDER
@@ -86,6 +90,7 @@ class Keeper:
     async def restore(self, entry: Entry, source: str, id: UUID, *, key: UUID | None = None, by: str = "") -> Position:
         """See `Operations.restore`; the event gets this id, for this key."""
         self._check(entry, "restored", Kept.ARCHIVED)
+        await self._own(entry)
         archived = entry.spine.archive
         assert archived is not None
         path = Path(source or archived.path)
@@ -107,6 +112,7 @@ class Keeper:
         event = life.ExperimentRemoved(reason=reason, by=by)
         self._check(entry, "removed", Kept.HERE, Kept.ARCHIVED)
         self._not_forked(entry)
+        await self._own(entry)
         if archive and entry.spine.kept is Kept.HERE:
             # The id follows from the removal's, so that a removal which is repeated after a crash archives once.
             await self.archive(entry, "", derive(id, "archive"), by=by)
@@ -123,12 +129,18 @@ class Keeper:
         for entry in self._entries().values():
             if entry.spine.kept is not Kept.HERE and not self._shared(entry):
                 try:
+                    await self._own(entry)
                     freed = await asyncio.to_thread(clear, entry.spec, logs=entry.spine.kept is Kept.REMOVED)
                 except (OSError, RftdError) as error:  # what remains of one keeps no other from running
                     self._logger.warning("experiment.not_cleared", name=entry.name, reason=str(error))
                     continue
                 if freed:
                     self._logger.info("experiment.cleared", name=entry.name, freed_bytes=freed)
+
+    async def _own(self, entry: Entry) -> None:
+        """Raises OtherLogError for an experiment whose folder is another log's."""
+        if (error := await asyncio.to_thread(self._elsewhere, entry)) is not None:
+            raise error
 
     def _shared(self, entry: Entry) -> bool:
         """True if another experiment uses the folder now: the name of one that was removed is free."""

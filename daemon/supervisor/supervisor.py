@@ -98,6 +98,7 @@ class Supervisor(AskedCommands):
             archives,
             rewriting=self._payloads.rewriting,
             bereft=hearing.bereft,
+            elsewhere=hearing.claims.look,
             clock=clock,
             logger=logger,
         )
@@ -209,9 +210,13 @@ class Supervisor(AskedCommands):
             self._executor,
             **same,
             **self._of_decided,
-            survivors=Survivors(self._hearing, entry, self._executor),
+            survivors=Survivors(self._hearing, entry, self._executor, self._clock),
             allowances=self._allowances,
         )
+
+    async def take_over(self, names: Sequence[str]) -> None:
+        """Gives the folders of experiments to this log. Raises NotFoundError, UsageError."""
+        await self._hearing.take_over(names)
 
     async def accept_losses(self, names: Sequence[str], *, by: str) -> None:
         """Lets experiments go on without what the log lost, on record. Raises NotFoundError, UsageError."""

@@ -102,7 +102,7 @@ def _source(data: DataFolder) -> Source:
             fix="copy it there, as the cluster's own tools do; of one experiment rftd export makes a file",
         )
     heads = data.log / FILE_NAME
-    witnesses = (heads, data.losses, data.known, data.log_kind, data.tokens)
+    witnesses = (heads, data.losses, data.known, data.log_kind, data.log_id, data.tokens)
     return Source(
         root=data.root,
         log=data.log,

@@ -166,6 +166,13 @@ def _claimed(data: Path, host: str, port: int, *, embedded: bool) -> Claim:
     help="Let an experiment continue although the log lost some of its records; your name is recorded. Repeatable.",
 )
 @click.option(
+    "--take-over",
+    "take_over",
+    multiple=True,
+    metavar="EXPERIMENT",
+    help="Let this log have the folder of an experiment that remembers another log, such as the original. Repeatable.",
+)
+@click.option(
     "--price",
     "prices",
     type=Price(),
@@ -194,6 +201,7 @@ def command(
     disk_budget: int | None,
     folders: FolderAccess,
     accept_loss: tuple[str, ...],
+    take_over: tuple[str, ...],
     traces: TraceOptions | None,
     allowances: Allowances,
     prices: tuple[tuple[str, float], ...],
@@ -226,6 +234,7 @@ def command(
         slots=slots,
         keeping=keeping,
         accept_loss=accept_loss,
+        take_over=take_over,
         accepted_by=_who() if accept_loss else "",
         traces=traces,
         allowances=allowances,

@@ -133,7 +133,7 @@ async def _work(
     from uuid import UUID
 
     from rftd.daemon.external_worker import ExternalWorker
-    from rftd.daemon.log_source import connect_log
+    from rftd.daemon.log_source import connect_log, identity_at
     from rftd.daemon.patience import opened_in_time
     from rftd.ops.clock import SystemClock
     from rftd.ops.errors import RftdError
@@ -176,7 +176,7 @@ async def _work(
     same: dict[str, Any] = {"clock": clock, "ids": ids, "logger": bound, "tracer": tracer}
     try:
         if not isinstance(experiment, UUID):
-            await ExternalWorker(log, role, slot, **same).run(stop)
+            await ExternalWorker(log, role, slot, **same, identity=await identity_at(url)).run(stop)
         else:
             work = run_trainer if role == "trainer" else partial(run_explorer, slot=slot)
             await work(log, experiment, stop=stop, spine_offset=spine_offset, worker=worker, **same)

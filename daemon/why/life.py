@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from rftd.daemon.registry import Entry
 from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.wait import Wait
-from rftd.ops.errors import LogLossError
+from rftd.ops.errors import LogLossError, OtherLogError
 from rftd.ops.words import Level, Words
 from rftd.streams.folds.signal import SOLVED
 from rftd.streams.folds.spine import Spine, Status
@@ -201,4 +201,5 @@ def broken_down(reason: str, since_ns: int) -> Wait:
 
 def lost_wait(error: LogLossError) -> Wait:
     """An experiment that is stopped since the log has lost what survivors remember."""
-    return _life(None, "log_loss", f"your decision: {error.code}: {error.what}", "you", error.fix or "", Level.STUCK)
+    cause = "other_log" if isinstance(error, OtherLogError) else "log_loss"
+    return _life(None, cause, f"your decision: {error.code}: {error.what}", "you", error.fix or "", Level.STUCK)

@@ -16,6 +16,7 @@ import msgspec
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import ConflictError, NotFoundError
 from rftd.storage.database import open_database, sqlite_url
+from rftd.storage.folder_owner import disown
 from rftd.storage.portable.files import add_files, all_there, check_files, choose, restore
 from rftd.storage.projector import Projector
 from rftd.storage.rebuild import digest_of
@@ -198,7 +199,9 @@ async def experiment_digest(own: EventLog, *, clock: Clock, until: Heads | None 
 
 
 def _put_memory_aside(spec: ExperimentSpec, folders: Folders) -> None:
-    put_memory_aside(Path(folders.path(spec.job_dir)))
+    job = Path(folders.path(spec.job_dir))
+    put_memory_aside(job)
+    disown(job)  # the experiment goes on here: the daemon that runs it next has the folder
     put_workplaces_aside(Path(folders.path(str(folder))) for folder in stage_folders(spec))
 
 

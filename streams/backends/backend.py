@@ -62,6 +62,13 @@ class LogBackend(ABC):
         Its errors advise what a person can do: where the log is away, a daemon waits and shows them.
         """
 
+    async def identity(self, url: LogUrl) -> str:
+        """What tells the log at a checked URL from every other, a copy of it included; empty if nothing does.
+
+        Raises UnreachableError if nobody answers there.
+        """
+        return ""
+
     async def diagnose(self, text: str) -> list[Diagnosis]:
         """The checks that `rftd doctor` shows of the place, in bounded time; an error counts as a failed check."""
         place = self.place(self.checked(text))

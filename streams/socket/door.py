@@ -44,8 +44,8 @@ class Door:
         for draft in drafts if self._barred else ():
             if _experiment_of(draft) in self._barred:
                 raise LogLossError(
-                    "the log has lost records of this experiment: nothing is appended to it until a person has decided",
-                    fix="ask `rftd why`, or see the daemon's log, for the position and the choice",
+                    "this experiment is stopped: nothing is appended to it until a person has decided",
+                    fix="ask `rftd why`, or see the daemon's log, for the reason and the choice",
                 )
 
     def came(self, pid: int) -> None:

@@ -25,7 +25,7 @@ from rftd.streams.backends.kafka.log import KafkaLog
 from rftd.streams.backends.kafka.partitions import Names, Offsets
 from rftd.streams.backends.kafka.rights import WRITES, Allowed, in_words, missing_rights
 from rftd.streams.backends.kafka.settings import SCHEME, KafkaSettings, kafka_url, parse_kafka
-from rftd.streams.backends.kafka.topics import Difference, rights_of_user, topic_differences
+from rftd.streams.backends.kafka.topics import Difference, log_id, rights_of_user, topic_differences
 from rftd.streams.envelope import Stretch
 from rftd.streams.topics import TRUTH, Partition
 
@@ -55,6 +55,9 @@ class KafkaBackend(LogBackend):
 
     async def open(self, url: LogUrl, *, clock: Clock, ids: Ids) -> KafkaLog:
         return await KafkaLog.open(parse_kafka(url.text), clock=clock, ids=ids)
+
+    async def identity(self, url: LogUrl) -> str:
+        return await log_id(parse_kafka(url.text))
 
     async def diagnose(self, text: str) -> list[Diagnosis]:
         try:

@@ -154,6 +154,19 @@ async def rights_of_user(settings: KafkaSettings) -> Allowed:
         await admin.close()
 
 
+async def log_id(settings: KafkaSettings) -> str:
+    """The id of the cluster, with the prefix of the log's topics; empty if the cluster does not tell its own."""
+    admin = await _start(settings)
+    try:
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            cluster = (await _asked(admin.describe_cluster)).get("cluster_id")
+    except (kafka.KafkaError, OSError, TimeoutError) as error:
+        raise translate(error, settings) from error
+    finally:
+        await admin.close()
+    return f"{cluster}/{settings.prefix}" if cluster else ""
+
+
 async def delete_topics(settings: KafkaSettings) -> None:
     """Removes the log and all it holds. For tests and for `rftd stack`."""
     admin = await _start(settings)

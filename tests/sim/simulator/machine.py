@@ -11,11 +11,13 @@ from uuid import UUID
 
 from rftd.daemon.external_worker import ExternalWorker
 from rftd.daemon.patience import persistently
+from rftd.daemon.supervisor.folder_claims import FolderClaims
 from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import SeededIds
+from rftd.storage.folder_owner import LogIdentity
 from rftd.storage.survivors import LossesFile
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.split_submission import ROLES
@@ -135,6 +137,8 @@ class Machine:
         self.daemons: dict[SimProcess, Supervisor] = {}
         self.losses: LossesFile | None = None
         """Where daemons that are started from now on keep what they notice to be lost; None: each forgets it."""
+        self.identity: LogIdentity | None = None
+        """What tells the log from a copy of it; None: the folders of experiments are anybody's."""
         self.down = False
         """True between `take_down` and `bring_up`: nothing runs, and nobody may start anything."""
         self._seed = seed
@@ -167,7 +171,7 @@ class Machine:
                 ids=ids,
                 logger=logger,
                 roles=frozenset() if self.scenario.external else ROLES,
-                hearing=Hearing(log, self.losses, logger=logger),
+                hearing=Hearing(log, self.losses, logger=logger, claims=FolderClaims(self.identity, logger=logger)),
                 slots=slots_of(self.scenario),
             )
         )
@@ -194,7 +198,9 @@ class Machine:
         async def work() -> None:
             await asyncio.sleep(start_s)
             if experiment is None:
-                external = ExternalWorker(log, role, slot, clock=clock, ids=ids, logger=logger, process=name)
+                external = ExternalWorker(
+                    log, role, slot, clock=clock, ids=ids, logger=logger, process=name, identity=self.identity
+                )
                 await external.run(stop)
                 return
             run = run_trainer if role == "trainer" else partial(run_explorer, slot=slot)

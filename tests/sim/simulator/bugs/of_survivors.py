@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from rftd.daemon.supervisor import hearing
+from rftd.daemon.supervisor.folder_claims import FolderClaims
 from rftd.daemon.supervisor.hearing import Hearing
 from simulator.bugs.bug import Bug, instead
 
@@ -26,7 +27,12 @@ def _take_up_what_lost() -> Iterator[None]:
         yield
 
 
+def _anybodys(_: Any) -> Any:
+    return lambda _self, _entry: None
+
+
 BUGS = (
+    Bug("a folder is anybody's", "two logs", instead(FolderClaims, "look", _anybodys), within_seeds=200),
     Bug("nobody hears the folder of an experiment", "noticed", instead(hearing, "of_jobs", _nobody), within_seeds=200),
     Bug("what was heard stops nobody", "noticed", _take_up_what_lost, within_seeds=200),
 )

@@ -22,6 +22,7 @@ moody_policies      a third party's policy that raises for a while
 small_appends       logs of which an append takes a few records
 served              worlds that answer strangers and train on what they say
 strangers           explorers of somebody else's, that refuse
+two_logs            a copy of the log that is served beside it
 vanished_weights    announced weights that somebody removes
 zombie_files        trainers that stand still within an operation on files, are replaced, and wake
 
@@ -51,6 +52,7 @@ from simulator.kinds.several_runs import SeveralRuns
 from simulator.kinds.slow_starts import SlowStarts
 from simulator.kinds.small_appends import SmallAppends
 from simulator.kinds.strangers import Strangers
+from simulator.kinds.two_logs import TwoLogs
 from simulator.kinds.vanished_weights import VanishedWeights
 from simulator.kinds.zombie_files import ZombieFiles
 
@@ -78,4 +80,5 @@ KINDS: tuple[Kind, ...] = (
     FoldersPutBack(),
     LostRanks(),
     BranchingClients(),
+    TwoLogs(),
 )

@@ -123,6 +123,7 @@ def test_serve_takes_each_of_its_options_from_the_file(tmp_path: Path) -> None:
         "disk_reserve": "2GiB",
         "disk_budget": "1TB",
         "accept_loss": "[one, two]",
+        "take_over": "[three]",
     }
     file = tmp_path / "rftd.yaml"
     file.write_text("".join(f"{key}: {value}\n" for key, value in values.items()))
@@ -138,6 +139,7 @@ def test_serve_takes_each_of_its_options_from_the_file(tmp_path: Path) -> None:
     assert taken["disk_reserve"] == 2 * 1024**3
     assert taken["disk_budget"] == 10**12
     assert taken["accept_loss"] == ("one", "two")
+    assert taken["take_over"] == ("three",)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from synthetic.log.tape import Tape
 from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.hearing import HEADS_IN_A_TURN, Hearing, Survivors
 from rftd.ops import limits
+from rftd.ops.clock import ManualClock
 from rftd.ops.errors import LogLossError
 from rftd.ops.logs import logger
 from rftd.storage.survivors import LossesFile
@@ -246,7 +247,8 @@ async def long_run(scene: Scene) -> tuple[_Counted, Survivors, RunState, Hearing
     await log.append(scene.tape.drafts)
     hearing = await scene.heard(log)
     executor: Any = None
-    return log, Survivors(hearing, hearing._entries[scene.one], executor), saved_at_each_record(log, scene.one), hearing
+    survivors = Survivors(hearing, hearing._entries[scene.one], executor, ManualClock())
+    return log, survivors, saved_at_each_record(log, scene.one), hearing
 
 
 async def test_a_run_with_many_checkpoints_begins_after_a_look_at_the_newest(scene: Scene) -> None:
@@ -259,7 +261,7 @@ async def test_a_run_with_many_checkpoints_begins_after_a_look_at_the_newest(sce
     assert log.compared == len(state.checkpoints)
     # A run that is taken up again, as the log comes back, has them compared no more.
     executor: Any = None
-    again = Survivors(hearing, hearing._entries[scene.one], executor)
+    again = Survivors(hearing, hearing._entries[scene.one], executor, ManualClock())
     await again.hear(state)
     await again.hear_older()
     assert log.compared == len(state.checkpoints) + 1

@@ -1,0 +1,103 @@
+"""`FolderClaims`: folders of experiments that belong to another log, where this daemon writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from rftd.daemon.log_identity import is_gone
+from rftd.daemon.registry import Entry
+from rftd.ops.errors import OtherLogError
+from rftd.ops.logs import Logger
+from rftd.storage.folder_owner import LogIdentity, read_owner, write_owner
+from rftd.streams.folds.spine import Kept
+
+LOOK_S: Final = 2.0
+"""The least time between two looks of a run into its folder: another log may have been given it."""
+
+
+class FolderClaims:
+    """The experiments that this log may not go on with, since another log has their folders.
+
+    A log without an identity claims nothing, and is kept from nothing.
+    """
+
+    def __init__(
+        self,
+        own: LogIdentity | None,
+        *,
+        logger: Logger | None,
+        is_gone: Callable[[LogIdentity], bool] = is_gone,
+    ) -> None:
+        """Without a `logger` nothing is written."""
+        self._own = own
+        self._logger = logger
+        self._is_gone = is_gone
+        self.refused: Final[dict[UUID, OtherLogError]] = {}
+        """The reason for each experiment that must not go on here."""
+
+    async def claim_all(self, entries: Iterable[Entry]) -> None:
+        """Takes the folders that are there and nobody's; notes those of other logs in `refused`."""
+        here = [entry for entry in entries if entry.spine.kept is Kept.HERE]
+        if self._own is not None:
+            await asyncio.to_thread(lambda: [self._claim_if_readable(entry) for entry in here])
+
+    def claim(self, entry: Entry) -> OtherLogError | None:
+        """The reason why nothing may be written to the experiment's folder; None if it is this log's by now. Blocks."""
+        error = self.look(entry)
+        if error is None and self._own is not None:
+            self._write(Path(entry.job_dir), self._own)
+        return error
+
+    def look(self, entry: Entry) -> OtherLogError | None:
+        """As `claim`, without taking the folder."""
+        if self._own is None:
+            return None
+        owner = read_owner(Path(entry.job_dir))
+        if owner is None or self._own.owns(owner) or self._is_gone(owner):
+            self.refused.pop(entry.id, None)
+            return None
+        error = self.refused[entry.id] = _error(entry, owner, self._own)
+        return error
+
+    def take_over(self, entry: Entry) -> None:
+        """Gives the folder to this log, whosever it is. Raises OSError. Blocks."""
+        if self._own is None:
+            return
+        folder = Path(entry.job_dir)
+        owner = read_owner(folder)
+        write_owner(folder, self._own)
+        self.refused.pop(entry.id, None)
+        if self._logger is not None and owner is not None:
+            self._logger.warning("folder.taken_over", experiment=entry.name, path=entry.job_dir, former=owner.place)
+
+    def among(self, entries: Mapping[UUID, Entry]) -> dict[UUID, Entry]:
+        """The entries whose folders are not another log's."""
+        return {id: entry for id, entry in entries.items() if id not in self.refused}
+
+    def _claim_if_readable(self, entry: Entry) -> None:
+        with suppress(OSError):  # its own run, if it has one, meets it again before it writes
+            self.claim(entry)
+
+    def _write(self, folder: Path, own: LogIdentity) -> None:
+        owner = read_owner(folder)
+        if self._logger is None or not folder.is_dir() or (owner is not None and owner.id == own.id):
+            return
+        try:
+            write_owner(folder, own)
+        except OSError as error:  # whoever writes there next meets it, and tells of it
+            self._logger.warning("folder.not_claimed", path=str(folder), reason=error.strerror or str(error))
+
+
+def _error(entry: Entry, owner: LogIdentity, own: LogIdentity) -> OtherLogError:
+    on = f" on {owner.host}" if owner.host and owner.host != own.host else ""
+    return OtherLogError(
+        f"{entry.job_dir} belongs to the log of {owner.place}{on}: this one, of {own.place}, is a copy of it, or a "
+        "backup that is served beside it, and would write over its files",
+        where=entry.job_dir,
+        fix=f"go on there; or, if that log is not to be used any more: rftd serve --take-over {entry.name}",
+    )
