@@ -44,7 +44,7 @@ class FolderClaims:
         """Takes the folders that are there and nobody's; notes those of other logs in `refused`."""
         here = [entry for entry in entries if entry.spine.kept is Kept.HERE]
         if self._own is not None:
-            await asyncio.to_thread(lambda: [self._claim_if_readable(entry) for entry in here])
+            await asyncio.to_thread(self._claim_readable, here)
 
     def claim(self, entry: Entry) -> OtherLogError | None:
         """The reason why nothing may be written to the experiment's folder; None if it is this log's by now. Blocks."""
@@ -79,9 +79,10 @@ class FolderClaims:
         """The entries whose folders are not another log's."""
         return {id: entry for id, entry in entries.items() if id not in self.refused}
 
-    def _claim_if_readable(self, entry: Entry) -> None:
-        with suppress(OSError):  # its own run, if it has one, meets it again before it writes
-            self.claim(entry)
+    def _claim_readable(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            with suppress(OSError):  # its own run, if it has one, meets it again before it writes
+                self.claim(entry)
 
     def _write(self, folder: Path, own: LogIdentity) -> None:
         owner = read_owner(folder)
