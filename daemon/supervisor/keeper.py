@@ -12,10 +12,11 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.registry import Entry
+from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.payloads import living_forks
 from rftd.ops import faults
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConflictError, LogLossError, OtherLogError, RftdError
+from rftd.ops.errors import ConflictError, RftdError
 from rftd.ops.ids import derive
 from rftd.ops.logs import Logger
 from rftd.ops.releases import release_of
@@ -45,18 +46,16 @@ class Keeper:
         archives: Path | None = None,
         *,
         rewriting: asyncio.Lock,
-        bereft: Callable[[Entry], LogLossError | None],
-        elsewhere: Callable[[Entry], OtherLogError | None],
+        hearing: Hearing,
         clock: Clock,
         logger: Logger,
     ) -> None:
         """`rewriting` is held while payloads are dropped, or brought back.
 
-        `bereft` says why no event may name an experiment's files any more: they would be in no archive, and removed.
-        `elsewhere` says why an experiment's folder is another log's; it blocks.
+        `hearing` says why no event may name an experiment's files any more, which would be in no archive, and removed,
+        and why its folder is another log's.
         """
-        self._bereft = bereft
-        self._elsewhere = elsewhere
+        self._hearing = hearing
         self._rewriting = rewriting
         self._log = log
         self._entries = entries
@@ -70,7 +69,7 @@ class Keeper:
         self._check(entry, "archived", Kept.HERE)
         self._not_forked(entry)
         await self._own(entry)
-        if (lost := self._bereft(entry)) is not None:
+        if (lost := self._hearing.bereft(entry)) is not None:
             raise lost
         archives = self.archives or Path(entry.job_dir).parent / FOLDER
         path = Path(to) if to else archives / f"{entry.name}-{entry.id.hex[-8:]}.rftd"
@@ -139,7 +138,7 @@ class Keeper:
 
     async def _own(self, entry: Entry) -> None:
         """Raises OtherLogError for an experiment whose folder is another log's."""
-        if (error := await asyncio.to_thread(self._elsewhere, entry)) is not None:
+        if (error := await asyncio.to_thread(self._hearing.claims.look, entry)) is not None:
             raise error
 
     def _shared(self, entry: Entry) -> bool:

@@ -97,8 +97,7 @@ class Supervisor(AskedCommands):
             self._writer,
             archives,
             rewriting=self._payloads.rewriting,
-            bereft=hearing.bereft,
-            elsewhere=hearing.claims.look,
+            hearing=hearing,
             clock=clock,
             logger=logger,
         )

@@ -293,15 +293,6 @@ async def test_records_carry_cloud_events_attributes(settings: KafkaSettings) ->
     assert headers["ce_time"].endswith(b"Z")
 
 
-async def test_a_log_is_told_from_others_by_its_cluster_and_prefix(settings: KafkaSettings) -> None:
-    url = KafkaBackend().checked(kafka_url(settings))
-    async with opened(settings):
-        own = await KafkaBackend().identity(url)
-    assert own
-    assert own.endswith(f"/{settings.prefix}")
-    assert await KafkaBackend().identity(url) == own
-
-
 async def test_a_deleted_topic_is_a_loss(settings: KafkaSettings) -> None:
     from rftd.streams.backends.kafka.topics import delete_topics
 
