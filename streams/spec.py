@@ -76,6 +76,8 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     seed: Integer = 42
     limit_rows: Index | None = None
     """The number of first rows that are used; None: all."""
+    max_epochs: Index = 0
+    """The times that rows beside experiences are gone over, after which the stage ends; 0: as many as it needs."""
     max_retry_times: Integer = 3
     rows: Index = 0
     """Filled in by the daemon, which counts them when it accepts the experiment."""

@@ -11,6 +11,7 @@ continuing   a file submitted again goes on from what ended in its folder
 benching     mode bench of an experiment: each of its checkpoints, or the newest, as a fork that only evaluates
 findings     everything that checks refuse, under the fields of the file
 engine_packages  packages that engines need, where workers run and where the daemon does
+stage_steps  how many steps the rows of a stage make
 preflight    what only the daemon can know before it accepts: models, rows, tasksets, digests
 hub_cache    models and datasets of the hub that the daemon's user has fetched
 truths       a look at the right answers of a dataset

@@ -5,7 +5,7 @@ Files are read, none is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from rftd.daemon.supervisor.engine_packages import check_packages, left_to_worke
 from rftd.daemon.supervisor.findings import Findings
 from rftd.daemon.supervisor.hub_cache import check_whole
 from rftd.daemon.supervisor.memory_plan import with_memory
+from rftd.daemon.supervisor.stage_steps import auxiliary_buffer, row_warnings, steps_of
 from rftd.daemon.supervisor.truths import check_truths
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.hub_id import DATASET, MODEL, HubId
@@ -122,7 +123,8 @@ def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
     stages = tuple(_stage(stage, host, found) for stage in spec.stages)
     check_tasksets(spec, found)
     found.check()
-    warnings = (*spec.warnings, *left_to_workers(spec), *(text for stage in stages for text in _left_over(stage)))
+    of_rows = (text for before, stage in zip(spec.stages, stages, strict=True) for text in row_warnings(before, stage))
+    warnings = (*spec.warnings, *left_to_workers(spec), *of_rows)
     return with_memory(msgspec.structs.replace(spec, stages=stages, warnings=warnings), host)
 
 
@@ -168,16 +170,12 @@ def _stage(stage: StageSpec, host: Host, found: Findings) -> StageSpec:
     if len(tasksets) < own or (stage.dataset and not dataset):
         return stage  # how many steps its rows make, nobody knows
     tasks = sum(each.rows for each in tasksets)
-    total_steps = stage.total_steps
     collect_groups = stage.collect_groups
     if stage.kind == "explore":
         collect_groups = collect_groups or stage.total_epochs * tasks
-    elif total_steps == 0:
-        rows = tasks if own else dataset.rows if dataset else 0
-        size = stage.batch_size if own else stage.train_batch_size
-        total_steps = stage.total_epochs * rows // size
-        with found.of(stage):
-            _check_steps(stage, total_steps, rows, size)
+    total_steps = stage.total_steps
+    with found.of(stage):
+        total_steps = steps_of(stage, tasks, dataset)
     return msgspec.structs.replace(
         stage,
         taskset=tasksets[0] if tasksets else None,
@@ -192,8 +190,8 @@ def _stage(stage: StageSpec, host: Host, found: Findings) -> StageSpec:
 
 def _dataset(stage: StageSpec) -> FieldPath:
     """The place of the rows to train on: beside a taskset they are an auxiliary buffer."""
-    if stage.taskset is not None and stage.dataset is not None:
-        return ("buffer", "trainer_input", "auxiliary_buffers", stage.dataset.name)
+    if stage.expert_rows:
+        return auxiliary_buffer(stage)
     return ("buffer", "trainer_input", "experience_buffer")
 
 
@@ -261,33 +259,6 @@ def _check_engine_runs(stage: StageSpec, host: Host | None, found: Findings, sec
                     below = error.field.removeprefix("explorer.rollout_model.").removeprefix("model.")
                     error.field = f"{section}.{below}"
                 raise
-
-
-def _check_steps(stage: StageSpec, steps: int, rows: int, size: int) -> None:
-    if steps == 0:
-        raise ConfigError(
-            f"stage {stage.name!r}: {stage.total_epochs} epochs of {rows} rows make no step of {size}",
-            field="buffer.batch_size" if stage.taskset else "buffer.train_batch_size",
-            fix="use a smaller batch, more epochs, or buffer.total_steps",
-        )
-
-
-def _left_over(stage: StageSpec) -> Iterator[str]:
-    """The warning about rows of the last epoch that fill no batch; nothing if every row is trained."""
-    if not stage.total_epochs or not stage.total_steps:
-        return
-    explored = stage.taskset is not None
-    size = stage.batch_size if explored else stage.train_batch_size
-    sources = tasksets_of(stage) if explored else [stage.dataset] if stage.dataset else []
-    rows = stage.total_epochs * sum(source.rows for source in sources)
-    untrained_rows = rows - stage.total_steps * size
-    if untrained_rows > 0:
-        epochs = f"{stage.total_epochs} epoch{'s' if stage.total_epochs > 1 else ''}"
-        field = "buffer.batch_size" if explored else "buffer.train_batch_size"
-        yield (
-            f"stage {stage.name!r}: the last {untrained_rows} of {rows} rows of {epochs} are not trained, for they "
-            f"fill no batch of {size} ({field})"
-        )
 
 
 def _with_warmup(algorithm: AlgorithmSpec, total_steps: int) -> AlgorithmSpec:

@@ -105,7 +105,7 @@ def _trainer_input(stage: StageSpec) -> dict[str, Any]:
     given["experience_buffer"] = experiences
     if stage.dataset is not None:
         name = stage.algorithm.sample_strategy_args.get("sft_dataset_name", "sft_dataset")
-        given["auxiliary_buffers"] = {name: _rows(stage.dataset)}
+        given["auxiliary_buffers"] = {name: {**_rows(stage.dataset), "total_epochs": stage.dataset.max_epochs or None}}
     return given
 
 

@@ -6,6 +6,8 @@ import difflib
 from math import ceil
 from typing import Any, Final
 
+import msgspec
+
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Issue, Notes, Unsupported
 from rftd.daemon.config.schema.buffer import ExperienceBuffer, Format
@@ -68,7 +70,10 @@ def resolve_mix(
     for field in OF_EXPERIENCES:
         if field in buffers[name].model_fields_set:
             notes.warn(f"{show((*_BUFFERS, name, field))} has no effect: {NOT_OF_ROWS}")
-    return rows_of(buffers[name], (*_BUFFERS, name), experiment.seed, notes, name=name), rows
+    spec = rows_of(buffers[name], (*_BUFFERS, name), experiment.seed, notes, name=name)
+    if spec is not None:
+        spec = msgspec.structs.replace(spec, max_epochs=buffers[name].total_epochs or 0)
+    return spec, rows
 
 
 def rows_of(

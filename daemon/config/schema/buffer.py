@@ -186,7 +186,7 @@ class ReplayBuffer(Section):
 
 
 class ExperienceBuffer(Section):
-    """`buffer.trainer_input.experience_buffer`, or one of `auxiliary_buffers`."""
+    """`buffer.trainer_input.experience_buffer`."""
 
     name: Label = ""
     """The name of a dataset of rows."""
@@ -215,6 +215,13 @@ class ExperienceBuffer(Section):
     """rftd only: only the first rows of a dataset."""
 
 
+class AuxiliaryBuffer(ExperienceBuffer):
+    """One of `buffer.trainer_input.auxiliary_buffers`."""
+
+    total_epochs: Annotated[Count | None, Upstream("Trinity-RFT's default is 1.")] = None
+    """The number of times that its rows are gone over: then the stage ends; none: as often as its steps need them."""
+
+
 class ExplorerInput(Section):
     """`buffer.explorer_input`."""
 
@@ -238,7 +245,7 @@ class TrainerInput(Section):
     """`buffer.trainer_input`."""
 
     experience_buffer: ExperienceBuffer = section(ExperienceBuffer)
-    auxiliary_buffers: dict[str, ExperienceBuffer] = {}
+    auxiliary_buffers: dict[str, AuxiliaryBuffer] = {}
     """Datasets by name, for `sample_strategy: mix`."""
 
 

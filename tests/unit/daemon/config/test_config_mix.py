@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+import datasets
 import pytest
+from synthetic.worlds.row_files import WRITERS
 
+from rftd.daemon.config.effective.experiment import effective_config
 from rftd.daemon.config.loading import Submission
+from rftd.daemon.supervisor.preflight import preflight
+from rftd.ops.errors import ConfigError
+from rftd.streams.spec import ExperimentSpec
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -32,6 +39,48 @@ def test_without_mix_there_are_no_rows_and_an_unused_buffer_is_mentioned(load: L
     stage = submission.spec.stages[0]
     assert (stage.dataset, stage.expert_rows, stage.experiences_per_step) == (None, 0, 8)
     assert any("auxiliary_buffers.sft_dataset has no effect" in text for text in submission.spec.warnings)
+
+
+FAKE = ("trainer.trainer_type=fake", "explorer.rollout_model.engine_type=fake")
+TASKS = "buffer.explorer_input.taskset.path=tasks.jsonl"
+
+
+def expert(suffix: str, epochs: str) -> str:
+    fields = f"path: rows.{suffix}, format: {{prompt_type: plaintext}}, total_epochs: {epochs}"
+    return f"buffer.trainer_input.auxiliary_buffers={{sft_dataset: {{{fields}}}}}"
+
+
+@pytest.fixture(params=sorted(WRITERS))
+def suffix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The format of an expert's nine rows, beside as many tasks."""
+    rows = datasets.Dataset.from_list([{"prompt": f"{n}+1", "response": str(n + 1)} for n in range(9)])
+    WRITERS[request.param](rows, tmp_path / f"rows.{request.param}")
+    rows.to_json(tmp_path / "tasks.jsonl")
+    return str(request.param)
+
+
+def test_epochs_of_an_auxiliary_buffer_end_the_stage(load: Load, suffix: str) -> None:
+    def counted(epochs: str) -> ExperimentSpec:
+        ratio = "algorithm.sample_strategy_args={expert_data_ratio: 0.25}"
+        return preflight(load(overrides=[MIX, ratio, expert(suffix, epochs), TASKS, *FAKE]).spec)
+
+    enough = counted("2")
+    assert (enough.stages[0].expert_rows, enough.stages[0].total_steps) == (2, 5), "its rows are enough for 9 steps"
+    assert not any("were gone over" in text for text in enough.warnings)
+    assert counted("null").stages[0].total_steps == 5
+    cut = counted("1")
+    assert cut.stages[0].total_steps == 9 // 2
+    assert any("ends after 4 of 5 steps" in text and "auxiliary_buffers.sft_dataset" in text for text in cut.warnings)
+    shown = effective_config(cut)["buffer"]["trainer_input"]["auxiliary_buffers"]["sft_dataset"]
+    assert shown["total_epochs"] == 1
+
+
+def test_an_auxiliary_buffer_has_rows_for_one_step_at_least(load: Load, tmp_path: Path) -> None:
+    for name in ("rows", "tasks"):
+        (tmp_path / f"{name}.jsonl").write_text('{"prompt": "1", "response": "2"}\n' * 3)
+    with pytest.raises(ConfigError, match="1 epochs of 3 rows are fewer than the 4 of one step") as caught:
+        preflight(load(overrides=[MIX, expert("jsonl", "1"), TASKS, *FAKE]).spec)
+    assert caught.value.field == "buffer.trainer_input.auxiliary_buffers.sft_dataset.total_epochs"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import CapturingLogger
 from synthetic.worlds.desk import stage_of
+from synthetic.worlds.row_files import WRITERS, write_arrow
 
 from rftd.ops.errors import DataError, NotInstalledError
 from rftd.ops.logs import Logger
@@ -27,18 +27,6 @@ from rftd.workers.tasksets.table_copies import experiment_copies
 from rftd.workers.tasksets.taskset import OpenTasksets, Taskset
 
 ROWS = [{"question": f'What is {n}, "as" text?\nSay it.', "answer": f"0{n}", "level": n} for n in range(2500)]
-WRITERS: dict[str, Callable[[datasets.Dataset, Path], object]] = {
-    "parquet": lambda rows, path: rows.to_parquet(path),
-    "jsonl": lambda rows, path: rows.to_json(path),
-    "json": lambda rows, path: rows.to_json(path, lines=False, batch_size=len(rows)),
-    "csv": lambda rows, path: rows.to_csv(path),
-    "arrow": lambda rows, path: write_arrow(path, rows.data.table, pa.ipc.new_file),
-}
-
-
-def write_arrow(path: Path, table: pa.Table, new: Callable[..., Any]) -> None:
-    with path.open("wb") as sink, new(sink, table.schema) as writer:
-        writer.write_table(table)
 
 
 def spec(path: Path, **fields: Any) -> TasksetSpec:
