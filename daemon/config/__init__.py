@@ -15,6 +15,7 @@ In reading order, which is the order of the work:
     client_side.py    what leaves the client: absolute paths, and secrets as `{env: NAME}`
     verl/             veRL's keys: what `trainer.trainer_config` takes, and `rftd import-verl`
     schema/           one pydantic model per section of the file
+    gaps.py           values that somebody still has to fill in, `???`
     validation.py     data against the schema
     resolve/          the schema's models to stages that are complete
     stand_ins.py      what else is wrong beside fields that are malformed

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from rftd.daemon.config import normalise
 from rftd.daemon.config.client_side import is_secret_path
 from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.config.gaps import gap_issues
 from rftd.daemon.config.grammar import read_scalar
 from rftd.daemon.config.issue import Issue, UnknownField, WrongValue
 from rftd.daemon.config.schema.algorithm import CORRECTION_KINDS
@@ -40,23 +41,37 @@ _KINDS = {"str": "text", "int": "number", "float": "number", "bool": "boolean", 
 
 def validate(tree: dict[str, Any], source: SourceMap) -> tuple[Experiment | None, list[Issue]]:
     """The experiment in `tree` (current spelling, plain data), or None and what is wrong, in the words of its file."""
+    gaps = gap_issues(tree)
     try:
-        return Experiment.model_validate(tree), []
+        experiment = Experiment.model_validate(tree)
+        return (None, gaps) if gaps else (experiment, [])
     except ValidationError as error:
-        details = error.errors(include_url=False)
+        # That a gap is of no type is no error of its own.
+        missing = {gap.path for gap in gaps}
+        details = [detail for detail in error.errors(include_url=False) if _path(detail) not in missing]
         shown = details[: limits.CONFIG_ERRORS]
         rest = details[limits.CONFIG_ERRORS :]
         # Looking for the nearest name is dear; nobody reads it for the thousandth error.
         return None, [
+            *gaps,
             *(_issue(detail, source) for detail in shown),
             *(Issue(detail["loc"], detail["msg"]) for detail in rest),
         ]
 
 
-def _issue(detail: ErrorDetails, source: SourceMap) -> Issue:
-    tagged: FieldPath = tuple(part for part in detail["loc"] if part != "[key]")
+def _tagged(detail: ErrorDetails) -> FieldPath:
+    return tuple(part for part in detail["loc"] if part != "[key]")
+
+
+def _path(detail: ErrorDetails) -> FieldPath:
+    tagged = _tagged(detail)
     # Beside a section with kinds pydantic names the kind, which is no place of the file.
-    path = tuple(part for place, part in enumerate(tagged) if not _names_a_kind(tagged, place))
+    return tuple(part for place, part in enumerate(tagged) if not _names_a_kind(tagged, place))
+
+
+def _issue(detail: ErrorDetails, source: SourceMap) -> Issue:
+    tagged = _tagged(detail)
+    path = _path(detail)
     kind = detail["type"]
     context = detail.get("ctx", {})
     if kind == "extra_forbidden":

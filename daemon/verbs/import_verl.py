@@ -12,6 +12,7 @@ from rftd.daemon.output.terminal import say
 if TYPE_CHECKING:
     from rftd.daemon.config.verl.draft import ImportLine
     from rftd.daemon.config.verl.importing import ImportedExperiment
+    from rftd.daemon.config.verl.shell.script import ShellChoices
 
 _AFTER: Final = "rftd.import_verl.after"
 
@@ -38,31 +39,81 @@ class _WithCommandLine(click.Command):
     default=0,
     help="Steps that explorers are ahead: 0 as veRL, on policy; 1 overlaps them with training.",
 )
+@click.option(
+    "--assume",
+    "assumed",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Value of a variable of the script, wherever it is read; repeatable.",
+)
+@click.option(
+    "--take",
+    "taken",
+    type=click.IntRange(min=1),
+    multiple=True,
+    metavar="LINE",
+    help="Take the branch of an `if` or `case` that this line of the script is in; repeatable.",
+)
+@click.option(
+    "--skip",
+    "skipped",
+    type=click.IntRange(min=1),
+    multiple=True,
+    metavar="LINE",
+    help="Do not take the branch that this line is in; repeatable.",
+)
 @click.pass_context
-def command(ctx: click.Context, file: str | None, output: str | None, report: str | None, sync_offset: int) -> None:
+def command(
+    ctx: click.Context,
+    file: str | None,
+    output: str | None,
+    report: str | None,
+    sync_offset: int,
+    assumed: tuple[str, ...],
+    taken: tuple[int, ...],
+    skipped: tuple[int, ...],
+) -> None:
     """Convert a veRL run to an experiment file.
 
     FILE is a shell script with `python3 -m verl.trainer.main_ppo ...`, or a Hydra configuration (.yaml). KEY=VALUE
     arguments after `--` override it; without FILE they are the whole command line. Nothing is run: variables of the
     script are expanded, others become `${oc.env:NAME}`. The report says for each key whether it was mapped, was
     dropped (and why), or needs a person.
+
+    A value that the script sets under a condition, or that only a person can decide, is a gap in the file: `???`, with
+    the values that it may have in a comment. `rftd config check` refuses gaps; --assume, --take and --skip decide them.
     """
     words: list[str] = ctx.meta.get(_AFTER, [])
     if file is None and not words:
         raise click.UsageError("give a FILE, or a command line after `--`", ctx=ctx)
-    imported = _imported(file, words, sync_offset)
+    imported = _imported(file, words, sync_offset, _choices(ctx, assumed, taken, skipped))
     _write(output, imported.text, err=False)
     _write(report, "".join(f"{line}\n" for line in (*imported.lines, _summary(imported.lines))), err=True)
 
 
-def _imported(file: str | None, words: list[str], sync_offset: int) -> ImportedExperiment:
+def _choices(
+    ctx: click.Context, assumed: tuple[str, ...], taken: tuple[int, ...], skipped: tuple[int, ...]
+) -> ShellChoices:
+    import re
+
+    from rftd.daemon.config.verl.shell.script import ShellChoices
+
+    wrong = [text for text in assumed if not re.match(r"([A-Za-z_]\w*|[1-9])=", text)]
+    if wrong:
+        raise click.UsageError(f"--assume {wrong[0]} names no variable: write --assume NAME=VALUE", ctx=ctx)
+    if both := sorted({*taken} & {*skipped}):
+        raise click.UsageError(f"line {both[0]} is given to --take and to --skip: give it to one of them", ctx=ctx)
+    return ShellChoices(dict(text.split("=", 1) for text in assumed), taken, skipped)
+
+
+def _imported(file: str | None, words: list[str], sync_offset: int, choices: ShellChoices) -> ImportedExperiment:
     from rftd.daemon.config.issue import ConfigErrors
     from rftd.daemon.config.verl.importing import import_command, import_file
 
     try:
         if file is None:
             return import_command(words, sync_offset=sync_offset)
-        return import_file(file, words, sync_offset=sync_offset)
+        return import_file(file, words, sync_offset=sync_offset, choices=choices)
     except ConfigErrors as errors:
         say(str(errors), err=True)
         raise click.exceptions.Exit(errors.exit_status) from None

@@ -13,10 +13,10 @@
 An import, in the order of the work:
 
     importing.py     `import_file`, `import_command`: the public calls; read these first
-    shell.py         a script's commands, with its variables expanded and nothing run
-    arithmetic.py    `$((...))` in it
+    shell/           a script's commands, with its variables expanded and nothing run
     hydra.py         the value of an override
     settings.py      keys and values with their places; `defaults`, `+`, `~`, `${...}`
+    gaps.py          the rules applied, and gaps for what nobody knows
     draft.py         the experiment file under construction, and the line that each key gets
     learning.py      rules: algorithm, losses, trainer, critic
     optimizer.py     rules: the optimizer, and the engine that trains

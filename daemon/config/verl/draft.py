@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from rftd.daemon.config.field_path import FieldPath, parse, show
+from rftd.daemon.config.gaps import GAP
 from rftd.daemon.config.issue import Contradiction, FieldError, WrongValue
 from rftd.daemon.config.source import SourcePlace
 from rftd.daemon.config.validation import all_fields
@@ -16,6 +17,15 @@ from rftd.daemon.config.verl.table import canonical, find
 from rftd.daemon.config.yaml_text import one_line, scalar
 
 Outcome: TypeAlias = Literal["mapped", "dropped", "needs a person", "veRL's default", "unknown"]
+
+
+_MOST_SHOWN: Final = 8
+"""Values that a comment names for one field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Stands for a value that nobody has given yet: `???` in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +50,17 @@ class ExperimentDraft:
     fields: dict[FieldPath, tuple[Any, str]] = field(default_factory=dict)
     lines: list[ImportLine] = field(default_factory=list)
     done: dict[str, list[FieldPath]] = field(default_factory=dict)
+    working: Mapping[str, Any] = field(default_factory=dict)
+    """Values that the rules go on with for keys that are not known; fields that follow from one become gaps."""
+    wanted: dict[str, str] = field(default_factory=dict)
+    """Keys from which something is worked out and whose value is a variable, with the reason."""
 
     def given(self, name: str) -> VerlSetting | None:
-        """The key if it was given with a value that is known and not null."""
+        """The key if it was given and is not null; what is not known has its working value."""
         setting = self.settings.given.get(name)
-        return None if setting is None or setting.unknown or setting.value is None else setting
+        if setting is not None and setting.unknown:
+            setting = replace(setting, value=self.working.get(name))
+        return None if setting is None or setting.value is None else setting
 
     def value(self, name: str) -> Any:
         """The value that veRL would take: the given one, or its default."""
@@ -56,24 +72,39 @@ class ExperimentDraft:
         return row.default
 
     def number(self, name: str) -> int:
-        """A whole number that others are worked out of; an issue and 1 if it is not known here."""
-        setting = self.settings.given.get(name)
-        unknown = setting.unknown if setting is not None else ""
+        """A whole number that others are worked out of."""
         value = self.value(name)
-        if isinstance(value, int) and not unknown:
+        if isinstance(value, int):
             return value
-        assert setting is not None, name
-        why = unknown or f"it is {value}, which this file does not assign"
-        self.wrong(name, f"must be known, and {why}", "write a number, or assign the variable in the script")
+        self.wanted[name] = f"it is {value}, which the script does not assign"
         return 1
 
     def flag(self, name: str) -> bool:
-        """True or false; an issue and False if it is a variable that is not known here."""
+        """True or false."""
         value = self.value(name)
         if isinstance(value, str):
-            self.wrong(name, f"must be known, and it is {value}", "write True or False")
+            self.wanted[name] = f"it is {value}, which the script does not assign"
             return False
         return bool(value)
+
+    def gap(self, target: str, *names: str, note: str = "", candidates: Sequence[Any] = ()) -> None:
+        """Makes a gap of a field, which somebody has to fill because of these keys."""
+        path = parse(target)
+        assert path is not None, target
+        shown = " or ".join(scalar(value) for value in candidates[:_MOST_SHOWN])
+        text = ", ".join(
+            self.settings.given[name].shown if not note else self.settings.given[name].written for name in names
+        )
+        comment = f"{text}: {note}" if note and text else text or note
+        comment = f"{shown}: {comment}" if shown else comment
+        before = self.fields.get(path)
+        if before is not None and isinstance(before[0], Gap):
+            comment = before[1] if comment in before[1] else f"{before[1]}; {comment}"
+        self.fields[path] = (Gap(), comment)
+        for name in names:
+            paths = self.done.setdefault(name, [])
+            if path not in paths:
+                paths.append(path)
 
     def wrong(self, name: str, what: str, fix: str | None, kind: type[FieldError] = WrongValue) -> None:
         """Notes a key that cannot be imported."""
@@ -126,7 +157,9 @@ class ExperimentDraft:
         """Takes the keys that no rule has taken by their rows, and says what became of every other one."""
         for name, setting in self.settings.given.items():
             paths = self.done.get(name, [])
-            if paths:
+            if paths and any(isinstance(self.fields[path][0], Gap) for path in paths if path in self.fields):
+                self.lines.append(self._gap_line(setting, paths))
+            elif paths:
                 targets = ", ".join(dict.fromkeys(show(path) for path in paths))
                 self.lines.append(ImportLine(setting.place, "mapped", setting.shown, f"-> {targets}"))
             elif name not in self.done:
@@ -135,9 +168,15 @@ class ExperimentDraft:
             self.remark("dropped", text, f"({why})", place)
         self.lines.sort(key=lambda line: (line.place.line, line.place.column) if line.place else (1 << 30, 0))
 
+    def _gap_line(self, setting: VerlSetting, paths: Sequence[FieldPath]) -> ImportLine:
+        targets = ", ".join(dict.fromkeys(show(path) for path in paths))
+        why = f"({setting.unknown}) " if setting.unknown else ""
+        shown = setting.written if setting.unknown else setting.shown
+        return ImportLine(setting.place, "needs a person", shown, f"{why}-> a gap: {targets}")
+
     def _by_row(self, name: str, setting: VerlSetting) -> None:
         row = find(name)
-        if setting.unknown:
+        if setting.unknown and (row is None or row.fate != "dropped"):
             self.remark("needs a person", setting.written, f"({setting.unknown})", setting.place)
         elif row is None:
             why = "veRL has no such key that is known here: nothing takes it"
@@ -202,7 +241,8 @@ def _lines(node: dict[str | int, Any], above: FieldPath, depth: int) -> Iterator
             yield from _lines(child, path, depth if next(iter(child)) in (0,) else depth + 1)
         else:
             value, comment = child
-            yield f"{indent}{scalar(key)}: {scalar(value)}" + (f"  # {one_line(comment)}" if comment else "")
+            shown = GAP if isinstance(value, Gap) else scalar(value)
+            yield f"{indent}{scalar(key)}: {shown}" + (f"  # {one_line(comment)}" if comment else "")
 
 
 _RANKS: Final = {path: rank for rank, path in enumerate(all_fields())}

@@ -11,10 +11,13 @@ from rftd.daemon.config.issue import Issue, LimitIssue, SyntaxIssue, report
 from rftd.daemon.config.loading import read_text
 from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.daemon.config.verl.draft import ExperimentDraft, ImportLine
+from rftd.daemon.config.verl.gaps import drafted
 from rftd.daemon.config.verl.learning import put_learning
 from rftd.daemon.config.verl.running import put_running, sync_interval
 from rftd.daemon.config.verl.settings import VerlSettings, command_settings, script_settings, tree_settings
-from rftd.daemon.config.verl.shell import ShellProblem, ShellWord, read_shell
+from rftd.daemon.config.verl.shell.reading import read_script
+from rftd.daemon.config.verl.shell.script import ShellChoices
+from rftd.daemon.config.verl.shell.word import ShellProblem, ShellWord
 from rftd.daemon.config.yaml_source import parse_yaml
 
 _COMMAND: Final = "<command line>"
@@ -30,7 +33,9 @@ class ImportedExperiment:
     lines: tuple[ImportLine, ...]
 
 
-def import_file(path: Path | str, words: Sequence[str] = (), *, sync_offset: int = 0) -> ImportedExperiment:
+def import_file(
+    path: Path | str, words: Sequence[str] = (), *, sync_offset: int = 0, choices: ShellChoices | None = None
+) -> ImportedExperiment:
     """The experiment of a shell script, or of a Hydra file by its suffix `.yaml`, with overrides over it.
 
     Raises ConfigErrors with every error.
@@ -38,10 +43,17 @@ def import_file(path: Path | str, words: Sequence[str] = (), *, sync_offset: int
     text = read_text(Path(path))
     if Path(path).suffix in (".yaml", ".yml"):
         return import_tree(text, str(path), words, sync_offset=sync_offset)
-    return import_script(text, str(path), words, sync_offset=sync_offset)
+    return import_script(text, str(path), words, sync_offset=sync_offset, choices=choices)
 
 
-def import_script(text: str, origin: str, words: Sequence[str] = (), *, sync_offset: int = 0) -> ImportedExperiment:
+def import_script(
+    text: str,
+    origin: str,
+    words: Sequence[str] = (),
+    *,
+    sync_offset: int = 0,
+    choices: ShellChoices | None = None,
+) -> ImportedExperiment:
     """The experiment of a shell script, of which nothing is run. Raises ConfigErrors."""
     # Lines as the shell counts them, also of a file that was written on Windows.
     text = text.replace("\r\n", "\n").replace("\0", " ")
@@ -50,7 +62,7 @@ def import_script(text: str, origin: str, words: Sequence[str] = (), *, sync_off
         what = f"longer than {_SCRIPT_CHARS:,} characters"
         raise report([Issue((), what, "give the command line alone, after `--`", LimitIssue)], source)
     try:
-        settings = script_settings(read_shell(text, source), source)
+        settings = script_settings(read_script(text, source, choices), source)
     except ShellProblem as problem:
         raise report([problem.issue], source) from None
     return _imported(settings, words, sync_offset)
@@ -87,10 +99,13 @@ def _imported(settings: VerlSettings, words: Sequence[str], sync_offset: int) ->
         settings.wrong(SourcePlace(settings.source.origin), "", "gives no key", "give key=value", SyntaxIssue)
     if settings.issues:
         raise report(settings.issues, settings.source)
-    draft = ExperimentDraft(settings)
-    interval = sync_interval(draft)
-    put_learning(draft, interval)
-    put_running(draft, interval, sync_offset=sync_offset)
+
+    def rules(draft: ExperimentDraft) -> None:
+        interval = sync_interval(draft)
+        put_learning(draft, interval)
+        put_running(draft, interval, sync_offset=sync_offset)
+
+    draft = drafted(settings, rules)
     draft.finish()
     if settings.issues:
         raise report(settings.issues, settings.source)

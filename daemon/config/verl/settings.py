@@ -21,7 +21,8 @@ from rftd.daemon.config.issue import (
 )
 from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.daemon.config.verl.hydra import HydraProblem, read_value, read_word
-from rftd.daemon.config.verl.shell import ShellWord
+from rftd.daemon.config.verl.shell.script import ShellScript, one_command
+from rftd.daemon.config.verl.shell.word import ShellWord
 from rftd.daemon.config.verl.table import canonical, find, meant
 
 _PROGRAM: Final = re.compile(r"(?:^|[./])main_(?:ppo|dapo)(?:\.py)?$")
@@ -33,6 +34,11 @@ _GROUPS: Final = frozenset(
     | {"reward_model", "dp_reward_loop", "legacy_reward_impl", "npu_profile", "_self_", "reward_manager", "hybrid"}
 )
 """Names in a `defaults` list whose values are those of the table."""
+_OPTIONS: Final = {
+    **dict.fromkeys(("--config-name", "-cn"), "name"),
+    **dict.fromkeys(("--config-path", "-cp", "--config-dir", "-cd"), "folder"),
+}
+_CHOOSE: Final = "choose with --assume NAME=VALUE, --take LINE or --skip LINE"
 _MEGATRON: Final = re.compile(r"megatron|torchtitan|veomni|automodel")
 _CHAIN: Final = 12
 _MOST_CHARS: Final = 1 << 17
@@ -50,6 +56,8 @@ class VerlSetting:
     place: SourcePlace
     unknown: str = ""
     """The reason why the value is not known; empty if it is."""
+    candidates: tuple[Any, ...] = ()
+    """The values that it may have, as far as the script says them."""
 
     @property
     def shown(self) -> str:
@@ -73,7 +81,16 @@ class VerlSettings:
         """Notes what is wrong with a key."""
         self.issues.append(Issue(tuple(name.split(".")) if name else (), what, fix, kind, place=place))
 
-    def put(self, written: str, value: Any, place: SourcePlace, *, added: bool = False, unknown: str = "") -> None:
+    def put(
+        self,
+        written: str,
+        value: Any,
+        place: SourcePlace,
+        *,
+        added: bool = False,
+        unknown: str = "",
+        candidates: tuple[Any, ...] = (),
+    ) -> None:
         """Adds a key, checked against the table; a later one of the same name wins, as in Hydra."""
         name = canonical(written)
         row = find(name)
@@ -83,7 +100,7 @@ class VerlSettings:
             self.wrong(place, written, "is no key of veRL", f"did you mean {near!r}?", UnknownField)
             return
         self.given.pop(name, None)
-        self.given[name] = VerlSetting(name, written, value, place, unknown)
+        self.given[name] = VerlSetting(name, written, value, place, unknown, candidates)
         wants = row.wrong(value) if row is not None and row.name == name and not unknown else None
         if wants:
             shown = f"{value!r}"[:80]
@@ -91,12 +108,13 @@ class VerlSettings:
 
     def override(self, word: ShellWord) -> None:
         """Adds an override of a command line: `key=value`, `+key=value`, `++key=value`, `~key`."""
+        if word.unknown:
+            self._uncertain(word)
+            return
         found = _OVERRIDE.match(word.text)
         if found is None or (found[3] is None and found[1] != "~"):
-            if word.unknown:
-                self.remarks.append((word.place, "a word", word.unknown))
-            elif word.text.startswith("${oc.env:"):
-                self.remarks.append((word.place, word.text, "the script does not assign it"))
+            if word.text.startswith("${oc.env:"):
+                self.remarks.append((word.place, word.text, "the script does not assign it: it is empty"))
             elif word.text:
                 self.wrong(word.place, "", f"{word.text[:60]!r} is no override", "write key=value", SyntaxIssue)
             return
@@ -108,13 +126,39 @@ class VerlSettings:
             )
         elif "@" in name or "/" in name:
             self.group(name, text, word.place)
-        elif word.unknown:
-            self.put(name, None, word.place, added=bool(sign), unknown=word.unknown)
         else:
             try:
                 self.put(name, read_value(text), word.place, added=bool(sign))
             except HydraProblem as problem:
                 self.wrong(word.place, name, problem.what, problem.fix, SyntaxIssue)
+
+    def _uncertain(self, word: ShellWord) -> None:
+        """Adds an override of which the value is not known, or which may not be there at all."""
+        texts = [text for text in word.texts if text]
+        matched = [_OVERRIDE.match(text) for text in texts or [word.text]]
+        names = {found[2] for found in matched if found is not None and found[3] is not None}
+        sure = bool(texts) or "=" in word.text[: word.certain_chars]
+        if len(names) != 1 or not all(found is not None and found[3] is not None for found in matched) or not sure:
+            what = f"keys that nobody can tell: {word.unknown}"
+            shown = " or ".join(repr(text[:60]) for text in texts[:4])
+            fix = _CHOOSE + (f"; it may be {shown}" if shown else "")
+            self.wrong(word.place, "", what, fix, Unsupported)
+            return
+        name = names.pop()
+        values = [_value_or_gap(found[3]) for found in matched if found is not None] if texts else []
+        before = self.given.get(canonical(name))
+        unset = "" in word.texts
+        if unset and before is not None and before.unknown:
+            values = [*before.candidates, *values] if before.candidates else []
+        elif unset:
+            row = find(name)
+            values = [before.value if before is not None else row.default if row is not None else None, *values]
+        distinct = [value for at, value in enumerate(values) if value not in values[:at]]
+        added = any(found is not None and found[1] for found in matched)
+        if len(distinct) == 1:
+            self.put(name, distinct[0], word.place, added=added)
+        else:
+            self.put(name, None, word.place, added=added, unknown=word.unknown, candidates=tuple(distinct))
 
     def group(self, name: str, choice: str, place: SourcePlace) -> None:
         """Takes one choice of Hydra's: veRL's own are known, another one's values are not."""
@@ -202,18 +246,19 @@ def command_settings(words: Sequence[ShellWord], source: SourceMap) -> VerlSetti
     settings = VerlSettings(source)
     program = next((at for at, word in enumerate(words) if _PROGRAM.search(word.text)), None)
     rest = words if program is None else words[program + 1 :]
-    named = False
+    option = ""
     for word in rest:
-        if word.unknown and (named or word.text.startswith(("--config-name", "-cn"))):
-            settings.wrong(word.place, "", f"an option is not known: {word.unknown}", "write it out", SyntaxIssue)
-            named = False
-        elif named:
-            settings.group("--config-name", word.text, word.place)
-            named = False
-        elif word.text in ("--config-name", "-cn"):
-            named = True
-        elif word.text.startswith(("--config-name=", "-cn=")):
-            settings.group("--config-name", word.text.partition("=")[2].removesuffix(".yaml"), word.place)
+        if option or word.text.partition("=")[0] in _OPTIONS:
+            text = word.text if option else word.text.partition("=")[2]
+            kind = _OPTIONS[option or word.text.partition("=")[0]]
+            if not option and "=" not in word.text:
+                option = word.text
+                continue
+            option = ""
+            if word.unknown:
+                settings.wrong(word.place, "", f"an option is not known: {word.unknown}", _CHOOSE, SyntaxIssue)
+            elif kind == "name":
+                settings.group("--config-name", text.removesuffix(".yaml"), word.place)
         elif word.text.startswith("-"):
             settings.remarks.append((word.place, word.text, "an option of Hydra's"))
         else:
@@ -222,8 +267,16 @@ def command_settings(words: Sequence[ShellWord], source: SourceMap) -> VerlSetti
     return settings
 
 
-def script_settings(commands: Sequence[Sequence[ShellWord]], source: SourceMap) -> VerlSettings:
+def _value_or_gap(text: str) -> Any:
+    try:
+        return read_value(text)
+    except HydraProblem:
+        return text
+
+
+def script_settings(script: ShellScript, source: SourceMap) -> VerlSettings:
     """The keys of the one command of the script that runs veRL; an issue if there is none, or more than one."""
+    commands = script.commands
     found = [words for words in commands if any(_PROGRAM.search(word.text) for word in words)]
     settings = VerlSettings(source)
     if not found:
@@ -235,10 +288,12 @@ def script_settings(commands: Sequence[Sequence[ShellWord]], source: SourceMap) 
         settings.wrong(
             place, "", what, "give a script with `python3 -m verl.trainer.main_ppo key=value ...`", SyntaxIssue
         )
-    elif len(found) > 1:
-        settings.wrong(found[1][0].place, "", "a second command runs veRL here", "keep one of them", Contradiction)
+    elif len({words[0].place for words in found}) > 1:
+        other = next(words for words in found if words[0].place != found[0][0].place)
+        fix = "keep one of them, or choose a branch with --take LINE or --skip LINE"
+        settings.wrong(other[0].place, "", "a second command runs veRL here", fix, Contradiction)
     else:
-        settings = command_settings(found[0], source)
+        settings = command_settings(one_command(found), source)
     return settings
 
 

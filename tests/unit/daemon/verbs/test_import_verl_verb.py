@@ -46,6 +46,8 @@ def test_a_command_line_is_printed_and_its_report_is_apart() -> None:
         ([], "give a FILE, or a command line after `--`"),
         ([GRPO, "-o", "/nowhere/at/all.yaml"], "cannot be written"),
         ([GRPO, "--", "data.shufle=True"], "did you mean 'data.shuffle'?"),
+        ([GRPO, "--assume", "=x"], "--assume =x names no variable: write --assume NAME=VALUE"),
+        ([GRPO, "--take", "3", "--skip", "3"], "line 3 is given to --take and to --skip"),
         (["--"], "give a FILE, or a command line after `--`"),
     ],
 )
@@ -55,3 +57,21 @@ def test_bad_input_ends_with_two(arguments: list[str], said: str) -> None:
     assert said in result.output
     assert "Traceback" not in result.output
     assert result.stdout == ""
+
+
+def test_choices_on_the_command_fill_gaps(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        'if [ "$BIG" = 1 ]; then\n  LEN=8192\nelse\n  LEN=1024\nfi\nTEST=$1\n'
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=d/train.jsonl "
+        "data.max_response_length=$LEN trainer.test_freq=$TEST\n"
+    )
+    run = CliRunner().invoke
+    assert "max_response_tokens: ???  # 8192 or 1024" in run(command, [str(script)]).stdout
+    chosen = run(command, [str(script), "--assume", "BIG=1", "--assume", "1=5"]).stdout
+    assert "max_response_tokens: 8192  #" in chosen
+    assert "eval_interval: 5  #" in chosen
+    assert "max_response_tokens: 1024  #" in run(command, [str(script), "--take", "4"]).stdout
+    assert "max_response_tokens: 1024  #" in run(command, [str(script), "--skip", "2"]).stdout
+    overridden = run(command, [str(script), "--", "data.max_response_length=5"]).stdout
+    assert "max_response_tokens: 5  #" in overridden

@@ -8,15 +8,18 @@ import pytest
 
 from rftd.daemon.config.source import SourceMap
 from rftd.daemon.config.verl.importing import import_script
-from rftd.daemon.config.verl.shell import read_shell
+from rftd.daemon.config.verl.shell.reading import read_script
 
 Refused = Callable[[str], str]
 RUN = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=d/train.jsonl"
 
 
+PARTS_OF_A = ("last", "/m/Qwen-7B", "last.bin", "/m/Qwen-7B")
+
+
 def words(text: str) -> list[str]:
     """The texts of the last command's words."""
-    return [word.text for word in read_shell(text, SourceMap("run.sh"))[-1]]
+    return [word.text for word in read_script(text, SourceMap("run.sh")).commands[-1]]
 
 
 @pytest.mark.parametrize(
@@ -41,6 +44,18 @@ def words(text: str) -> list[str]:
         ("set -x\nrun 'é ü' # ✓", ["run", "é ü"]),
         ('run "a\\"b\\$c"', ["run", 'a"b$c']),
         ("run '${data.x}' \"${data.x}\"", ["run", "${data.x}", "${data.x}"]),
+        ("cat <<EOF > x\nrun 'b\nEOF\nrun $(pwd)/a ${PWD}/b", ["run", "./a", "./b"]),
+        ("A=/m/Qwen-7B/last.bin\nrun $(basename $A .bin) $(dirname $A) ${A##*/} ${A%/*}", ["run", *PARTS_OF_A]),
+        ("A=Aa\nrun ${A,,} ${A^^} ${A:+x} ${B:+x} ${1:-y} x$(date +%F)", ["run", "aa", "AA", "x", "y", "xnow"]),
+        ("A=2\nif [ $A -gt 1 ] && [[ $A != 3 ]]; then B=x; else B=y; fi\nrun $B", ["run", "x"]),
+        ('A=2\nif ! [ -n "$A" ]; then B=x; elif [[ $A == 2* ]]; then B=y; fi\nrun $B', ["run", "y"]),
+        ("while [[ $# -gt 0 ]]; do A=$1; shift; done\nrun ${A:-none}", ["run", "none"]),
+        ("case qwen3-8b in\n  qwen2*|llama) B=1;;\n  (qwen3*) B=2;;\n  *) B=3\nesac\nrun $B", ["run", "2"]),
+        ('for N in a b; do L+=(x=$N); done\nrun "${L[@]}"', ["run", "x=a", "x=b"]),
+        ('f() { local A=$1; shift; run $A "$@"; }\nf a b c', ["run", "a", "b", "c"]),
+        ("f() {\n  if [ -d x ]; then return 1; fi\n  A=1\n}\nA=1\nf && run $A", ["run", "1"]),
+        ('if [ -z "$A" ]; then B=1; exit 1; fi\nrun ${B:-2}', ["run", "2"]),
+        ("if [ -d x ]; then A=1; else A=1; fi\nrun $A", ["run", "1"]),
     ],
 )
 def test_words(script: str, expected: list[str]) -> None:
@@ -50,20 +65,21 @@ def test_words(script: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("run $(date +%s)", "$(date +%s) is a command, and nothing is run"),
+        ("run $(hostname -I)", "$(hostname -I) is a command, and nothing is run"),
         ("run `whoami`", "`whoami` is a command, and nothing is run"),
         ("if [ -d x ]; then\n  A=1\nfi\nrun $A", "A is set on line 2 under a condition"),
         ("test -d x && A=1\nrun $A", "A is set on line 1 under a condition"),
-        ("for N in 1 2; do\n  run $N\ndone", "the script sets N while it runs"),
+        ("for N in $(ls); do\n  run $N\ndone", "N is set by the loop on line 1"),
         ("read A\nrun $A", "the script sets A while it runs"),
         ("run ${A##*/}", "`${A##*/}` is not worked out"),
+        ("f() { if [ -d x ]; then A=1; return; fi; A=2; }\nf\nrun $A", "A is set on line 1 under a condition"),
         ("run $1", "$1 is what the script is called with"),
         ("run $((2 ** 70))", "`$((2 ** 70))` is not worked out"),
         ("run $((1 / 0))", "`$((1 / 0))` is not worked out"),
     ],
 )
 def test_what_is_not_known_says_why(script: str, reason: str) -> None:
-    (command,) = [words for words in read_shell(script, SourceMap("run.sh")) if words[0].text == "run"]
+    (command,) = [words for words in read_script(script, SourceMap("run.sh")).commands if words[0].text == "run"]
     assert command[1].unknown == reason
 
 
@@ -77,7 +93,6 @@ def test_what_is_not_known_says_why(script: str, reason: str) -> None:
         ("run $(date", "run.sh:1:5", "the `$(` that opens here is never closed"),
         ("A=(a b\n", "run.sh:1:3", "the array that begins here is never closed"),
         ("run " + "${A:-" * 40 + "}" * 40 + "\n", "run.sh:1:", "defaults are nested deeper than 16 levels"),
-        ("cat <<EOF > x\na\nEOF\n", "run.sh:1:5", "a here-document begins here, which is not read"),
     ],
 )
 def test_what_cannot_be_read_is_shown_where_it_begins(refused: Refused, script: str, place: str, what: str) -> None:

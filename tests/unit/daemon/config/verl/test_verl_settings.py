@@ -64,9 +64,6 @@ def test_what_is_no_value_is_said(text: str) -> None:
             "refers to itself",
         ),
         ("data.train_batch_size='${data.train_files}'", "and veRL takes a whole number"),
-        ("trainer.nnodes=$NNODES", "must be known, and it is ${oc.env:NNODES}"),
-        ("actor_rollout_ref.actor.use_kl_loss=$KL", "must be known, and it is ${oc.env:KL}"),
-        ("trainer.nnodes=$(hostname)", "must be known, and $(hostname) is a command"),
         ("trainer.project_name='${open'", "is not closed"),
     ],
 )

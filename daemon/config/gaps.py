@@ -1,0 +1,28 @@
+"""`gap_issues` refuses values that somebody still has to fill in: `???`, as OmegaConf and imports write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.issue import Issue, WrongValue
+
+GAP: Final = "???"
+_FIX: Final = "write the value; in an imported file the comment beside it says what it may be"
+
+
+def gap_issues(tree: dict[str, Any]) -> list[Issue]:
+    """An issue for each field whose value is a gap."""
+    return [Issue(path, f"is a gap (`{GAP}`): its value is missing", _FIX, WrongValue) for path in _gaps(tree, ())]
+
+
+def _gaps(node: Any, path: FieldPath) -> Iterator[FieldPath]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _gaps(value, (*path, key))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _gaps(value, (*path, index))
+    elif node == GAP:
+        yield path

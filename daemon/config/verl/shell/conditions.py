@@ -1,0 +1,84 @@
+"""`holds` tells the outcome of `[ ... ]`, `[[ ... ]]` and `test`, and `matches` that of a pattern of `case`."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from rftd.daemon.config.verl.shell.word import ShellWord
+
+_MOST_TRIED: Final = 64
+_OUTSIDE: Final = "${oc.env:"
+_NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
+    "-eq": lambda left, right: left == right,
+    "-ne": lambda left, right: left != right,
+    "-lt": lambda left, right: left < right,
+    "-le": lambda left, right: left <= right,
+    "-gt": lambda left, right: left > right,
+    "-ge": lambda left, right: left >= right,
+}
+
+
+def holds(words: Sequence[ShellWord]) -> bool | None:
+    """True or false whichever texts the words have; None if that depends on them, or on the machine."""
+    texts = [word.texts for word in words]
+    if any(not found for found in texts):
+        return _decided_by_the_rest(words)
+    tried = list(itertools.islice(itertools.product(*texts), _MOST_TRIED + 1))
+    outcomes = {_outcome(list(each)) for each in tried}
+    return outcomes.pop() if len(outcomes) == 1 and len(tried) <= _MOST_TRIED else None
+
+
+def _decided_by_the_rest(words: Sequence[ShellWord]) -> bool | None:
+    # A text that is not empty is known to be so by the part of it that is known.
+    if len(words) == 2 and words[0].text in ("-n", "-z") and words[1].text:
+        return words[0].text == "-n"
+    return None
+
+
+def _outcome(texts: list[str]) -> bool | None:
+    """The outcome of one test, `!`, `-a`, `-o`, `&&` and `||` included."""
+    for joint, decided in (("||", True), ("-o", True), ("&&", False), ("-a", False)):
+        if joint in texts[1:-1]:
+            at = texts.index(joint, 1)
+            left = _outcome(texts[:at])
+            right = _outcome(texts[at + 1 :])
+            if decided in (left, right):
+                return decided
+            return None if left is None or right is None else not decided
+    if texts[:1] == ["!"]:
+        inner = _outcome(texts[1:])
+        return None if inner is None else not inner
+    if any(_OUTSIDE in text for text in texts):
+        return None
+    if len(texts) == 1:
+        return bool(texts[0])
+    if len(texts) == 2:
+        return {"-n": bool(texts[1]), "-z": not texts[1]}.get(texts[0])
+    return _compared(*texts) if len(texts) == 3 else None
+
+
+def _compared(left: str, operator: str, right: str) -> bool | None:
+    if operator in ("=", "==", "!="):
+        return fnmatch.fnmatchcase(left, right) == (operator != "!=")
+    if operator == "=~":
+        # Expressions of the shell and of Python agree where nothing but these is in them.
+        return re.search(right, left) is not None if re.fullmatch(r"\^?[\w./-]*\$?", right) else None
+    if operator in _NUMBERS and all(re.fullmatch(r"-?\d{1,18}", text) for text in (left, right)):
+        return _NUMBERS[operator](int(left), int(right))
+    return None
+
+
+def matches(subject: ShellWord, patterns: Sequence[ShellWord]) -> bool | None:
+    """True if one of the patterns fits whatever text the subject has; None if nobody can tell."""
+    if [pattern.text for pattern in patterns if not pattern.unknown] == ["*"]:
+        return True
+    if any(pattern.unknown for pattern in patterns) or not subject.texts:
+        return None
+    if any(_OUTSIDE in text for text in subject.texts):
+        return None
+    outcomes = {any(fnmatch.fnmatchcase(text, pattern.text) for pattern in patterns) for text in subject.texts}
+    return outcomes.pop() if len(outcomes) == 1 else None

@@ -1,0 +1,402 @@
+"""`WordReader` reads the words of a command: quotes are taken off, variables are expanded, nothing is run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Final
+
+from rftd.daemon.config.gaps import GAP
+from rftd.daemon.config.issue import Issue, SyntaxIssue
+from rftd.daemon.config.source import SourcePlace
+from rftd.daemon.config.verl.shell.arithmetic import whole_number
+from rftd.daemon.config.verl.shell.piece import Piece, WordUnderWay, joined
+from rftd.daemon.config.verl.shell.skipping import BLANKS, ENDS, ScriptError, skip_array, skip_piece
+from rftd.daemon.config.verl.shell.variables import ShellValue, ShellVariables
+from rftd.daemon.config.verl.shell.word import ShellProblem, ShellWord, merged_words
+
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_BRACED: Final = re.compile(r"([A-Za-z_]\w*|\d+)(\[[@*]\])?(?:(:?[-=+?])(.*))?\Z", re.DOTALL)
+_CUT: Final = re.compile(r"([A-Za-z_]\w*)(##|#|%%|%)([^*?\[\]$`]*\*?[^*?\[\]$`]*)\Z")
+_PLACE_OF_RUN: Final = frozenset({"pwd", "pwd -P", "realpath .", "readlink -f ."})
+_MOST_NESTED: Final = 16
+"""Defaults within defaults: each takes a part of the interpreter's stack."""
+_MOST_CHARS: Final = 1 << 20
+"""What all words together may expand to: variables may double one another."""
+
+
+class ExpandedChars:
+    """Counts what all words of a script expand to."""
+
+    def __init__(self) -> None:
+        self._chars = 0
+
+    def add(self, count: int) -> bool:
+        """False once it is too much."""
+        self._chars += count
+        return self._chars <= _MOST_CHARS
+
+
+@dataclass(slots=True)
+class WordReader:
+    """The words of a text from `at` up to `end`."""
+
+    text: str
+    at: int
+    end: int
+    variables: ShellVariables
+    place_of: Callable[[int, int], SourcePlace]
+    spent: ExpandedChars
+    nested: int = 0
+
+    def words(self, *, split: bool = True) -> list[ShellWord]:
+        """The words that stand here: of an expanded list, or of text with blanks, several or none."""
+        start = self.at
+        word = WordUnderWay()
+        listed: list[ShellWord] = []
+        while self.at < self.end:
+            char = self.text[self.at]
+            if char in BLANKS or char in ENDS or char in "<>" or self.text.startswith("\\\n", self.at):
+                break
+            piece = self._piece()
+            if piece.words is not None and word.is_empty and split:
+                listed += piece.words
+            elif split and char == "$" and not piece.unknown:
+                word.add_parts(piece.text.split())
+            else:
+                word.add(piece)
+        if word.is_empty and not word.unknown:
+            return listed
+        here = self.place_of(start, self.at)
+        found = word.finished(here)
+        if split and len(found) == 1 and found[0].unknown and self.text[start] == "$":
+            # Each of its texts would be taken apart at its blanks.
+            texts = [text.split() for text in found[0].candidates]
+            if any(len(parts) > 1 or "=" in "".join(parts) for parts in texts):
+                lists = [[ShellWord(part, here) for part in parts] for parts in texts]
+                return [*listed, *merged_words(lists, found[0].unknown)]
+        return [*listed, *found]
+
+    def skip_blanks(self) -> None:
+        """Goes on to what is no blank, and past a line that goes on."""
+        while self.at < self.end:
+            if self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif self.text[self.at] in BLANKS:
+                self.at += 1
+            else:
+                return
+
+    def fail(self, at: int, what: str, fix: str) -> ShellProblem:
+        """The problem at a place."""
+        return ShellProblem(Issue((), what, fix, SyntaxIssue, place=self.place_of(at, at + 1)))
+
+    def document(self, *, literal: bool, unindented: bool) -> str:
+        """The whole text as a here-document is read: variables are expanded as in double quotes, unless it is literal.
+
+        What is not known is a gap in it, `???`.
+        """
+        parts: list[str] = []
+        while self.at < self.end:
+            char = self.text[self.at]
+            if literal or char not in "\\$`":
+                parts.append(char)
+                self.at += 1
+            elif char == "\\":
+                escaped = self.text[self.at + 1 : self.at + 2]
+                parts.append("" if escaped == "\n" else escaped if escaped in ("\\", "$", "`") else f"\\{escaped}")
+                self.at += 2
+            else:
+                piece = joined(self._expansion() if char == "$" else self._not_run())
+                parts.append(GAP if piece.unknown else piece.text)
+        text = "".join(parts)
+        return re.sub(r"(?m)^\t+", "", text) if unindented else text
+
+    def _piece(self) -> Piece:
+        """The next piece of a word."""
+        char = self.text[self.at]
+        if char == "'":
+            end = self._skipped()
+            return self._spend(self.text[end[0] + 1 : end[1] - 1])
+        if char == '"':
+            return self._double_quoted()
+        if char == "\\":
+            self.at += 2
+            return Piece(self.text[self.at - 1 : self.at])
+        if char == "`":
+            return self._not_run()
+        if char == "$":
+            return self._expansion()
+        self.at += 1
+        return self._spend(char)
+
+    def _skipped(self) -> tuple[int, int]:
+        """The characters of the quote or expansion that begins here, which are passed by."""
+        start = self.at
+        try:
+            self.at = skip_piece(self.text, start)
+        except ScriptError as error:
+            raise self.fail(error.at, error.what, error.fix) from None
+        return start, self.at
+
+    def _double_quoted(self) -> Piece:
+        opened = self.at
+        _, closed = self._skipped()
+        self.at = opened + 1
+        word = WordUnderWay()
+        while self.at < closed - 1:
+            char = self.text[self.at]
+            if char == "\\" and self.text[self.at + 1 : self.at + 2] in ("\\", '"', "$", "`", "\n"):
+                word.add(Piece("" if self.text[self.at + 1] == "\n" else self.text[self.at + 1]))
+                self.at += 2
+            elif char in "$`":
+                piece = self._expansion() if char == "$" else self._not_run()
+                if piece.words is not None and word.is_empty and self.at == closed - 1:
+                    self.at = closed
+                    return piece
+                word.add(joined(piece))
+            else:
+                word.add(self._spend(char))
+                self.at += 1
+        self.at = closed
+        return word.piece()
+
+    def _expansion(self) -> Piece:
+        start = self.at
+        if self.text.startswith("$((", start):
+            _, end = self._skipped()
+            return self._calculated(self.text[start + 3 : end - 2])
+        if self.text.startswith("$(", start):
+            return self._not_run()
+        if self.text.startswith("${", start):
+            _, end = self._skipped()
+            return self._braced(self.text[start + 2 : end - 1])
+        found = _NAME.match(self.text, start + 1)
+        if found:
+            self.at = found.end()
+            return self._variable(found[0], whole=False)
+        self.at = start + 2
+        return self._argument(start)
+
+    def _argument(self, start: int) -> Piece:
+        char = self.text[start + 1 : start + 2]
+        if char in ("@", "*"):
+            # What the script is called with: nothing, for it is not called.
+            value = self.variables.get("@")
+            return Piece("", words=value.listed if value is not None else ())
+        if char == "#":
+            value = self.variables.get("@")
+            return Piece(str(len(value.listed)) if value is not None else "0")
+        if char in ("?", "!", "$", "-"):
+            return Piece("")
+        if char.isdigit():
+            return self._variable(char, whole=False)
+        self.at = start + 1
+        return Piece("$")
+
+    def _braced(self, inside: str) -> Piece:
+        found = _BRACED.match(inside)
+        if found is None:
+            if cased := re.fullmatch(r"([A-Za-z_]\w*)(,,|\^\^)", inside):
+                return _in_case(self._variable(cased[1], whole=False), cased[2])
+            if sliced := re.fullmatch(r"[@*]:(\d{1,3})", inside):
+                value = self.variables.get("@")
+                return Piece("", words=value.listed[max(0, int(sliced[1]) - 1) :] if value is not None else ())
+            if cut := _CUT.match(inside):
+                return self._cut(*cut.groups())
+            # `${a.b}` in double quotes cannot be a variable: it is Hydra's, and the shell would refuse it.
+            if re.fullmatch(r"[\w.]*\.[\w.]+|[\w.]+:[^}]*", inside) and ":-" not in inside:
+                return Piece("${" + inside + "}")
+            return Piece("", f"`${{{inside[:40]}}}` is not worked out")
+        name, listed, operator, default = found.groups()
+        value = self.variables.get(name)
+        if operator and value is None and operator[-1] in "-=":
+            return self._default(default)
+        piece = self._variable(name, whole=bool(listed))
+        if not operator or operator[-1] == "?":
+            return piece
+        empty = piece.text == "" and not piece.words
+        if operator[-1] == "+":
+            if value is None or (operator == ":+" and empty and not piece.unknown):
+                return Piece("")
+            return self._default(default) if not piece.unknown else Piece("", piece.unknown)
+        if piece.unknown and operator.startswith(":") and "" in piece.candidates:
+            other = self._default(default)
+            texts = other.candidates if other.unknown else (other.text,)
+            return Piece("", piece.unknown, tuple(dict.fromkeys([*filter(None, piece.candidates), *texts])))
+        return self._default(default) if operator.startswith(":") and empty and not piece.unknown else piece
+
+    def _cut(self, name: str, operator: str, pattern: str) -> Piece:
+        """The text without a beginning or an end, if no more than one `*` is in the pattern."""
+        piece = self._variable(name, whole=False)
+        if piece.unknown or piece.text.startswith("${oc.env:"):
+            return Piece("", f"`${{{name}{operator}{pattern}}}` is not worked out")
+        middle = re.escape(pattern).replace(r"\*", ".*?" if len(operator) == 1 else ".*")
+        if operator.startswith("#"):
+            cut = re.match(middle, piece.text, re.DOTALL)
+            return Piece(piece.text[cut.end() :] if cut else piece.text)
+        starts = range(len(piece.text), -1, -1) if len(operator) == 1 else range(len(piece.text) + 1)
+        whole = re.compile(re.escape(pattern).replace(r"\*", ".*"), re.DOTALL)
+        at = next((at for at in starts if whole.fullmatch(piece.text, at)), len(piece.text))
+        return Piece(piece.text[:at])
+
+    def _default(self, text: str) -> Piece:
+        # In shell a default may hold variables of its own.
+        if not set("$`'\"\\") & set(text):
+            return self._spend(text)
+        if self.nested >= _MOST_NESTED:
+            raise self.fail(self.at - 1, f"defaults are nested deeper than {_MOST_NESTED} levels", "assign a variable")
+        here = self.place_of(self.at - 1, self.at)
+        inner = WordReader(text, 0, len(text), self.variables, lambda start, end: here, self.spent, self.nested + 1)
+        word = WordUnderWay()
+        while inner.at < len(text):
+            word.add(joined(inner._piece()))
+        return word.piece()
+
+    def _variable(self, name: str, *, whole: bool) -> Piece:
+        value = self.variables.get(name)
+        if value is None:
+            return self._unassigned(name, whole=whole)
+        self._spend("".join(word.text for word in value.words))
+        if whole:
+            return Piece("", words=value.listed)
+        word = value.words[0] if value.words else None
+        return Piece(word.text, word.unknown, word.candidates) if word else Piece("")
+
+    def _unassigned(self, name: str, *, whole: bool) -> Piece:
+        if whole:
+            return Piece("", words=())
+        if name.isdigit():
+            return Piece("", f"${name} is what the script is called with")
+        if name in ("PWD", "OLDPWD"):
+            return Piece(".")
+        return Piece("${oc.env:" + name + "}")
+
+    def _calculated(self, expression: str) -> Piece:
+        def known(name: str) -> str:
+            value = self.variables.get(name)
+            word = value.words[0] if value is not None and value.words else None
+            return word.text if word is not None and not word.unknown else ""
+
+        number = whole_number(expression, known)
+        if number is not None:
+            return Piece(str(number))
+        return self._one_of_sums(expression) or Piece("", f"`$(({expression.strip()[:40]}))` is not worked out")
+
+    def _one_of_sums(self, expression: str) -> Piece | None:
+        """The sums for each text of the one variable in it that has several; None if there is no such variable."""
+        names = dict.fromkeys(_NAME.findall(expression))
+        values = {name: value for name in names if (value := self.variables.get(name)) is not None and value.words}
+        several = [name for name, value in values.items() if value.words[0].unknown]
+        if len(several) != 1:
+            return None
+        word = values[several[0]].words[0]
+        sums = []
+        for text in word.candidates:
+            texts = {name: _text_of(value) for name, value in values.items()} | {several[0]: text}
+            number = whole_number(expression, partial(_text_in, texts))
+            if number is None:
+                return None
+            sums.append(str(number))
+        return Piece("", word.unknown, tuple(dict.fromkeys(sums))) if sums else None
+
+    def _not_run(self) -> Piece:
+        start, end = self._skipped()
+        shown = " ".join(self.text[start:end].split())
+        command = self.text[start + (1 if shown.startswith("`") else 2) : end - 1].strip()
+        if command in _PLACE_OF_RUN:
+            return Piece(".")
+        if re.match(r"(TZ=\S+\s+)?date\b", command):
+            # A time makes a name unlike another one's, and stands for nothing else.
+            return Piece("now")
+        return self._path_of(command) or Piece("", f"{shown[:60]} is a command, and nothing is run")
+
+    def _path_of(self, command: str) -> Piece | None:
+        """The outcome of `basename` and `dirname`; None if it is none of them, or its path is not known."""
+        if not command.startswith(("basename ", "dirname ")) or self.nested >= _MOST_NESTED:
+            return None
+        here = self.place_of(self.at - 1, self.at)
+        inner = WordReader(command, 0, len(command), self.variables, lambda a, b: here, self.spent, self.nested + 1)
+        name, *words = command_words(inner)
+        if not 1 <= len(words) <= 2 or any(word.unknown for word in words):
+            return None
+        path = PurePosixPath(words[0].text)
+        text = (
+            str(path.parent) if name.text == "dirname" else path.name.removesuffix(words[-1].text if words[1:] else "")
+        )
+        return None if name.text == "basename" and "$" in path.name else Piece(text)
+
+    def _spend(self, text: str) -> Piece:
+        if not self.spent.add(len(text)):
+            what = f"variables expand to more than {_MOST_CHARS:,} characters"
+            raise self.fail(self.at, what, "shorten the script")
+        return Piece(text)
+
+
+def _in_case(piece: Piece, operator: str) -> Piece:
+    if "${" in piece.text:
+        return Piece("", "the script changes the case of a variable that it does not assign")
+    change = str.lower if operator == ",," else str.upper
+    return Piece(change(piece.text), piece.unknown, tuple(change(text) for text in piece.candidates))
+
+
+def _text_in(texts: Mapping[str, str], name: str) -> str:
+    return texts.get(name, "")
+
+
+def _text_of(value: ShellValue | None) -> str:
+    return value.words[0].text if value is not None and value.words else ""
+
+
+def command_words(reader: WordReader) -> list[ShellWord]:
+    """All words up to the end; what is redirected is passed by."""
+    found: list[ShellWord] = []
+    while True:
+        reader.skip_blanks()
+        if reader.at >= reader.end:
+            return found
+        char = reader.text[reader.at]
+        if char == "#":
+            end = reader.text.find("\n", reader.at)
+            reader.at = reader.end if end < 0 else end
+        elif char in "<>" or (char == "&" and reader.text.startswith("&>", reader.at)):
+            skip_redirection(reader, found)
+        elif char in ENDS:
+            reader.at += 1
+        else:
+            found += reader.words()
+
+
+def skip_redirection(reader: WordReader, words: list[ShellWord]) -> None:
+    """Passes a redirection by, with the number of the stream that was taken for a word."""
+    if words and words[-1].text.isdigit() and reader.text[reader.at - 1] not in BLANKS:
+        words.pop()
+    while reader.at < reader.end and reader.text[reader.at] in f"<>&-{BLANKS}":
+        reader.at += 1
+    if reader.at < reader.end and reader.text[reader.at] not in ENDS:
+        reader.words()
+
+
+def array_words(reader: WordReader) -> list[ShellWord]:
+    """The words of the array `(...)` that begins at the reader's place."""
+    end = skip_array(reader.text, reader.at)
+    inner = replace(reader, at=reader.at + 1, end=end - 1)
+    reader.at = end
+    words: list[ShellWord] = []
+    while True:
+        inner.skip_blanks()
+        if inner.at >= inner.end:
+            return words
+        char = inner.text[inner.at]
+        if char == "\n":
+            inner.at += 1
+        elif char == "#":
+            stop = inner.text.find("\n", inner.at)
+            inner.at = inner.end if stop < 0 else stop
+        elif char in ENDS or char in "<>":
+            raise inner.fail(inner.at, f"{char!r} within an array is not read", "write words alone")
+        else:
+            words += inner.words()

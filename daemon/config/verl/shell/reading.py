@@ -1,0 +1,363 @@
+"""`read_script` follows a script as a shell would and runs nothing of it: its commands, and the files it writes."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Final
+
+from rftd.daemon.config.issue import Issue, LimitIssue, SyntaxIssue
+from rftd.daemon.config.source import SourceMap, SourcePlace
+from rftd.daemon.config.verl.shell.conditions import holds, matches
+from rftd.daemon.config.verl.shell.expansion import (
+    ExpandedChars,
+    WordReader,
+    array_words,
+    command_words,
+    skip_redirection,
+)
+from rftd.daemon.config.verl.shell.script import ShellChoices, ShellScript
+from rftd.daemon.config.verl.shell.skipping import BLANKS, ENDS, ScriptError
+from rftd.daemon.config.verl.shell.tree import (
+    Branch,
+    ShellBlock,
+    ShellFunction,
+    SimpleCommand,
+    Statement,
+    parse_script,
+)
+from rftd.daemon.config.verl.shell.variables import ShellValue, ShellVariables, appended, assumed_value
+from rftd.daemon.config.verl.shell.word import ShellProblem, ShellWord, uncertain
+
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_ENDS_HERE: Final = re.compile(r"[ \t\r]*(?:\Z|[\n;&|()#]|[A-Za-z_]\w*\+?=)")
+_WRITES: Final = re.compile(r"(?<![<>&\d])>>?[ \t]*(\"[^\"\n]+\"|'[^'\n]+'|[^\s;&|<>]+)")
+_DECLARING: Final = frozenset({"export", "local", "readonly", "declare", "typeset"})
+_FINE: Final = frozenset(
+    {"cd", "mkdir", "set", "shopt", "echo", "printf", "source", ".", "true", ":", "ulimit", "sleep"}
+)
+_MOST_TURNS: Final = 64
+"""A loop over more items is not followed."""
+_MOST_STATEMENTS: Final = 20_000
+_MOST_CALLS: Final = 8
+"""Functions that call one another: each call takes a part of the interpreter's stack."""
+
+
+def read_script(text: str, source: SourceMap, choices: ShellChoices | None = None) -> ShellScript:
+    """The commands of the script in the order of its run, and the files that it writes. Raises ShellProblem."""
+    return _ShellRun(text, source, choices or ShellChoices()).script()
+
+
+class _ShellRun:
+    def __init__(self, text: str, source: SourceMap, choices: ShellChoices) -> None:
+        self.text = text
+        self.origin = source.origin
+        self.choices = choices
+        self.result = ShellScript()
+        self._line_starts = [0, *(found.end() for found in re.finditer("\n", text))]
+        self._spent = ExpandedChars()
+        self._functions: dict[str, ShellFunction] = {}
+        self._called: set[str] = set()
+        self._statements = 0
+        self._calls = 0
+        self._end = ""
+        self._returned: list[ShellVariables] = []
+        self._in_doubt = 0
+        self.variables = ShellVariables({name: assumed_value(value) for name, value in choices.assumed.items()})
+
+    def script(self) -> ShellScript:
+        """Follows the whole script."""
+        try:
+            statements = parse_script(self.text)
+        except ScriptError as error:
+            place = self.place(error.at, error.at + 1)
+            raise ShellProblem(Issue((), error.what, error.fix, SyntaxIssue, place=place)) from None
+        self._run(statements)
+        for name, function in list(self._functions.items()):
+            # It may be called in a way that cannot be followed, such as by a trap.
+            if name not in self._called:
+                self._tried(self.variables.branch(), function.body)
+        return self.result
+
+    def place(self, at: int, end: int) -> SourcePlace:
+        """The place of the characters from `at` up to `end`."""
+        line = self._line(at)
+        column = at - self._line_starts[line - 1] + 1
+        return SourcePlace(self.origin, line, column, line, column + max(1, end - at))
+
+    def _line(self, at: int) -> int:
+        return bisect.bisect_right(self._line_starts, at)
+
+    def _reader(self, start: int, end: int) -> WordReader:
+        return WordReader(self.text, start, end, self.variables, self.place, self._spent)
+
+    def _run(self, statements: Sequence[Statement]) -> bool | None:
+        """Follows statements; the outcome of the last one, None if nobody can tell."""
+        outcome: bool | None = True
+        for statement in statements:
+            needed = {"&&": True, "||": False}.get(statement.joined)
+            if needed is None or outcome is needed:
+                outcome = self._statement(statement)
+            elif outcome is None:
+                outcome = self._perhaps(replace(statement, joined=""), needed)
+        return outcome
+
+    def _perhaps(self, statement: Statement, needed: bool) -> bool | None:
+        """Follows a statement that is run if what stands before it had an outcome that nobody can tell."""
+        start = statement.node.start
+        decided = self._choice(start, start)
+        if decided is False:
+            return not needed
+        if decided:
+            return self._statement(statement)
+        branch = self.variables.branch()
+        if not self._tried(branch, (statement,)):
+            self._merge([branch, self.variables.branch()], start)
+        return None
+
+    def _tried(self, branch: ShellVariables, statements: Sequence[Statement]) -> bool:
+        """Follows statements with variables of their own; True if the script does not go on behind them."""
+        before = (self.variables, self._end)
+        self.variables = branch
+        self._end = ""
+        self._in_doubt += 1
+        try:
+            self._run(statements)
+            if self._end == "return":
+                self._returned.append(branch)
+            return bool(self._end)
+        finally:
+            self.variables, self._end = before
+            self._in_doubt -= 1
+
+    def _merge(self, branches: Sequence[ShellVariables], at: int) -> None:
+        self.variables.merge(branches, self._line(at), self.place(at, at + 1))
+
+    def _statement(self, statement: Statement) -> bool | None:
+        self._statements += 1
+        if self._statements > _MOST_STATEMENTS:
+            what = f"more than {_MOST_STATEMENTS:,} commands would be run"
+            place = self.place(statement.node.start, statement.node.start + 1)
+            raise ShellProblem(Issue((), what, "give the command line alone, after `--`", LimitIssue, place=place))
+        node = statement.node
+        if isinstance(node, ShellFunction):
+            self._functions[node.name] = node
+            return True
+        outcome = self._simple(node) if isinstance(node, SimpleCommand) else self._block(node)
+        return outcome if outcome is None or not statement.negated else not outcome
+
+    def _block(self, block: ShellBlock) -> bool | None:
+        if block.kind == "{":
+            return self._run(block.branches[0].body)
+        if block.kind == "(":
+            self._tried(self.variables.branch(), block.branches[0].body)
+            return None
+        if block.kind in ("for", "select", "while", "until"):
+            self._loop(block)
+            return None
+        if block.kind == "((":
+            return None
+        self._branches(block)
+        return None
+
+    def _choice(self, start: int, end: int) -> bool | None:
+        """True for a branch that somebody takes, false for one that somebody skips."""
+        first = self._line(start)
+        last = self._line(max(start, end - 1))
+        if any(first <= line <= last for line in self.choices.taken):
+            return True
+        return False if any(first <= line <= last for line in self.choices.skipped) else None
+
+    def _branches(self, block: ShellBlock) -> None:
+        """Follows the branch that is taken, or all that may be, and then goes on with what one of them did."""
+        chosen = [self._choice(branch.start, branch.end) for branch in block.branches]
+        subject = self._subject(block)
+        outcomes: list[ShellVariables] = []
+        complete = False
+        for branch, choice in zip(block.branches, chosen, strict=True):
+            decided = choice
+            if True in chosen:
+                decided = choice is True
+            elif choice is None:
+                decided = self._condition(branch, subject)
+            if decided is False:
+                continue
+            if decided and not outcomes:
+                self._run(branch.body)
+                return
+            taken = self.variables.branch()
+            if not self._tried(taken, branch.body):
+                outcomes.append(taken)
+            if decided:
+                complete = True
+                break
+        if not complete:
+            outcomes.append(self.variables.branch())
+        if outcomes:
+            self._merge(outcomes, block.start)
+
+    def _subject(self, block: ShellBlock) -> ShellWord:
+        words = self._reader(*block.head).words(split=False) if block.kind == "case" else []
+        return words[0] if words else ShellWord("", self.place(block.start, block.start + 1))
+
+    def _condition(self, branch: Branch, subject: ShellWord) -> bool | None:
+        if branch.patterns:
+            patterns = [word for span in branch.patterns for word in self._reader(*span).words(split=False)]
+            return matches(subject, patterns)
+        if not branch.condition:
+            return True
+        return self._run(branch.condition)
+
+    def _loop(self, block: ShellBlock) -> None:
+        branch = block.branches[0]
+        if self._choice(branch.start, branch.end) is False:
+            return
+        if block.kind in ("while", "until"):
+            outcome = self._run(branch.condition)
+            if outcome is (block.kind == "until"):
+                return
+        items = command_words(self._reader(*block.head)) if block.kind == "for" else []
+        certain = block.kind == "for" and bool(block.name) and not any(word.unknown for word in items)
+        if certain and len(items) <= _MOST_TURNS:
+            for item in items:
+                self.variables.set(block.name, ShellValue((item,)))
+                self._run(branch.body)
+            return
+        inner = self.variables.branch()
+        if block.name:
+            why = f"{block.name} is set by the loop on line {self._line(block.start)}"
+            texts = [text for word in items for text in word.texts]
+            place = self.place(block.start, block.start + 1)
+            inner.set(block.name, ShellValue((uncertain(ShellWord("", place), why, texts),)))
+        self._tried(inner, branch.body)
+        self._merge([inner, self.variables.branch()], block.start)
+
+    def _simple(self, command: SimpleCommand) -> bool | None:
+        if self.text.startswith("[[", command.start):
+            return self._double_test(command)
+        reader = self._reader(command.start, command.end)
+        words: list[ShellWord] = []
+        while True:
+            reader.skip_blanks()
+            if reader.at >= reader.end:
+                break
+            char = self.text[reader.at]
+            if char == "#":
+                reader.at = reader.end
+            elif char in "<>" or self.text.startswith("&>", reader.at):
+                skip_redirection(reader, words)
+            elif char in ENDS:
+                reader.at += 1
+            elif not words and (assigned := _ASSIGNMENT.match(self.text, reader.at)):
+                self._assignment(assigned, reader)
+            elif words and words[0].text in _DECLARING and (assigned := _ASSIGNMENT.match(self.text, reader.at)):
+                self._assignment(assigned, reader, declared=True)
+            else:
+                words += reader.words()
+        for document in command.documents:
+            target = _WRITES.search(self.text, command.start, command.end)
+            name = self._reader(*target.span(1)).words(split=False) if target else []
+            if name and not name[0].unknown:
+                self.result.files[str(PurePosixPath(name[0].text))] = self._reader(
+                    document.start, document.end
+                ).document(literal=document.literal, unindented=document.unindented)
+        return self._done(words) if words else True
+
+    def _double_test(self, command: SimpleCommand) -> bool | None:
+        end = self.text.rfind("]]", command.start, command.end)
+        reader = self._reader(command.start + 2, max(end, command.start + 2))
+        words: list[ShellWord] = []
+        while True:
+            reader.skip_blanks()
+            if reader.at >= reader.end:
+                return holds(words)
+            joint = self.text[reader.at : reader.at + 2]
+            if joint in ("&&", "||"):
+                words.append(ShellWord(joint, self.place(reader.at, reader.at + 2)))
+                reader.at += 2
+            elif self.text[reader.at] in "()<>&|;\n":
+                return None
+            else:
+                words += reader.words(split=False)
+
+    def _done(self, words: list[ShellWord]) -> bool | None:
+        """Takes a whole command: what it does to variables, or as one that is kept."""
+        first = words[0].text
+        if first in _DECLARING:
+            return True
+        if first in ("[", "test"):
+            return holds(words[1:-1] if first == "[" else words[1:])
+        if first in ("exit", "return"):
+            if self._in_doubt:
+                self._end = self._end or first
+            return True
+        if first in ("read", "mapfile", "readarray", "getopts"):
+            for word in words[1:]:
+                self._forget(word.text)
+            return None
+        if first == "unset":
+            for word in words[1:]:
+                self.variables.unset(word.text)
+            return True
+        if first == "shift":
+            self._shift()
+            return True
+        if first in self._functions and not words[0].unknown:
+            return self._call(self._functions[first], words[1:])
+        self.result.commands.append(words)
+        return {"true": True, "false": False}.get(first, True if first in _FINE else None)
+
+    def _call(self, function: ShellFunction, words: list[ShellWord]) -> bool | None:
+        self._called.add(function.name)
+        if self._calls >= _MOST_CALLS:
+            return None
+        before = {name: self.variables.get(name) for name in ("@", *map(str, range(1, 10)))}
+        self._arguments(words)
+        returned = self._returned
+        self._returned = []
+        self._calls += 1
+        try:
+            outcome = self._run(function.body)
+            if self._returned:
+                self._merge([self.variables.branch(), *self._returned], function.start)
+            return outcome
+        finally:
+            self._calls -= 1
+            self._returned = returned
+            self.variables.written.update(before)
+
+    def _arguments(self, words: Sequence[ShellWord]) -> None:
+        self.variables.set("@", ShellValue(tuple(words), is_array=True))
+        for number in range(1, 10):
+            word = words[number - 1] if number <= len(words) else ShellWord("", SourcePlace(self.origin))
+            self.variables.set(str(number), ShellValue((word,)))
+
+    def _shift(self) -> None:
+        arguments = self.variables.get("@")
+        if arguments is not None:
+            self._arguments(arguments.words[1:])
+
+    def _forget(self, name: str) -> None:
+        why = f"the script sets {name} while it runs"
+        self.variables.set(name, ShellValue((ShellWord("", SourcePlace(self.origin), why),)))
+
+    def _assignment(self, found: re.Match[str], reader: WordReader, *, declared: bool = False) -> None:
+        name = found[1]
+        reader.at = found.end()
+        before = self.variables.get(name) if found[2] else None
+        if self.text.startswith("(", reader.at):
+            words = array_words(reader)
+            self.variables.set(name, ShellValue((*(before.listed if before else ()), *words), is_array=True))
+            return
+        here = self.place(found.start(), found.end())
+        ends = reader.at >= reader.end or self.text[reader.at] in f"{BLANKS}{ENDS}"
+        read = [] if ends else reader.words(split=False)
+        word = read[0] if read else ShellWord("", here)
+        if before and before.words:
+            word = appended(before.words[0], word)
+        # Before a command, as in `A=1 python3 ...`, it is set for that command alone, whose words are expanded first.
+        if declared or _ENDS_HERE.match(self.text, reader.at) or reader.at >= reader.end:
+            self.variables.set(name, ShellValue((word,)))

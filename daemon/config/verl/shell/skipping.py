@@ -1,0 +1,108 @@
+"""`skip_piece` tells where a quote or an expansion of a script ends, and finds those that are never closed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+BLANKS: Final = " \t\r"
+ENDS: Final = "\n;&|()"
+_MOST_NESTED: Final = 40
+
+
+class ScriptError(Exception):
+    """Signals a quote or a bracket that is never closed, with its place and what opens there."""
+
+    def __init__(self, at: int, what: str, fix: str) -> None:
+        super().__init__(what)
+        self.at = at
+        self.what = what
+        self.fix = fix
+
+
+def skip_piece(text: str, at: int, depth: int = 0) -> int:
+    """The end of the quote, the expansion or the character that begins here. Raises ScriptError."""
+    if depth > _MOST_NESTED:
+        raise ScriptError(at, f"quotes are nested deeper than {_MOST_NESTED} levels", "assign a variable")
+    char = text[at]
+    if char == "\\":
+        return min(len(text), at + 2)
+    if char == "'":
+        end = text.find("'", at + 1)
+        if end < 0:
+            raise ScriptError(at, "the quote that opens here is never closed", "close it with '")
+        return end + 1
+    if char == '"':
+        return _skip_quoted(text, at, depth + 1)
+    if char == "`":
+        end = text.find("`", at + 1)
+        if end < 0:
+            raise ScriptError(at, "the `` ` `` that opens here is never closed", "close it")
+        return end + 1
+    if text.startswith("$((", at):
+        return _skip_sum(text, at)
+    if text.startswith("$(", at):
+        return skip_brackets(text, at + 1, depth + 1)
+    if text.startswith("${", at):
+        return _skip_braces(text, at, depth + 1)
+    return at + 1
+
+
+def _skip_quoted(text: str, start: int, depth: int) -> int:
+    at = start + 1
+    while at < len(text):
+        if text[at] == '"':
+            return at + 1
+        at = at + 2 if text[at] == "\\" else skip_piece(text, at, depth) if text[at] in "$`" else at + 1
+    raise ScriptError(start, "the quote that opens here is never closed", 'close it with "')
+
+
+def _skip_sum(text: str, start: int) -> int:
+    end = text.find("))", start)
+    while end >= 0 and text[end : end + 3] == ")))":
+        end += 1
+    if end < 0:
+        raise ScriptError(start, "the `$((` that opens here is never closed", "close it with ))")
+    return end + 2
+
+
+def skip_brackets(text: str, start: int, depth: int = 0) -> int:
+    """The end of the `(...)` that begins here, with quotes and brackets in it. Raises ScriptError."""
+    at = start + 1
+    depth = 0
+    while at < len(text):
+        if text[at] == ")":
+            if not depth:
+                return at + 1
+            depth -= 1
+            at += 1
+        elif text[at] == "(":
+            depth += 1
+            at += 1
+        else:
+            at = skip_piece(text, at, depth)
+    opening = start - 1 if start and text[start - 1] == "$" else start
+    shown = text[opening : start + 1]
+    raise ScriptError(opening, f"the `{shown}` that opens here is never closed", "close it")
+
+
+def _skip_braces(text: str, start: int, depth: int) -> int:
+    at = start + 2
+    while at < len(text) and text[at] != "\n":
+        if text[at] == "}":
+            return at + 1
+        at = skip_piece(text, at, depth) if text[at] in '$\\`"' else at + 1
+    raise ScriptError(start, "the `${` that opens here is never closed", "close it with }")
+
+
+def skip_array(text: str, start: int) -> int:
+    """The end of the array `(...)` that begins here. Raises ScriptError."""
+    at = start + 1
+    while at < len(text):
+        if text[at] == ")":
+            return at + 1
+        if text[at] == "#" and text[at - 1] in f"{BLANKS}\n(":
+            end = text.find("\n", at)
+            at = len(text) if end < 0 else end
+        else:
+            at = skip_piece(text, at)
+    raise ScriptError(start, "the array that begins here is never closed", "close it with )")

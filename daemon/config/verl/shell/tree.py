@@ -1,0 +1,366 @@
+"""`parse_script` takes a script apart: commands as they stand, blocks with their branches, functions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from rftd.daemon.config.verl.shell.skipping import BLANKS, ENDS, ScriptError, skip_array, skip_brackets, skip_piece
+
+_FUNCTION: Final = re.compile(
+    r"(?:function[ \t]+([\w:.-]+)[ \t]*(?:\([ \t]*\))?|([A-Za-z_][\w:.-]*)[ \t]*\([ \t]*\))\s*(?=[{(])"
+)
+_DOCUMENT: Final = re.compile(r"<<(-?)[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([^\s;&|<>()'\"]+))")
+_ARRAY: Final = re.compile(r"[A-Za-z_]\w*(?:\[[^]\n]*\])?\+?=\(")
+_WORD: Final = re.compile(r"[A-Za-z{}!\[]+(?=[\s;&|()<>]|\Z)")
+_LOOPS: Final = frozenset({"for", "select", "while", "until"})
+_CLOSERS: Final = frozenset({"fi", "done", "esac", "}", "then", "do", "else", "elif"})
+_MOST_NESTED: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class HereDocument:
+    """Text that a command reads, from its first line to its last one."""
+
+    start: int
+    end: int
+    literal: bool
+    """True if no variable is expanded in it."""
+    unindented: bool
+    """True if tabs before its lines are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleCommand:
+    """The characters of one command."""
+
+    start: int
+    end: int
+    documents: list[HereDocument] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A part of a block: what is run if its condition holds."""
+
+    start: int
+    end: int
+    condition: tuple[Statement, ...]
+    """Commands, of which the last one decides; none for `else`."""
+    patterns: tuple[tuple[int, int], ...]
+    """The patterns of a `case`."""
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShellBlock:
+    """`if`, `case`, a loop, a group or a subshell."""
+
+    kind: str
+    start: int
+    head: tuple[int, int]
+    """The characters of a `case`'s subject, or of the items of a `for`."""
+    name: str
+    """The variable of a `for`."""
+    branches: tuple[Branch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShellFunction:
+    """A function."""
+
+    name: str
+    start: int
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A command or a block, with what stands before it: `&&`, `||`, `|`, or nothing."""
+
+    joined: str
+    node: SimpleCommand | ShellBlock | ShellFunction
+    negated: bool = False
+
+
+Statements: TypeAlias = tuple[Statement, ...]
+
+
+def parse_script(text: str) -> Statements:
+    """The statements of the script. Raises ScriptError."""
+    parser = _ScriptParser(text)
+    statements: list[Statement] = []
+    while parser.at < len(text):
+        statements += parser.statements(frozenset())
+        parser.at += 1  # a bracket or a word that closes nothing
+    return tuple(statements)
+
+
+class _ScriptParser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self._depth = 0
+        self._pending: list[tuple[str, bool, bool, list[HereDocument]]] = []
+        self._documents: list[HereDocument] = []
+
+    def statements(self, stops: frozenset[str]) -> Statements:
+        """Statements up to a word of `stops`, a bracket that closes, or the end."""
+        found: list[Statement] = []
+        joined = ""
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if self.text.startswith(("&&", "||"), self.at):
+                joined = self.text[self.at : self.at + 2]
+                self.at += 2
+            elif char == ")" or (self.text.startswith(";;", self.at) and stops):
+                break
+            elif char in "|&;\n":
+                joined = "|" if char == "|" else joined if char == "\n" and joined else ""
+                self._line_end() if char == "\n" else self._next()
+            elif char in BLANKS or self.text.startswith("\\\n", self.at):
+                self.at += 1 if char in BLANKS else 2
+            elif char == "#":
+                self._comment()
+            elif self._word() in stops:
+                break
+            else:
+                statement = self._statement(joined)
+                joined = ""
+                if statement is not None:
+                    found.append(statement)
+        return tuple(found)
+
+    def _next(self) -> None:
+        self.at += 1
+
+    def _word(self) -> str:
+        found = _WORD.match(self.text, self.at)
+        return found[0] if found else ""
+
+    def _statement(self, joined: str) -> Statement | None:
+        start = self.at
+        word = self._word()
+        if self._depth >= _MOST_NESTED:
+            raise ScriptError(start, f"blocks are nested deeper than {_MOST_NESTED} levels", "make it flatter")
+        function = _FUNCTION.match(self.text, start)
+        self._depth += 1
+        try:
+            if function and word not in _LOOPS:
+                self.at = function.end()
+                body = self._statement("")
+                return Statement(joined, ShellFunction(function[1] or function[2], start, (body,) if body else ()))
+            if word == "if":
+                return Statement(joined, self._if())
+            if word == "case":
+                return Statement(joined, self._case())
+            if word in _LOOPS:
+                return Statement(joined, self._loop(word))
+            if word == "{" or self.text[start] == "(":
+                return Statement(joined, self._group())
+        finally:
+            self._depth -= 1
+        if word == "!":
+            self.at += 1
+            self._blank_lines()
+            inner = self._statement(joined) if self.at < len(self.text) else None
+            return None if inner is None else replace(inner, negated=not inner.negated)
+        if word in _CLOSERS or word == "time":
+            self.at += len(word)
+            return None
+        return Statement(joined, self._simple())
+
+    def _if(self) -> ShellBlock:
+        start = self.at
+        branches: list[Branch] = []
+        word = "if"
+        while word in ("if", "elif"):
+            begun = self.at
+            self.at += len(word)
+            condition = self.statements(frozenset({"then", "fi"}))
+            self._skip("then")
+            body = self.statements(frozenset({"elif", "else", "fi"}))
+            branches.append(Branch(begun, self.at, condition, (), body))
+            word = self._word()
+        if word == "else":
+            begun = self.at
+            self._skip("else")
+            body = self.statements(frozenset({"fi"}))
+            branches.append(Branch(begun, self.at, (), (), body))
+        self._skip("fi")
+        return ShellBlock("if", start, (start, start), "", tuple(branches))
+
+    def _case(self) -> ShellBlock:
+        start = self.at
+        self._skip("case")
+        subject = self._span()
+        self._blank_lines()
+        self._skip("in")
+        branches: list[Branch] = []
+        while self.at < len(self.text):
+            self._blank_lines()
+            if self._word() == "esac" or self.at >= len(self.text):
+                break
+            begun = self.at
+            patterns = self._patterns()
+            body = self.statements(frozenset({"esac"}))
+            branches.append(Branch(begun, self.at, (), patterns, body))
+            while self.text.startswith((";", "&"), self.at):
+                self.at += 1
+        self._skip("esac")
+        return ShellBlock("case", start, subject, "", tuple(branches))
+
+    def _patterns(self) -> tuple[tuple[int, int], ...]:
+        found: list[tuple[int, int]] = []
+        if self.text.startswith("(", self.at):
+            self.at += 1
+        while self.at < len(self.text) and self.text[self.at] != ")":
+            if self.text[self.at] in BLANKS or self.text[self.at] in "|\n;&":
+                self.at += 1
+            else:
+                found.append(self._span())
+        self.at += 1
+        return tuple(found)
+
+    def _loop(self, word: str) -> ShellBlock:
+        start = self.at
+        self.at += len(word)
+        name = ""
+        items = (start, start)
+        condition: Statements = ()
+        if word in ("for", "select"):
+            self._blank_lines()
+            if self.text.startswith("((", self.at):
+                self._brackets("((", "))")
+            else:
+                begun, ended = self._span()
+                name = self.text[begun:ended]
+                self._blank_lines()
+                begun = self.at
+                if self._word() == "in":
+                    self._skip("in")
+                    begun = self.at
+                    self._simple()
+                    items = (begun, self.at)
+            self.statements(frozenset({"do", "done"}))
+        else:
+            condition = self.statements(frozenset({"do", "done"}))
+        self._skip("do")
+        body = self.statements(frozenset({"done"}))
+        end = self.at
+        self._skip("done")
+        return ShellBlock(word, start, items, name, (Branch(start, end, condition, (), body),))
+
+    def _group(self) -> ShellBlock:
+        start = self.at
+        if self.text.startswith("((", start):
+            self._brackets("((", "))")
+            return ShellBlock("((", start, (start, self.at), "", ())
+        kind = self.text[start]
+        self.at += 1
+        body = self.statements(frozenset({"}"}) if kind == "{" else frozenset({")"}))
+        end = self.at
+        self.at += 1
+        return ShellBlock(kind, start, (start, start), "", (Branch(start, end, (), (), body),))
+
+    def _brackets(self, opening: str, closing: str) -> None:
+        end = self.text.find(closing, self.at)
+        if end < 0:
+            raise ScriptError(self.at, f"the `{opening}` that opens here is never closed", f"close it with {closing}")
+        self.at = end + len(closing)
+
+    def _simple(self) -> SimpleCommand:
+        """One command, up to what ends it."""
+        start = self.at
+        documents: list[HereDocument] = []
+        self._documents = documents
+        test = self.text.startswith("[[", start)
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif char in BLANKS:
+                self.at += 1
+            elif char == "#" and self.text[self.at - 1 : self.at] in ("", " ", "\t", "\n"):
+                self._comment()
+            elif test and self.text.startswith("]]", self.at):
+                test = False
+                self.at += 2
+            elif char == "&" and (self.text.startswith("&>", self.at) or self.text[self.at - 1] in "<>"):
+                self.at += 1
+            elif char in ENDS and not (test and char not in "\n;"):
+                break
+            elif char in "<>":
+                self._redirection()
+            elif char in ENDS:
+                self.at += 1
+            else:
+                self._span()
+        return SimpleCommand(start, self.at, documents)
+
+    def _redirection(self) -> None:
+        found = _DOCUMENT.match(self.text, self.at)
+        if found and not self.text.startswith("<<<", self.at):
+            literal = found[4] is None or "\\" in found[0]
+            self._pending.append((found[2] or found[3] or found[4], literal, found[1] == "-", self._documents))
+            self.at = found.end()
+            return
+        if self.text.startswith(("<(", ">("), self.at):
+            self.at = skip_brackets(self.text, self.at + 1)
+            return
+        self.at += 1
+
+    def _line_end(self) -> None:
+        """Goes to the next line, past the here-documents that this one asks for."""
+        self.at += 1
+        for word, literal, unindented, documents in self._pending:
+            start = self.at
+            while self.at < len(self.text):
+                end = self.text.find("\n", self.at)
+                end = len(self.text) if end < 0 else end
+                line = self.text[self.at : end]
+                begun = self.at
+                self.at = end + 1
+                if (line.lstrip("\t") if unindented else line) == word:
+                    documents.append(HereDocument(start, begun, literal, unindented))
+                    break
+            else:
+                documents.append(HereDocument(start, len(self.text), literal, unindented))
+        self._pending = []
+
+    def _span(self) -> tuple[int, int]:
+        """The characters of the word that begins here, after blanks."""
+        while self.at < len(self.text) and self.text[self.at] in BLANKS:
+            self.at += 1
+        start = self.at
+        array = _ARRAY.match(self.text, start)
+        if array:
+            self.at = skip_array(self.text, array.end() - 1)
+            return start, self.at
+        while self.at < len(self.text) and self.text[self.at] not in f"{BLANKS}{ENDS}<>":
+            if self.text.startswith("\\\n", self.at):
+                break
+            self.at = skip_piece(self.text, self.at)
+        if self.at == start:
+            self.at += 1
+        return start, self.at
+
+    def _skip(self, word: str) -> None:
+        if self.text.startswith(word, self.at):
+            self.at += len(word)
+
+    def _blank_lines(self) -> None:
+        while self.at < len(self.text):
+            if self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif self.text[self.at] == "#":
+                self._comment()
+            elif self.text[self.at] in f"{BLANKS}\n;":
+                self.at += 1
+            else:
+                return
+
+    def _comment(self) -> None:
+        end = self.text.find("\n", self.at)
+        self.at = len(self.text) if end < 0 else end
