@@ -105,6 +105,7 @@ def drafted(settings: VerlSettings, rules: Callable[[ExperimentDraft], None]) ->
     if draft.wanted:
         # What is a variable of the environment is resolved where the file is submitted, unless more depends on it.
         for name, why in draft.wanted.items():
+            assert name in settings.given, name
             settings.given[name] = replace(settings.given[name], value=None, unknown=why)
             working[name] = _candidates(settings.given[name], find(name))[0]
         draft, issues = _attempt(settings, working, rules)
