@@ -105,7 +105,8 @@ def test_choices_decide_lists() -> None:
         # What both branches come to, and what nothing is made of, leaves no gap.
         (f"if [ -d x ]; then C=64; else C=64; fi\n{RUN} actor_rollout_ref.rollout.max_num_seqs=$C", set()),
         (f"[ -d x ] && V=/a\n{RUN} trainer.rollout_data_dir=$V", set()),
-        (f"EXTRA=()\n[ -d x ] && EXTRA+=(trainer.test_freq=5 trainer.total_epochs=30)\n{RUN} ${{EXTRA[@]}}", {"eval_interval"}),
+        (f"EXTRA=()\n[ -d x ] && EXTRA+=(trainer.test_freq=5 trainer.total_epochs=30)\n{RUN} ${{EXTRA[@]}}",
+         {"eval_interval"}),
     ],
 )  # fmt: skip
 def test_what_follows_from_an_unknown_value_is_a_gap_and_nothing_else(script: str, fields: set[str]) -> None:
