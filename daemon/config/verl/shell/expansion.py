@@ -13,7 +13,7 @@ from rftd.daemon.config.gaps import GAP
 from rftd.daemon.config.issue import Issue, SyntaxIssue
 from rftd.daemon.config.source import SourcePlace
 from rftd.daemon.config.verl.shell.arithmetic import whole_number
-from rftd.daemon.config.verl.shell.piece import Piece, WordUnderWay, joined
+from rftd.daemon.config.verl.shell.piece import MOST_CHARS, ExpandedChars, Piece, WordUnderWay, joined
 from rftd.daemon.config.verl.shell.skipping import BLANKS, ENDS, ScriptError, skip_array, skip_piece
 from rftd.daemon.config.verl.shell.variables import ShellValue, ShellVariables
 from rftd.daemon.config.verl.shell.word import ShellProblem, ShellWord, merged_words
@@ -24,20 +24,6 @@ _CUT: Final = re.compile(r"([A-Za-z_]\w*)(##|#|%%|%)([^*?\[\]$`]*\*?[^*?\[\]$`]*
 _PLACE_OF_RUN: Final = frozenset({"pwd", "pwd -P", "realpath .", "readlink -f ."})
 _MOST_NESTED: Final = 16
 """Defaults within defaults: each takes a part of the interpreter's stack."""
-_MOST_CHARS: Final = 1 << 20
-"""What all words together may expand to: variables may double one another."""
-
-
-class ExpandedChars:
-    """Counts what all words of a script expand to."""
-
-    def __init__(self) -> None:
-        self._chars = 0
-
-    def add(self, count: int) -> bool:
-        """False once it is too much."""
-        self._chars += count
-        return self._chars <= _MOST_CHARS
 
 
 @dataclass(slots=True)
@@ -331,7 +317,7 @@ class WordReader:
 
     def _spend(self, text: str) -> Piece:
         if not self.spent.add(len(text)):
-            what = f"variables expand to more than {_MOST_CHARS:,} characters"
+            what = f"variables expand to more than {MOST_CHARS:,} characters"
             raise self.fail(self.at, what, "shorten the script")
         return Piece(text)
 

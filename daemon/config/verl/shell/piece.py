@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from rftd.daemon.config.source import SourcePlace
 from rftd.daemon.config.verl.shell.word import MOST_CANDIDATES, ShellWord
+
+
+MOST_CHARS: Final = 1 << 20
+"""What all words together may expand to: variables may double one another."""
+
+
+class ExpandedChars:
+    """Counts what all words of a script expand to."""
+
+    def __init__(self) -> None:
+        self._chars = 0
+
+    def add(self, count: int) -> bool:
+        """False once it is too much."""
+        self._chars += count
+        return self._chars <= MOST_CHARS
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from rftd.daemon.config.verl.shell.expansion import (
     command_words,
     skip_redirection,
 )
+from rftd.daemon.config.verl.shell.piece import ExpandedChars
 from rftd.daemon.config.verl.shell.script import ShellChoices, ShellScript
 from rftd.daemon.config.verl.shell.skipping import BLANKS, ENDS, ScriptError
 from rftd.daemon.config.verl.shell.tree import (
