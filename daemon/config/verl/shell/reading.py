@@ -13,7 +13,6 @@ from rftd.daemon.config.issue import Issue, LimitIssue, SyntaxIssue
 from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.daemon.config.verl.shell.conditions import holds, matches
 from rftd.daemon.config.verl.shell.expansion import (
-    ExpandedChars,
     WordReader,
     array_words,
     command_words,
