@@ -9,7 +9,6 @@ from typing import Final
 from rftd.daemon.config.source import SourcePlace
 from rftd.daemon.config.verl.shell.word import MOST_CANDIDATES, ShellWord
 
-
 MOST_CHARS: Final = 1 << 20
 """What all words together may expand to: variables may double one another."""
 
