@@ -26,6 +26,8 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
     """The name of weights and optimizer at the service."""
     checksum: str
     """The opaque checksum of the weights."""
+    reference: str = ""
+    """The name of the weights that the stage compares with; empty: the base model's, or none."""
 
     def write(self, checkpoint: Path) -> None:
         """Writes the file into a checkpoint's folder, whose `actor` is there. Raises OSError."""

@@ -48,7 +48,6 @@ class TinkerTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 LACKS: Final[Mapping[Part, str]] = {
     "entropies": "the service tells the log-probability of each token, and not of the others that might have come",
-    "reference": "the service trains one adapter, and keeps no second one beside it",
     "critic": "the service trains language models alone",
     "teacher": "the service trains one adapter, and keeps no other model beside it",
     "temperatures": "the service computes at temperature 1",

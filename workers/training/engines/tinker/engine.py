@@ -77,6 +77,8 @@ class TinkerTrainerEngine:
         self._run: TrainingRun | None = None
         self._fresh = True
         """True while the run's optimizer has taken no step, and was loaded with none."""
+        self._reference_path = ""
+        """The weights that the stage compares with, at the service; empty: the base model."""
         self._checksum = ""
         self._steps = 0
         self._saved = 0
@@ -124,7 +126,18 @@ class TinkerTrainerEngine:
                 self._run = run = service.run_from(path, self._args.base_model, optimizer=False)
                 self._fresh = True
                 self._delete(path)
+        self._reference_path = self._kept_reference(run, objective, self._state.step)
         self._set_up(stage, objective, run, self._state.step)
+
+    def _kept_reference(self, run: TrainingRun, objective: Objective, step: int) -> str:
+        """The path of the weights that a stage begins with, kept for as long as anybody may go on in it.
+
+        Empty for the base model, which the service always has, and where nothing compares with them.
+        """
+        if not (step and objective.needs_reference):
+            return ""
+        with self._calling():
+            return self._kept(run, "reference")
 
     def _set_up(self, stage: StageSpec, objective: Objective, run: TrainingRun, step: int) -> None:
         if stage.algorithm.optimizer.kind not in OPTIMIZERS:
@@ -138,11 +151,22 @@ class TinkerTrainerEngine:
             stage.algorithm.optimizer,
             service_loss(objective),
             vocabulary_tokens=self._vocabulary_tokens,
+            reference=self._reference() if objective.needs_reference else None,
             stepped=self._stepped,
             cleared=self._cleared,
         )
         state = TrainerState(stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.kind)
         self._training = StageTraining(stage, objective, learner, state, seed=self._seed)
+
+    def _reference(self) -> TrainingRun:
+        """A run of the weights that the stage began with, for log-probabilities alone: it takes no step.
+
+        An adapter without a step changes nothing of the base model. Raises DataError if the service forgot the weights.
+        """
+        with self._calling() as service:
+            if self._reference_path:
+                return service.run_from(self._reference_path, self._args.base_model, optimizer=False)
+            return service.new_run(self._args.base_model, self._args.shape)
 
     def train(self, batch: TrainBatch) -> StepResult:
         """Takes the batch's optimizer steps at the service; or none, if none would be finite.
@@ -175,9 +199,13 @@ class TinkerTrainerEngine:
         run = self._opened_run()
         with self._calling():
             path = self._kept(run, f"step-{self._state.step}")
-        ServiceState(service=NAME_OF, base_model=self._args.base_model, path=path, checksum=self._checksum).write(
-            folder
-        )
+        ServiceState(
+            service=NAME_OF,
+            base_model=self._args.base_model,
+            path=path,
+            checksum=self._checksum,
+            reference=self._reference_path,
+        ).write(folder)
         # Last: a folder without trainer_state.json is no checkpoint that `load` would take.
         self._state.write(actor)
 
@@ -203,6 +231,16 @@ class TinkerTrainerEngine:
         self._training = None
         self._outside = TrainerState(stage="", step=state.step, stage_step=0, optimizer="")
         if stage is not None and objective is not None:
+            self._reference_path = named.reference
+            if not goes_on:
+                self._reference_path = self._kept_reference(self._run, objective, state.step)
+            elif objective.needs_reference and not named.reference and state.step > state.stage_step:
+                raise ConfigError(
+                    f"stage {stage.name} began with the weights of step {state.step - state.stage_step}, which it "
+                    "compared with nothing then: the service no longer has them",
+                    field="algorithm.kl_loss_fn_args.kl_coef",
+                    fix="write 0.0, or fork from the end of the stage before",
+                )
             self._set_up(stage, objective, self._run, state.step)
             if goes_on and self._training is not None:
                 self._training.state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.kind)
@@ -236,6 +274,7 @@ class TinkerTrainerEngine:
         self._run = None
         self._training = None
         self._fresh = True
+        self._reference_path = ""
 
     def _cleared(self) -> TrainingRun:
         """A run that goes on from weights and optimizer as they are, without the gradient that was added to them."""

@@ -82,15 +82,18 @@ class TinkerLearner:
         own: ServiceLoss | None,
         *,
         vocabulary_tokens: int,
+        reference: TrainingRun | None,
         stepped: Callable[[], None],
         cleared: Callable[[], TrainingRun],
     ) -> None:
         """`own`: the objective as the service computes it; `stepped` is told of each optimizer step.
 
-        `cleared` begins a run with the same weights and optimizer, and without a gradient.
+        `cleared` begins a run with the same weights and optimizer, and without a gradient. `reference` is a run that
+        nobody trains, if the objective compares with one.
         """
         self.vocabulary_tokens = vocabulary_tokens
         self._run = run
+        self._reference = reference
         self._optimizer = optimizer
         self._own = own
         self._stepped = stepped
@@ -114,12 +117,18 @@ class TinkerLearner:
 
     def values(self, micro_batches: Sequence[ServiceRows], fields: frozenset[PassField]) -> list[TokenValues]:
         """The policy's log-probabilities. Raises TrainError for what the engine has declared to lack."""
-        if fields - {"logprobs"}:
+        if missing := fields - {"logprobs", "ref_logprobs"}:
             raise TrainError(
-                f"the Tinker service has no {', '.join(sorted(fields - {'logprobs'}))}",
+                f"the Tinker service has no {', '.join(sorted(missing))}",
                 fix="train with another engine, such as torch",
             )
-        return [TokenValues(logprobs=torch.from_numpy(self._forward(micro))) for micro in micro_batches]
+        return [
+            TokenValues(
+                logprobs=torch.from_numpy(self._forward(micro)) if "logprobs" in fields else None,
+                ref_logprobs=self._ref_logprobs(micro) if "ref_logprobs" in fields else None,
+            )
+            for micro in micro_batches
+        ]
 
     def accumulate(
         self, micro_batches: Sequence[ServiceRows], loss: PolicyLossOver, *, reference: bool
@@ -132,7 +141,8 @@ class TinkerLearner:
             else:
                 logprobs, theirs = self._forward(micro), None
             leaf = torch.from_numpy(logprobs).requires_grad_(True)
-            value, terms = loss(number, PolicyValues(logprobs=leaf, entropies=None, ref_logprobs=None))
+            compared = self._ref_logprobs(micro) if reference else None
+            value, terms = loss(number, PolicyValues(logprobs=leaf, entropies=None, ref_logprobs=compared))
             if theirs is not None:
                 if not math.isfinite(theirs):
                     # Its gradient may be anything: the step is left out by this figure, with the reason.
@@ -181,14 +191,24 @@ class TinkerLearner:
             self._run = self._cleared()
 
     def _forward(self, micro: ServiceRows) -> NDArray[np.float32]:
-        rows = micro.rows(weights=np.zeros(len(micro.targets), np.float32))
-        return micro.trained(self._run.forward(rows), rows)
+        return _logprobs_by(self._run, micro)
+
+    def _ref_logprobs(self, micro: ServiceRows) -> Tensor:
+        """The log-probabilities of the trained tokens under the reference  # [N]"""
+        assert self._reference is not None, "the objective has no reference"
+        return torch.from_numpy(_logprobs_by(self._reference, micro))
 
     def _gradient(self, own: ServiceLoss, micro: ServiceRows) -> tuple[NDArray[np.float32], float]:
         """The log-probabilities before the step, and the service's loss."""
         rows = micro.rows(**own.columns(micro))
         answer = self._run.gradient(rows, own.name, own.config)
         return micro.trained(answer, rows), loss_sum_of(answer)
+
+
+def _logprobs_by(run: TrainingRun, micro: ServiceRows) -> NDArray[np.float32]:
+    """The log-probabilities of the trained tokens under the run's present weights  # [N]"""
+    rows = micro.rows(weights=np.zeros(len(micro.targets), np.float32))
+    return micro.trained(run.forward(rows), rows)
 
 
 def _check_agrees(theirs: float, ours: float) -> None:
