@@ -52,6 +52,9 @@ def _gpus(spec: ExperimentSpec, stage: StageSpec) -> dict[str, Any]:
     explorers = stage.rollout.explorers if stage.kind != "train" else 0
     each = stage.rollout.needs.devices if explorers else 0
     trainer = stage.trainer.devices if stage.kind != "explore" else 0
+    if stage.sync.turns:
+        # What there is of GPUs is whose turn it is: neither side has any of its own.
+        return {"total_gpu_num": nodes * per_node or None, "explorer_num": explorers, "taken_in_turns": True}
     found: dict[str, Any] = {
         "total_gpu_num": nodes * per_node or None,
         "explorer_num": explorers,

@@ -6,10 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, get_args, get_origin
 
 from rftd.daemon.config.field_path import FieldPath, matches
+from rftd.daemon.config.resolve.verl import CONTENTS, STANDS_FOR
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import POLICY_KINDS
 from rftd.daemon.config.schema.section import Section
 from rftd.daemon.config.source import SourceMap, SourcePlace
+
+
+def _below_trainer(key: FieldPath) -> tuple[FieldPath, ...]:
+    """The places of a key of veRL's tree, whose first level a file may leave out."""
+    return ("trainer", "trainer_config", *key), ("trainer", "trainer_config", *key[1:])
+
 
 _TASKSETS: Final[FieldPath] = ("buffer", "explorer_input", "*")
 _INPUT: Final[FieldPath] = ("buffer", "explorer_input")
@@ -19,6 +26,9 @@ _SAID: Final[tuple[tuple[FieldPath, tuple[FieldPath, ...]], ...]] = (
     (("buffer", "total_steps"), (("trainer", "total_steps"),)),
     (("trainer", "grad_clip"), (("algorithm", "optimizer", "clip_grad"),)),
     (("algorithm", "optimizer", "clip_grad"), (("trainer", "grad_clip"),)),
+    *((field, _below_trainer(key)) for key, field in STANDS_FOR.items()),
+    *((("algorithm", "optimizer", "clip_grad"), _below_trainer(key)) for key in STANDS_FOR if key[-1] == "grad_clip"),
+    *((("trainer", "save_hf_checkpoint"), _below_trainer(key)) for key in CONTENTS),
 )
 """Fields, or sections, whose values a file may say in another place as well."""
 _BESIDE: Final[Mapping[str, tuple[FieldPath, ...]]] = {
@@ -27,6 +37,7 @@ _BESIDE: Final[Mapping[str, tuple[FieldPath, ...]]] = {
     **{name: (("explorer", "rollout_model", name), ("model", name)) for name in _SAMPLED},
     "max_tokens": (("model", "max_response_tokens"),),
     "min_tokens": (("model", "min_response_tokens"),),
+    **{name: ((*_INPUT, name),) for name in ("system_prompt", "reply_prefix")},
 }
 """Fields of a taskset that take what other sections say."""
 _TAKERS: Final = {

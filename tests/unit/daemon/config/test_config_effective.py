@@ -256,6 +256,29 @@ def test_origins_name_lines_flags_variables_and_defaults() -> None:
     assert [line for line in lines if "  # " not in line and not line.rstrip().endswith(":")] == []
 
 
+@pytest.mark.parametrize("level", ["actor_rollout_ref: ", ""])
+def test_the_origin_of_what_verls_tree_says_is_its_line_there(level: str) -> None:
+    actor = "{optim: {lr: 2.0e-5,\n  warmup_style: cosine}, grad_clip: 0.25, checkpoint: {save_contents: [hf_model]}}"
+    tree = f"{{{level}{{actor: {actor}}}}}" if level else f"{{actor: {actor}}}"
+    text = SMALL + f"trainer:\n  trainer_config: {tree}\n"
+    loaded = _load(text, NO_GPU)
+    view = effective_config(loaded.spec)
+    found = {show(path): said for path, said in origins(view, loaded.config, loaded.source).items()}
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "2.0e-5" in line)
+    assert view["algorithm"]["optimizer"]["lr"] == 2.0e-5
+    assert found["algorithm.optimizer.lr"] == f"f.yaml:{line}"
+    assert found["algorithm.optimizer.lr_scheduler_type"] == f"f.yaml:{line + 1}"
+    assert found["trainer.grad_clip"] == f"f.yaml:{line + 1}"
+    assert found["trainer.save_hf_checkpoint"] == f"f.yaml:{line + 1}"
+    assert found["algorithm.optimizer.weight_decay"] == "default"
+
+
+def test_one_device_that_is_taken_in_turns_is_no_sides_own() -> None:
+    loaded = _load(SMALL, NO_GPU, "mode=colocate", "cluster={node_num: 1, gpu_per_node: 1}", "explorer={}")
+    (stage,) = effective_config(loaded.spec)["derived"]["stages"].values()
+    assert stage["gpus"] == {"total_gpu_num": 1, "explorer_num": 1, "taken_in_turns": True}
+
+
 @pytest.mark.parametrize(
     "value", ["1e-6", "on", "null", "", "a: b", "a #b", "- x", "~", "0x1f", "two\nlines", "{a}", "'", '"', "a, b", "é"]
 )
