@@ -1,16 +1,19 @@
-"""A tiny model, stages and batches for the torch trainer engine."""
+"""A tiny model, stages and batches for the torch trainer engine; a rehearsal of Tinker's service, and a bench there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from synthetic.models.tinker_rehearsal import KEY, Rehearsal, RehearsalService
 
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
 from rftd.workers.models.tiny_model import make_tiny_model
+from rftd.workers.tinker import sdk
 from rftd.workers.training.engine import TrainBatch, TrainSample
+from rftd.workers.training.engines.contract import TrainerBench
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
 MakeStage = Callable[..., StageSpec]
@@ -106,3 +109,25 @@ def open_engine(tiny_model: Path) -> Callable[..., TorchTrainerEngine]:
         return engine
 
     return opened
+
+
+@pytest.fixture
+def service() -> Rehearsal:
+    """Tinker's service, rehearsed."""
+    return Rehearsal()
+
+
+@pytest.fixture
+def way(service: Rehearsal) -> RehearsalService:
+    """The way to it of one process."""
+    return RehearsalService(service)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, way: RehearsalService, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainerBench]:
+    """Engines that train there, without a reference."""
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    monkeypatch.setattr(sdk, "connect", lambda _access: way)
+    made = TrainerBench("tinker", tmp_path, arguments={"base_model": "org/tiny"}, kl_coef=0.0)
+    yield made
+    made.close()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,25 +21,6 @@ from rftd.workers.training.engines.registry import check_objective
 from rftd.workers.training.engines.tinker.engine import TinkerTrainerEngine
 from rftd.workers.weights.channel import WeightService
 from rftd.workers.weights.service import NamedSnapshot
-
-
-@pytest.fixture
-def service() -> Rehearsal:
-    return Rehearsal()
-
-
-@pytest.fixture
-def way(service: Rehearsal) -> RehearsalService:
-    return RehearsalService(service)
-
-
-@pytest.fixture
-def bench(tmp_path: Path, way: RehearsalService, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainerBench]:
-    monkeypatch.setenv("TINKER_API_KEY", KEY)
-    monkeypatch.setattr(sdk, "connect", lambda _access: way)
-    made = TrainerBench("tinker", tmp_path, arguments={"base_model": "org/tiny"}, kl_coef=0.0)
-    yield made
-    made.close()
 
 
 def opened(bench: TrainerBench, stage: StageSpec) -> TinkerTrainerEngine:
@@ -61,71 +41,6 @@ def with_loss(stage: StageSpec, loss: str, **arguments: object) -> StageSpec:
 def test_contract(check: Check, bench: TrainerBench, kl_coef: float) -> None:
     bench.kl_coef = kl_coef
     check(bench)
-
-
-def test_the_base_model_is_the_reference_and_is_never_trained(bench: TrainerBench, service: Rehearsal) -> None:
-    stage = bench.stage(kl_coef=0.5)
-    engine = opened(bench, stage)
-    engine.begin_stage(stage)
-    kl = [engine.train(make_batch(step)).metrics["actor/kl_loss"] for step in (1, 2, 3)]
-    assert kl[0] == 0.0
-    assert kl[1] > 0
-    policy, reference = service.runs.values()
-    assert not reference.table.any()
-    free = bench.stage(kl_coef=0.0)
-    other = opened(bench, free)
-    trained(other, free, range(1, 4))
-    assert np.abs(policy.table - service.runs["run2"].table).max() > 1e-4, "the distance holds the weights back"
-
-
-def test_a_run_that_goes_on_compares_with_the_base_model_again(bench: TrainerBench, service: Rehearsal) -> None:
-    stage = bench.stage(kl_coef=0.5)
-    whole = opened(bench, stage)
-    trained(whole, stage, range(1, 4))
-    folder = bench.new_folder() / "global_step_3"
-    whole.save(folder, hf=False)
-    resumed = opened(bench, stage)
-    resumed.load(folder, stage)
-    assert resumed.train(make_batch(4)).metrics == whole.train(make_batch(4)).metrics
-
-
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_later_stage_compares_with_the_weights_that_it_began_with(
-    bench: TrainerBench, service: Rehearsal, killed: bool
-) -> None:
-    first = opened(bench, bench.stage("sft"))
-    trained(first, bench.stage("sft"), range(1, 4))
-    stage = bench.stage(kl_coef=0.5)
-    if killed:
-        folder = bench.new_folder() / "global_step_3"
-        first.save(folder, hf=False)
-        first = opened(bench, stage)
-        first.load(folder, stage)
-    else:
-        first.begin_stage(stage)
-    began = next(run.table.copy() for run in service.runs.values() if run.table.any())
-    assert first.train(make_batch(4)).metrics["actor/kl_loss"] == 0.0
-    folder = bench.new_folder() / "global_step_4"
-    first.save(folder, hf=False)
-    kept = ServiceState.read(folder).reference
-    np.testing.assert_array_equal(service.saved[kept][0].table, began)
-    resumed = opened(bench, stage)
-    resumed.load(folder, stage)
-    expected = first.train(make_batch(5)).metrics
-    assert expected["actor/kl_loss"] > 0
-    assert resumed.train(make_batch(5)).metrics == expected
-
-
-def test_a_stage_that_compared_with_nothing_cannot_begin_to(bench: TrainerBench) -> None:
-    engine = opened(bench, bench.stage("sft"))
-    trained(engine, bench.stage("sft"), range(1, 3))
-    engine.begin_stage(bench.stage(kl_coef=0.0))
-    engine.train(msgspec.structs.replace(make_batch(3), stage_step=1))
-    folder = bench.new_folder() / "global_step_3"
-    engine.save(folder, hf=False)
-    stage = bench.stage(kl_coef=0.5)
-    with pytest.raises(ConfigError, match="stage rft began with the weights of step 2"):
-        opened(bench, stage).load(folder, stage)
 
 
 def test_sft_learns_and_takes_one_pass_a_step(bench: TrainerBench, service: Rehearsal) -> None:
