@@ -6,6 +6,7 @@
     other_keys.py    keys that veRL has beside them: algorithm, data, model, actor, reference, rollouts
     trainer_keys.py  likewise: critic, rewards, trainer
     backend_keys.py  keys of Megatron, VeOmni, torchtitan and Automodel
+    async_keys.py    keys of its asynchronous programs
     older_keys.py    keys of older releases, and of projects built on veRL
     table.py         rows by name, and the name that was meant
     own_words.py     a key's value as the fields of an experiment have it
@@ -18,7 +19,9 @@ An import, in the order of the work:
     settings.py      keys and values with their places; `defaults`, `+`, `~`, `${...}`
     gaps.py          the rules applied, and gaps for what nobody knows
     draft.py         the experiment file under construction, and the line that each key gets
+    pacing.py        rules: the steps here that are one there, and how far explorers run ahead
     learning.py      rules: algorithm, losses, trainer, critic
     optimizer.py     rules: the optimizer, and the engine that trains
-    running.py       rules: names, data, batches, the share of the GPUs, explorers
+    running.py       rules: names, data, evaluations, the monitor
+    gpus.py          rules: the shares of explorers, trainer and reward model
 """

@@ -54,6 +54,8 @@ class ExperimentDraft:
     """Values that the rules go on with for keys that are not known; fields that follow from one become gaps."""
     wanted: dict[str, str] = field(default_factory=dict)
     """Keys from which something is worked out and whose value is a variable, with the reason."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """What the report says of a key beside the fields that it became."""
 
     def given(self, name: str) -> VerlSetting | None:
         """The key if it was given and is not null; what is not known has its working value."""
@@ -124,6 +126,8 @@ class ExperimentDraft:
                 continue
             origins.append(setting.written if brief or setting.value == value else setting.shown)
             self.done.setdefault(name, []).append(path)
+            if note and not brief:
+                self.notes[name] = note
         comment = ", ".join(origins)
         self.fields[path] = (value, f"{comment}: {note}" if note and comment else comment or note)
 
@@ -161,7 +165,8 @@ class ExperimentDraft:
                 self.lines.append(self._gap_line(setting, paths))
             elif paths:
                 targets = ", ".join(dict.fromkeys(show(path) for path in paths))
-                self.lines.append(ImportLine(setting.place, "mapped", setting.shown, f"-> {targets}"))
+                note = f" ({self.notes[name]})" if name in self.notes else ""
+                self.lines.append(ImportLine(setting.place, "mapped", setting.shown, f"-> {targets}{note}"))
             elif name not in self.done:
                 self._by_row(name, setting)
         for place, text, why in self.settings.remarks:

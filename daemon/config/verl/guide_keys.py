@@ -30,7 +30,7 @@ DATA: Final = (
     rule("data.val_files", "texts", "~/data/rlhf/gsm8k/test.parquet", f"{_EVAL}.path"),
     rule("data.prompt_key", "text", "prompt", f"{_TRAIN}.format.prompt_key", "for each taskset"),
     rule("data.response_key", "text", None, f"{_TRAIN}.format.response_key", "for each taskset"),
-    rule("data.train_batch_size", "count", 1024, "synchronizer.sync_interval", "buffer.batch_size * sync_interval"),
+    rule("data.train_batch_size", "int", 1024, "synchronizer.sync_interval", "buffer.batch_size * sync_interval"),
     dropped("data.val_batch_size", "deprecated in veRL: an evaluation takes its tasksets whole", "count"),
     field("data.max_prompt_length", "count", 512, "model.max_prompt_tokens"),
     field("data.max_response_length", "count", 512, "model.max_response_tokens"),

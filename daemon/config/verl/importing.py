@@ -13,7 +13,8 @@ from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.daemon.config.verl.draft import ExperimentDraft, ImportLine
 from rftd.daemon.config.verl.gaps import drafted
 from rftd.daemon.config.verl.learning import put_learning
-from rftd.daemon.config.verl.running import put_running, sync_interval
+from rftd.daemon.config.verl.pacing import pace_of
+from rftd.daemon.config.verl.running import put_running
 from rftd.daemon.config.verl.settings import VerlSettings, command_settings, script_settings, tree_settings
 from rftd.daemon.config.verl.shell.reading import read_script
 from rftd.daemon.config.verl.shell.script import ShellChoices
@@ -101,9 +102,9 @@ def _imported(settings: VerlSettings, words: Sequence[str], sync_offset: int) ->
         raise report(settings.issues, settings.source)
 
     def rules(draft: ExperimentDraft) -> None:
-        interval = sync_interval(draft)
-        put_learning(draft, interval)
-        put_running(draft, interval, sync_offset=sync_offset)
+        pace = pace_of(draft)
+        put_learning(draft, pace)
+        put_running(draft, pace, sync_offset=sync_offset)
 
     draft = drafted(settings, rules)
     draft.finish()

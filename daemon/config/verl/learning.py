@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rftd.daemon.config.verl.draft import ExperimentDraft
 from rftd.daemon.config.verl.optimizer import put_optimizer, put_strategy, times, word_of
+from rftd.daemon.config.verl.pacing import Pace
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
 from rftd.workers.algorithms import registry
@@ -16,6 +17,7 @@ from rftd.workers.training.token_advantages.penalised import check_penalised
 
 _ACTOR: Final = "actor_rollout_ref.actor"
 _MODEL: Final = "actor_rollout_ref.model"
+_CORRECTION: Final = "algorithm.rollout_correction"
 _ESTIMATORS: Final[Mapping[str, tuple[str, str]]] = {
     "gae": ("ppo", "ppo"),
     "grpo": ("grpo", "grpo"),
@@ -27,15 +29,22 @@ _ESTIMATORS: Final[Mapping[str, tuple[str, str]]] = {
     "remax": ("grpo", "remax"),
     "opo": ("opo", "opo"),
     "gpg": ("gpg", "gpg"),
+    "gdpo": ("grpo", "gdpo"),
 }
 """veRL's estimators: the type and the advantage function here."""
 _LOSSES: Final[Mapping[str, str]] = {
     **{"vanilla": "ppo", "gspo": "gspo", "sapo": "sapo", "geo_mean": "gmpo"},
-    **{"clip_cov": "clip_cov", "kl_cov": "kl_cov", "cispo": "cispo", "gpg": "opmd"},
+    **{"clip_cov": "clip_cov", "kl_cov": "kl_cov", "cispo": "cispo", "gpg": "opmd", "dppo_tv": "dppo"},
 }
 _PENALTIES: Final[Mapping[str, str]] = {
     **{"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "low_var_kl", "k3": "k3"},
 }
+_OVERLONG: Final[Mapping[str, str]] = {
+    "reward_model.overlong_buffer": "reward_model.overlong_buffer.max_resp_len",
+    "reward_model.reward_kwargs.overlong_buffer_cfg": "reward_model.reward_kwargs.max_resp_len",
+    "reward.reward_kwargs.overlong_buffer_cfg": "reward.reward_kwargs.max_resp_len",
+}
+"""Sections of a penalty for length, and the keys of the longest response."""
 _LOSS_ARGS: Final[Mapping[str, str]] = {
     "clip_ratio": "clip_range",
     "clip_ratio_low": "clip_range_low",
@@ -52,19 +61,16 @@ _LOSS_ARGS: Final[Mapping[str, str]] = {
 """Keys below `actor`, and the arguments of the losses here."""
 
 
-def put_learning(draft: ExperimentDraft, interval: int) -> None:
-    """The fields of `algorithm` and `trainer`, and of `model` those of the adapter and the critic.
-
-    `interval` is how many steps here are one of veRL's.
-    """
+def put_learning(draft: ExperimentDraft, pace: Pace) -> None:
+    """The fields of `algorithm` and `trainer`, and of `model` those of the adapter and the critic."""
     advantage = _put_advantage(draft)
-    _put_losses(draft)
+    _put_losses(draft, pace)
     _put_penalties(draft, advantage)
-    draft.put("algorithm.repeat_times", draft.number("actor_rollout_ref.rollout.n"), "actor_rollout_ref.rollout.n")
-    put_optimizer(draft, interval)
-    _put_trainer(draft, interval)
+    draft.put("algorithm.repeat_times", pace.answers, *pace.of_answers)
+    put_optimizer(draft, pace.update)
+    _put_trainer(draft, pace)
     _put_adapter(draft)
-    _put_critic(draft, interval, has_critic=advantage == "ppo")
+    _put_critic(draft, pace, has_critic=advantage == "ppo")
 
 
 def _takes(plugins: Plugins[Any], name: str | None, argument: str) -> bool:
@@ -91,16 +97,67 @@ def _put_advantage(draft: ExperimentDraft) -> str | None:
         draft.put("algorithm.advantage_fn_args.std_cal_level", "none", by_std)
     else:
         draft.drop(by_std, f"{advantage} divides by no std")
+    if advantage == "gdpo":
+        _put_parts(draft)
+    _put_filter(draft, str(advantage))
+    _put_overlong(draft, str(advantage))
     return str(advantage)
 
 
-def _put_losses(draft: ExperimentDraft) -> None:
+def _put_parts(draft: ExperimentDraft) -> None:
+    """The weights of the parts of a reward, by their names."""
+    keys = draft.value("algorithm.gdpo_reward_keys") or []
+    weights = draft.value("algorithm.gdpo_reward_weights") or [1.0] * len(keys)
+    if isinstance(keys, list) and keys and len(keys) == len(weights):
+        names = [name for name in ("algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights") if draft.given(name)]
+        for key, weight in zip(keys, weights, strict=True):
+            draft.put(f"algorithm.advantage_fn_args.weights.{key}", weight, *names, brief=True)
+    else:
+        draft.ask("algorithm.gdpo_reward_keys", "write algorithm.advantage_fn_args.weights, a number for each part")
+
+
+def _put_filter(draft: ExperimentDraft, advantage: str) -> None:
+    """The groups of equal rewards that DAPO draws again."""
+    use = "algorithm.filter_groups.enable"
+    if not draft.flag(use):
+        draft.drop(use, "so it is here")
+    elif _takes(ADVANTAGES, advantage, "std_threshold"):
+        draft.put("algorithm.advantage_fn_args.std_threshold", 0.0, use, note="groups of equal rewards are not trained")
+    else:
+        draft.ask(use, f"{advantage} leaves no group out")
+
+
+def _put_overlong(draft: ExperimentDraft, advantage: str) -> None:
+    """DAPO's penalty for responses near the longest, by its names in three generations of veRL."""
+    for section, longest in _OVERLONG.items():
+        use = f"{section}.enable"
+        for name in (f"{section}.log", longest):
+            draft.drop(name, f"see {use}")
+        if not draft.flag(use):
+            for key in ("enable", "len", "penalty_factor"):
+                draft.drop(f"{section}.{key}", f"{use} is false")
+        elif draft.given(f"{section}.len") and _takes(ADVANTAGES, advantage, "overlong_buffer"):
+            limit = longest if draft.given(longest) else "data.max_response_length"
+            draft.put("algorithm.advantage_fn_args.max_response_tokens", draft.number(limit), limit)
+            draft.put("algorithm.advantage_fn_args.overlong_buffer", draft.number(f"{section}.len"), f"{section}.len")
+            factor = f"{section}.penalty_factor"
+            draft.put("algorithm.advantage_fn_args.overlong_penalty", draft.value(factor), factor, use)
+        else:
+            for key in ("enable", "len", "penalty_factor"):
+                draft.ask(f"{section}.{key}", f"{advantage} has no penalty for length: write it into a reward")
+
+
+def _put_losses(draft: ExperimentDraft, pace: Pace) -> None:
     """The policy loss with its arguments, and the entropy's coefficient."""
     mode = f"{_ACTOR}.policy_loss.loss_mode"
     loss = word_of(draft, mode, _LOSSES)
     kind = draft.fields.get(("algorithm", "algorithm_type"), (None, ""))[0]
     if loss == "opmd":
         draft.put("algorithm.policy_loss_fn_args.tau", 0.0, mode, note="so opmd is veRL's gpg")
+    if loss == "dppo":
+        draft.put("algorithm.policy_loss_fn_args.kl_tau", 0.0, mode, note="veRL's has no such term")
+        for key, argument in (("clip_ratio_low", "dppo_mask_low"), ("clip_ratio_high", "dppo_mask_high")):
+            draft.put(f"algorithm.policy_loss_fn_args.{argument}", draft.value(f"{_ACTOR}.{key}"), f"{_ACTOR}.{key}")
     if loss is not None and (draft.given(mode) or (kind and registry.lookup(kind).policy_loss != loss)):
         draft.put("algorithm.policy_loss_fn", loss, mode)
     for key, argument in _LOSS_ARGS.items():
@@ -109,12 +166,23 @@ def _put_losses(draft: ExperimentDraft) -> None:
             draft.put_given(f"algorithm.policy_loss_fn_args.{argument}", name)
         else:
             draft.drop(name, f"the policy loss {loss} has no {argument}")
-    dual = f"{_ACTOR}.clip_ratio_c"
-    if _takes(POLICY_LOSSES, loss, "clip_ratio_c") and draft.given(dual) is None:
-        draft.remark(
-            "veRL's default", dual, f"is {draft.value(dual)}; here there is no second clip unless it is written"
-        )
+    _put_aggregation(draft, pace)
     draft.put_given("algorithm.entropy_loss_fn_args.entropy_coef", f"{_ACTOR}.entropy_coeff")
+
+
+def _put_aggregation(draft: ExperimentDraft, pace: Pace) -> None:
+    """The old name of an aggregation; and the old weights of tokens, a correction now."""
+    old = f"{_ACTOR}.use_token_level_loss"
+    if draft.given(old):
+        draft.put("algorithm.loss_agg_mode", "token-mean" if draft.flag(old) else "seq-mean-token-mean", old)
+    cap = f"{_ACTOR}.tis_imp_ratio_cap"
+    if draft.given(cap) and draft.value(cap) > 0:
+        draft.put("algorithm.rollout_correction.rollout_is", "token", cap)
+        draft.put("algorithm.rollout_correction.rollout_is_threshold", draft.value(cap), cap)
+    weights = f"{_CORRECTION}.rollout_is"
+    if pace.from_rollouts and draft.value(f"{_CORRECTION}.loss_type") == "ppo_clip":
+        for name in (weights, f"{weights}_threshold", f"{weights}_batch_normalize"):
+            draft.drop(name, "in bypass mode the clipped ratio is to the rollouts: veRL then applies no weights")
 
 
 def _put_penalties(draft: ExperimentDraft, advantage: str | None) -> None:
@@ -127,9 +195,9 @@ def _put_penalties(draft: ExperimentDraft, advantage: str | None) -> None:
         for name in ("algorithm.kl_penalty", coef, *(f"algorithm.kl_ctrl.{key}" for key in adaptive)):
             draft.drop(name, f"{use} is false")
     else:
-        draft.put(
-            "algorithm.kl_penalty_fn", word_of(draft, "algorithm.kl_penalty", _PENALTIES), use, "algorithm.kl_penalty"
-        )
+        penalty = "algorithm.kl_penalty"
+        word = word_of(draft, penalty, {**_PENALTIES, **{f"{name}+": kind for name, kind in _PENALTIES.items()}})
+        draft.put("algorithm.kl_penalty_fn", word, use, penalty)
         draft.put("algorithm.kl_penalty_fn_args.kl_coef", draft.value(coef), coef)
         if draft.value("algorithm.kl_ctrl.type") == "adaptive":
             draft.put("algorithm.kl_penalty_fn_args.adaptive", True, "algorithm.kl_ctrl.type")
@@ -142,7 +210,10 @@ def _put_penalties(draft: ExperimentDraft, advantage: str | None) -> None:
     kind = f"{_ACTOR}.kl_loss_type"
     coef = f"{_ACTOR}.kl_loss_coef"
     if draft.flag(use):
-        draft.put("algorithm.kl_loss_fn", word_of(draft, kind, _PENALTIES), use, kind)
+        # With a `+` the figure is the estimate's, and its gradient is that of k2: only the gradient trains.
+        word = word_of(draft, kind, {**_PENALTIES, **{f"{name}+": "k2" for name in _PENALTIES}})
+        note = "its gradient is that of k2" if str(draft.value(kind)).endswith("+") else ""
+        draft.put("algorithm.kl_loss_fn", word, use, kind, note=note)
         draft.put("algorithm.kl_loss_fn_args.kl_coef", draft.value(coef), coef)
     else:
         draft.put("algorithm.kl_loss_fn", "none", use)
@@ -159,11 +230,11 @@ def _from_rewards(advantage: str) -> bool:
     return True
 
 
-def _put_trainer(draft: ExperimentDraft, interval: int) -> None:
+def _put_trainer(draft: ExperimentDraft, pace: Pace) -> None:
     epochs = f"{_ACTOR}.ppo_epochs"
     draft.put_given("trainer.ppo_epochs", epochs)
-    if draft.value(epochs) != 1 and interval > 1:
-        text = f"veRL goes over all {interval} mini-batches and then again; here each is gone over in its turn"
+    if draft.value(epochs) != 1 and pace.update > 1:
+        text = f"veRL goes over all {pace.update} mini-batches and then again; here each is gone over in its turn"
         draft.remark("needs a person", epochs, f"({text})")
     if draft.flag(f"{_ACTOR}.shuffle"):
         draft.ask(
@@ -174,7 +245,8 @@ def _put_trainer(draft: ExperimentDraft, interval: int) -> None:
     put_strategy(draft)
     frequency = "trainer.save_freq"
     if draft.given(frequency):
-        draft.put("trainer.save_interval", max(0, draft.number(frequency)), frequency)
+        every = max(0, draft.number(frequency)) * pace.interval
+        draft.put("trainer.save_interval", every, frequency, note=times(pace.interval))
     for name in (f"{_ACTOR}.checkpoint.save_contents", f"{_ACTOR}.checkpoint.contents"):
         contents = draft.value(name)
         if isinstance(contents, list) and "hf_model" in contents:
@@ -184,14 +256,27 @@ def _put_trainer(draft: ExperimentDraft, interval: int) -> None:
     kept = "trainer.max_actor_ckpt_to_keep"
     if draft.given(kept):
         draft.put("trainer.max_checkpoints_to_keep", max(0, draft.number(kept)), kept)
-    newest = "trainer.remove_previous_ckpt_in_save"
-    if draft.flag(newest):
-        draft.put("trainer.max_checkpoints_to_keep", 1, newest)
-    else:
-        draft.drop(newest, "so it is here")
+    for newest in ("trainer.remove_previous_ckpt_in_save", "trainer.remove_previous_ckpt"):
+        if draft.flag(newest):
+            draft.put("trainer.max_checkpoints_to_keep", 1, newest)
+        else:
+            draft.drop(newest, "so it is here")
     warmup = "trainer.critic_warmup"
     if draft.given(warmup):
-        draft.put(warmup, max(0, draft.number(warmup)) * interval, warmup)
+        draft.put(warmup, max(0, draft.number(warmup)) * pace.update, warmup, note=times(pace.update))
+    _put_micro_batches(draft)
+
+
+def _put_micro_batches(draft: ExperimentDraft) -> None:
+    """The responses of a micro-batch on each GPU, of which older releases told the sum over all GPUs."""
+    old = f"{_ACTOR}.ppo_micro_batch_size"
+    own = f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
+    if draft.given(own) or not draft.given(old):
+        draft.drop(old, f"see {own}")
+        return
+    gpus = draft.number("trainer.nnodes") * draft.number("trainer.n_gpus_per_node")
+    share = max(1, draft.number(old) * draft.number(f"{_ACTOR}.ulysses_sequence_parallel_size") // gpus)
+    draft.put(f"trainer.trainer_config.{own}", share, old, note=f"of {gpus} GPUs each")
 
 
 def _put_adapter(draft: ExperimentDraft) -> None:
@@ -210,7 +295,7 @@ def _put_adapter(draft: ExperimentDraft) -> None:
             draft.put(f"model.lora_configs[0].{target}", draft.value(f"{_MODEL}.{key}"), f"{_MODEL}.{key}")
 
 
-def _put_critic(draft: ExperimentDraft, interval: int, *, has_critic: bool) -> None:
+def _put_critic(draft: ExperimentDraft, pace: Pace, *, has_critic: bool) -> None:
     given = [name for name in draft.settings.given if name.startswith("critic.")]
     if not has_critic:
         for name in given:
@@ -218,17 +303,17 @@ def _put_critic(draft: ExperimentDraft, interval: int, *, has_critic: bool) -> N
         return
     draft.put_given("model.critic_model_path", "critic.model.path")
     draft.drop("critic.enable", "gae has a critic")
-    n = draft.number("actor_rollout_ref.rollout.n")
+    draft.drop("critic.strategy", "as the policy's")
     size = "critic.ppo_mini_batch_size"
     if draft.value(size) == draft.value(f"{_ACTOR}.ppo_mini_batch_size"):
         draft.drop(size, "as the actor's")
     elif draft.given(size):
-        note = "times actor_rollout_ref.rollout.n" if n > 1 else ""
-        draft.put(f"trainer.trainer_config.{size}", draft.number(size) * n, size, note=note)
+        note = "times actor_rollout_ref.rollout.n" if pace.answers > 1 else ""
+        draft.put(f"trainer.trainer_config.{size}", draft.number(size) * pace.answers, size, note=note)
     warmup = "critic.optim.lr_warmup_steps"
     if draft.given(warmup):
         steps = draft.number(warmup)
-        counted = steps * interval if steps > 0 else -1
-        draft.put(f"trainer.trainer_config.{warmup}", counted, warmup, note=times(interval))
+        counted = steps * pace.update if steps > 0 else -1
+        draft.put(f"trainer.trainer_config.{warmup}", counted, warmup, note=times(pace.update))
     for name in ("critic.ppo_epochs", "critic.shuffle"):
         draft.put_given(f"trainer.trainer_config.{name}", name)

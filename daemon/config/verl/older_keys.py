@@ -71,7 +71,7 @@ PROJECTS: Final = (
     person("max_turns", _TURNS, "count"),
     person("do_search", _TURNS, "bool"),
     person("retriever.*", _TURNS),
-    person(f"{_ROLLOUT}.n_agent", "answers of one task are algorithm.repeat_times", "count", 1),
+    rule(f"{_ROLLOUT}.n_agent", "count", 1, "algorithm.repeat_times", "times rollout.n"),
     person(f"{_ACTOR}.state_masking", "tokens that a tool has written are never trained", "bool", False),
     dropped("algorithm.state_masking.*", "tokens that a tool has written are never trained"),
     person("algorithm.no_think_rl", _TURNS, "bool", False),

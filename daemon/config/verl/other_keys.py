@@ -47,12 +47,15 @@ ALGORITHM: Final = (
     field("algorithm.rollout_correction.rollout_rs_threshold", "any", None, f"{_CORRECTION}.rollout_rs_threshold"),
     field("algorithm.rollout_correction.bypass_mode", "bool", False, f"{_CORRECTION}.bypass_mode"),
     field("algorithm.rollout_correction.loss_type", "text", "ppo_clip", f"{_CORRECTION}.loss_type"),
-    person(
+    rule(
         "algorithm.filter_groups.enable",
-        "advantage_fn_args.std_threshold: 0 leaves out groups of equal rewards",
         "bool",
         False,
+        "algorithm.advantage_fn_args.std_threshold",
+        "0 leaves out groups of equal rewards",
     ),
+    rule("algorithm.gdpo_reward_keys", "any", None, "algorithm.advantage_fn_args.weights", "1 for each part"),
+    rule("algorithm.gdpo_reward_weights", "any", None, "algorithm.advantage_fn_args.weights", "one for each key"),
     dropped("algorithm.filter_groups.metric", "see algorithm.filter_groups.enable", "text", "reward"),
     dropped("algorithm.filter_groups.max_num_gen_batches", "explorers go on until a batch is full", "int", 0),
     dropped("algorithm.filter_groups.max_inflight_gen_batches", "explorers go on until a batch is full", "int", 1),

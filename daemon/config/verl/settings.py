@@ -25,7 +25,7 @@ from rftd.daemon.config.verl.shell.script import ShellScript, one_command
 from rftd.daemon.config.verl.shell.word import ShellWord
 from rftd.daemon.config.verl.table import canonical, find, meant
 
-_PROGRAM: Final = re.compile(r"(?:^|[./])main_(?:ppo|dapo)(?:\.py)?$")
+_PROGRAM: Final = re.compile(r"(?:^|[./])(?:main_(?:ppo|dapo)|fully_async_main)(?:\.py)?$")
 _OTHER_PROGRAM: Final = re.compile(r"^verl\.|(?:^|[./])(?:main_\w+|\w*sft_trainer\w*)(?:\.py)?$")
 _OVERRIDE: Final = re.compile(r"(\+\+|\+|~)?([\w./@-]+)(?:=(.*))?\Z", re.DOTALL)
 _GROUPS: Final = frozenset(
@@ -75,6 +75,8 @@ class VerlSettings:
     issues: list[Issue] = field(default_factory=list)
     remarks: list[tuple[SourcePlace, str, str]] = field(default_factory=list)
     """What is no key of veRL's and was left out: place, text, why."""
+    program: str = ""
+    """The name of veRL's program on the command line; empty where there is none."""
     _spent: int = 0
 
     def wrong(self, place: SourcePlace, name: str, what: str, fix: str | None, kind: type[FieldError]) -> None:
@@ -247,6 +249,7 @@ def command_settings(words: Sequence[ShellWord], source: SourceMap) -> VerlSetti
     program = next((at for at, word in enumerate(words) if _PROGRAM.search(word.text)), None)
     rest = words if program is None else words[program + 1 :]
     option = ""
+    settings.program = "" if program is None else words[program].text
     for word in rest:
         if option or word.text.partition("=")[0] in _OPTIONS:
             text = word.text if option else word.text.partition("=")[2]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.verl.async_keys import ASYNCHRONOUS
 from rftd.daemon.config.verl.backend_keys import BACKENDS
 from rftd.daemon.config.verl.guide_keys import GUIDE
 from rftd.daemon.config.verl.key import VerlKey
@@ -15,7 +16,7 @@ from rftd.daemon.config.verl.older_keys import OLDER
 from rftd.daemon.config.verl.other_keys import OTHERS
 from rftd.daemon.config.verl.trainer_keys import TRAINERS
 
-TABLE: Final[tuple[VerlKey, ...]] = (*GUIDE, *OTHERS, *TRAINERS, *BACKENDS, *OLDER)
+TABLE: Final[tuple[VerlKey, ...]] = (*GUIDE, *OTHERS, *TRAINERS, *ASYNCHRONOUS, *BACKENDS, *OLDER)
 _SPELLINGS: Final[Mapping[str, str]] = {
     "critic.fsdp.": "critic.model.fsdp_config.",
     "critic.fsdp_config.": "critic.model.fsdp_config.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from rftd.daemon.config.verl.key import VerlKey, dropped, field, person, rule, tree
@@ -10,6 +11,16 @@ from rftd.daemon.config.verl.key_groups import CHECKPOINTS, OF_CHECKPOINTS, PLUM
 _KEPT: Final = "every rollout and evaluation is in the log: `rftd experiences`"
 _INSTALLED: Final = "install it as a reward and name it as default_reward_fn_type: docs/extending.md"
 _AS_POLICY: Final = "the critic's micro-batches are the policy's"
+
+
+def _overlong(section: str, longest: str) -> Iterator[VerlKey]:
+    """DAPO's penalty for responses near the longest, which the advantage function takes."""
+    arguments = "algorithm.advantage_fn_args"
+    yield rule(f"{section}.enable", "bool", False, f"{arguments}.overlong_buffer")
+    yield rule(f"{section}.len", "count", None, f"{arguments}.overlong_buffer")
+    yield rule(f"{section}.penalty_factor", "number", 1.0, f"{arguments}.overlong_penalty")
+    yield rule(longest, "count", None, f"{arguments}.max_response_tokens")
+    yield dropped(f"{section}.log", "each step reports the rewards", "bool", False)
 
 
 def _sandbox(section: str) -> tuple[VerlKey, VerlKey]:
@@ -89,9 +100,9 @@ REWARD: Final = (
     rule("reward.reward_manager.name", "text", "naive", "default_reward_fn_type", "naive is the default here"),
     person("custom_reward_function.*", _INSTALLED, switch="custom_reward_function.path"),
     person("reward.custom_reward_function.*", _INSTALLED, switch="reward.custom_reward_function.path"),
-    person(
-        "reward_model.overlong_buffer.*", "advantage_fn_args: max_response_tokens, overlong_buffer, overlong_penalty"
-    ),
+    *_overlong("reward_model.overlong_buffer", "reward_model.overlong_buffer.max_resp_len"),
+    *_overlong("reward_model.reward_kwargs.overlong_buffer_cfg", "reward_model.reward_kwargs.max_resp_len"),
+    *_overlong("reward.reward_kwargs.overlong_buffer_cfg", "reward.reward_kwargs.max_resp_len"),
     person("reward_model.reward_kwargs.*", "write reward_fn_args of the taskset"),
     person("reward.reward_kwargs.*", "write reward_fn_args of the taskset"),
     *_sandbox("sandbox_fusion"),

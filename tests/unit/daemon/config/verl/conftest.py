@@ -26,10 +26,12 @@ def leaves(node: Any, above: str = "") -> Leaves:
     return {above.removeprefix("."): node}
 
 
-def command(*overrides: str) -> ImportedExperiment:
+SMALL = ("algorithm.adv_estimator=grpo", "data.train_files=d/train.jsonl", "actor_rollout_ref.model.path=/m")
+
+
+def small_command(*overrides: str) -> ImportedExperiment:
     """The import of a whole small command line with these overrides."""
-    small = ("algorithm.adv_estimator=grpo", "data.train_files=d/train.jsonl", "actor_rollout_ref.model.path=/m")
-    return import_command(["python3", "-m", "verl.trainer.main_ppo", *small, *overrides])
+    return import_command(["python3", "-m", "verl.trainer.main_ppo", *SMALL, *overrides])
 
 
 def script(text: str) -> ImportedExperiment:
@@ -38,15 +40,33 @@ def script(text: str) -> ImportedExperiment:
 
 
 @pytest.fixture
+def command() -> Callable[..., ImportedExperiment]:
+    """Imports a whole small command line with overrides."""
+    return small_command
+
+
+@pytest.fixture
+def program() -> Callable[..., ImportedExperiment]:
+    """Imports the same for another program of veRL's, whose name comes first."""
+    return lambda name, *overrides: import_command(["python3", "-m", name, *SMALL, *overrides])
+
+
+@pytest.fixture
+def flat() -> Callable[[str], Leaves]:
+    """The values of a file's text by their paths."""
+    return lambda text: leaves(yaml.safe_load(text))
+
+
+@pytest.fixture
 def fields() -> Fields:
     """The fields that overrides become."""
-    return lambda *overrides: leaves(yaml.safe_load(command(*overrides).text))
+    return lambda *overrides: leaves(yaml.safe_load(small_command(*overrides).text))
 
 
 @pytest.fixture
 def outcomes() -> Outcomes:
     """What became of each key of a command line, by its name."""
-    return lambda *overrides: {line.key.partition("=")[0]: line.outcome for line in command(*overrides).lines}
+    return lambda *overrides: {line.key.partition("=")[0]: line.outcome for line in small_command(*overrides).lines}
 
 
 @pytest.fixture

@@ -21,6 +21,9 @@ DIFFERENCES = {
     # The guide's file names no workflow. veRL chooses a reward by each row's `data_source`; a workflow stands for it.
     ("ppo", WORKFLOW): (None, "math_workflow"),
     ("grpo", WORKFLOW): (None, "math_workflow"),
+    # The guide keeps veRL's numbers, which count batches of four steps here.
+    **{(name, "trainer.save_interval"): (20, 80) for name in ("ppo", "grpo")},
+    **{(name, "explorer.eval_interval"): (5, 20) for name in ("ppo", "grpo")},
     # veRL has one temperature for all tasksets, and 1.0 is its default and ours.
     ("ppo", "buffer.explorer_input.tasksets[1].rollout_args.temperature"): (1.0, None),
 }

@@ -12,7 +12,7 @@ from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.verl.guide_keys import ALGORITHM, GUIDE
 from rftd.daemon.config.verl.importing import import_command
 from rftd.daemon.config.verl.other_keys import OTHERS
-from rftd.daemon.config.verl.running import split_gpus
+from rftd.daemon.config.verl.trainer_keys import TRAINERS
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.workers.devices.host import ANY_HOST
 
@@ -125,9 +125,9 @@ ROWS: list[tuple[str, tuple[str, ...], Seen, Any]] = [
     ("critic.optim.weight_decay=0.1", (), lambda s: s.trainer.engine_args["critic_weight_decay"], 0.1),
     ("critic.optim.warmup_style=cosine", (), lambda s: s.trainer.engine_args["critic_lr_scheduler_type"], "cosine"),
     ("trainer.remove_previous_ckpt_in_save=True", (), lambda s: s.trainer.max_checkpoints_to_keep, 1),
-    ("trainer.save_freq=20", (), lambda s: s.trainer.save_interval, 20),
+    ("trainer.save_freq=20", (), lambda s: s.trainer.save_interval, 80),
     ("trainer.save_freq=-1", (), lambda s: s.trainer.save_interval, 0),
-    ("trainer.test_freq=8", (), lambda s: s.eval_interval, 8),
+    ("trainer.test_freq=8", (), lambda s: s.eval_interval, 32),
     ("trainer.total_epochs=7", (), lambda s: (s.total_epochs, s.total_steps), (7, 0)),
     ("trainer.total_training_steps=10", (), lambda s: (s.total_epochs, s.total_steps), (0, 40)),
     ("trainer.critic_warmup=3", (), lambda s: s.trainer.critic_warmup_steps, 12),
@@ -186,19 +186,6 @@ def test_the_reward_model_is_an_auxiliary_model(fields: Fields) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("nodes", "per_node", "each", "beside", "expected"),
-    [
-        *((1, 8, 1, 1, (2, 2, 4)), (1, 8, 2, 0, (1, 0, 6)), (1, 2, 1, 0, (1, 0, 1)), (1, 4, 2, 0, (1, 0, 2))),
-        # A trainer on more than one node would be refused.
-        *((2, 8, 2, 0, (4, 0, 8)), (4, 8, 4, 0, (6, 0, 8)), (2, 8, 2, 4, (2, 1, 8)), (2, 8, 4, 0, (2, 0, 8))),
-        *((1, 2, 2, 0, None), (1, 1, 1, 0, None), (1, 8, 4, 4, None)),
-    ],
-)
-def test_the_share_of_the_gpus(nodes: int, per_node: int, each: int, beside: int, expected: object) -> None:
-    assert split_gpus(nodes, per_node, each=each, beside=beside) == expected
-
-
 def test_one_gpu_is_shared_in_turns(fields: Fields) -> None:
     found = fields("trainer.n_gpus_per_node=1", f"{ROLLOUT}tensor_model_parallel_size=1")
     assert found["mode"] == "colocate"
@@ -224,7 +211,7 @@ def test_every_key_of_the_table_is_taken_by_its_rule() -> None:
         "trainer.n_gpus_per_node": "64",
         "reward_model.reward_manager": "naive",
     }
-    rules = {row.name: row for row in (*GUIDE, *OTHERS) if row.fate == "rule"}
+    rules = {row.name: row for row in (*GUIDE, *OTHERS, *TRAINERS) if row.fate == "rule"}
     imported = import_command([f"{name}={known.get(name, words[row.kind])}" for name, row in rules.items()])
     said = {line.key.partition("=")[0] for line in imported.lines}
     assert set(rules) <= said

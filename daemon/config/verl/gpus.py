@@ -1,0 +1,198 @@
+"""Rules for the GPUs: how many engines explorers get, and how many GPUs the trainer and a reward model."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+from rftd.daemon.config.verl.draft import ExperimentDraft
+from rftd.daemon.config.verl.pacing import Program
+from rftd.ops import limits
+
+_ROLLOUT: Final = "actor_rollout_ref.rollout"
+_ACTOR: Final = "actor_rollout_ref.actor"
+_ENGINE: Final = "explorer.rollout_model"
+_BESIDE: Final = "explorer.auxiliary_models[0]"
+_PARALLEL: Final = f"{_ROLLOUT}.tensor_model_parallel_size"
+_SHARED: Final = (f"{_ROLLOUT}.data_parallel_size", f"{_ROLLOUT}.pipeline_model_parallel_size")
+_ULYSSES: Final = f"{_ACTOR}.ulysses_sequence_parallel_size"
+_SPREAD: Final = f"{_ACTOR}.fsdp_config.fsdp_size"
+_TENSORS: Final = f"{_ACTOR}.megatron.tensor_model_parallel_size"
+_NODES: Final = "trainer.nnodes"
+_PER_NODE: Final = "trainer.n_gpus_per_node"
+_NODE_GPUS: Final = 8
+"""The most GPUs that two halves on the same nodes may have there."""
+_EXPLORING: Final = ("rollout.nnodes", "rollout.n_gpus_per_node")
+
+
+class GpuSplit(NamedTuple):
+    """Engines that take the GPUs of a cluster; the trainer has those that remain."""
+
+    engines: int
+    each: int
+    """GPUs of one engine."""
+    beside: int
+    """Engines of the reward model."""
+    trainer: int
+
+
+class Cluster(NamedTuple):
+    """GPUs to be split."""
+
+    nodes: int
+    per_node: int
+
+    @property
+    def total(self) -> int:
+        """The GPUs of all nodes."""
+        return self.nodes * self.per_node
+
+
+def split_gpus(cluster: Cluster, *, each: int, beside: int, sizes: int = 1) -> GpuSplit | None:
+    """About a quarter of the GPUs for explorers, as much for a reward model, the rest for the trainer, or None.
+
+    One engine takes `each` GPUs, one of the reward model `beside` (0: there is none). The trainer gets a multiple of
+    `sizes`, on one node or on whole ones.
+    """
+    quarter = cluster.total // 4
+    others = max(1, quarter // beside) if beside else 0
+    while quarter // each > limits.WORKER_SLOTS and each * 2 <= cluster.per_node:
+        each *= 2
+    wanted = max(1, quarter // each)
+    most = min(limits.WORKER_SLOTS, cluster.total // each)
+    for engines in sorted(range(1, most + 1), key=lambda count: (abs(count - wanted), count)):
+        trainer = cluster.total - engines * each - others * beside
+        whole = trainer <= cluster.per_node or trainer % cluster.per_node == 0
+        if trainer >= 1 and whole and trainer % sizes == 0:
+            return GpuSplit(engines, each, others, trainer)
+    return None
+
+
+def put_gpus(draft: ExperimentDraft, program: Program) -> None:
+    """The fields of the cluster, of the explorers' engines and of a reward model."""
+    engine = f"{_ROLLOUT}.name"
+    if draft.value(engine) in (None, "vllm"):
+        draft.drop(engine, "explorers generate with vllm unless another engine is written")
+    else:
+        draft.ask(engine, "explorers generate with vllm, or with torch: explorer.rollout_model.engine_type")
+    beside = _put_reward_model(draft)
+    training = Cluster(draft.number(_NODES), draft.number(_PER_NODE))
+    each = math.prod(draft.number(name) for name in (_PARALLEL, *_SHARED))
+    if program != "synchronous":
+        _put_halves(draft, training, each, beside)
+        return
+    draft.put("cluster.node_num", training.nodes, _NODES)
+    draft.put("cluster.gpu_per_node", training.per_node, _PER_NODE)
+    if training.total == 1 and not beside:
+        draft.put("mode", "colocate", note="explorer and trainer take turns on the one GPU")
+        draft.put_given(f"{_ENGINE}.tensor_parallel_size", _PARALLEL)
+        draft.put(f"{_ENGINE}.engine_num", 1)
+        return
+    split = _split(draft, training, each, beside)
+    if split is None:
+        what = f"{training.nodes} x {training.per_node} GPUs are too few for explorers of {each} each"
+        what += f", a reward model of {beside}" if beside else ""
+        name = _PARALLEL if draft.given(_PARALLEL) else _PER_NODE
+        draft.contradict(name, f"{what} and a trainer with GPUs of its own", "give more GPUs, or smaller engines")
+        return
+    _put_engines(draft, split, each, beside)
+    text = f"(veRL runs all on the same GPUs, in turn. {_shares(split, beside)}: choose what is fastest)"
+    draft.remark("needs a person", f"{_ENGINE}.engine_num", text)
+
+
+def _shares(split: GpuSplit, beside: int) -> str:
+    others = f"the reward model {split.beside * beside}, " if beside else ""
+    return f"GPUs: explorers {split.engines * split.each}, {others}the trainer {split.trainer}"
+
+
+def _split(draft: ExperimentDraft, cluster: Cluster, each: int, beside: int) -> GpuSplit | None:
+    """The split by all sizes that the script gives; where there is none, by smaller ones, which it writes."""
+    sequences = draft.number(_ULYSSES)
+    spread = draft.number(_SPREAD)
+    tensors = draft.number(_TENSORS) if draft.fields.get(("trainer", "trainer_strategy"), ("",))[0] == "megatron" else 1
+    if spread >= cluster.total:
+        spread = -1
+        draft.put(f"trainer.trainer_config.{_SPREAD}", -1, _SPREAD, note="all of the trainer's GPUs, as there")
+    engine = min(each, cluster.per_node)
+    while True:
+        sizes = math.lcm(sequences, tensors, spread if spread > 0 else 1)
+        split = split_gpus(cluster, each=engine, beside=beside, sizes=sizes)
+        if split is not None:
+            break
+        if spread > 0:
+            spread = -1
+            draft.put(f"trainer.trainer_config.{_SPREAD}", -1, _SPREAD, note="all: so many would leave explorers none")
+        elif engine % 2 == 0 and engine > 1:
+            engine //= 2
+        elif sequences % 2 == 0:
+            sequences //= 2
+        else:
+            return None
+    if engine != each and engine == split.each:
+        text = f"({each} would leave the trainer no GPU of its own: {engine} is written. Give more GPUs if that is few)"
+        draft.remark("needs a person", _PARALLEL, text)
+    if sequences != draft.number(_ULYSSES):
+        why = f"{draft.number(_ULYSSES)} would leave explorers no GPU"
+        draft.put("trainer.ulysses_sequence_parallel_size", sequences, _ULYSSES, note=why)
+        draft.remark("needs a person", _ULYSSES, f"({why}: {sequences} is written)")
+    return split
+
+
+def _put_engines(draft: ExperimentDraft, split: GpuSplit, each: int, beside: int) -> None:
+    names = [_PARALLEL, *(name for name in _SHARED if draft.given(name))]
+    if draft.given(_PARALLEL) or split.each > 1:
+        shared = "engines share a model by its tensors alone" if split.each == each and len(names) > 1 else ""
+        slots = f"{limits.WORKER_SLOTS} engines at most: each takes more GPUs" if split.each > each else ""
+        draft.put(f"{_ENGINE}.tensor_parallel_size", split.each, *names, note=slots or shared)
+    for name in names[1:]:
+        draft.done.setdefault(name, [("explorer", "rollout_model", "tensor_parallel_size")])
+    draft.put(f"{_ENGINE}.engine_num", split.engines, note=_shares(split, beside))
+    if beside:
+        draft.put(f"{_BESIDE}.engine_num", split.beside)
+
+
+def _put_halves(draft: ExperimentDraft, training: Cluster, each: int, beside: int) -> None:
+    """The GPUs of an asynchronous program, whose explorers and trainer have their own there as well."""
+    exploring = Cluster(*(draft.number(name) for name in _EXPLORING))
+    names = (_NODES, _PER_NODE, *_EXPLORING)
+    together = training.nodes == exploring.nodes and training.per_node + exploring.per_node <= _NODE_GPUS
+    per_node = training.per_node + exploring.per_node if together else max(training.per_node, exploring.per_node)
+    total = training.total + exploring.total
+    if total % per_node:
+        per_node = math.gcd(training.per_node, exploring.per_node)
+    draft.put("cluster.node_num", total // per_node, *names, brief=True, note="explorers and trainer together")
+    draft.put("cluster.gpu_per_node", per_node, *names, brief=True)
+    while exploring.total // each > limits.WORKER_SLOTS and each * 2 <= exploring.per_node:
+        each *= 2
+    engines = min(limits.WORKER_SLOTS, (exploring.total - beside) // each)
+    if engines < 1:
+        what = f"{exploring.nodes} x {exploring.per_node} GPUs are too few for an engine of {each}"
+        draft.contradict(_PARALLEL, what, "give rollout.n_gpus_per_node more, or make engines smaller")
+        return
+    trainer = total - engines * each - beside
+    split = GpuSplit(engines, each, min(beside, 1), trainer)
+    spread = draft.number(_SPREAD)
+    if spread >= trainer or (spread > 0 and trainer % spread):
+        draft.put(f"trainer.trainer_config.{_SPREAD}", -1, _SPREAD, note="all of the trainer's GPUs")
+    _put_engines(draft, split, math.prod(draft.number(name) for name in (_PARALLEL, *_SHARED)), beside)
+
+
+def _put_reward_model(draft: ExperimentDraft) -> int:
+    """The auxiliary model that is a reward model; the GPUs of one engine of it, 0 if there is none."""
+    use = "reward_model.enable"
+    path = "reward_model.model.path"
+    parallel = "reward_model.rollout.tensor_model_parallel_size"
+    if not draft.flag(use):
+        for name in (use, path, parallel):
+            draft.drop(name, "there is no reward model")
+        return 0
+    if draft.given(path) is None:
+        draft.wrong(use, f"is true, and {path} names no model", f"give {path}")
+        return 0
+    size = draft.number(parallel) if draft.given(parallel) else 1
+    draft.put(f"{_BESIDE}.model_path", draft.value(path), path)
+    draft.put(f"{_BESIDE}.tensor_parallel_size", size, *([parallel] if draft.given(parallel) else []))
+    draft.done.setdefault(use, []).append(("explorer", "auxiliary_models"))
+    text = "(a workflow has to ask the reward model, by name: docs/extending.md)"
+    draft.remark("needs a person", path, text, draft.settings.given[path].place)
+    return size

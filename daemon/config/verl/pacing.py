@@ -1,0 +1,140 @@
+"""Rules for the pace: the steps here that are one of veRL's, and how far its asynchronous programs run ahead."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from rftd.daemon.config.verl.draft import ExperimentDraft
+
+Program: TypeAlias = Literal["synchronous", "one_step_off", "fully_async"]
+
+_ROLLOUT: Final = "actor_rollout_ref.rollout"
+_MINI: Final = "actor_rollout_ref.actor.ppo_mini_batch_size"
+_BATCH: Final = "data.train_batch_size"
+_N: Final = f"{_ROLLOUT}.n"
+_AGENTS: Final = f"{_ROLLOUT}.n_agent"
+_ASYNC: Final = "async_training"
+_WINDOW: Final = f"{_ASYNC}.trigger_parameter_sync_step"
+_UPDATE: Final = f"{_ASYNC}.require_batches"
+_STALE: Final = f"{_ASYNC}.staleness_threshold"
+_PARTIAL: Final = f"{_ASYNC}.partial_rollout"
+_APART: Final = "rollout.n_gpus_per_node"
+_BYPASS: Final = "algorithm.rollout_correction.bypass_mode"
+_OLDER: Final = {f"{_ASYNC}.use_rollout_log_probs": True, f"{_ASYNC}.compute_prox_log_prob": False}
+"""Keys that chose the bypass mode in older releases, and the value of each that did."""
+_TIMEOUT_S: Final = 1200
+"""The guide's examples wait so long for weights; veRL has no such wait."""
+
+
+class Pace(NamedTuple):
+    """The numbers in which steps here and veRL's are counted. A step here is one mini-batch."""
+
+    program: Program
+    answers: int
+    """The answers to one task."""
+    of_answers: tuple[str, ...]
+    """The keys that say how many."""
+    update: int
+    """Steps here that are one update there, in which warm-ups are counted."""
+    interval: int
+    """Steps here between two synchronisations, in which checkpoints and evaluations are counted."""
+    from_rollouts: bool
+    """True if the old log-probabilities are the rollouts', veRL's bypass mode."""
+
+
+def program_of(draft: ExperimentDraft) -> Program:
+    """veRL's program, by its name or by the keys that it alone has."""
+    program = draft.settings.program
+    if "fully_async" in program or (not program and draft.given(_STALE)):
+        return "fully_async"
+    if "one_step_off" in program or (not program and draft.given(_APART)):
+        return "one_step_off"
+    return "synchronous"
+
+
+def pace_of(draft: ExperimentDraft) -> Pace:
+    """The pace. An issue and 1 where a batch is no multiple of its mini-batches."""
+    names = tuple(name for name in (_N, _AGENTS) if name == _N or draft.given(name))
+    answers = draft.number(_N) * (draft.number(_AGENTS) if draft.given(_AGENTS) else 1)
+    program = program_of(draft)
+    if draft.given(_BYPASS):
+        from_rollouts = draft.flag(_BYPASS)
+    else:
+        older = all(draft.flag(name) is value for name, value in _OLDER.items() if draft.given(name))
+        from_rollouts = program != "synchronous" and older
+    if program == "fully_async":
+        update = draft.number(_UPDATE)
+        return Pace(program, answers, names, update, update * draft.number(_WINDOW), from_rollouts)
+    interval = _interval(draft)
+    return Pace(program, answers, names, interval, interval, from_rollouts)
+
+
+def _interval(draft: ExperimentDraft) -> int:
+    """The mini-batches of one batch of veRL's."""
+    batch = draft.number(_BATCH)
+    mini = draft.number(_MINI)
+    if batch > 0 and batch % mini == 0:
+        return batch // mini
+    what = f"{_BATCH} is {batch}, which is no multiple of {_MINI}, {mini}"
+    draft.contradict(
+        _MINI if draft.given(_MINI) else _BATCH, what, f"make it one, such as {max(1, batch // mini) * mini}"
+    )
+    return 1
+
+
+def put_pace(draft: ExperimentDraft, pace: Pace, sync_offset: int) -> None:
+    """The fields of batches, of the synchronizer and of the policy."""
+    mini = draft.number(_MINI)
+    draft.put("buffer.batch_size", mini, _MINI)
+    draft.put("buffer.train_batch_size", mini * pace.answers, _MINI, *pace.of_answers, note=f"{mini} * {pace.answers}")
+    steps = "trainer.total_training_steps"
+    if draft.given(steps):
+        note = f"times {pace.update}: a step here is one mini-batch" if pace.update > 1 else ""
+        draft.put("buffer.total_steps", draft.number(steps) * pace.update, steps, note=note)
+    draft.put("synchronizer.sync_timeout", _TIMEOUT_S, note="seconds; veRL has no such wait")
+    if pace.program == "fully_async":
+        _put_window(draft, pace)
+        return
+    one_off = pace.interval if pace.program == "one_step_off" else 0
+    offset = max(sync_offset, one_off)
+    ahead = "explorers are a step ahead" if offset else "as veRL, on policy"
+    draft.put("synchronizer.sync_style", "fixed", note="all rollouts of a batch are drawn before it is trained")
+    draft.put("synchronizer.sync_offset", offset, note="explorers are a batch of veRL's ahead" if one_off else ahead)
+    draft.put("synchronizer.sync_interval", pace.interval, _BATCH, _MINI, note="the one by the other")
+    if one_off:
+        _put_old_logprobs(draft, pace)
+    for name in draft.settings.given:
+        if name.startswith(f"{_ASYNC}."):
+            draft.ask(name, "the program is none of veRL's asynchronous ones: choose synchronizer.sync_style")
+
+
+def _put_window(draft: ExperimentDraft, pace: Pace) -> None:
+    """veRL's fully asynchronous window: synchronous at a threshold of 0, else paced by the policy `verl_window`."""
+    stale = draft.value(_STALE)
+    style, note = "fully_async", "rollouts go on while their weights change"
+    if not stale:
+        style, note = "fixed", "all rollouts of a window are drawn by the same weights"
+    elif not draft.flag(_PARTIAL):
+        style, note = "trainer_driven", "rollouts under way end before weights change"
+    draft.put("synchronizer.sync_style", style, _STALE, _PARTIAL, note=note)
+    draft.put("synchronizer.sync_offset", 0, note="the policy says how far explorers run ahead")
+    draft.put("synchronizer.sync_interval", pace.interval, _WINDOW, _UPDATE, note="mini-batches between two weights")
+    if stale:
+        draft.put("policy.kind", "verl_window", note="veRL's window")
+        draft.put("policy.staleness_threshold", stale, _STALE)
+    draft.drop(_BATCH, "a fully asynchronous run takes tasks one by one")
+    draft.drop("data.gen_batch_size", "explorers take tasks one by one")
+    total = "rollout.total_rollout_steps"
+    if draft.given(total):
+        steps = max(1, draft.number(total) // draft.number(_MINI))
+        draft.put("buffer.total_steps", steps, total, _MINI, note="the one by the other")
+    _put_old_logprobs(draft, pace)
+
+
+def _put_old_logprobs(draft: ExperimentDraft, pace: Pace) -> None:
+    """The old log-probabilities are the rollouts', as these programs have it, unless the script says otherwise."""
+    if draft.given(_BYPASS):
+        return
+    names = [name for name in _OLDER if draft.given(name)]
+    draft.put(_BYPASS, pace.from_rollouts, *names, note="" if names else "this program's own")
+    draft.drop("actor_rollout_ref.actor.use_rollout_log_probs", f"see {_BYPASS}")
