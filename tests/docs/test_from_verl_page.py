@@ -20,7 +20,7 @@ def test_the_commands_work_without_a_daemon(tmp_path: Path) -> None:
         for line in block.text.splitlines():
             said = world.run(line)
             assert "unknown" not in said, line
-    assert "save_interval: 50" in (tmp_path / "imported.yaml").read_text()
+    assert "save_interval: 100" in (tmp_path / "imported.yaml").read_text()
     assert "mapped" in (tmp_path / "imported.txt").read_text()
 
 

@@ -36,7 +36,7 @@ class GpuSplit(NamedTuple):
     trainer: int
 
 
-class Cluster(NamedTuple):
+class GpuGrid(NamedTuple):
     """GPUs to be split."""
 
     nodes: int
@@ -48,7 +48,7 @@ class Cluster(NamedTuple):
         return self.nodes * self.per_node
 
 
-def split_gpus(cluster: Cluster, *, each: int, beside: int, sizes: int = 1) -> GpuSplit | None:
+def split_gpus(cluster: GpuGrid, *, each: int, beside: int, sizes: int = 1) -> GpuSplit | None:
     """About a quarter of the GPUs for explorers, as much for a reward model, the rest for the trainer, or None.
 
     One engine takes `each` GPUs, one of the reward model `beside` (0: there is none). The trainer gets a multiple of
@@ -76,7 +76,7 @@ def put_gpus(draft: ExperimentDraft, program: Program) -> None:
     else:
         draft.ask(engine, "explorers generate with vllm, or with torch: explorer.rollout_model.engine_type")
     beside = _put_reward_model(draft)
-    training = Cluster(draft.number(_NODES), draft.number(_PER_NODE))
+    training = GpuGrid(draft.number(_NODES), draft.number(_PER_NODE))
     each = math.prod(draft.number(name) for name in (_PARALLEL, *_SHARED))
     if program != "synchronous":
         _put_halves(draft, training, each, beside)
@@ -105,7 +105,7 @@ def _shares(split: GpuSplit, beside: int) -> str:
     return f"GPUs: explorers {split.engines * split.each}, {others}the trainer {split.trainer}"
 
 
-def _split(draft: ExperimentDraft, cluster: Cluster, each: int, beside: int) -> GpuSplit | None:
+def _split(draft: ExperimentDraft, cluster: GpuGrid, each: int, beside: int) -> GpuSplit | None:
     """The split by all sizes that the script gives; where there is none, by smaller ones, which it writes."""
     sequences = draft.number(_ULYSSES)
     spread = draft.number(_SPREAD)
@@ -151,9 +151,9 @@ def _put_engines(draft: ExperimentDraft, split: GpuSplit, each: int, beside: int
         draft.put(f"{_BESIDE}.engine_num", split.beside)
 
 
-def _put_halves(draft: ExperimentDraft, training: Cluster, each: int, beside: int) -> None:
+def _put_halves(draft: ExperimentDraft, training: GpuGrid, each: int, beside: int) -> None:
     """The GPUs of an asynchronous program, whose explorers and trainer have their own there as well."""
-    exploring = Cluster(*(draft.number(name) for name in _EXPLORING))
+    exploring = GpuGrid(*(draft.number(name) for name in _EXPLORING))
     names = (_NODES, _PER_NODE, *_EXPLORING)
     together = training.nodes == exploring.nodes and training.per_node + exploring.per_node <= _NODE_GPUS
     per_node = training.per_node + exploring.per_node if together else max(training.per_node, exploring.per_node)

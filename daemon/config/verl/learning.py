@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rftd.daemon.config.verl.draft import ExperimentDraft
 from rftd.daemon.config.verl.optimizer import put_optimizer, put_strategy, times, word_of
-from rftd.daemon.config.verl.pacing import Pace
+from rftd.daemon.config.verl.pacing import VerlPace
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
 from rftd.workers.algorithms import registry
@@ -61,7 +61,7 @@ _LOSS_ARGS: Final[Mapping[str, str]] = {
 """Keys below `actor`, and the arguments of the losses here."""
 
 
-def put_learning(draft: ExperimentDraft, pace: Pace) -> None:
+def put_learning(draft: ExperimentDraft, pace: VerlPace) -> None:
     """The fields of `algorithm` and `trainer`, and of `model` those of the adapter and the critic."""
     advantage = _put_advantage(draft)
     _put_losses(draft, pace)
@@ -147,7 +147,7 @@ def _put_overlong(draft: ExperimentDraft, advantage: str) -> None:
                 draft.ask(f"{section}.{key}", f"{advantage} has no penalty for length: write it into a reward")
 
 
-def _put_losses(draft: ExperimentDraft, pace: Pace) -> None:
+def _put_losses(draft: ExperimentDraft, pace: VerlPace) -> None:
     """The policy loss with its arguments, and the entropy's coefficient."""
     mode = f"{_ACTOR}.policy_loss.loss_mode"
     loss = word_of(draft, mode, _LOSSES)
@@ -170,7 +170,7 @@ def _put_losses(draft: ExperimentDraft, pace: Pace) -> None:
     draft.put_given("algorithm.entropy_loss_fn_args.entropy_coef", f"{_ACTOR}.entropy_coeff")
 
 
-def _put_aggregation(draft: ExperimentDraft, pace: Pace) -> None:
+def _put_aggregation(draft: ExperimentDraft, pace: VerlPace) -> None:
     """The old name of an aggregation; and the old weights of tokens, a correction now."""
     old = f"{_ACTOR}.use_token_level_loss"
     if draft.given(old):
@@ -230,7 +230,7 @@ def _from_rewards(advantage: str) -> bool:
     return True
 
 
-def _put_trainer(draft: ExperimentDraft, pace: Pace) -> None:
+def _put_trainer(draft: ExperimentDraft, pace: VerlPace) -> None:
     epochs = f"{_ACTOR}.ppo_epochs"
     draft.put_given("trainer.ppo_epochs", epochs)
     if draft.value(epochs) != 1 and pace.update > 1:
@@ -295,7 +295,7 @@ def _put_adapter(draft: ExperimentDraft) -> None:
             draft.put(f"model.lora_configs[0].{target}", draft.value(f"{_MODEL}.{key}"), f"{_MODEL}.{key}")
 
 
-def _put_critic(draft: ExperimentDraft, pace: Pace, *, has_critic: bool) -> None:
+def _put_critic(draft: ExperimentDraft, pace: VerlPace, *, has_critic: bool) -> None:
     given = [name for name in draft.settings.given if name.startswith("critic.")]
     if not has_critic:
         for name in given:

@@ -26,7 +26,7 @@ _TIMEOUT_S: Final = 1200
 """The guide's examples wait so long for weights; veRL has no such wait."""
 
 
-class Pace(NamedTuple):
+class VerlPace(NamedTuple):
     """The numbers in which steps here and veRL's are counted. A step here is one mini-batch."""
 
     program: Program
@@ -52,7 +52,7 @@ def program_of(draft: ExperimentDraft) -> Program:
     return "synchronous"
 
 
-def pace_of(draft: ExperimentDraft) -> Pace:
+def pace_of(draft: ExperimentDraft) -> VerlPace:
     """The pace. An issue and 1 where a batch is no multiple of its mini-batches."""
     names = tuple(name for name in (_N, _AGENTS) if name == _N or draft.given(name))
     answers = draft.number(_N) * (draft.number(_AGENTS) if draft.given(_AGENTS) else 1)
@@ -64,9 +64,9 @@ def pace_of(draft: ExperimentDraft) -> Pace:
         from_rollouts = program != "synchronous" and older
     if program == "fully_async":
         update = draft.number(_UPDATE)
-        return Pace(program, answers, names, update, update * draft.number(_WINDOW), from_rollouts)
+        return VerlPace(program, answers, names, update, update * draft.number(_WINDOW), from_rollouts)
     interval = _interval(draft)
-    return Pace(program, answers, names, interval, interval, from_rollouts)
+    return VerlPace(program, answers, names, interval, interval, from_rollouts)
 
 
 def _interval(draft: ExperimentDraft) -> int:
@@ -82,7 +82,7 @@ def _interval(draft: ExperimentDraft) -> int:
     return 1
 
 
-def put_pace(draft: ExperimentDraft, pace: Pace, sync_offset: int) -> None:
+def put_pace(draft: ExperimentDraft, pace: VerlPace, sync_offset: int) -> None:
     """The fields of batches, of the synchronizer and of the policy."""
     mini = draft.number(_MINI)
     draft.put("buffer.batch_size", mini, _MINI)
@@ -108,7 +108,7 @@ def put_pace(draft: ExperimentDraft, pace: Pace, sync_offset: int) -> None:
             draft.ask(name, "the program is none of veRL's asynchronous ones: choose synchronizer.sync_style")
 
 
-def _put_window(draft: ExperimentDraft, pace: Pace) -> None:
+def _put_window(draft: ExperimentDraft, pace: VerlPace) -> None:
     """veRL's fully asynchronous window: synchronous at a threshold of 0, else paced by the policy `verl_window`."""
     stale = draft.value(_STALE)
     style, note = "fully_async", "rollouts go on while their weights change"
@@ -131,7 +131,7 @@ def _put_window(draft: ExperimentDraft, pace: Pace) -> None:
     _put_old_logprobs(draft, pace)
 
 
-def _put_old_logprobs(draft: ExperimentDraft, pace: Pace) -> None:
+def _put_old_logprobs(draft: ExperimentDraft, pace: VerlPace) -> None:
     """The old log-probabilities are the rollouts', as these programs have it, unless the script says otherwise."""
     if draft.given(_BYPASS):
         return

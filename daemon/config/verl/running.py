@@ -8,7 +8,7 @@ from typing import Final
 from rftd.daemon.config.verl.draft import ExperimentDraft
 from rftd.daemon.config.verl.gpus import put_gpus
 from rftd.daemon.config.verl.optimizer import times
-from rftd.daemon.config.verl.pacing import Pace, put_pace
+from rftd.daemon.config.verl.pacing import VerlPace, put_pace
 
 _ROLLOUT: Final = "actor_rollout_ref.rollout"
 _INPUT: Final = "buffer.explorer_input"
@@ -19,7 +19,7 @@ _MANAGERS: Final = ("naive", "dapo", "prime")
 """veRL's reward managers that give each answer to the function of a reward; dapo's penalty for length is a key."""
 
 
-def put_running(draft: ExperimentDraft, pace: Pace, *, sync_offset: int) -> None:
+def put_running(draft: ExperimentDraft, pace: VerlPace, *, sync_offset: int) -> None:
     """Every field outside of `algorithm` and `trainer`."""
     _put_names(draft)
     epochs = "rollout.total_epochs"
@@ -141,7 +141,7 @@ def _put_order(draft: ExperimentDraft, count: int) -> None:
             draft.ask(name, "write limit_rows of each taskset")
 
 
-def _put_evaluations(draft: ExperimentDraft, pace: Pace) -> None:
+def _put_evaluations(draft: ExperimentDraft, pace: VerlPace) -> None:
     frequency = "rollout.test_freq" if draft.given("rollout.test_freq") else "trainer.test_freq"
     if draft.given(frequency):
         if draft.number(frequency) > 0:

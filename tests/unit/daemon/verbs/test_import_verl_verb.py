@@ -21,7 +21,7 @@ def test_a_script_becomes_a_file_and_a_report(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.output == ""
     spec = load_file(out, environ={"HOME": "/home/me"}, host=ANY_HOST).spec
-    assert spec.stages[0].trainer.save_interval == 50
+    assert spec.stages[0].trainer.save_interval == 50 * 4
     lines = report.read_text().splitlines()
     assert any("mapped: trainer.save_freq=50 -> trainer.save_interval" in line for line in lines)
     assert any(line.startswith(f"{GRPO}:10:1: dropped: data.truncation=error (") for line in lines)

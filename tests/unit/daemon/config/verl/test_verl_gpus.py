@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.config.verl.gpus import Cluster, GpuSplit, split_gpus
+from rftd.daemon.config.verl.gpus import GpuGrid, GpuSplit, split_gpus
 from rftd.daemon.config.verl.importing import ImportedExperiment
 from rftd.streams.spec import StageSpec
 from rftd.workers.devices.host import Device, Host
@@ -45,24 +45,24 @@ def loaded(imported: ImportedExperiment, nodes: int, per_node: int) -> StageSpec
 @pytest.mark.parametrize(
     ("cluster", "each", "beside", "sizes", "expected"),
     [
-        (Cluster(1, 8), 1, 1, 1, GpuSplit(2, 1, 2, 4)),
-        (Cluster(1, 8), 2, 0, 1, GpuSplit(1, 2, 0, 6)),
-        (Cluster(1, 2), 1, 0, 1, GpuSplit(1, 1, 0, 1)),
-        (Cluster(1, 8), 2, 0, 4, GpuSplit(2, 2, 0, 4)),
-        (Cluster(1, 8), 1, 0, 4, GpuSplit(4, 1, 0, 4)),
+        (GpuGrid(1, 8), 1, 1, 1, GpuSplit(2, 1, 2, 4)),
+        (GpuGrid(1, 8), 2, 0, 1, GpuSplit(1, 2, 0, 6)),
+        (GpuGrid(1, 2), 1, 0, 1, GpuSplit(1, 1, 0, 1)),
+        (GpuGrid(1, 8), 2, 0, 4, GpuSplit(2, 2, 0, 4)),
+        (GpuGrid(1, 8), 1, 0, 4, GpuSplit(4, 1, 0, 4)),
         # A trainer on more than one node has whole ones.
-        (Cluster(2, 8), 2, 0, 1, GpuSplit(4, 2, 0, 8)),
-        (Cluster(4, 8), 4, 0, 1, GpuSplit(2, 4, 0, 24)),
-        (Cluster(2, 8), 2, 4, 1, GpuSplit(2, 2, 1, 8)),
+        (GpuGrid(2, 8), 2, 0, 1, GpuSplit(4, 2, 0, 8)),
+        (GpuGrid(4, 8), 4, 0, 1, GpuSplit(2, 4, 0, 24)),
+        (GpuGrid(2, 8), 2, 4, 1, GpuSplit(2, 2, 1, 8)),
         # An experiment has slots for 16 engines: each takes more GPUs.
-        (Cluster(16, 8), 1, 0, 8, GpuSplit(16, 2, 0, 96)),
-        (Cluster(1, 2), 2, 0, 1, None),
-        (Cluster(1, 1), 1, 0, 1, None),
-        (Cluster(1, 8), 4, 4, 1, None),
-        (Cluster(1, 8), 2, 0, 8, None),
+        (GpuGrid(16, 8), 1, 0, 8, GpuSplit(16, 2, 0, 96)),
+        (GpuGrid(1, 2), 2, 0, 1, None),
+        (GpuGrid(1, 1), 1, 0, 1, None),
+        (GpuGrid(1, 8), 4, 4, 1, None),
+        (GpuGrid(1, 8), 2, 0, 8, None),
     ],
 )
-def test_the_share_of_the_gpus(cluster: Cluster, each: int, beside: int, sizes: int, expected: GpuSplit | None) -> None:
+def test_the_share_of_the_gpus(cluster: GpuGrid, each: int, beside: int, sizes: int, expected: GpuSplit | None) -> None:
     assert split_gpus(cluster, each=each, beside=beside, sizes=sizes) == expected
 
 
