@@ -70,7 +70,7 @@ def test_choices_on_the_command_fill_gaps(tmp_path: Path) -> None:
     assert "max_response_tokens: ???  # 8192 or 1024" in run(command, [str(script)]).stdout
     chosen = run(command, [str(script), "--assume", "BIG=1", "--assume", "1=5"]).stdout
     assert "max_response_tokens: 8192  #" in chosen
-    assert "eval_interval: 5  #" in chosen
+    assert "eval_interval: 20  #" in chosen
     assert "max_response_tokens: 1024  #" in run(command, [str(script), "--take", "4"]).stdout
     assert "max_response_tokens: 1024  #" in run(command, [str(script), "--skip", "2"]).stdout
     overridden = run(command, [str(script), "--", "data.max_response_length=5"]).stdout

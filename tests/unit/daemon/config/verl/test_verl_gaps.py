@@ -62,7 +62,7 @@ def test_of_lists_that_grow_under_a_condition_the_certain_part_stays() -> None:
     assert "temperature: 0.6  #" in text
     assert "total_epochs: 3  #" in text
     assert "project: mine  #" in text
-    assert "save_interval: ???  # 0 or 7: trainer.save_freq" in text
+    assert "save_interval: ???  # 0 or 28: trainer.save_freq" in text
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_choices_decide_a_condition(choices: ShellChoices, length: int | str) ->
 
 def test_choices_decide_lists() -> None:
     assert gaps(LISTS, ShellChoices(assumed={"TWO": "1"})) == {}
-    assert "save_interval: 7  #" in imported(LISTS, ShellChoices(taken=[5])).text
+    assert "save_interval: 28  #" in imported(LISTS, ShellChoices(taken=[5])).text
     assert "save_interval" not in imported(LISTS, ShellChoices(skipped=[5])).text
 
 
@@ -97,7 +97,7 @@ def test_choices_decide_lists() -> None:
         (f"EXTRA=\n[ -d x ] && EXTRA='trainer.save_freq=5 data.seed=1'\n{RUN} $EXTRA", {"save_interval", "seed"}),
         (f"{RUN} trainer.total_epochs=$(cat epochs)", {"total_epochs"}),
         (f"{RUN} trainer.total_epochs=$1", {"total_epochs"}),
-        (f"{RUN} trainer.nnodes=$NNODES", {"node_num", "engine_num"}),
+        (f"{RUN} trainer.nnodes=$NNODES", {"node_num", "engine_num", "tensor_parallel_size"}),
         (f"{RUN} actor_rollout_ref.actor.use_kl_loss=$KL", {"kl_loss_fn", "kl_coef"}),
         (f"B=8\n[ -d x ] && B=16\n{RUN} data.train_batch_size=$B actor_rollout_ref.actor.ppo_mini_batch_size=8",
          {"sync_interval"}),
