@@ -13,6 +13,7 @@ findings     everything that checks refuse, under the fields of the file
 engine_packages  packages that engines need, where workers run and where the daemon does
 stage_steps  how many steps the rows of a stage make
 preflight    what only the daemon can know before it accepts: models, rows, tasksets, digests
+sql_tables   tables of databases, read once into files that the experiment keeps
 hub_cache    models and datasets of the hub that the daemon's user has fetched
 truths       a look at the right answers of a dataset
 memory_plan  the memory of workers against their devices, and micro-batches that fit: chosen once

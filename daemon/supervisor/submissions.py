@@ -20,6 +20,7 @@ from rftd.daemon.supervisor.intake import Intake, WantedFork
 from rftd.daemon.supervisor.orders import Orders, order_of
 from rftd.daemon.supervisor.preflight import preflight, with_files
 from rftd.daemon.supervisor.relocation import imported_from, relocated
+from rftd.daemon.supervisor.sql_tables import SqlTables, names_tables
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker
 from rftd.daemon.trust.judge import SubmissionJudge
@@ -67,7 +68,7 @@ class Submissions:
             # Before the lock: digesting a dataset may take minutes, and nobody else's submission, archive or removal
             # should wait for that.
             judge = SubmissionJudge(asker, self._allowances)
-            spec = await self._ready(config, judge)
+            spec = await self._ready(config, judge, keeps=True)
             async with self._folders:
                 await self._refresh()
                 self._check_quota(asker)
@@ -86,10 +87,16 @@ class Submissions:
             await self._refresh()
             return await self._intake.check(spec, judge)
 
-    async def _ready(self, config: dict[str, Any], judge: SubmissionJudge) -> ExperimentSpec:
-        """The checked specification; a half of an experiment that is there has what it left out and both use."""
+    async def _ready(self, config: dict[str, Any], judge: SubmissionJudge, *, keeps: bool = False) -> ExperimentSpec:
+        """The checked specification; a half of an experiment that is there has what it left out and both use.
+
+        Whoever submits it `keeps` what tables of databases hold.
+        """
         entries = list(self._registry.entries.values())  # in the thread they would change while it reads them
-        spec = await asyncio.to_thread(self._checked, config, judge, entries)
+        if keeps:
+            spec = await asyncio.to_thread(self._with_tables, config, judge, entries, None)
+        else:
+            spec = await asyncio.to_thread(self._looked_at, config, judge, entries)
         if spec.half == "both":
             return spec
         async with self._folders:
@@ -99,6 +106,23 @@ class Submissions:
             return spec
         filled = await asyncio.to_thread(self._checked, whole, judge, entries)
         return filled if filled.job_dir == spec.job_dir else moved(filled, filled.name, spec.job_dir)
+
+    def _looked_at(self, config: dict[str, Any], judge: SubmissionJudge, entries: Sequence[Entry]) -> ExperimentSpec:
+        """As `_checked`, with tables of databases read into a folder that is gone again. Blocks."""
+        if not names_tables(config):
+            return self._checked(config, judge, entries)
+        # Below the root, where everybody who may submit to it may name a file.
+        root = nearest(Path(str(config.get("checkpoint_root_dir"))))
+        with tempfile.TemporaryDirectory(dir=root) as folder:
+            return self._with_tables(config, judge, entries, Path(folder))
+
+    def _with_tables(
+        self, config: dict[str, Any], judge: SubmissionJudge, entries: Sequence[Entry], folder: Path | None
+    ) -> ExperimentSpec:
+        """As `_checked`, with tables of databases read into `folder`, or into one below the checkpoint root. Blocks."""
+        tables = SqlTables(os.environ, judge)
+        spec = self._checked(tables.read(config, folder), judge, entries)
+        return msgspec.structs.replace(spec, warnings=(*spec.warnings, *tables.notes))
 
     def _checked(self, config: dict[str, Any], judge: SubmissionJudge, entries: Sequence[Entry]) -> ExperimentSpec:
         """The specification as it could be taken in. Raises ConfigError, DataError, NotAllowedError. Blocks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.resolve.tasksets import placed_tasksets
@@ -13,7 +14,7 @@ from rftd.daemon.config.schema.naming import NamedValue, NameKind, named_values
 from rftd.daemon.trust import allowances as lists
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker, NotAllowedError
-from rftd.ops.outbound import PrivateAddressError
+from rftd.ops.outbound import PrivateAddressError, WebAddress, names_host
 from rftd.streams.events.experiment import Grant
 from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
@@ -27,6 +28,7 @@ _PLAIN_WORD: Final = re.compile(r"[\w.+-]{0,64}")
 _ENGINE_ARGS: Final = frozenset({"extra_engine_args", "engine_args"})
 _TASKSET_ARGS: Final = frozenset({"workflow_args", "reward_fn_args"})
 """Arguments that are judged once it is known whose workflow and whose reward they are for."""
+_POSTGRES_PORT: Final = 5432
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 _TINKER_KEY: Final = "TINKER_API_KEY"
 
@@ -139,6 +141,28 @@ class SubmissionJudge:
             return
         if granted is not None:
             self._grants[granted] = None
+
+    def folder(self, path: FieldPath, value: str) -> None:
+        """Judges a folder that the daemon writes to before the specification is there. Blocks."""
+        if not self.asker.is_owner:
+            self._path(path, value)
+
+    def database(self, path: FieldPath, value: object) -> None:
+        """Judges a database before it is opened: a file below the roots, an address, or a variable. Blocks."""
+        if self.asker.is_owner:
+            return
+        if _reference(value) is not None:
+            self._url(NamedValue(NameKind.URL, path, value))
+            return
+        parts = urlsplit(str(value))
+        if parts.scheme.startswith("sqlite"):
+            self._path(path, parts.path.removeprefix("/") if not parts.query else "")
+            return
+        # Its parameters name files: certificates, and those of passwords.
+        address = WebAddress(parts.scheme, parts.hostname or "", parts.port or _POSTGRES_PORT)
+        allowed = not parts.query and names_host(self._allowances.allow_urls, address)
+        grant = Grant(_URLS, f"{address.host}:{address.port}") if allowed else None
+        self._take(grant, path, _URLS, "this database", "[HOST:PORT]")
 
     def _address(self, named: NamedValue) -> None:
         if named.value in _LOOPBACK:

@@ -251,19 +251,19 @@ def row_of(batch: pa.RecordBatch, number: int, where: str) -> dict[str, Any]:
             fix="shorten the row; large content belongs into files of its own",
         )
     row = single.to_pylist(maps_as_pydicts="lossy")[0]
-    return {name: _plain(value) for name, value in row.items()}
+    return {name: plain_value(value) for name, value in row.items()}
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """A value as JSON has it: no number that is none, and of a structure only the fields that the row has."""
     match value:
         case float():
             return value if math.isfinite(value) else None
         case dict():
             # Structures of one column have the fields of all its rows; those of other rows are null in this one.
-            return {str(name): _plain(held) for name, held in value.items() if held is not None}
+            return {str(name): plain_value(held) for name, held in value.items() if held is not None}
         case list():
-            return [_plain(held) for held in value]
+            return [plain_value(held) for held in value]
         case date() | time():
             return value.isoformat()
         case timedelta():

@@ -8,6 +8,7 @@ import msgspec
 
 from rftd.daemon.config.effective.arguments import with_defaults
 from rftd.daemon.config.effective.pacing import replay_buffer
+from rftd.daemon.config.resolve.rows import VARIABLE
 from rftd.streams.bounds import LAST_INDEX
 from rftd.streams.row_format import FormatSpec
 from rftd.streams.spec import SamplingSpec, StageSpec, TasksetSpec
@@ -51,7 +52,7 @@ def _explorer_input(stage: StageSpec) -> dict[str, Any]:
 def _taskset(spec: TasksetSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
-        "storage_type": "queue" if spec.queue else "file",
+        "storage_type": "queue" if spec.queue else _storage(spec),
         "path": _path(spec),
         "subset_name": spec.subset,
         "split": spec.split,
@@ -68,7 +69,13 @@ def _taskset(spec: TasksetSpec) -> dict[str, Any]:
     }
 
 
-def _path(spec: TasksetSpec) -> str | list[str] | None:
+def _storage(spec: TasksetSpec) -> str:
+    return "sql" if "://" in spec.path else "file"
+
+
+def _path(spec: TasksetSpec) -> str | list[str] | dict[str, str] | None:
+    if spec.path.startswith(VARIABLE):
+        return {"env": spec.path.removeprefix(VARIABLE)}
     return list(spec.paths) if spec.more_paths else spec.path or None
 
 
@@ -112,7 +119,7 @@ def _trainer_input(stage: StageSpec) -> dict[str, Any]:
 def _rows(spec: TasksetSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
-        "storage_type": "file",
+        "storage_type": _storage(spec),
         "path": _path(spec),
         "subset_name": spec.subset,
         "split": spec.split,

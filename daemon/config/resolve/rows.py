@@ -10,7 +10,7 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Issue, Notes, Unsupported
-from rftd.daemon.config.schema.buffer import ExperienceBuffer, Format
+from rftd.daemon.config.schema.buffer import ExperienceBuffer, Format, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.row_format import FormatSpec
 from rftd.streams.spec import AlgorithmSpec, TasksetSpec
@@ -20,6 +20,8 @@ from rftd.workers.training.losses.registry import compares_pairs
 _ARGS: FieldPath = ("algorithm", "sample_strategy_args")
 _BUFFERS: FieldPath = ("buffer", "trainer_input", "auxiliary_buffers")
 
+VARIABLE: Final = "env://"
+"""What stands before the name of a variable in the path of a table that was not read yet."""
 OF_EXPERIENCES: Final = ("capacity", "max_read_timeout", "replay_buffer")
 """Fields of a buffer that say how experiences are kept, and mean nothing where it holds rows."""
 NOT_OF_ROWS: Final = "it is for experiences, not for rows"
@@ -90,11 +92,7 @@ def rows_of(
 
     `schema` is what they are, `known` all that they might be for who trains on them.
     """
-    if buffer.storage_type == "sql":
-        what = "rows to train on are read from files"
-        notes.wrong((*path, "storage_type"), what, "set it to file, and path to a file or folder of rows", Unsupported)
-        return None
-    if not (paths := paths_of(buffer.path, path, notes)):
+    if not (paths := sources_of(buffer, path, notes)):
         return None
     if buffer.schema_type not in ("auto", schema):
         what = f"is {buffer.schema_type}, but what trains on these rows takes {' or '.join(known)}"
@@ -112,6 +110,23 @@ def rows_of(
         seed=seed,
         limit_rows=buffer.limit_rows,
     )
+
+
+def sources_of(
+    buffer: ExperienceBuffer | Taskset, path: FieldPath, notes: Notes, *, lacking: str = "needs the path of a dataset"
+) -> tuple[str, ...]:
+    """What a section names by its `path`: files, or the database of its table, which the daemon reads into one."""
+    if buffer.storage_type != "sql":
+        return paths_of(buffer.path, path, notes, lacking=lacking)
+    if not buffer.name:
+        notes.wrong((*path, "name"), "is required: it is the name of the table", "set it")
+    if isinstance(buffer.path, dict):
+        return (f"{VARIABLE}{buffer.path['env']}",)
+    if not isinstance(buffer.path, str) or "://" not in buffer.path:
+        fix = "write sqlite:////FOLDER/FILE.db, postgresql://USER@HOST:5432/DATABASE, or {env: NAME} of such a URL"
+        notes.wrong((*path, "path"), "needs the URL of a database, for storage_type is sql", fix)
+        return ()
+    return (buffer.path,)
 
 
 def paths_of(

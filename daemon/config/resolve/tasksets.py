@@ -11,7 +11,7 @@ from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Notes, Unsupported
 from rftd.daemon.config.resolve.arguments import check_declared, check_names
 from rftd.daemon.config.resolve.model import LengthLimits
-from rftd.daemon.config.resolve.rows import format_spec, paths_of
+from rftd.daemon.config.resolve.rows import format_spec, sources_of
 from rftd.daemon.config.schema.buffer import ExplorerInput, Format, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops.errors import ConfigError
@@ -140,11 +140,8 @@ def _spec(
     paths: tuple[str, ...] = ()
     if queue := taskset.storage_type == "queue":
         _check_queue(taskset, path, experiment, notes)
-    elif not (paths := paths_of(taskset.path, path, notes, lacking="is required")):
+    elif not (paths := sources_of(taskset, path, notes, lacking="is required")):
         return None
-    if taskset.storage_type == "sql":
-        what = "sql is read, but tasks come from files or a queue only"
-        notes.wrong((*path, "storage_type"), what, "write file", Unsupported)
     check_names(taskset.data_selector.kwargs, _OF_DIFFICULTY, (*path, "data_selector", "kwargs"), "a selector", notes)
     selector = taskset.data_selector.selector_type
     if selector not in _SELECTORS:

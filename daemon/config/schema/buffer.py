@@ -141,7 +141,8 @@ class Taskset(Section):
     name: Label = ""
     """The name of the taskset in events and metrics; empty: one by its place."""
     storage_type: Annotated[Literal["file", "queue", "sql"], word()] = "file"
-    """`queue`: tasks are added while the experiment runs, by `rftd tasks add`, HTTP or Kafka."""
+    """`queue`: tasks are added while the experiment runs, by `rftd tasks add`, HTTP or Kafka. `sql`: the rows that the
+    table `name` of the database at `path` has when the experiment is submitted."""
     path: Annotated[Source, LocalPath()] = None
     """A file of rows (`.jsonl`, `.json`, `.csv`, `.parquet`, `.arrow`), a pattern of such files, a folder with them, or
     a list of these. Required but for a queue; checked once stages are laid over the global sections."""
@@ -191,7 +192,7 @@ class ExperienceBuffer(Section):
     name: Label = ""
     """The name of a dataset of rows."""
     storage_type: Annotated[Literal["queue", "sql", "file"], word()] = checked(
-        "queue", why="experiences are kept in the log, and rows are read from files"
+        "queue", why="experiences are kept in the log; rows are read from files, or with sql from the table name"
     )
     path: Annotated[Source, LocalPath(), Upstream("A queue may be backed up there.")] = None
     """The dataset of a stage that trains on rows: files, patterns of files or folders, as for tasks."""

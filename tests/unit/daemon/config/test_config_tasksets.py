@@ -65,6 +65,25 @@ def test_a_taskset_may_have_several_paths(load: Load, errors: Errors) -> None:
         assert f"{path}: {what}" in text or (path in text and what in text)
 
 
+def test_a_table_of_a_database_is_named_by_its_url(load: Load, errors: Errors) -> None:
+    taskset = "buffer.explorer_input.taskset"
+    table = [f"{taskset}.storage_type=sql", f"{taskset}.name=tasks"]
+    for path, shown in (
+        ("sqlite:////d/t.db", "sqlite:////d/t.db"),
+        ("{env: TASKS}", {"env": "TASKS"}),
+        ("postgresql://me@h/d", "postgresql://me@h/d"),
+    ):
+        effective = effective_config(load(overrides=[*table, f"{taskset}.path={path}"]).spec)
+        section = effective["buffer"]["explorer_input"]["taskset"]
+        assert (section["storage_type"], section["path"], section["name"]) == ("sql", shown, "tasks")
+    for path, what in (("/t.jsonl", "needs the URL of a database"), ("postgresql://me:pw@h/d", "password")):
+        (text,) = errors(overrides=[*table, f"{taskset}.path={path}"])
+        assert what in text
+        assert "pw" not in text.replace("password", "")
+    (text,) = errors(overrides=[table[0], f"{taskset}.path=sqlite:////d/t.db"])
+    assert f"{taskset}.name: is required: it is the name of the table" in text
+
+
 def test_what_is_wrong_with_one_of_them_is_said_at_its_place(load: Load, errors: Errors) -> None:
     texts = errors(overrides=several("{path: /a.jsonl, name: a}", "{name: a}", "{path: /c.jsonl, name: a}"))
     assert any("buffer.explorer_input.tasksets[1].path: is required" in text for text in texts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -28,6 +29,7 @@ from rftd.streams.backends.memory import MemoryLog
 from rftd.workers.control.obstacle import NOT_ALLOWED
 from rftd.workers.devices.host import ANY_HOST
 from rftd.workers.launcher.local import LocalExecutor
+from rftd.workers.tasksets.taskset import Taskset
 
 pytestmark = pytest.mark.anyio
 
@@ -121,6 +123,21 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "buffer.explorer_input.taskset.path[1]",
         "roots",
     ),
+    "a database anywhere": (
+        taskset(storage_type="sql", name="t", path="sqlite:////etc/t.db"),
+        "buffer.explorer_input.taskset.path",
+        "roots",
+    ),
+    "the daemon's own Postgres": (
+        taskset(storage_type="sql", name="t", path="postgresql://127.0.0.1:5432/rftd"),
+        "buffer.explorer_input.taskset.path",
+        "allow_urls",
+    ),
+    "a variable with a database": (
+        taskset(storage_type="sql", name="t", path={"env": "RFTD_POSTGRES"}),
+        "buffer.explorer_input.taskset.path",
+        "secrets",
+    ),
     "a dataset through a link": (taskset(path="ROOT/link.jsonl"), "buffer.explorer_input.taskset.path", "roots"),
     "a link within a folder": (taskset(path="ROOT/linked"), "buffer.explorer_input.taskset.path", "roots"),
     "a way up": (taskset(path="ROOT/../outside/t.jsonl"), "buffer.explorer_input.taskset.path", "roots"),
@@ -209,6 +226,26 @@ async def test_the_owner_names_what_his_user_may(root: Path) -> None:
     entry = (await commands.known()).entries[accepted.experiment]
     assert (entry.spine.submitted_by, entry.spine.submitted_as, entry.spine.grants) == ("owner", "owner", ())
     assert not entry.spec.reach.restricted
+
+
+@pytest.mark.parametrize("asker", [OWNER, ANN])
+async def test_a_table_is_kept_below_the_checkpoint_root(root: Path, asker: Asker) -> None:
+    with sqlite3.connect(root / "t.db") as connection:
+        connection.execute("CREATE TABLE sums (id INTEGER PRIMARY KEY, question TEXT, answer TEXT)")
+        connection.execute("INSERT INTO sums VALUES (2, '1+1=', '2'), (1, '0+1=', '1')")
+    commands = supervisor(MemoryLog(), allowances(root)).for_asker(asker)
+    config = file_of(root, taskset(storage_type="sql", name="sums", path="sqlite:///ROOT/t.db"))
+    checked = await commands.check(config)
+    assert any("table sums has 2 rows" in text for text in checked.warnings)
+    assert not (root / "c").exists(), "a dry run keeps nothing"
+    accepted = await commands.submit(config, request_id=IDS.new())
+    entry = (await commands.known()).entries[accepted.experiment]
+    own = entry.spec.stages[0].taskset
+    assert own is not None
+    assert Path(own.path).parent == root / "c" / ".tables"
+    with Taskset.open(own) as opened:
+        assert (opened.digest, [row["id"] for row in opened.rows()]) == (own.digest or opened.digest, [1, 2])
+    assert "sqlite" not in json.dumps(entry.spec.config)
 
 
 async def test_what_is_missing_and_what_is_forbidden_read_alike(root: Path) -> None:
@@ -320,6 +357,7 @@ def is_free(annotation: Any) -> bool:
 
 GRAMMAR = {f"{section}.{field}" for section in ("Experiment",) for field in ("project", "group", "name")} | {
     "Taskset.name",
+    "AuxiliaryBuffer.name",
     "ExperienceBuffer.name",
     "Stage.stage_name",
 }

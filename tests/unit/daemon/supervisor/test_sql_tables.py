@@ -1,0 +1,138 @@
+"""`storage_type: sql`: a table is read once, in the order of its primary key, into a file that does not change."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from rftd.daemon.supervisor.sql_tables import FOLDER, SqlTables
+from rftd.daemon.trust.allowances import Allowances
+from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
+from rftd.daemon.trust.judge import SubmissionJudge
+from rftd.ops.errors import ConfigError, DataError
+
+CREATE = "CREATE TABLE tasks (id INTEGER PRIMARY KEY, question TEXT, answer TEXT, weight FLOAT)"
+INSERT = "INSERT INTO tasks VALUES (3, 'c', '3', 0.5), (1, 'a', '1', NULL), (2, 'b', '2', 1.5)"
+ROWS = [
+    {"id": 1, "question": "a", "answer": "1", "weight": None},
+    {"id": 2, "question": "b", "answer": "2", "weight": 1.5},
+    {"id": 3, "question": "c", "answer": "3", "weight": 0.5},
+]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "tasks.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute(CREATE)
+        connection.execute(INSERT)
+        connection.execute("CREATE TABLE loose (question TEXT)")
+    return path
+
+
+def file_of(root: Path, source: Any, name: str = "tasks") -> dict[str, Any]:
+    taskset = {"storage_type": "sql", "path": source, "name": name}
+    return {"checkpoint_root_dir": str(root), "buffer": {"explorer_input": {"taskset": taskset}}}
+
+
+def owners(environ: dict[str, str] | None = None) -> SqlTables:
+    return SqlTables(environ or {}, SubmissionJudge(OWNER, Allowances()))
+
+
+def read(root: Path, source: Any, environ: dict[str, str] | None = None, name: str = "tasks") -> Path:
+    taskset = owners(environ).read(file_of(root, source, name))["buffer"]["explorer_input"]["taskset"]
+    assert taskset["storage_type"] == "file"
+    return Path(taskset["path"])
+
+
+def rows_in(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_a_table_of_sqlite_is_kept_as_it_was(tmp_path: Path, database: Path) -> None:
+    url = f"sqlite:///{database}"
+    first = read(tmp_path / "root", url)
+    assert first.parent == tmp_path / "root" / FOLDER
+    assert rows_in(first) == ROWS
+    assert read(tmp_path / "root", {"env": "TASKS"}, {"TASKS": url}) == first, "the same rows are the same file"
+    with sqlite3.connect(database) as connection:
+        connection.execute("UPDATE tasks SET answer = '7' WHERE id = 2")
+    second = read(tmp_path / "root", url)
+    assert second != first
+    assert (rows_in(first)[1]["answer"], rows_in(second)[1]["answer"]) == ("2", "7")
+    assert sorted(path.name for path in first.parent.iterdir()) == sorted([first.name, second.name])
+    assert not list(tmp_path.glob("tasks.db-*")), "the database keeps its journal"
+
+
+def test_a_table_of_postgres_is_kept_as_it_was(tmp_path: Path, postgres_url: str) -> None:
+    async def fill() -> None:
+        connection = await asyncpg.connect(postgres_url)
+        await connection.execute(CREATE)
+        await connection.execute(INSERT)
+        await connection.close()
+
+    asyncio.run(fill())
+    file = read(tmp_path, {"env": "TASKS"}, {"TASKS": postgres_url})
+    assert rows_in(file) == ROWS
+    assert rows_in(read(tmp_path, {"env": "TASKS"}, {"TASKS": postgres_url}, name="public.tasks")) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "says"),
+    [
+        ("sqlite:///DB", "task", "there is no table 'task'; did you mean 'tasks'"),
+        ("sqlite:///DB", "loose", "no primary key"),
+        ("sqlite:///DB-gone", "tasks", "cannot be read: .*unable to open"),
+        ("sqlite:///relative.db", "tasks", "is relative"),
+        ("mysql://h/d", "tasks", "mysql is no kind"),
+        ("tasks.db", "tasks", "is no URL"),
+        ({"env": "GONE"}, "tasks", "no variable GONE"),
+        ("sqlite:///DB", "", "name of the table"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, database: Path, source: Any, name: str, says: str) -> None:
+    text = source.replace("DB", str(database)) if isinstance(source, str) else source
+    with pytest.raises((ConfigError, DataError), match=rf"(?s)explorer_input.taskset.*{says}"):
+        read(tmp_path / "root", text, name=name)
+    assert not list((tmp_path / "root").rglob("*.jsonl"))
+
+
+def test_an_experience_buffer_is_no_table_of_rows_unless_rows_are_trained(tmp_path: Path, database: Path) -> None:
+    buffer = {"storage_type": "sql", "path": f"sqlite:///{database}", "name": "tasks"}
+    config = {"checkpoint_root_dir": str(tmp_path), "buffer": {"trainer_input": {"experience_buffer": buffer}}}
+    assert owners().read(config) == config
+    trains = {**config, "mode": "train"}
+    staged = owners().read({"checkpoint_root_dir": str(tmp_path), "stages": [trains]})["stages"][0]
+    for changed in (owners().read(trains), staged):
+        assert rows_in(Path(changed["buffer"]["trainer_input"]["experience_buffer"]["path"])) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("source", "allowed"),
+    [
+        ("sqlite:////outside/tasks.db", False),
+        ("sqlite:///ROOT/tasks.db", True),
+        ("postgresql://db.example:5432/d", False),
+        ("postgresql://allowed.example:5432/d", True),
+        ("postgresql://allowed.example:5432/d?passfile=/etc/passwd", False),
+        ({"env": "HOME"}, False),
+        ({"env": "GRANTED"}, True),
+    ],
+)
+def test_others_name_the_databases_that_are_allowed(tmp_path: Path, source: Any, allowed: bool) -> None:
+    root = tmp_path.resolve()
+    lists = Allowances(roots=(str(root),), allow_urls=("allowed.example:5432",), secrets={"GRANTED": ("db.example",)})
+    judge = SubmissionJudge(Asker("ann", AccessRole.SUBMIT), lists)
+    text = source.replace("ROOT", str(root)) if isinstance(source, str) else source
+    if allowed:
+        judge.database(("path",), text)
+        assert judge.grants
+    else:
+        with pytest.raises(NotAllowedError):
+            judge.database(("path",), text)
