@@ -36,7 +36,7 @@ _ROWS_AT_ONCE: Final = 1000
 _KINDS: Final = ("sqlite", "postgresql", "postgres")
 
 
-class _Section(NamedTuple):
+class _SqlSection(NamedTuple):
     """A section of the file that names a table."""
 
     path: FieldPath
@@ -114,7 +114,7 @@ class SqlTables:
 _FIX: Final = "write sqlite:////FOLDER/FILE.db or postgresql://USER@HOST:5432/DATABASE"
 
 
-def _sections(node: object, path: FieldPath, mode: str) -> Iterator[_Section]:
+def _sections(node: object, path: FieldPath, mode: str) -> Iterator[_SqlSection]:
     """The tasksets and buffers of rows below a file, or a stage of it, that name a table."""
     if not isinstance(node, dict):
         return
@@ -138,7 +138,7 @@ def _rows(mode: str) -> tuple[str, ...]:
     return ("auxiliary_buffers", "experience_buffer") if mode == "train" else ("auxiliary_buffers",)
 
 
-def _named(value: Any, path: FieldPath) -> Iterator[_Section]:
+def _named(value: Any, path: FieldPath) -> Iterator[_SqlSection]:
     if isinstance(value, list):
         for number, item in enumerate(value):
             yield from _named(item, (*path, number))
@@ -146,7 +146,7 @@ def _named(value: Any, path: FieldPath) -> Iterator[_Section]:
         for name, item in value.items():
             yield from _named(item, (*path, name))
     elif isinstance(value, dict) and str(value.get("storage_type")).lower() == _SQL:
-        yield _Section(path, value)
+        yield _SqlSection(path, value)
 
 
 async def _copied(url: URL, table: str, folder: Path) -> tuple[Path, int]:
