@@ -86,6 +86,30 @@ _UNDECIDED: Final = (
         _is_given,
     ),
     _Undecided(
+        re.compile(r"max_turns|do_search|retriever\..*|rllm\..*|data\.max_(start|obs)_length|algorithm\.no_think_rl"),
+        _WORKFLOW,
+        "turns with a search engine or an agent are a workflow's: docs/agent_programs.md",
+        _is_given,
+    ),
+    _Undecided(
+        re.compile(r"trainer\.remove_clip"),
+        "algorithm.policy_loss_fn",
+        "reinforce has no clip",
+        _is_on,
+    ),
+    _Undecided(
+        re.compile(r"trainer\.spo\.enable|algorithm\.use_pf_ppo"),
+        "algorithm.advantage_fn",
+        "nothing here weights experiences so",
+        _is_on,
+    ),
+    _Undecided(
+        re.compile(r"algorithm\.rollout_correction\.rollout_(token_veto_threshold|rs_threshold_lower)"),
+        "algorithm.rollout_correction.rollout_rs_threshold",
+        "both bounds, LOWER_UPPER; a veto is a criterion of rollout_rs",
+        _is_given,
+    ),
+    _Undecided(
         re.compile(r"distillation\.enabled"),
         "algorithm.algorithm_type",
         "on_policy_distill, with the teacher in explorer.auxiliary_models",

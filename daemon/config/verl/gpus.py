@@ -162,6 +162,8 @@ def _put_halves(draft: ExperimentDraft, training: GpuGrid, each: int, beside: in
         per_node = math.gcd(training.per_node, exploring.per_node)
     draft.put("cluster.node_num", total // per_node, *names, brief=True, note="explorers and trainer together")
     draft.put("cluster.gpu_per_node", per_node, *names, brief=True)
+    if together and training.nodes > 1:
+        draft.put("trainer.engine_args.nodes", training.nodes, _NODES, note="explorers have the rest of each")
     while exploring.total // each > limits.WORKER_SLOTS and each * 2 <= exploring.per_node:
         each *= 2
     engines = min(limits.WORKER_SLOTS, (exploring.total - beside) // each)

@@ -45,6 +45,8 @@ _OVERLONG: Final[Mapping[str, str]] = {
     "reward.reward_kwargs.overlong_buffer_cfg": "reward.reward_kwargs.max_resp_len",
 }
 """Sections of a penalty for length, and the keys of the longest response."""
+_REJECTIONS: Final[Mapping[str, str]] = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
+"""Older names of criteria by which responses are left out."""
 _LOSS_ARGS: Final[Mapping[str, str]] = {
     "clip_ratio": "clip_range",
     "clip_ratio_low": "clip_range_low",
@@ -124,7 +126,7 @@ def _put_filter(draft: ExperimentDraft, advantage: str) -> None:
     elif _takes(ADVANTAGES, advantage, "std_threshold"):
         draft.put("algorithm.advantage_fn_args.std_threshold", 0.0, use, note="groups of equal rewards are not trained")
     else:
-        draft.ask(use, f"{advantage} leaves no group out")
+        draft.gap("algorithm.advantage_fn", use, note=f"{advantage} leaves no group out, grpo does")
 
 
 def _put_overlong(draft: ExperimentDraft, advantage: str) -> None:
@@ -143,8 +145,10 @@ def _put_overlong(draft: ExperimentDraft, advantage: str) -> None:
             factor = f"{section}.penalty_factor"
             draft.put("algorithm.advantage_fn_args.overlong_penalty", draft.value(factor), factor, use)
         else:
-            for key in ("enable", "len", "penalty_factor"):
-                draft.ask(f"{section}.{key}", f"{advantage} has no penalty for length: write it into a reward")
+            for key in ("len", "penalty_factor"):
+                draft.ask(f"{section}.{key}", f"see {use}")
+            note = f"{advantage} has no penalty for length: a reward of your own has to"
+            draft.gap("buffer.explorer_input.default_reward_fn_type", use, note=note)
 
 
 def _put_losses(draft: ExperimentDraft, pace: VerlPace) -> None:
@@ -179,6 +183,9 @@ def _put_aggregation(draft: ExperimentDraft, pace: VerlPace) -> None:
     if draft.given(cap) and draft.value(cap) > 0:
         draft.put("algorithm.rollout_correction.rollout_is", "token", cap)
         draft.put("algorithm.rollout_correction.rollout_is_threshold", draft.value(cap), cap)
+    rejected = f"{_CORRECTION}.rollout_rs"
+    if draft.given(rejected) and draft.value(rejected) in _REJECTIONS:
+        draft.put(rejected, _REJECTIONS[draft.value(rejected)], rejected)
     weights = f"{_CORRECTION}.rollout_is"
     if pace.from_rollouts and draft.value(f"{_CORRECTION}.loss_type") == "ppo_clip":
         for name in (weights, f"{weights}_threshold", f"{weights}_batch_normalize"):

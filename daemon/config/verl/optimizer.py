@@ -12,7 +12,7 @@ from rftd.daemon.config.verl.draft import ExperimentDraft
 _ACTOR: Final = "actor_rollout_ref.actor"
 _OPTIM: Final = f"{_ACTOR}.optim"
 _STRATEGIES: Final[Mapping[str, str]] = {
-    **{"fsdp": "fsdp", "fsdp2": "fsdp2", "megatron": "megatron"},
+    **{"fsdp": "fsdp", "fsdp2": "fsdp2", "fsdp_turbo": "fsdp2", "megatron": "megatron"},
     **{"veomni": "fsdp2", "torchtitan": "fsdp2", "automodel": "fsdp2", "mlite": "fsdp2", "dp": ""},
 }
 """veRL's engines, and the strategy here that trains the same; `dp` leaves it to `actor.strategy`."""

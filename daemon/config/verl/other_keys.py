@@ -67,7 +67,7 @@ DATA: Final = (
     rule("data.val_max_samples", "int", -1, "buffer.explorer_input.eval_tasksets[i].limit_rows", "-1 is all"),
     rule("data.seed", "int", None, "buffer.explorer_input.tasksets[i].data_selector.seed"),
     field("data.trust_remote_code", "bool", False, "model.trust_remote_code"),
-    person("data.gen_batch_size", "explorers take buffer.batch_size tasks in a step", "count"),
+    dropped("data.gen_batch_size", "explorers draw tasks until a batch is full", "count"),
     person(
         "data.reward_fn_key",
         "a row names its reward by format.reward_fn_key, and a taskset by default_reward_fn_type",

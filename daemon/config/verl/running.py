@@ -109,7 +109,7 @@ def _put_tasksets(draft: ExperimentDraft) -> None:
         if draft.value(name) in (None, *_MANAGERS):
             draft.drop(name, "a reward is given each answer, as here")
         else:
-            draft.ask(name, "choose a reward as default_reward_fn_type")
+            draft.gap(f"{_INPUT}.default_reward_fn_type", name, note="a reward that stands for this manager")
 
 
 def _local(path: str) -> str:

@@ -102,6 +102,7 @@ def test_each_half_keeps_its_gpus(
     assert (tree["cluster.node_num"], tree["cluster.gpu_per_node"]) == cluster
     model = "explorer.rollout_model"
     assert (tree[f"{model}.engine_num"], tree[f"{model}.tensor_parallel_size"]) == engines
+    assert tree.get("trainer.engine_args.nodes") == (2 if halves == ((2, 2), (2, 6)) else None)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,11 @@ CORRECTION = "algorithm.rollout_correction"
         ([f"{ACTOR}.tis_imp_ratio_cap=2"], f"{CORRECTION}.rollout_is_threshold", 2),
         ([f"{ACTOR}.policy_loss.loss_mode=dppo_tv", f"{ACTOR}.clip_ratio_low=0.1"], f"{LOSS}_args.dppo_mask_low", 0.1),
         (["actor_rollout_ref.rollout.n_agent=3"], "algorithm.repeat_times", 12),
+        (
+            [f"{CORRECTION}.rollout_rs=geometric", f"{CORRECTION}.rollout_rs_threshold=1.01"],
+            f"{CORRECTION}.rollout_rs",
+            "seq_mean_k1",
+        ),
         (["trainer.remove_previous_ckpt=True"], "trainer.max_checkpoints_to_keep", 1),
     ],
 )
@@ -75,10 +80,11 @@ def test_without_a_penalty_for_length_its_numbers_change_nothing(fields: Fields,
     assert {outcomes(*given)[name.partition("=")[0]] for name in given} == {"dropped"}
 
 
-def test_an_estimator_without_such_a_penalty_asks_for_it(outcomes: Outcomes) -> None:
+def test_an_estimator_without_such_a_penalty_leaves_a_gap(outcomes: Outcomes, command: Command) -> None:
     section = "reward_model.overlong_buffer"
-    lines = outcomes("algorithm.adv_estimator=gae", f"{section}.enable=True", f"{section}.len=100")
-    assert lines[f"{section}.len"] == "needs a person"
+    given = ("algorithm.adv_estimator=gae", f"{section}.enable=True", f"{section}.len=100")
+    assert outcomes(*given)[f"{section}.len"] == "needs a person"
+    assert "default_reward_fn_type: ???" in command(*given).text
 
 
 def test_the_parts_of_a_reward_have_their_weights(fields: Fields) -> None:
@@ -101,3 +107,18 @@ def test_nothing_untrue_is_said_of_the_second_clip(command: Command) -> None:
 def test_the_report_says_where_numbers_of_batches_were_multiplied(command: Command) -> None:
     (line,) = [line for line in command("trainer.save_freq=5").lines if line.key.startswith("trainer.save_freq")]
     assert line.text == "-> trainer.save_interval (4 steps here are one of veRL's)"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gap"),
+    [
+        (["data.max_obs_length=500"], "default_workflow_type: ???"),
+        (["+max_turns=2"], "default_workflow_type: ???"),
+        (["trainer.remove_clip=True"], "policy_loss_fn: ???"),
+        (["algorithm.adv_estimator=gae", "algorithm.filter_groups.enable=True"], "advantage_fn: ???"),
+        (["reward_model.reward_manager=batch"], "default_reward_fn_type: ???"),
+        ([f"{CORRECTION}.rollout_rs_threshold_lower=0.5"], "rollout_rs_threshold: ???"),
+    ],
+)
+def test_what_changes_the_learning_and_has_no_field_is_a_gap(command: Command, overrides: list[str], gap: str) -> None:
+    assert gap in command("actor_rollout_ref.rollout.n=4", *overrides).text
