@@ -34,7 +34,7 @@ from rftd.workers.weights.channel import (
     as_ref,
     check_takes,
 )
-from rftd.workers.weights.checksum import form_of
+from rftd.workers.weights.checksum import trained_checksum
 from rftd.workers.weights.registry import Channels
 from rftd.workers.weights.service import SERVICE, NamedSnapshot, ServiceChannel
 
@@ -274,8 +274,7 @@ class Publisher:
         began_s = self._clock.monotonic_s()
         method, exported = await asyncio.to_thread(self._export, snapshot, present)
         faults.point("weights.after_files")
-        # Where both are of one form and of the same bits they must agree, or the announcement does not count.
-        same_form = form_of(present.checksum) == form_of(exported.checksum)
+        trained = trained_checksum(present.checksum, exported.checksum, exact=snapshot.exact, version=present.version)
         event = WeightsPublished(
             version=present.version,
             generation=present.generation,
@@ -286,7 +285,7 @@ class Publisher:
             checksum=exported.checksum,
             size_bytes=exported.size_bytes,
             host=exported.host,
-            trained="" if same_form and snapshot.exact else present.checksum,
+            trained=trained,
             duration_s=self._clock.monotonic_s() - began_s,
         )
         # Its files may lie under another name than before, where those under the old one were damaged.

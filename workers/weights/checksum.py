@@ -21,6 +21,7 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import xxhash
 
+from rftd.ops.errors import RankError
 from rftd.workers.weights.manifest import TensorSum
 from rftd.workers.weights.tensor_bytes import Weights
 
@@ -53,6 +54,23 @@ def form_of(digest: str) -> Form:
     if digest.startswith(NAME_PREFIX):
         return "name"
     return "sha256" if len(digest) == _SHA256_DIGITS else "xxh3"
+
+
+def trained_checksum(step: str, exported: str, *, exact: bool, version: int) -> str:
+    """The checksum of the step that made exported weights; empty if it is that of the exported ones themselves.
+
+    Raises RankError where `exact` copies of a step's weights are not those that its checksum is of: announced, they
+    would be nobody's, and those of version 0 would be taken for the base model by every trainer that comes after.
+    """
+    if not exact or form_of(step) != form_of(exported):
+        return step
+    if step != exported:
+        raise RankError(
+            f"the weights of version {version} changed in the trainer's memory between their checksum and their copy: "
+            f"{step} before, {exported} after",
+            fix="nothing: the trainer begins anew from the newest checkpoint; if it comes again, test the memory",
+        )
+    return ""
 
 
 def tensor_sums(weights: Weights) -> tuple[TensorSum, ...]:

@@ -20,7 +20,7 @@ from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.rewards.scorer import Scorer, open_scorer
 from rftd.workers.rollout.workflows.attempt import TaskRollout
-from rftd.workers.rollout.workflows.own_tasks import rollout_of
+from rftd.workers.rollout.workflows.own_tasks import OwnRollout, rollout_of
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
 from rftd.workers.rollout.workflows.result import RolloutResult, named
 from rftd.workers.rollout.workflows.spans import shifted
@@ -104,9 +104,10 @@ class WorkflowRunner:
             auxiliary_models=asked.models,
         )
         attempt = asyncio.current_task()
+        own: OwnRollout | None = None
         try:
             workflow, scorer = self._open(task.workflow, task.reward)
-            with rollout_of(task):
+            with rollout_of(task) as own:
                 given = await workflow.run(task, model, scorer.beside(asked.models))
             results = list(given) if isinstance(given, Sequence) else [given]
             for result in results:
@@ -123,6 +124,8 @@ class WorkflowRunner:
                 raise  # whoever waits for the rollout gave it up
             if isinstance(error, GeneratorExit) and not _runs(attempt):
                 raise  # the coroutine is closed from outside
+            if own is not None and own.exit is not None:
+                raise own.exit from error
             # An exit of code that the workflow runs would else end the explorer, with every other rollout; one that
             # passes for a cancellation of ours would be waited for.
             raise named(error, task) from error

@@ -24,7 +24,7 @@ from rftd.streams.writers import holder_source
 from rftd.workers import process
 from rftd.workers.control import leasing
 from rftd.workers.rollout import leased
-from rftd.workers.training import history, loop, saving
+from rftd.workers.training import history, loop, publishing, saving
 from rftd.workers.training.ranks.controller import RankedEngine
 from simulator.bugs.bug import Bug, instead
 from simulator.engines import SimTrainerEngine
@@ -164,22 +164,32 @@ def _hear_of_it_once(publish: Any) -> Any:
     return published
 
 
-def _believe_rank_0() -> Any:
-    """Ranks are not compared, and drift in a step in every world that has them: by chance they seldom do."""
-
-    def same(_self: RankedEngine, _answers: Any, _method: str, *, shown: bool) -> None:
-        return
-
+def _drifting(method: str, nth: int) -> Any:
+    """Has rank 0 drift in this call in every world that has ranks: by chance they seldom do."""
     usual = LostRanks.draw
 
     def draw(self: LostRanks, scenario: Any, chance: Any) -> Any:
         return msgspec.structs.replace(
-            usual(self, scenario, chance), mishaps=(Mishap(method="train", nth=1, rank=0, how="drift"),)
+            usual(self, scenario, chance), mishaps=(Mishap(method=method, nth=nth, rank=0, how="drift"),)
         )
+
+    return mock.patch.object(LostRanks, "draw", draw)
+
+
+def _believe_rank_0() -> Any:
+    def same(_self: RankedEngine, _answers: Any, _method: str, *, shown: bool) -> None:
+        return
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(RankedEngine, "_same", same))
-    stack.enter_context(mock.patch.object(LostRanks, "draw", draw))
+    stack.enter_context(_drifting("train", 1))
+    return stack
+
+
+def _announce_whatever_was_copied() -> Any:
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(publishing, "trained_checksum", lambda _step, _exported, **_: ""))
+    stack.enter_context(_drifting("checksum", 2))
     return stack
 
 
@@ -196,6 +206,12 @@ BUGS = (
         "ranks that drifted apart train on",
         "recomputed",
         _believe_rank_0,
+        within_seeds=200,
+    ),
+    Bug(
+        "weights that drifted after their checksum are announced",
+        "liveness",
+        _announce_whatever_was_copied,
         within_seeds=200,
     ),
     Bug(

@@ -48,6 +48,8 @@ class ExitsBeside(Raises):
     async def tool(self):
         await asyncio.sleep(0)
         raise self.error(3)
+    def leave(self, *_):
+        raise self.error(3)
     async def run(self, task, model, reward):
         if self.way == "wait_for":
             await asyncio.wait_for(self.tool(), 30)
@@ -56,9 +58,22 @@ class ExitsBeside(Raises):
         if self.way == "group":
             async with asyncio.TaskGroup() as group:
                 group.create_task(asyncio.wait_for(self.tool(), 30))
-        started = asyncio.create_task(self.tool())
-        await asyncio.wait([started])
-        started.exception()
+        if self.way in ("call_soon", "call_later", "done"):
+            loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+            if self.way == "call_soon":
+                loop.call_soon(self.leave)
+            if self.way == "call_later":
+                loop.call_later(0.01, self.leave)
+            if self.way == "done":
+                future.add_done_callback(self.leave)
+                future.set_result(None)
+            await asyncio.sleep(30)
+        if self.way == "late":
+            asyncio.get_running_loop().call_later(0.01, self.leave)
+        else:
+            started = asyncio.create_task(self.tool())
+            await asyncio.wait([started])
+            started.exception()
         trajectory = Trajectory()
         trajectory.add(await model.chat(task.messages))
         return trajectory.result(await reward.score("42", task, turns=trajectory.turns))
@@ -245,12 +260,19 @@ async def test_a_workflow_that_fails_is_named_with_its_row(workflow: str, messag
 
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize("error", ["SystemExit", "KeyboardInterrupt"])
-@pytest.mark.parametrize("way", ["wait_for", "gather", "group"])
+@pytest.mark.parametrize("way", ["wait_for", "gather", "group", "call_soon", "call_later", "done"])
 async def test_an_exit_of_a_task_that_a_workflow_started_ends_its_rollout_alone(error: str, way: str) -> None:
     beside = asyncio.ensure_future(asyncio.sleep(0.05, "another rollout"))
     with pytest.raises(RolloutError, match=rf"(?s)workflow 'exits_beside' raised {error}: 3.*taskset 't' row 4"):
         await run(taskset("exits_beside", "exact_match_reward", workflow_args={"error": error, "way": way}))
     assert await beside == "another rollout"
+
+
+@pytest.mark.usefixtures("plugin")
+async def test_an_exit_of_a_callback_after_its_rollout_ends_nothing() -> None:
+    result = await run(taskset("exits_beside", "exact_match_reward", workflow_args={"way": "late"}))
+    assert result.reward == 1.0
+    assert await asyncio.sleep(0.05, "another rollout") == "another rollout"
 
 
 @pytest.mark.usefixtures("plugin")
