@@ -12,7 +12,7 @@ math_workflow  simple workflows whose system prompt asks for think and answer ta
 agent_program  `AgentProgramWorkflow`: a program that asks the model over HTTP
 attempt        `RolloutRequest`, the seam `Attempt`, and the attempt that makes rollouts one by one
 together       the attempt that asks the engine once for many rollouts, where a workflow asks once
-own_tasks      the asyncio tasks and callbacks that a workflow starts by itself: an exit of one ends its rollout, not the process
+own_tasks      the asyncio tasks and callbacks that a workflow starts: an exit of one ends its rollout, not the process
 runner         `WorkflowRunner`: one attempt at one rollout, errors named by their task's row
 first_prompts  the prompts that tasks begin with, for who only looks at them
 
