@@ -23,6 +23,7 @@ stage_tasks   the tasks of a stage: the rows of its tasksets, one after another
 worker_state  what a worker does or waits for: the list of its states
 sync_failure  how a weight sync fails: the list of reasons
 step_figures  the telling figures of a training step, whatever their engine calls them
+reward_parts  the named parts of rewards, as figures of steps and evaluations
 naming        which experiment a name or an id means
 shared_fields          fields that two halves use alike, and what a half leaves out of them
 split_submission       experiments that are handed in as two halves

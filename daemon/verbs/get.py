@@ -28,6 +28,7 @@ from rftd.storage.queries.experiments import ExperimentSummary, StageRow
 from rftd.storage.queries.signal import SignalRow
 from rftd.storage.queries.steps import EvalRow
 from rftd.storage.queries.weights import WorkerRow
+from rftd.streams.reward_parts import part_of
 
 if TYPE_CHECKING:
     from rftd.daemon.client.client import Client
@@ -36,6 +37,8 @@ _SILENT_S: Final = 60.0
 _SILENT_STEPS: Final = 5.0
 """Without a step for a minute, and for as long as five of them take, nobody knows when it will end."""
 
+SHOWN_PARTS: Final = 3
+"""The most parts of a reward beside the score of an evaluation; rftd steps has all of those of training."""
 _LOST: Final = "signal_lost"  # as `workers.control.obstacle` calls it, which imports folds
 """The code of an experiment that paused because its batches taught nothing."""
 
@@ -297,12 +300,20 @@ def _evals(moment: Moment) -> Iterator[Line]:
     for name, rows in sets.items():
         scores = [row.score for row in rows if row.score is not None]
         told = f"{scores[0]:.3f} -> {scores[-1]:.3f}" if len(scores) > 1 else f"{scores[0]:.3f}"
-        text = f"{name}  {sparkline(scores, width=24)}  {told}"
+        text = f"{name}  {sparkline(scores, width=24)}  {told}{_parts(rows[-1])}"
         yield label, Text.assemble(plain(text), (_worthless(rows[-1]), "yellow"))
         label = ""
     for wait in moment.why.waits if moment.why is not None else ():
         if wait.role == "evaluation":
             yield label, f"under way: {wait.waiting_for}"
+
+
+def _parts(row: EvalRow) -> str:
+    """The mean of each named part of the rewards of an evaluation; empty if they have none."""
+    means = [(part_of(figure), value) for figure, value in row.metrics.items()]
+    shown = [f"{part} {value:.3f}" for part, value in means if part is not None and value is not None]
+    more = f" and {len(shown) - SHOWN_PARTS} more" if len(shown) > SHOWN_PARTS else ""
+    return f" ({', '.join(shown[:SHOWN_PARTS])}{more})" if shown else ""
 
 
 def _worthless(row: EvalRow) -> str:

@@ -160,6 +160,8 @@ class EvalScored(Event, frozen=True, kw_only=True):
     tokens: Array
     """Response length per row  # [rows] u4"""
     metrics: dict[str, float] = {}
+    reward_parts: dict[str, Finite] = {}
+    """The sum of each named part of the rewards; a row without a part counts 0."""
     auxiliary: tuple[RowAnswers, ...] = ()
     """Rows that auxiliary models were asked about, in their order; what is too long is cut, as in an experience."""
 

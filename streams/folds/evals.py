@@ -10,6 +10,7 @@ import numpy as np
 
 from rftd.streams.codec import Decoded
 from rftd.streams.events import experience, step, task
+from rftd.streams.reward_parts import part_means, part_sums
 from rftd.streams.writers import source_of
 
 
@@ -47,6 +48,10 @@ class Evaluation(msgspec.Struct):
     def mean_tokens(self) -> float:
         """Mean response length in tokens."""
         return float(np.concatenate([self.scores[row].tokens.view() for row in sorted(self.scores)]).mean())
+
+    def reward_parts(self) -> dict[str, float]:
+        """Mean of each named part of the rewards over the rows, by the names of figures."""
+        return part_means(part_sums(self.scores[row].reward_parts for row in sorted(self.scores)), self.rows_scored())
 
 
 class EarlyScore(NamedTuple):

@@ -38,6 +38,8 @@ class Scores(NamedTuple):
     """The sum of the rows' rewards."""
     tokens: float
     """The sum of the rows' response lengths, in tokens."""
+    parts: dict[str, float]
+    """The sums of the named parts of the rows' rewards."""
 
 
 @dataclass(slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any, Final
 
 from rftd.ops.errors import CodecError
 from rftd.streams.codec import Decoded
 from rftd.streams.events import experience, step
+from rftd.streams.reward_parts import part_means, part_of, part_sums
 from rftd.streams.verify.answers import answered, holder_key
 from rftd.streams.verify.evidence import EvalEvidence, Evidence, Scores
 from rftd.streams.verify.facts import ARTIFACT, FATE, FATE_AT, ORIGIN, PRESENT, Facts
@@ -69,7 +71,7 @@ def scored(facts: Facts, evidence: Evidence, event: experience.EvalScored, decod
         tokens = float(event.tokens.view().sum(dtype="f8"))
     except CodecError:
         reward = tokens = float("nan")
-    scores[key] = Scores(len(event.rewards), reward, tokens)
+    scores[key] = Scores(len(event.rewards), reward, tokens, event.reward_parts)
 
 
 def eval_completed(facts: Facts, evidence: Evidence, event: step.EvalCompleted, _decoded: Decoded) -> None:
@@ -91,6 +93,9 @@ def eval_completed(facts: Facts, evidence: Evidence, event: step.EvalCompleted, 
             sum(scores.tokens for scores in ranges) / max(1, rows),
         ),
     }
+    parts = part_means(part_sums(scores.parts for scores in ranges), rows)
+    for name in parts.keys() | {name for name in event.metrics if part_of(name) is not None}:
+        means[name] = (event.metrics.get(name, math.nan), parts.get(name, math.nan))
     for name, (said, mean) in means.items():
         if said is not None and rows and not _alike(said, mean):
             facts.note("evals-are-their-scores", evidence.id, f"{what} says {name} {said}, its scores give {mean:.6g}")

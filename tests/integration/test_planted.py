@@ -320,6 +320,10 @@ PLANTED: dict[str, tuple[Callable[[], Change], str]] = {
         lambda: _first(EvalCompleted, lambda event: _replace(event, score=event.score + 0.25)),
         "evals-are-their-scores",
     ),
+    "a part of the score of an evaluation": (
+        lambda: _first(EvalCompleted, lambda event: _replace(event, metrics={"reward/accuracy/mean": 0.125})),
+        "evals-are-their-scores",
+    ),
     "fences are gone": (
         lambda: _all(Fence, lambda decoded: decoded.partition.stream == topics.TASKS),
         "fences-come-first",
@@ -344,8 +348,8 @@ PLANTED: dict[str, tuple[Callable[[], Change], str]] = {
 def test_a_record_that_was_rewritten_with_its_digests_is_found(made: Path, name: str, chained: bool) -> None:
     change, rule = PLANTED[name]
     log = rewritten(records_in(made), change(), chained=chained)
-    report = asyncio.run(verify(log, chained=chained))
-    assert rule in {finding.rule for finding in report.findings}, report.findings
+    findings = asyncio.run(verify(log, chained=chained)).findings
+    assert rule in {finding.rule for finding in findings}, findings
 
 
 @pytest.mark.parametrize("lost", [(0, 3), (2, 4)], ids=["the first", "some"])
@@ -361,25 +365,24 @@ def test_deleted_records_of_kafka_are_found(made: Path, lost: tuple[int, int]) -
 
 @pytest.mark.parametrize("imported", [True, False])
 def test_what_a_checkpoint_remembers_is_compared_with_its_own_log_alone(made: Path, imported: bool) -> None:
-    """An import leaves the digests out, for its places are others."""
-
     def change(decoded: Decoded) -> Any:
         event = decoded.event
+        # An import leaves the digests out, for its places are others.
         return _replace(event, spine=None) if imported and isinstance(event, StepCompleted) else event
 
     log = rewritten(records_in(made), change, chained=False)
-    report = asyncio.run(verify(log, chained=False, look=files_of))
-    assert any("/global_step_" in each.what for each in report.findings) is not imported
+    findings = asyncio.run(verify(log, chained=False, look=files_of)).findings
+    assert any("/global_step_" in finding.what for finding in findings) is not imported
 
 
 def test_a_log_that_was_copied_as_it_is_has_nothing_to_be_found(made: Path) -> None:
     log = rewritten(records_in(made), lambda decoded: decoded.event, chained=False)
     report = asyncio.run(verify(log, chained=False))
-    assert [each for each in report.findings if each.rule != "heads-remembered"] == []
+    assert {finding.rule for finding in report.findings} <= {"heads-remembered"}
 
 
 def test_what_lies_at_a_service_is_counted_and_not_looked_at(made: Path) -> None:
-    """No file here has these bytes; to say nothing of them would look like a check."""
+    """To say nothing of files that are not here would look like a check."""
 
     def change(decoded: Decoded) -> Any:
         event = decoded.event
@@ -391,7 +394,7 @@ def test_what_lies_at_a_service_is_counted_and_not_looked_at(made: Path) -> None
 
     log = rewritten(records_in(made), change, chained=False)
     report = asyncio.run(verify(log, chained=False, look=files_of))
-    (one,) = report.experiments
-    assert set(one.not_looked_at) == {"checkpoints at a service", "weights at a service"}
-    assert f"  not looked at: {one.not_looked_at['checkpoints at a service']} checkpoints at a service" in _text(report)
+    [counts] = [row.not_looked_at for row in report.experiments]
+    assert set(counts) == {"checkpoints at a service", "weights at a service"}
+    assert f"  not looked at: {counts['checkpoints at a service']} checkpoints at a service" in _text(report)
     assert "not looked at" not in _text(asyncio.run(verify(log, chained=False)))

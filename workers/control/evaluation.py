@@ -38,16 +38,20 @@ def complete_evals(state: RunState) -> Iterator[Decision]:
                 generation=generation,
                 rows=taskset.rows,
                 score=evaluation.mean_reward(),
-                metrics={"response_length/mean": evaluation.mean_tokens()} | _told_of_rows(evaluation),
+                metrics=_figures(evaluation),
             )
         )
 
 
-def _told_of_rows(evaluation: Evaluation) -> dict[str, float]:
-    """The numbers of rows without an answer and of those whose prompt was cut, which score 0; nothing of none."""
+def _figures(evaluation: Evaluation) -> dict[str, float]:
+    """The mean length, the means of the reward's parts, and the numbers of rows that score 0 whatever the model is.
+
+    Those are rows without an answer and rows whose prompt was cut; nothing is reported of none.
+    """
     scores = evaluation.scores.values()
     counts = {name: sum(each.metrics.get(name, 0.0) for each in scores) for name in ("failed_rows", PROMPTS_CUT_ROWS)}
-    return {name: count for name, count in counts.items() if count}
+    worthless = {name: count for name, count in counts.items() if count}
+    return {"response_length/mean": evaluation.mean_tokens()} | evaluation.reward_parts() | worthless
 
 
 def _taskset_of(spec: ExperimentSpec, evaluation: Evaluation) -> TasksetSpec | None:

@@ -18,6 +18,7 @@ from rftd.streams.arrays import Array
 from rftd.streams.events.experience import EvalScored, RowAnswers
 from rftd.streams.events.step import PROMPTS_CUT_ROWS
 from rftd.streams.events.task import EvalLeased
+from rftd.streams.reward_parts import part_sums
 from rftd.streams.spec import StageSpec
 from rftd.workers.membership import explain
 from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels, no_auxiliary_models
@@ -128,6 +129,7 @@ class Evaluator:
                 "u4",
             ),
             metrics={"failed_rows": float(len(failures))} | _cut(results),
+            reward_parts=part_sums(each.metrics for each in results if isinstance(each, RolloutResult)),
             auxiliary=_answers(rows, results),
         )
 

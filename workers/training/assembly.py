@@ -31,6 +31,7 @@ from rftd.streams.events.step import (
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.log import EventLog
 from rftd.streams.newest import Newest
+from rftd.streams.reward_parts import part_means, part_sums
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.topics import Partition
 from rftd.workers.algorithms.advantages.advantage import Masking, Substituting
@@ -116,15 +117,17 @@ class ProcessedGap:
 
 
 class RolloutCounts:
-    """The rollouts of a batch of which nothing, or little, can be learnt, as shares of all."""
+    """The rollouts of a batch: shares of which nothing, or little, can be learnt, and the parts of their rewards."""
 
     def __init__(self) -> None:
         self._rollouts = 0
         self._found = dict.fromkeys((PROMPTS_CUT, ANSWERS_CUT, ANSWERS_EMPTY), 0)
+        self._parts: list[dict[str, float]] = []
 
     def add(self, event: ExperienceProduced) -> None:
         """Counts a rollout."""
         self._rollouts += 1
+        self._parts.append(event.metrics)
         if event.finish == "prompt_truncated":
             self._found[PROMPTS_CUT] += 1
         elif event.finish == "length":
@@ -134,11 +137,12 @@ class RolloutCounts:
             self._found[ANSWERS_EMPTY] += 1
 
     def metrics(self, closed: Sequence[GroupClosed]) -> dict[str, float]:
-        """The shares, with that of groups whose rewards are all equal; nothing of no rollouts."""
+        """The shares, with that of groups whose rewards are all equal, and the parts' means; nothing of no rollouts."""
         if not self._rollouts:
             return {}
         shares = {name: count / self._rollouts for name, count in self._found.items()}
-        return {EQUAL_GROUPS: equal_groups([[member.reward for member in each.members] for each in closed]), **shares}
+        equal = equal_groups([[member.reward for member in group.members] for group in closed])
+        return {EQUAL_GROUPS: equal} | shares | part_means(part_sums(self._parts), self._rollouts)
 
 
 def equal_groups(rewards: Sequence[Sequence[float]]) -> float:

@@ -47,6 +47,7 @@ ADDED = {
     (WeightsPublished, "trained"),
     (GroupFold, "offers"),
     (EvalScored, "auxiliary"),
+    (EvalScored, "reward_parts"),
     (Spine, "signal"),
     (Known, "requests"),
     (WeightsPublished, "duration_s"),

@@ -206,6 +206,15 @@ def test_an_evaluation_says_beside_its_score_which_rows_were_no_question_of_the_
     assert "no answer" not in shown(given)
 
 
+def test_an_evaluation_shows_the_parts_of_its_score() -> None:
+    metrics = {"response_length/mean": 3.0, "reward/accuracy/mean": 0.25, "reward/format_score/mean": -0.1}
+    row = EvalRow(
+        id="1", stage=0, taskset="held", version=3, generation=0, rows=12, score=0.15, metrics=metrics, completed_ns=1
+    )
+    page_shown = msgspec.structs.replace(page(windows=0), evals=[row])
+    assert "  0.150 (accuracy 0.250, format_score -0.100)" in shown(page_shown)
+
+
 def step(number: int, at_s: float, *, stage: int = 0, tokens: int = 100) -> StepRow:
     """A step that ended so many seconds before now."""
     return StepRow(
