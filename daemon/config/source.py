@@ -91,7 +91,7 @@ class SourceMap:
 
     def excerpt(self, place: SourcePlace) -> str | None:
         """The line of `place` with a mark under it."""
-        if not 0 < place.line <= len(self.lines):
+        if not 0 < place.line <= len(self.lines) or place.origin != self.origin:
             return None
         # An excerpt is for reading: one line of a generated file would fill the screen.
         if len(self.lines[place.line - 1]) > _EXCERPT_CHARS:

@@ -62,6 +62,12 @@ class _WithCommandLine(click.Command):
     metavar="LINE",
     help="Do not take the branch that this line is in; repeatable.",
 )
+@click.option(
+    "--config-dir",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the configurations that --config-name and `defaults` name.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -72,6 +78,7 @@ def command(
     assumed: tuple[str, ...],
     taken: tuple[int, ...],
     skipped: tuple[int, ...],
+    config_dir: Path | None,
 ) -> None:
     """Convert a veRL run to an experiment file.
 
@@ -86,7 +93,7 @@ def command(
     words: list[str] = ctx.meta.get(_AFTER, [])
     if file is None and not words:
         raise click.UsageError("give a FILE, or a command line after `--`", ctx=ctx)
-    imported = _imported(file, words, sync_offset, _choices(ctx, assumed, taken, skipped))
+    imported = _imported(file, words, sync_offset, _choices(ctx, assumed, taken, skipped), config_dir)
     _write(output, imported.text, err=False)
     _write(report, "".join(f"{line}\n" for line in (*imported.lines, _summary(imported.lines))), err=True)
 
@@ -106,14 +113,16 @@ def _choices(
     return ShellChoices(dict(text.split("=", 1) for text in assumed), taken, skipped)
 
 
-def _imported(file: str | None, words: list[str], sync_offset: int, choices: ShellChoices) -> ImportedExperiment:
+def _imported(
+    file: str | None, words: list[str], sync_offset: int, choices: ShellChoices, config_dir: Path | None
+) -> ImportedExperiment:
     from rftd.daemon.config.issue import ConfigErrors
     from rftd.daemon.config.verl.importing import import_command, import_file
 
     try:
         if file is None:
-            return import_command(words, sync_offset=sync_offset)
-        return import_file(file, words, sync_offset=sync_offset, choices=choices)
+            return import_command(words, sync_offset=sync_offset, config_dir=config_dir)
+        return import_file(file, words, sync_offset=sync_offset, choices=choices, config_dir=config_dir)
     except ConfigErrors as errors:
         say(str(errors), err=True)
         raise click.exceptions.Exit(errors.exit_status) from None

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from synthetic.models.verl_configurations import text_of
 
+from rftd.daemon.config.verl.configurations import FILE
 from rftd.daemon.config.verl.importing import import_file
 from rftd.daemon.config.verl.table import find, meant
 
@@ -63,3 +65,10 @@ def test_what_verl_has_by_default_asks_a_person_for_what_it_leaves_open_alone(fo
     lines = import_file(folder / "_generated_ppo_trainer.yaml", given).lines
     asking = {line.key.partition("=")[0] for line in lines if line.outcome == "needs a person"}
     assert asking <= {"data_source", "data.image_key", "explorer.rollout_model.engine_num"}
+
+
+def test_verls_own_configurations_are_those_of_the_installed_release() -> None:
+    spec = find_spec("verl")
+    assert spec is not None
+    assert spec.origin is not None
+    assert text_of(Path(spec.origin).parent) == FILE.read_text()

@@ -155,6 +155,8 @@ class ExperimentDraft:
         setting = self.settings.given.get(name)
         if setting is not None and name not in self.done:
             self.done[name] = []
+            if setting.inherited and outcome == "dropped":
+                return
             self.lines.append(ImportLine(setting.place, outcome, setting.shown, f"({why})"))
 
     def finish(self) -> None:
@@ -167,7 +169,7 @@ class ExperimentDraft:
                 targets = ", ".join(dict.fromkeys(show(path) for path in paths))
                 note = f" ({self.notes[name]})" if name in self.notes else ""
                 self.lines.append(ImportLine(setting.place, "mapped", setting.shown, f"-> {targets}{note}"))
-            elif name not in self.done:
+            elif name not in self.done and not (setting.inherited and _says_nothing(name)):
                 self._by_row(name, setting)
         for place, text, why in self.settings.remarks:
             self.remark("dropped", text, f"({why})", place)
@@ -230,6 +232,12 @@ class ExperimentDraft:
     def contradict(self, name: str, what: str, fix: str) -> None:
         """Notes keys that cannot hold together."""
         self.wrong(name, what, fix, Contradiction)
+
+
+def _says_nothing(name: str) -> bool:
+    """True of a key of which nothing is made."""
+    row = find(name)
+    return row is None or row.fate not in ("field", "tree")
 
 
 def _lines(node: dict[str | int, Any], above: FieldPath, depth: int) -> Iterator[str]:

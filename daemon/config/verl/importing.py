@@ -10,6 +10,7 @@ from typing import Final
 from rftd.daemon.config.issue import Issue, LimitIssue, SyntaxIssue, report
 from rftd.daemon.config.loading import read_text
 from rftd.daemon.config.source import SourceMap, SourcePlace
+from rftd.daemon.config.verl.config_files import ConfigFiles
 from rftd.daemon.config.verl.draft import ExperimentDraft, ImportLine
 from rftd.daemon.config.verl.gaps import drafted
 from rftd.daemon.config.verl.learning import put_learning
@@ -35,16 +36,22 @@ class ImportedExperiment:
 
 
 def import_file(
-    path: Path | str, words: Sequence[str] = (), *, sync_offset: int = 0, choices: ShellChoices | None = None
+    path: Path | str,
+    words: Sequence[str] = (),
+    *,
+    sync_offset: int = 0,
+    choices: ShellChoices | None = None,
+    config_dir: Path | None = None,
 ) -> ImportedExperiment:
     """The experiment of a shell script, or of a Hydra file by its suffix `.yaml`, with overrides over it.
 
     Raises ConfigErrors with every error.
     """
     text = read_text(Path(path))
+    files = ConfigFiles(Path(path), config_dir)
     if Path(path).suffix in (".yaml", ".yml"):
-        return import_tree(text, str(path), words, sync_offset=sync_offset)
-    return import_script(text, str(path), words, sync_offset=sync_offset, choices=choices)
+        return import_tree(text, str(path), words, sync_offset=sync_offset, files=files)
+    return import_script(text, str(path), words, sync_offset=sync_offset, choices=choices, files=files)
 
 
 def import_script(
@@ -54,6 +61,7 @@ def import_script(
     *,
     sync_offset: int = 0,
     choices: ShellChoices | None = None,
+    files: ConfigFiles | None = None,
 ) -> ImportedExperiment:
     """The experiment of a shell script, of which nothing is run. Raises ConfigErrors."""
     # Lines as the shell counts them, also of a file that was written on Windows.
@@ -63,26 +71,28 @@ def import_script(
         what = f"longer than {_SCRIPT_CHARS:,} characters"
         raise report([Issue((), what, "give the command line alone, after `--`", LimitIssue)], source)
     try:
-        settings = script_settings(read_script(text, source, choices), source)
+        settings = script_settings(read_script(text, source, choices), source, files)
     except ShellProblem as problem:
         raise report([problem.issue], source) from None
     return _imported(settings, words, sync_offset)
 
 
-def import_tree(text: str, origin: str, words: Sequence[str] = (), *, sync_offset: int = 0) -> ImportedExperiment:
+def import_tree(
+    text: str, origin: str, words: Sequence[str] = (), *, sync_offset: int = 0, files: ConfigFiles | None = None
+) -> ImportedExperiment:
     """The experiment of a Hydra file. Raises ConfigErrors."""
     tree, source, issues = parse_yaml(text, origin)
     if not isinstance(tree, dict):
         what = "the file is empty" if tree is None else "the file must be a mapping of veRL's sections"
         raise report([*issues, Issue((), what, "is it veRL's?", SyntaxIssue)], source)
-    settings = tree_settings(tree, source)
+    settings = tree_settings(tree, source, files)
     settings.issues[:0] = issues
     return _imported(settings, words, sync_offset)
 
 
-def import_command(words: Sequence[str], *, sync_offset: int = 0) -> ImportedExperiment:
+def import_command(words: Sequence[str], *, sync_offset: int = 0, config_dir: Path | None = None) -> ImportedExperiment:
     """The experiment of a command line that a shell has taken apart. Raises ConfigErrors."""
-    settings = command_settings(_given_words(words), SourceMap(_COMMAND))
+    settings = command_settings(_given_words(words), SourceMap(_COMMAND), ConfigFiles(folder=config_dir))
     return _imported(settings, (), sync_offset)
 
 
@@ -96,6 +106,8 @@ def _imported(settings: VerlSettings, words: Sequence[str], sync_offset: int) ->
     settings.given.update(over.given)
     settings.issues += over.issues
     settings.remarks += over.remarks
+    # Last of all: a reference follows an override, wherever it stands.
+    settings.resolve()
     if not settings.given and not settings.issues:
         settings.wrong(SourcePlace(settings.source.origin), "", "gives no key", "give key=value", SyntaxIssue)
     if settings.issues:

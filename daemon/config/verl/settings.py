@@ -20,10 +20,13 @@ from rftd.daemon.config.issue import (
     WrongValue,
 )
 from rftd.daemon.config.source import SourceMap, SourcePlace
+from rftd.daemon.config.verl.config_files import ConfigFiles
+from rftd.daemon.config.verl.configurations import configuration, configuration_names
 from rftd.daemon.config.verl.hydra import HydraProblem, read_value, read_word
 from rftd.daemon.config.verl.shell.script import ShellScript, one_command
 from rftd.daemon.config.verl.shell.word import ShellWord
 from rftd.daemon.config.verl.table import canonical, find, meant
+from rftd.daemon.config.yaml_source import parse_yaml
 
 _PROGRAM: Final = re.compile(r"(?:^|[./])(?:main_(?:ppo|dapo)|fully_async_main)(?:\.py)?$")
 _OTHER_PROGRAM: Final = re.compile(r"^verl\.|(?:^|[./])(?:main_\w+|\w*sft_trainer\w*)(?:\.py)?$")
@@ -39,7 +42,12 @@ _OPTIONS: Final = {
     **dict.fromkeys(("--config-path", "-cp", "--config-dir", "-cd"), "folder"),
 }
 _CHOOSE: Final = "choose with --assume NAME=VALUE, --take LINE or --skip LINE"
-_MEGATRON: Final = re.compile(r"megatron|torchtitan|veomni|automodel")
+_PARTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "megatron_actor": {"actor_rollout_ref.actor.strategy": "megatron"},
+    "megatron_critic": {"critic.strategy": "megatron"},
+    **{key: {} for key in ("megatron_ref", "megatron_reward_model", "megatron_reward_loop", "megatron")},
+}
+"""Groups of a `defaults` list that choose an engine, and what they say of it."""
 _CHAIN: Final = 12
 _MOST_CHARS: Final = 1 << 17
 """All texts with references together, as often as they are followed: a few could multiply one another without end."""
@@ -58,6 +66,8 @@ class VerlSetting:
     """The reason why the value is not known; empty if it is."""
     candidates: tuple[Any, ...] = ()
     """The values that it may have, as far as the script says them."""
+    inherited: bool = False
+    """True of a value of veRL's own configurations: what is made of it is said, and nothing else."""
 
     @property
     def shown(self) -> str:
@@ -77,6 +87,11 @@ class VerlSettings:
     """What is no key of veRL's and was left out: place, text, why."""
     program: str = ""
     """The name of veRL's program on the command line; empty where there is none."""
+    files: ConfigFiles = field(default_factory=ConfigFiles)
+    """Where other configurations are looked for."""
+    folder: str = ""
+    """The value of `--config-path`."""
+    depth: int = 0
     _spent: int = 0
 
     def wrong(self, place: SourcePlace, name: str, what: str, fix: str | None, kind: type[FieldError]) -> None:
@@ -163,18 +178,49 @@ class VerlSettings:
             self.put(name, None, word.place, added=added, unknown=word.unknown, candidates=tuple(distinct))
 
     def group(self, name: str, choice: str, place: SourcePlace) -> None:
-        """Takes one choice of Hydra's: veRL's own are known, another one's values are not."""
-        if _MEGATRON.search(choice):
-            what = (
-                f"{choice} is veRL's configuration for another backend, and the values of FSDP's alone are known here"
-            )
-            fix = "take the FSDP script of the same model; trainer.trainer_strategy: megatron is written by hand"
-            self.wrong(place, "", what, fix, Unsupported)
-        elif choice not in _GROUPS:
-            near = difflib.get_close_matches(choice, _GROUPS, 1, 0.8)
-            fix = f"did you mean {near[0]!r}?" if near else "give its file, and these keys after `--`"
+        """Takes one choice of Hydra's: veRL's own are known, others are looked for among the user's files."""
+        word = name.removeprefix("override ").strip()
+        if word == "model_engine":
+            self.put(word, choice, place)
+        elif choice in _PARTS:
+            self.inherit(_PARTS[choice], place)
+        elif choice not in _GROUPS and not self._configured(choice, place):
+            known = [*_GROUPS, *configuration_names()]
+            near = difflib.get_close_matches(choice, known, 1, 0.8)
+            fix = f"did you mean {near[0]!r}?" if near else "name the folder that it is in by --config-dir"
             shown = f"{name} {choice}".strip()
             self.wrong(place, "", f"the default {shown!r} is unknown: its values are in no file here", fix, Unsupported)
+
+    def _configured(self, choice: str, place: SourcePlace) -> bool:
+        """Takes the values of a whole configuration; False if there is none of that name."""
+        values = configuration(choice)
+        if values is None or self.files.names_another(self.folder):
+            found = self.files.find(choice, self.folder)
+            if found is not None:
+                self._from_file(*found, place)
+                return True
+        if values is not None:
+            self.inherit(values, place)
+        return values is not None
+
+    def _from_file(self, text: str, origin: str, place: SourcePlace) -> None:
+        if self.depth >= _CHAIN:
+            self.wrong(place, "", f"{origin} is reached by itself", "break the chain of `defaults`", Contradiction)
+            return
+        tree, source, issues = parse_yaml(text, origin)
+        self.issues += issues
+        if isinstance(tree, dict):
+            inner = tree_settings(tree, source, self.files, self.depth + 1)
+            self.issues += inner.issues
+            self.remarks += inner.remarks
+            self.given = {**inner.given, **self.given}
+
+    def inherit(self, values: Mapping[str, Any], place: SourcePlace) -> None:
+        """Takes values of veRL's own configurations where nothing else is given."""
+        for name, value in values.items():
+            key = canonical(name)
+            if key not in self.given:
+                self.given[key] = VerlSetting(key, name, value, place, inherited=True)
 
     def resolve(self) -> None:
         """Replaces each `${...}` by the key that it names; `${oc.env:...}` stays, for the client resolves it."""
@@ -243,9 +289,10 @@ class VerlSettings:
         return None, f"`${{{text}}}` names a key that is not given"
 
 
-def command_settings(words: Sequence[ShellWord], source: SourceMap) -> VerlSettings:
+def command_settings(words: Sequence[ShellWord], source: SourceMap, files: ConfigFiles | None = None) -> VerlSettings:
     """The keys of one command line. It holds veRL's program and overrides, or overrides alone."""
-    settings = VerlSettings(source)
+    settings = VerlSettings(source, files=files or ConfigFiles())
+    names: list[tuple[str, SourcePlace]] = []
     program = next((at for at, word in enumerate(words) if _PROGRAM.search(word.text)), None)
     rest = words if program is None else words[program + 1 :]
     option = ""
@@ -258,15 +305,19 @@ def command_settings(words: Sequence[ShellWord], source: SourceMap) -> VerlSetti
                 option = word.text
                 continue
             option = ""
-            if word.unknown:
+            if kind == "folder":
+                # Of a folder that is not known, the end of its path may be.
+                settings.folder = text.lstrip("/") if word.unknown else text
+            elif word.unknown:
                 settings.wrong(word.place, "", f"an option is not known: {word.unknown}", _CHOOSE, SyntaxIssue)
-            elif kind == "name":
-                settings.group("--config-name", text.removesuffix(".yaml"), word.place)
+            else:
+                names.append((text.removesuffix(".yaml"), word.place))
         elif word.text.startswith("-"):
             settings.remarks.append((word.place, word.text, "an option of Hydra's"))
         else:
             settings.override(word)
-    settings.resolve()
+    for name, place in names:
+        settings.group("--config-name", name, place)
     return settings
 
 
@@ -277,7 +328,7 @@ def _value_or_gap(text: str) -> Any:
         return text
 
 
-def script_settings(script: ShellScript, source: SourceMap) -> VerlSettings:
+def script_settings(script: ShellScript, source: SourceMap, files: ConfigFiles | None = None) -> VerlSettings:
     """The keys of the one command of the script that runs veRL; an issue if there is none, or more than one."""
     commands = script.commands
     found = [words for words in commands if any(_PROGRAM.search(word.text) for word in words)]
@@ -296,13 +347,15 @@ def script_settings(script: ShellScript, source: SourceMap) -> VerlSettings:
         fix = "keep one of them, or choose a branch with --take LINE or --skip LINE"
         settings.wrong(other[0].place, "", "a second command runs veRL here", fix, Contradiction)
     else:
-        settings = command_settings(one_command(found), source)
+        settings = command_settings(one_command(found), source, replace(files or ConfigFiles(), written=script.files))
     return settings
 
 
-def tree_settings(tree: Mapping[str, Any], source: SourceMap) -> VerlSettings:
-    """The keys of a Hydra file. Its `defaults` may name veRL's own configurations; an unknown one is an issue."""
-    settings = VerlSettings(source)
+def tree_settings(
+    tree: Mapping[str, Any], source: SourceMap, files: ConfigFiles | None = None, depth: int = 0
+) -> VerlSettings:
+    """The keys of a Hydra file. Its `defaults` may name other configurations; an unknown one is an issue."""
+    settings = VerlSettings(source, files=files or ConfigFiles(), depth=depth)
     for index, entry in enumerate(_listed(tree.get("defaults"))):
         place = source.locate(("defaults", index)) or SourcePlace(source.origin)
         pairs = entry.items() if isinstance(entry, Mapping) else [("", entry)]
@@ -311,7 +364,6 @@ def tree_settings(tree: Mapping[str, Any], source: SourceMap) -> VerlSettings:
                 continue
             settings.group(str(name), str(choice).removesuffix(".yaml"), place)
     _flatten({key: value for key, value in tree.items() if key not in ("defaults", "hydra")}, (), settings)
-    settings.resolve()
     return settings
 
 

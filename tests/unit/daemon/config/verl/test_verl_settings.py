@@ -58,7 +58,6 @@ def test_what_is_no_value_is_said(text: str) -> None:
         ("data.val_files=[" + "a," * 101 + "]", "names 101 files, and 100 are read at most"),
         ("actor_rollout_ref.actor.optim.lr=1e-6,1e-5", "is a sweep over several values"),
         ("actor@actor_rollout_ref.actor=my_actor", "the default 'actor@actor_rollout_ref.actor my_actor' is unknown"),
-        ("actor@actor_rollout_ref.actor=megatron_actor", "the values of FSDP's alone are known here"),
         (
             "trainer.project_name='${trainer.experiment_name}' trainer.experiment_name='${trainer.project_name}'",
             "refers to itself",
@@ -189,7 +188,7 @@ def test_a_hydra_file_with_overrides_over_it(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ("- ppo_trainer", "- my_trainer", "run.yaml:4:5"),
-        ("dp_actor", "megatron_actor", "run.yaml:5:"),
+        ("dp_actor", "my_actor", "run.yaml:5:"),
         ("max_prompt_length: 2048", "max_promt_length: 2048", "did you mean 'data.max_prompt_length'?"),
         ("n: 4", "n: 4\n    n: 5", "the key appears twice"),
         ("adv_estimator: grpo", "adv_estimator: [", "not valid YAML"),
