@@ -98,7 +98,7 @@ _UNDECIDED: Final = (
         _is_on,
     ),
     _Undecided(
-        re.compile(r"trainer\.spo\.enable|algorithm\.use_pf_ppo"),
+        re.compile(r"trainer\.spo\.enable|algorithm\.use_pf_ppo|reward_model\.prime_model\.path|data\.filter_accuracy"),
         "algorithm.advantage_fn",
         "nothing here weights experiences so",
         _is_on,

@@ -103,6 +103,7 @@ def _put_advantage(draft: ExperimentDraft) -> str | None:
         _put_parts(draft)
     _put_filter(draft, str(advantage))
     _put_overlong(draft, str(advantage))
+    _put_truncated(draft, str(advantage))
     return str(advantage)
 
 
@@ -127,6 +128,17 @@ def _put_filter(draft: ExperimentDraft, advantage: str) -> None:
         draft.put("algorithm.advantage_fn_args.std_threshold", 0.0, use, note="groups of equal rewards are not trained")
     else:
         draft.gap("algorithm.advantage_fn", use, note=f"{advantage} leaves no group out, grpo does")
+
+
+def _put_truncated(draft: ExperimentDraft, advantage: str) -> None:
+    """The responses that ended at their limit, which rllm's release of veRL does not train."""
+    masks = "algorithm.mask_truncated_samples"
+    if not draft.flag(masks):
+        draft.drop(masks, "so it is here")
+    elif _takes(ADVANTAGES, advantage, "mask_truncated"):
+        draft.put("algorithm.advantage_fn_args.mask_truncated", True, masks)
+    else:
+        draft.gap("algorithm.advantage_fn", masks, note=f"{advantage} trains every response, grpo need not")
 
 
 def _put_overlong(draft: ExperimentDraft, advantage: str) -> None:

@@ -37,7 +37,8 @@ RELEASES: Final = (
         for name in (
             *("swap_space", "micro_rollout_batch_size", "enable_sleep_mode", "layer_name_map.*", "skip_rollout"),
             *("skip_dump_dir", "skip.*", "moe_tensor_parallel_size", "standalone_gpu_memory_utilization"),
-            *("max_num_batched_tokens_per_gpu", "enable_memory_saver"),
+            *("max_num_batched_tokens_per_gpu", "enable_memory_saver", "enable_log_prob", "async_engine"),
+            "compute_reward",
         )
     ),
     dropped(f"{_ROLLOUT}.model_path", "follows model.path", "text"),
@@ -75,7 +76,14 @@ PROJECTS: Final = (
     person(f"{_ACTOR}.state_masking", "tokens that a tool has written are never trained", "bool", False),
     dropped("algorithm.state_masking.*", "tokens that a tool has written are never trained"),
     person("algorithm.no_think_rl", _TURNS, "bool", False),
-    # rllm and veRL's recipes
+    # rllm, PRIME and veRL's recipes
+    rule("algorithm.mask_truncated_samples", "bool", False, "algorithm.advantage_fn_args.mask_truncated"),
+    person("reward_model.prime_model.*", "PRIME's implicit rewards are not here"),
+    person("algorithm.adv_params.*", "PRIME's implicit rewards are not here"),
+    person("data.filter_accuracy", "algorithm.filter_groups leaves out groups of equal rewards", "bool", False),
+    person("data.accuracy_lower_bound", "see data.filter_accuracy", "number", switch="data.filter_accuracy"),
+    person("data.accuracy_upper_bound", "see data.filter_accuracy", "number", switch="data.filter_accuracy"),
+    person("data.n_samples", "answers of one task are algorithm.repeat_times", "count"),
     person("rllm.*", "rllm's agents are workflows: docs/agent_programs.md"),
     person("trainer.spo.*", "SPO is not here"),
     person(f"{_ACTOR}.gvpo_beta", "the loss gvpo is not here", "number"),

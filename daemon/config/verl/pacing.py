@@ -30,6 +30,8 @@ class VerlPace(NamedTuple):
     """The numbers in which steps here and veRL's are counted. A step here is one mini-batch."""
 
     program: Program
+    mini: int
+    """The tasks of a step."""
     answers: int
     """The answers to one task."""
     of_answers: tuple[str, ...]
@@ -64,15 +66,23 @@ def pace_of(draft: ExperimentDraft) -> VerlPace:
         from_rollouts = program != "synchronous" and older
     if program == "fully_async":
         update = draft.number(_UPDATE)
-        return VerlPace(program, answers, names, update, update * draft.number(_WINDOW), from_rollouts)
-    interval = _interval(draft)
-    return VerlPace(program, answers, names, interval, interval, from_rollouts)
+        interval = update * draft.number(_WINDOW)
+        return VerlPace(program, draft.number(_MINI), answers, names, update, interval, from_rollouts)
+    mini = _mini(draft)
+    interval = _interval(draft, mini)
+    return VerlPace(program, mini, answers, names, interval, interval, from_rollouts)
 
 
-def _interval(draft: ExperimentDraft) -> int:
-    """The mini-batches of one batch of veRL's."""
+def _mini(draft: ExperimentDraft) -> int:
+    """The tasks of a mini-batch: a batch that is smaller than one is cut no further."""
     batch = draft.number(_BATCH)
     mini = draft.number(_MINI)
+    return batch if 0 < batch < mini else mini
+
+
+def _interval(draft: ExperimentDraft, mini: int) -> int:
+    """The mini-batches of one batch of veRL's."""
+    batch = draft.number(_BATCH)
     if batch > 0 and batch % mini == 0:
         return batch // mini
     what = f"{_BATCH} is {batch}, which is no multiple of {_MINI}, {mini}"
@@ -84,8 +94,11 @@ def _interval(draft: ExperimentDraft) -> int:
 
 def put_pace(draft: ExperimentDraft, pace: VerlPace, sync_offset: int) -> None:
     """The fields of batches, of the synchronizer and of the policy."""
-    mini = draft.number(_MINI)
-    draft.put("buffer.batch_size", mini, _MINI)
+    mini = pace.mini
+    whole = mini != draft.number(_MINI)
+    draft.put(
+        "buffer.batch_size", mini, *((_BATCH, _MINI) if whole else (_MINI,)), note="a batch whole" if whole else ""
+    )
     draft.put("buffer.train_batch_size", mini * pace.answers, _MINI, *pace.of_answers, note=f"{mini} * {pace.answers}")
     steps = "trainer.total_training_steps"
     if draft.given(steps):
@@ -125,9 +138,8 @@ def _put_window(draft: ExperimentDraft, pace: VerlPace) -> None:
     draft.drop(_BATCH, "a fully asynchronous run takes tasks one by one")
     draft.drop("data.gen_batch_size", "explorers take tasks one by one")
     total = "rollout.total_rollout_steps"
-    if draft.given(total):
-        steps = max(1, draft.number(total) // draft.number(_MINI))
-        draft.put("buffer.total_steps", steps, total, _MINI, note="the one by the other")
+    steps = max(1, draft.number(total) // pace.mini)
+    draft.put("buffer.total_steps", steps, total, _MINI, note="the one by the other")
     _put_old_logprobs(draft, pace)
 
 

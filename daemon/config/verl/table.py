@@ -24,8 +24,11 @@ _SPELLINGS: Final[Mapping[str, str]] = {
     "reward.reward_model.enable": "reward_model.enable",
     "reward.reward_model.rollout.": "reward_model.rollout.",
     "reward.num_workers": "reward_model.num_workers",
+    "actor_rollout_ref.rollout.val_temperature": "actor_rollout_ref.rollout.val_kwargs.temperature",
+    "actor_rollout_ref.rollout.n_val": "actor_rollout_ref.rollout.val_kwargs.n",
+    "trainer.val_generations_to_log_to_wandb": "trainer.log_val_generations",
 }
-"""Newer names of veRL, or of whole sections, by the names of the table."""
+"""Other names of keys, or of whole sections, in newer and older releases, and the names of the table."""
 _EXACT: Final = {key.name: key for key in TABLE if not key.name.endswith(".*")}
 _SECTIONS: Final = {key.name.removesuffix("*"): key for key in reversed(TABLE) if key.name.endswith(".*")}
 _WORDS: Final = frozenset(

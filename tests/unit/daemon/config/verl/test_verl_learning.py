@@ -19,6 +19,7 @@ ACTOR = "actor_rollout_ref.actor"
 KL = f"{ACTOR}.use_kl_loss=True"
 ADVANTAGE = "algorithm.advantage_fn_args"
 LOSS = "algorithm.policy_loss_fn"
+EVALS = "buffer.explorer_input.eval_tasksets[0]"
 CORRECTION = "algorithm.rollout_correction"
 
 
@@ -41,6 +42,16 @@ CORRECTION = "algorithm.rollout_correction"
             f"{CORRECTION}.rollout_rs",
             "seq_mean_k1",
         ),
+        (["algorithm.mask_truncated_samples=True"], f"{ADVANTAGE}.mask_truncated", True),
+        (["data.train_batch_size=128"], "buffer.batch_size", 128),
+        (["data.train_batch_size=128"], "synchronizer.sync_interval", 1),
+        (["data.train_batch_size=128"], "buffer.train_batch_size", 512),
+        (
+            ["data.val_files=d/test.jsonl", "actor_rollout_ref.rollout.val_temperature=0.6"],
+            f"{EVALS}.rollout_args.temperature",
+            0.6,
+        ),
+        (["data.val_files=d/test.jsonl", "actor_rollout_ref.rollout.n_val=16"], f"{EVALS}.repeat_times", 16),
         (["trainer.remove_previous_ckpt=True"], "trainer.max_checkpoints_to_keep", 1),
     ],
 )
