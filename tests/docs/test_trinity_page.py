@@ -29,7 +29,6 @@ TASKSET = "buffer.explorer_input.taskset"
 TINKER = "model.tinker={enable: true, base_model: org/m}"
 ACTOR = "trainer.trainer_config.actor_rollout_ref"
 REFUSED = {
-    "`storage_type: sql` of tasks": [[f"{TASKSET}.storage_type=sql"]],
     "`data_selector`: random, offline_easy2hard, difficulty_based": [
         [f"{TASKSET}.data_selector.selector_type={kind}"]
         for kind in ("random", "offline_easy2hard", "difficulty_based")

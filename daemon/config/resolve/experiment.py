@@ -151,9 +151,16 @@ def _harmless(experiment: Experiment) -> Iterator[str]:
 
 def _refused(experiment: Experiment) -> Iterator[Issue]:
     """An issue for each field that would change what is trained or sampled, and cannot yet."""
+    pipelines: set[FieldPath] = set()
     for path, value, mark in without_effect(experiment):
         if mark.effect != "refused":
             continue
+        if "data_processor" in path:
+            # A pipeline is refused as one: what its other fields ask for goes with it.
+            pipeline = path[: path.index("data_processor") + 2]
+            if pipeline in pipelines:
+                continue
+            pipelines.add(pipeline)
         same: Any = experiment
         for part in mark.same_as.split(".") if mark.same_as else ():
             same = getattr(same, part)

@@ -140,7 +140,9 @@ def _spec(
     paths: tuple[str, ...] = ()
     if queue := taskset.storage_type == "queue":
         _check_queue(taskset, path, experiment, notes)
-    elif not (paths := sources_of(taskset, path, notes, lacking="is required")):
+    elif (taskset.path is None and _makes_tasks(experiment)) or not (
+        paths := sources_of(taskset, path, notes, lacking="is required")
+    ):
         return None
     check_names(taskset.data_selector.kwargs, _OF_DIFFICULTY, (*path, "data_selector", "kwargs"), "a selector", notes)
     selector = taskset.data_selector.selector_type
@@ -194,6 +196,12 @@ def _format(taskset: Taskset, given: ExplorerInput) -> FormatSpec:
         system_prompt=given.system_prompt if spec.system_prompt is None else spec.system_prompt,
         reply_prefix=given.reply_prefix if spec.reply_prefix is None else spec.reply_prefix,
     )
+
+
+def _makes_tasks(experiment: Experiment) -> bool:
+    """True if a pipeline is to make the tasks, which is refused by itself."""
+    pipeline = experiment.data_processor.task_pipeline
+    return pipeline is not None and bool(pipeline.operators)
 
 
 def makes_own_tries(experiment: Experiment) -> bool:

@@ -123,3 +123,21 @@ def test_a_later_stage_cannot_think_otherwise(errors: Errors) -> None:
         overrides=["stages=[{stage_name: a}, {stage_name: b, explorer: {rollout_model: {enable_thinking: true}}}]"]
     )
     assert "enable_thinking: is True here and None in stage 'a'" in text
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        "task_pipeline: {operators: [{name: f}], inputs: [/d], target_fields: [q], top_k: 3}",
+        "experience_pipeline: {operators: [{name: f}], inputs: {a: /d}, output: /o}",
+    ],
+)
+def test_a_pipeline_is_one_error_whatever_it_asks_for(errors: Errors, pipeline: str) -> None:
+    (text,) = errors(overrides=[f"data_processor={{{pipeline}}}"])
+    assert f"{pipeline.partition(':')[0]}.operators: is given, and cannot act yet" in text
+
+
+def test_a_taskset_that_a_pipeline_would_make_needs_no_path(errors: Errors) -> None:
+    pipeline = "data_processor={task_pipeline: {operators: [{name: f}], inputs: [/d]}}"
+    (text,) = errors(overrides=[pipeline, "buffer.explorer_input.taskset.path=null"])
+    assert "task_pipeline.operators" in text
