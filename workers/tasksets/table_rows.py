@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import math
+import mmap
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 TABLES: Final = (".parquet", ".arrow")
 BATCH_ROWS: Final = 1000
 """Rows that are decoded at once while a file is gone through."""
+_READS_KEPT: Final = 256
+"""Reads of a copy after which its pages are given back."""
 _MAGIC: Final = b"ARROW1"
 """The beginning of an Arrow file; a stream has none."""
 
@@ -136,18 +139,30 @@ class MappedRows:
     def __init__(self, path: Path) -> None:
         import pyarrow as pa
 
-        self._map = pa.memory_map(str(path))
-        self._reader = pa.ipc.open_file(self._map)
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._reader: pa.RecordBatchFileReader | None = pa.ipc.open_file(pa.py_buffer(self._map))
         self._lock = threading.Lock()
+        self._reads = 0
 
     def batch(self, index: int) -> tuple[pa.RecordBatch, int]:
         """The batch that holds a row, and its number there."""
         with self._lock:
+            if self._reader is None:
+                raise ValueError("it was closed")
+            self._reads += 1
+            if self._reads % _READS_KEPT == 0:
+                # Each read maps pages around it, which count for this process until they are given back: of rows in
+                # any order, at last the whole file. They stay in the kernel's cache.
+                self._map.madvise(mmap.MADV_DONTNEED)
             return self._reader.get_batch(index // BATCH_ROWS), index % BATCH_ROWS
 
     def close(self) -> None:
         """Closes the file. Idempotent."""
-        self._map.close()
+        with self._lock:
+            self._reader = None
+        with suppress(BufferError):  # a row that is being read holds it a moment longer
+            self._map.close()
 
 
 class _ParquetSource:

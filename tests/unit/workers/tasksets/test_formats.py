@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,22 @@ def test_several_paths_are_read_one_after_another(tmp_path: Path, log: Logger) -
         Taskset.open(spec(tmp_path / "part1.parquet", more_paths=(str(tmp_path / "part*"),)))
     with pytest.raises(DataError, match=r"no file or folder .*gone"):
         Taskset.open(spec(tmp_path / "part1.parquet", more_paths=(str(tmp_path / "gone"),)))
+
+
+def mapped_bytes() -> int:
+    """The pages of files that this process has mapped."""
+    return int(Path("/proc/self/statm").read_text().split()[2]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_rows_in_any_order_do_not_keep_the_whole_file_in_memory(tmp_path: Path, log: Logger) -> None:
+    text = "x" * 250
+    table = pa.table({"question": [f"{number} {text}" for number in range(400_000)], "answer": ["1"] * 400_000})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with Taskset.open(spec(tmp_path / "rows.parquet"), experiment_copies(str(tmp_path / "job"), log)) as taskset:
+        before_bytes = mapped_bytes()
+        for index in random.Random(1).sample(range(len(taskset)), 4000):
+            assert taskset.row(index)["question"].startswith(f"{index} ")
+        assert mapped_bytes() - before_bytes < 40 * 2**20, "the copy has 100 MB"
 
 
 def test_values_that_json_lacks_become_ones_that_it_has(tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""A large Parquet file as a taskset: its copy, opened again, and rows of it in any order; prints JSON.
+
+python -P tests/bench/parquet_rows.py [--rows 10000000] [--reads 3000]
+
+Each opening is a process of its own. `added_mib` is the largest resident size beyond that of the process after its
+imports, mapped pages included. It fails if the second opening breaks a bar: 2 s and 200 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
+
+from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_order import locate
+from rftd.streams.spec import TasksetSpec
+from rftd.workers.tasksets.table_copies import experiment_copies
+from rftd.workers.tasksets.taskset import Taskset
+
+BAR_S: Final = 2.0
+BAR_MIB: Final = 200e6 / 2**20
+WRITTEN_ROWS: Final = 100_000
+
+
+def write(path: Path, rows: int) -> None:
+    """Writes questions with their answers."""
+    schema = pa.schema([("question", pa.string()), ("answer", pa.string()), ("level", pa.int64())])
+    with pq.ParquetWriter(path, schema) as writer:
+        for first in range(0, rows, WRITTEN_ROWS):
+            numbers = range(first, min(first + WRITTEN_ROWS, rows))
+            questions = [f"What is {number} and {number}?" for number in numbers]
+            answers = [str(2 * number) for number in numbers]
+            writer.write_table(
+                pa.table({"question": questions, "answer": answers, "level": list(numbers)}, schema=schema)
+            )
+
+
+def peak_kib() -> int:
+    """The largest resident size of this process since its peak was last cleared."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def opened(folder: Path, reads: int) -> dict[str, Any]:
+    """Opens the file, reads rows in the order of a shuffled epoch, and counts time and memory."""
+    form = FormatSpec(prompt_key="question", response_key="answer")
+    spec = TasksetSpec(name="t", path=str(folder / "train.parquet"), format=form)
+    # A new process begins with the peak of the one that started it.
+    Path("/proc/self/clear_refs").write_text("5")
+    before_kib = peak_kib()
+    began_s = time.perf_counter()
+    with Taskset.open(spec, experiment_copies(str(folder), structlog.get_logger())) as taskset:
+        opened_s = time.perf_counter() - began_s
+        locate(0, rows=len(taskset), selector="shuffle", seed=1)
+        chance = random.Random(1)
+        began_s = time.perf_counter()
+        for _ in range(reads):
+            taskset.task(chance.randrange(len(taskset)))
+        reads_s = time.perf_counter() - began_s
+    added_kib = peak_kib() - before_kib
+    return {"opened_s": round(opened_s, 3), "reads_s": round(reads_s, 2), "added_mib": round(added_kib / 1024)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10**7)
+    parser.add_argument("--reads", type=int, default=3000)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.folder is not None:
+        print(json.dumps(opened(chosen.folder, chosen.reads)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder) / "train.parquet", chosen.rows)
+        command = [sys.executable, "-P", __file__, "--folder", folder, "--reads", str(chosen.reads)]
+        first, again = (
+            json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+            for _ in range(2)
+        )
+    tell({"rows": chosen.rows, "reads": chosen.reads, "first": first, "again": again})
+    if again["opened_s"] > BAR_S or again["added_mib"] > BAR_MIB:
+        raise SystemExit("the file is opened again too slowly, or takes too much memory")
+
+
+if __name__ == "__main__":
+    main()
