@@ -7,6 +7,7 @@ from typing import Any
 from rftd.storage import outside_files
 from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
 from rftd.workers.rollout.loader import WeightsLoader
+from rftd.workers.rollout.serving import conversations
 from rftd.workers.rollout.serving.conversations import Conversations
 from rftd.workers.rollout.serving.history import CommittedRun, Feedback, History
 from simulator.bugs.bug import Bug, instead
@@ -65,6 +66,17 @@ def _lose_a_branch(add: Any) -> Any:
     return adding
 
 
+def _measure_branches_together(result_of: Any) -> Any:
+    """The sequences of a run may not be longer than the model takes, all of them together."""
+
+    def measuring(run: CommittedRun, *, max_model_len: int) -> Any:
+        result = result_of(run, max_model_len=max_model_len)
+        result.check(max_model_len)
+        return result
+
+    return measuring
+
+
 def _close_to_load(load: Any) -> Any:
     async def loading(self: WeightsLoader, engine: Any, target: Any) -> Any:
         self._gate.version = -1
@@ -111,6 +123,13 @@ BUGS = (
         "a branch of a conversation is not trained",
         "drawn_once",
         instead(TurnRecord, "add", _lose_a_branch),
+        mode="served",
+        within_seeds=200,
+    ),
+    Bug(
+        "branches of a conversation are measured together",
+        "liveness",
+        instead(conversations, "result_of", _measure_branches_together),
         mode="served",
         within_seeds=200,
     ),
