@@ -68,6 +68,12 @@ class _WithCommandLine(click.Command):
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of the configurations that --config-name and `defaults` name.",
 )
+@click.option(
+    "--plugin",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Write a package there that makes a reward of the script's custom_reward_function.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -79,6 +85,7 @@ def command(
     taken: tuple[int, ...],
     skipped: tuple[int, ...],
     config_dir: Path | None,
+    plugin: Path | None,
 ) -> None:
     """Convert a veRL run to an experiment file.
 
@@ -94,8 +101,32 @@ def command(
     if file is None and not words:
         raise click.UsageError("give a FILE, or a command line after `--`", ctx=ctx)
     imported = _imported(file, words, sync_offset, _choices(ctx, assumed, taken, skipped), config_dir)
+    if plugin is not None:
+        _write_plugin(plugin, imported, Path(file).parent if file else Path())
     _write(output, imported.text, err=False)
     _write(report, "".join(f"{line}\n" for line in (*imported.lines, _summary(imported.lines))), err=True)
+
+
+def _write_plugin(folder: Path, imported: ImportedExperiment, beside: Path) -> None:
+    """Writes the skeleton of a reward, with the reward's own file where it is found."""
+    from rftd.daemon.config.verl.reward_plugin import plugin_files
+
+    reward = imported.reward
+    if reward is None:
+        raise click.UsageError("--plugin: the script gives no custom_reward_function.path that is known")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise click.UsageError(f"--plugin: {folder} is not empty, choose another folder")
+        for name, text in plugin_files(reward).items():
+            (folder / name).write_text(text, encoding="utf-8")
+        own = next((place for place in (beside / reward.path, Path(reward.path)) if place.is_file()), None)
+        if own is not None:
+            (folder / f"{reward.module}.py").write_bytes(own.read_bytes())
+    except OSError as error:
+        raise click.UsageError(f"--plugin: {folder} cannot be written: {error.strerror or error}") from None
+    missing = "" if own else f"copy {reward.path} to {folder / reward.module}.py, then "
+    say(f"{folder}: {missing}pip install {folder}, and write default_reward_fn_type: {reward.function}", err=True)
 
 
 def _choices(

@@ -1,8 +1,7 @@
 """Writes what veRL's own configurations give beyond `ppo_trainer`.
 
 `python -P tests/golden/make_verl_configurations.py FOLDER`, where FOLDER is the installed package verl. A value is kept
-if the table of keys has another default for it; configurations that are built on these keep all that they say
-themselves.
+if the table of keys has another default for it.
 """
 
 from __future__ import annotations

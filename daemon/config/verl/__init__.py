@@ -19,6 +19,7 @@ An import, in the order of the work:
     settings.py      keys and values with their places; `defaults`, `+`, `~`, `${...}`
     configurations.py, configurations.json  what veRL's own configurations give
     config_files.py  the user's file that `--config-name` or `defaults` means
+    reward_plugin.py the skeleton of a plug-in for a reward function
     gaps.py          the rules applied, and gaps for what nobody knows
     draft.py         the experiment file under construction, and the line that each key gets
     pacing.py        rules: the steps here that are one there, and how far explorers run ahead

@@ -15,6 +15,7 @@ from rftd.daemon.config.verl.draft import ExperimentDraft, ImportLine
 from rftd.daemon.config.verl.gaps import drafted
 from rftd.daemon.config.verl.learning import put_learning
 from rftd.daemon.config.verl.pacing import pace_of
+from rftd.daemon.config.verl.reward_plugin import VerlReward, verl_reward
 from rftd.daemon.config.verl.running import put_running
 from rftd.daemon.config.verl.settings import VerlSettings, command_settings, script_settings, tree_settings
 from rftd.daemon.config.verl.shell.reading import read_script
@@ -33,6 +34,8 @@ class ImportedExperiment:
 
     text: str
     lines: tuple[ImportLine, ...]
+    reward: VerlReward | None = None
+    """The reward function that it names, for which there is no reward here."""
 
 
 def import_file(
@@ -123,4 +126,4 @@ def _imported(settings: VerlSettings, words: Sequence[str], sync_offset: int) ->
     if settings.issues:
         raise report(settings.issues, settings.source)
     text = draft.text(f"Written by `rftd import-verl` from {settings.source.origin}.")
-    return ImportedExperiment(text, tuple(draft.lines))
+    return ImportedExperiment(text, tuple(draft.lines), verl_reward(settings))

@@ -43,7 +43,7 @@ def configurations(package: Path) -> dict[str, dict[str, Any]]:
     for file in sorted((package / "experimental").glob("*/config/*.yaml")):
         tree = yaml.safe_load(file.read_text())
         base = next(name for name in tree["defaults"] if isinstance(name, str) and name in found)
-        found[file.stem] = found[base] | dict(leaves(tree))
+        found[file.stem] = found[base] | {name: value for name, value in leaves(tree) if differs(name, value)}
     return found
 
 

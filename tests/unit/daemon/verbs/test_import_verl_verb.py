@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from rftd.daemon.config.loading import load_file
 from rftd.daemon.verbs.import_verl import command
 from rftd.workers.devices.host import ANY_HOST
+from rftd.workers.tasksets.task import Task
 
 GRPO = str(Path(__file__).parents[3] / "golden" / "verl" / "grpo.sh")
 
@@ -75,3 +80,48 @@ def test_choices_on_the_command_fill_gaps(tmp_path: Path) -> None:
     assert "max_response_tokens: 1024  #" in run(command, [str(script), "--skip", "2"]).stdout
     overridden = run(command, [str(script), "--", "data.max_response_length=5"]).stdout
     assert "max_response_tokens: 5  #" in overridden
+
+
+@pytest.fixture
+def scored(tmp_path: Path) -> Path:
+    """A script with a reward function of its own."""
+    (tmp_path / "length-reward.py").write_text(
+        "def score_length(data_source, solution_str, ground_truth, extra_info=None, scale=1.0):\n"
+        '    return {"score": scale * (len(solution_str) - int(ground_truth)), "of": data_source}\n'
+    )
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=d/train.jsonl "
+        "custom_reward_function.path=./length-reward.py custom_reward_function.name=score_length "
+        "+custom_reward_function.reward_kwargs.scale=0.5\n"
+    )
+    return script
+
+
+def test_a_reward_function_becomes_a_plug_in_and_the_file_keeps_its_gap(scored: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "plugin"
+    result = CliRunner().invoke(command, [str(scored), "--plugin", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert "default_reward_fn_type: ???" in result.stdout
+    assert f"pip install {folder}, and write default_reward_fn_type: score_length" in result.stderr
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["rftd.rewards"]["score_length"].partition(":")
+    task = Task(taskset="t", row=0, epoch=0, prompt="p", messages=(), truth="3", workflow="w", raw={"data_source": "x"})
+    program = f"import sys, msgspec; sys.path.insert(0, {str(folder)!r})\n"
+    program += "from rftd.workers.tasksets.task import Task\n"
+    program += f"import {module}\ntask = msgspec.convert({msgspec.to_builtins(task)!r}, Task)\n"
+    program += f"print({module}.{name}().score('abcdefg', '3', task))\n"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "2.0\n"
+
+
+def test_a_plug_in_is_written_for_a_reward_and_into_an_empty_folder_alone(scored: Path, tmp_path: Path) -> None:
+    none = CliRunner().invoke(command, [GRPO, "--plugin", str(tmp_path / "new")])
+    assert none.exit_code == 2
+    assert "gives no custom_reward_function.path" in none.output
+    full = CliRunner().invoke(command, [str(scored), "--plugin", str(tmp_path)])
+    assert full.exit_code == 2
+    assert "is not empty, choose another folder" in full.output
+    scored.with_name("length-reward.py").unlink()
+    bare = CliRunner().invoke(command, [str(scored), "--plugin", str(tmp_path / "bare")])
+    assert "copy ./length-reward.py to" in bare.stderr

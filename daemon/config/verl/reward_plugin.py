@@ -1,0 +1,105 @@
+"""`plugin_files` is the skeleton of a plug-in for a reward function of veRL's: a package to install."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from rftd.daemon.config.verl.settings import VerlSettings
+
+_SECTIONS: Final = ("custom_reward_function", "reward.custom_reward_function")
+_DEFAULT: Final = "compute_score"
+_MODULE: Final = '''\
+"""The reward `{function}` of veRL's, which is in {module}.py beside this file."""
+
+from {module} import {function}
+
+ARGUMENTS = {arguments!r}
+"""Arguments that veRL gives the function beside those of each answer."""
+
+
+class {title}:
+    """What the function says of an answer. Look at the columns of your rows: veRL's have a `data_source`."""
+
+    def score(self, response, truth, task):
+        said = {function}(
+            data_source=task.raw.get("data_source"),
+            solution_str=response,
+            ground_truth=truth,
+            extra_info=task.raw.get("extra_info"),
+            **ARGUMENTS,
+        )
+        return float(said["score"] if isinstance(said, dict) else said)
+'''
+_PROJECT: Final = """\
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{project}"
+version = "0"
+
+[project.entry-points."rftd.rewards"]
+{function} = "{plugin}:{title}"
+
+[tool.setuptools]
+py-modules = ["{module}", "{plugin}"]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class VerlReward:
+    """A reward function that a script names."""
+
+    path: str
+    """Its Python file, as the script has it."""
+    function: str
+    arguments: Mapping[str, Any]
+
+    @property
+    def module(self) -> str:
+        """The name of its file as a module."""
+        return re.sub(r"\W", "_", PurePosixPath(self.path).stem) or "reward"
+
+    @property
+    def plugin(self) -> str:
+        """The name of the plug-in's module."""
+        return f"{self.module}_plugin"
+
+
+def verl_reward(settings: VerlSettings) -> VerlReward | None:
+    """The reward function; None if no file of one is given."""
+    for section in _SECTIONS:
+        setting = settings.given.get(f"{section}.path")
+        if setting is None or setting.unknown or not isinstance(setting.value, str) or not setting.value:
+            continue
+        named = settings.given.get(f"{section}.name")
+        function = str(named.value) if named is not None and named.value else _DEFAULT
+        prefix = f"{section}.reward_kwargs."
+        arguments = {
+            name.removeprefix(prefix): given.value
+            for name, given in settings.given.items()
+            if name.startswith(prefix) and not given.unknown
+        }
+        return VerlReward(setting.value, function if function.isidentifier() else _DEFAULT, arguments)
+    return None
+
+
+def plugin_files(reward: VerlReward) -> dict[str, str]:
+    """The texts of the package by their names; the reward's own file comes beside them."""
+    title = "".join(word.title() for word in reward.function.split("_")) or "Reward"
+    words = {
+        "function": reward.function,
+        "module": reward.module,
+        "plugin": reward.plugin,
+        "title": title,
+        "project": reward.plugin.replace("_", "-").strip("-"),
+    }
+    return {
+        f"{reward.plugin}.py": _MODULE.format(**words, arguments=dict(reward.arguments)),
+        "pyproject.toml": _PROJECT.format(**words),
+    }
