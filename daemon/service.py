@@ -35,12 +35,14 @@ from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.keyring import Keyring
 from rftd.ops.clock import Clock
 from rftd.ops.commit import commit_of
+from rftd.ops.cycles import keep_trimmed
 from rftd.ops.errors import NotFoundError, RftdError, UsageError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
 from rftd.ops.releases import release_of
 from rftd.ops.tracing.tracer import Tracer
+from rftd.storage.connection_pool import close_idle_connections
 from rftd.storage.database import open_database
 from rftd.storage.disk import LocalDisk
 from rftd.storage.folder_owner import LogIdentity
@@ -215,17 +217,18 @@ def _reports(
     door: Entrance,
     clock: Clock,
 ) -> _Work:
-    """The tasks that keep tables, metrics, dead letters and the certificate up to date."""
+    """The tasks that keep tables, their connections, metrics, dead letters and the certificate up to date."""
     return {
         "projector": projector.run,
         "certificate": door.watch_certificate,
         "metrics": lambda: follow_metrics(log, feed, supervisor.known),
+        "connections": lambda: close_idle_connections(engine, clock),
         "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),
     }
 
 
 def _upkeep(log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Clock) -> _Work:
-    """The experiments, and the room that they need."""
+    """The tasks of experiments, and of the room and the memory that they need."""
     return {
         "supervisor": supervisor.drive,
         "garbage": supervisor.collect,
@@ -233,6 +236,7 @@ def _upkeep(log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Cloc
         "archives": supervisor.archive_by_rule,
         "disk": guard.run,
         "retention": lambda: enforce_retention(log, clock),
+        "memory": lambda: keep_trimmed(clock),
     }
 
 

@@ -8,7 +8,7 @@ clock       the source of time (`Clock`), real or set by hand
 process_age the time since this process was started
 ids         the source of identity: UUIDv7 for what is new, UUIDv5 for what follows from a cause
 decoding    plain data as one type, for several threads at once
-cancelling  cancellation that an error has taken the place of
+cancelling  cancellation that an error has taken the place of, and work that goes on despite one
 durable     files and folders that survive a power cut
 own_folder  folders and files of this user alone, and the refusal of those that are not
 plugins     named extensions: our table, then entry points of third parties

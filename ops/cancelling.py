@@ -1,8 +1,12 @@
-"""Cancellation that an error has taken the place of."""
+"""Cancellation: that an error has taken the place of, and that work does not notice."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 
 def end_if_cancelled() -> None:
@@ -16,3 +20,18 @@ def end_if_cancelled() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+
+
+_UNDISTURBED: Final[set[asyncio.Future[Any]]] = set()
+"""Work whose callers may be gone: the loop itself keeps no task alive."""
+
+
+async def undisturbed(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which goes on to its end even if the caller is cancelled meanwhile.
+
+    A statement of SQLAlchemy's that is cancelled costs its connection, which another one takes the place of.
+    """
+    task = asyncio.ensure_future(work)
+    _UNDISTURBED.add(task)
+    task.add_done_callback(_UNDISTURBED.discard)
+    return await asyncio.shield(task)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 from typing import ClassVar, Final
+
+from rftd.ops.clock import Clock
 
 PYTHONS_THRESHOLDS: Final = (700, 10, 10)
 """The thresholds of `gc` when Python starts."""
@@ -15,6 +18,9 @@ _MAPPED_SIZE_BYTES: Final = 256 * 1024
 """The size from which on a block is mapped by itself, and unmapped when it is freed."""
 _WORTH_TRIMMING_BYTES: Final = 64 * 1024**2
 """The freed memory that the C library may keep, for the process soon uses that much again."""
+_TRIMMED_EVERY_S: Final = 60.0
+_DAEMON_KEEPS_BYTES: Final = 8 * 1024**2
+"""The freed memory of a process that keeps much and uses little for a moment: what lies free comes from a rush."""
 
 
 def tune_collector() -> None:
@@ -61,12 +67,22 @@ class _Heap(ctypes.Structure):
     _fields_: ClassVar = [(name, ctypes.c_size_t) for name in _HEAP_FIELDS]
 
 
-def give_back() -> None:
-    """Returns freed memory to the system where the C library keeps much of it."""
+def give_back(least_bytes: int = _WORTH_TRIMMING_BYTES) -> None:
+    """Returns freed memory to the system where the C library keeps at least this much of it."""
     library = ctypes.CDLL(None)
     heap = getattr(library, "mallinfo2", None)  # glibc since 2.33; musl and macOS have none
     if heap is None:
         return
     heap.restype = _Heap
-    if heap().fordblks >= _WORTH_TRIMMING_BYTES:
+    if heap().fordblks >= least_bytes:
         library.malloc_trim(0)
+
+
+async def keep_trimmed(clock: Clock) -> None:
+    """Returns freed memory to the system again and again, until cancelled.
+
+    Records, answers and connections come in rushes, and each leaves holes between the blocks that stay.
+    """
+    while True:
+        await clock.sleep(_TRIMMED_EVERY_S)
+        await asyncio.to_thread(give_back, _DAEMON_KEEPS_BYTES)

@@ -200,9 +200,11 @@ REBUILD_RECORDS: Final = 8 * FETCH_RECORDS
 STATE_WAL_SIZE_BYTES: Final = 64 * 1024 * 1024
 """The longest write-ahead file of the tables in SQLite; a longer one is emptied."""
 DATABASE_POOL_CONNECTIONS: Final = 8
-"""Most connections of one process to Postgres, the projector's among them."""
+"""Most connections of one process to the tables, the projector's among them."""
 DATABASE_POOL_WAIT_S: Final = 10.0
 """A reader waits for a free one for this long."""
+DATABASE_IDLE_S: Final = 30.0
+"""Connections that were not needed for this long are closed."""
 DATABASE_CONNECT_TIMEOUT_S: Final = 5.0
 DATABASE_STATEMENT_TIMEOUT_S: Final = 30.0
 DATABASE_LOCK_TIMEOUT_S: Final = 10.0

@@ -11,6 +11,7 @@ sole_writer   its transactions, and the lock that keeps a second one out
 table_statistics  what Postgres plans queries from
 visit         work on a connection to a SQLite file, all at once
 database      SQLite by default, Postgres by a URL
+connection_pool  connections to the tables, bounded; idle ones are closed
 postgres      connections to Postgres: bounds, errors that say what to do
 schema        tables made, upgraded, filled anew
 migrations/   the revisions of the tables, for both databases

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from rftd.ops import limits
 from rftd.ops.errors import UsageError
+from rftd.storage.connection_pool import ConnectionPool
 from rftd.storage.postgres import connector
 
 _NARROW: Final = "cache_size=-2048"
@@ -29,6 +30,12 @@ _PRAGMAS: Final = (
     "wal_autocheckpoint=4000",
 )
 _DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
+_POOL: Final[dict[str, Any]] = {
+    "poolclass": ConnectionPool,
+    "pool_size": limits.DATABASE_POOL_CONNECTIONS,
+    "max_overflow": 0,
+    "pool_timeout": limits.DATABASE_POOL_WAIT_S,
+}
 _REFUSED_CLASSES: Final = ("22", "23", "54")
 """SQLSTATE classes: data exception, constraint violation, program limit exceeded."""
 
@@ -76,19 +83,13 @@ def is_refused(error: BaseException) -> bool:
 
 def _postgres(url: URL) -> AsyncEngine:
     # A server that was restarted left dead connections in the pool: hence the ping.
-    return create_async_engine(
-        url,
-        async_creator=connector(url),
-        pool_pre_ping=True,
-        pool_size=limits.DATABASE_POOL_CONNECTIONS,
-        max_overflow=0,
-        pool_timeout=limits.DATABASE_POOL_WAIT_S,
-        hide_parameters=True,
-    )
+    return create_async_engine(url, async_creator=connector(url), pool_pre_ping=True, hide_parameters=True, **_POOL)
 
 
 def _sqlite(url: URL) -> AsyncEngine:
-    engine = create_async_engine(url, hide_parameters=True)
+    # Tables in memory are those of one connection, for which SQLAlchemy has another pool.
+    in_file = url.database not in (None, "", ":memory:")
+    engine = create_async_engine(url, hide_parameters=True, **(_POOL if in_file else {}))
     _tune(engine.sync_engine)
     return engine
 

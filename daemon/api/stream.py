@@ -17,6 +17,7 @@ from rftd.daemon.trust.asker import AccessRole
 from rftd.daemon.views.experiments import ENDED, ExperimentPage, page_of
 from rftd.daemon.views.route import STREAM, After, Name
 from rftd.daemon.views.wire import encode
+from rftd.ops.cancelling import undisturbed
 from rftd.storage.queries.books import Books
 from rftd.streams.topics import Partition
 
@@ -87,7 +88,8 @@ async def _follow(services: Services, experiment: UUID) -> AsyncIterator[bytes]:
     sent_s = clock.monotonic_s()
     with services.follower():
         while True:
-            page = await live.look()
+            # A client that vanishes cancels this at any moment.
+            page = await undisturbed(live.look())
             body = sent if page is None else encode(page)
             if body != sent:
                 sent = body

@@ -50,7 +50,7 @@ PAUSE_S: Final = 0.3
 BURST: Final = 32
 FIRST_S: Final = 60.0
 SETTLES_S: Final = 90.0
-"""Connections that were left half open have met every time-out by then."""
+"""Connections that were left half open have met every time-out by then, and idle ones to the tables are closed."""
 PACED: Final = (
     "algorithm.repeat_times=4",
     "buffer.batch_size=90",
@@ -118,7 +118,7 @@ def first(scene: Scene) -> Held:
         time.sleep(FIRST_S)
     assert scene.rftd("cancel", run).status == 0
     scene.until_ended(run)
-    return settled(scene, Held(0, 0, 0), patience_s=SETTLES_S / 4)
+    return settled(scene, Held(0, 0, 0), patience_s=SETTLES_S)
 
 
 def held(pid: int) -> Held:

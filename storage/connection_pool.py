@@ -1,0 +1,51 @@
+"""`ConnectionPool`: a bounded pool of connections to a database, which closes those that nobody needs any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import AsyncAdaptedQueuePool, ConnectionPoolEntry
+from sqlalchemy.util import greenlet_spawn
+from sqlalchemy.util.queue import Empty
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+
+
+class ConnectionPool(AsyncAdaptedQueuePool):
+    """SQLAlchemy's pool, which by itself keeps as many connections as were ever in use at once."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._most_in_use = 0
+
+    def close_idle(self) -> None:
+        """Closes the connections beyond the most that were in use at once since the call before this one."""
+        surplus = self.checkedin() + self.checkedout() - self._most_in_use
+        self._most_in_use = self.checkedout()
+        for _ in range(surplus):
+            try:
+                record = self._pool.get(False)
+            except Empty:  # all are in use again
+                return
+            # Counted before it is closed, which takes a moment: a reader may open another meanwhile.
+            self._dec_overflow()
+            record.close()
+
+    def _do_get(self) -> ConnectionPoolEntry:
+        record = super()._do_get()
+        self._most_in_use = max(self._most_in_use, self.checkedout())
+        return record
+
+
+async def close_idle_connections(engine: AsyncEngine, clock: Clock) -> None:
+    """Closes an engine's idle connections again and again, until cancelled.
+
+    Each one to a SQLite file is a thread, open files and a cache.
+    """
+    pool = engine.pool
+    while True:
+        await clock.sleep(limits.DATABASE_IDLE_S)
+        if isinstance(pool, ConnectionPool):
+            await greenlet_spawn(pool.close_idle)
