@@ -200,9 +200,13 @@ REBUILD_RECORDS: Final = 8 * FETCH_RECORDS
 STATE_WAL_SIZE_BYTES: Final = 64 * 1024 * 1024
 """The longest write-ahead file of the tables in SQLite; a longer one is emptied."""
 DATABASE_POOL_CONNECTIONS: Final = 8
-"""Most connections of one process to the tables, the projector's among them."""
+"""Most connections of one process to Postgres, the projector's among them."""
 DATABASE_POOL_WAIT_S: Final = 10.0
 """A reader waits for a free one for this long."""
+SQLITE_POOL_CONNECTIONS: Final = 15
+"""Most connections of one process to tables in a SQLite file, each on a thread of its own."""
+SQLITE_POOL_WAIT_S: Final = 30.0
+"""Longer than for Postgres: on a busy machine the reads before one are slow, and none hangs."""
 DATABASE_IDLE_S: Final = 30.0
 """Connections that were not needed for this long are closed."""
 DATABASE_CONNECT_TIMEOUT_S: Final = 5.0

@@ -30,11 +30,11 @@ _PRAGMAS: Final = (
     "wal_autocheckpoint=4000",
 )
 _DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
-_POOL: Final[dict[str, Any]] = {
+_FILE_POOL: Final[dict[str, Any]] = {
     "poolclass": ConnectionPool,
-    "pool_size": limits.DATABASE_POOL_CONNECTIONS,
+    "pool_size": limits.SQLITE_POOL_CONNECTIONS,
     "max_overflow": 0,
-    "pool_timeout": limits.DATABASE_POOL_WAIT_S,
+    "pool_timeout": limits.SQLITE_POOL_WAIT_S,
 }
 _REFUSED_CLASSES: Final = ("22", "23", "54")
 """SQLSTATE classes: data exception, constraint violation, program limit exceeded."""
@@ -89,7 +89,7 @@ def _postgres(url: URL) -> AsyncEngine:
 def _sqlite(url: URL) -> AsyncEngine:
     # Tables in memory are those of one connection, for which SQLAlchemy has another pool.
     in_file = url.database not in (None, "", ":memory:")
-    engine = create_async_engine(url, hide_parameters=True, **(_POOL if in_file else {}))
+    engine = create_async_engine(url, hide_parameters=True, **(_FILE_POOL if in_file else {}))
     _tune(engine.sync_engine)
     return engine
 

@@ -101,12 +101,12 @@ async def test_connections_that_are_used_stay(engine: AsyncEngine, clock: Looked
 
 async def test_a_reader_beyond_the_bound_waits_for_its_turn(engine: AsyncEngine) -> None:
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
-        readers = [await stack.enter_async_context(engine.connect()) for _ in range(limits.DATABASE_POOL_CONNECTIONS)]
+        readers = [await stack.enter_async_context(engine.connect()) for _ in range(limits.SQLITE_POOL_CONNECTIONS)]
         late = tasks.create_task(stack.enter_async_context(engine.connect()))
         for _ in range(5):
             for reader in readers:
                 await read(reader)
         assert not late.done()
-        assert open_connections(engine) == limits.DATABASE_POOL_CONNECTIONS
+        assert open_connections(engine) == limits.SQLITE_POOL_CONNECTIONS
         await readers[0].close()
         await read(await late)
