@@ -83,7 +83,16 @@ def is_refused(error: BaseException) -> bool:
 
 def _postgres(url: URL) -> AsyncEngine:
     # A server that was restarted left dead connections in the pool: hence the ping.
-    return create_async_engine(url, async_creator=connector(url), pool_pre_ping=True, hide_parameters=True, **_POOL)
+    return create_async_engine(
+        url,
+        async_creator=connector(url),
+        poolclass=ConnectionPool,
+        pool_pre_ping=True,
+        pool_size=limits.DATABASE_POOL_CONNECTIONS,
+        max_overflow=0,
+        pool_timeout=limits.DATABASE_POOL_WAIT_S,
+        hide_parameters=True,
+    )
 
 
 def _sqlite(url: URL) -> AsyncEngine:
