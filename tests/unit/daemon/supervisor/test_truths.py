@@ -36,6 +36,13 @@ def test_a_mapping_or_a_list_is_refused_wherever_it_is(tmp_path: Path) -> None:
     check(tmp_path / "rows.jsonl", [mapped], key="a.ground_truth")
 
 
+def test_one_mapping_among_thousands_of_texts_is_found(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"q": "q", "a": "1"}] * 9000
+    rows[8765] = {"q": "q", "a": {"ground_truth": "1"}}
+    with pytest.raises(DataError, match=r"(?s)mapping under 'a'.*row 8765"):
+        check(tmp_path / "rows.jsonl", rows)
+
+
 def test_a_reward_that_takes_objects_gets_them(tmp_path: Path) -> None:
     asked = {"q": "q", "a": {"target": 3, "numbers": [1, 2]}}
     check(tmp_path / "rows.jsonl", [asked], reward="countdown_reward")
