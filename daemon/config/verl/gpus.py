@@ -109,7 +109,9 @@ def _split(draft: ExperimentDraft, cluster: GpuGrid, each: int, beside: int) -> 
     """The split by all sizes that the script gives; where there is none, by smaller ones, which it writes."""
     sequences = draft.number(_ULYSSES)
     spread = draft.number(_SPREAD)
-    tensors = draft.number(_TENSORS) if draft.fields.get(("trainer", "trainer_strategy"), ("",))[0] == "megatron" else 1
+    megatron = draft.fields.get(("trainer", "trainer_strategy"), ("", ""))[0] == "megatron"
+    tensors = draft.number(_TENSORS) if megatron else 1
+    room = cluster.total - beside
     if spread >= cluster.total:
         spread = -1
         draft.put(f"trainer.trainer_config.{_SPREAD}", -1, _SPREAD, note="all of the trainer's GPUs, as there")
@@ -122,20 +124,29 @@ def _split(draft: ExperimentDraft, cluster: GpuGrid, each: int, beside: int) -> 
         if spread > 0:
             spread = -1
             draft.put(f"trainer.trainer_config.{_SPREAD}", -1, _SPREAD, note="all: so many would leave explorers none")
-        elif engine % 2 == 0 and engine > 1:
-            engine //= 2
-        elif sequences % 2 == 0:
+        elif sequences % 2 == 0 and (sequences >= room or engine % 2):
             sequences //= 2
+        elif tensors % 2 == 0 and (tensors >= room or engine % 2):
+            tensors //= 2
+        elif engine % 2 == 0:
+            engine //= 2
         else:
             return None
     if engine != each and engine == split.each:
         text = f"({each} would leave the trainer no GPU of its own: {engine} is written. Give more GPUs if that is few)"
         draft.remark("needs a person", _PARALLEL, text)
-    if sequences != draft.number(_ULYSSES):
-        why = f"{draft.number(_ULYSSES)} would leave explorers no GPU"
-        draft.put("trainer.ulysses_sequence_parallel_size", sequences, _ULYSSES, note=why)
-        draft.remark("needs a person", _ULYSSES, f"({why}: {sequences} is written)")
+    _put_smaller(draft, "trainer.ulysses_sequence_parallel_size", _ULYSSES, sequences)
+    if megatron:
+        _put_smaller(draft, f"trainer.trainer_config.{_TENSORS}", _TENSORS, tensors)
     return split
+
+
+def _put_smaller(draft: ExperimentDraft, target: str, name: str, size: int) -> None:
+    """Writes a size of the trainer that had to be smaller than the script's, and says so."""
+    if size != draft.number(name):
+        why = f"{draft.number(name)} would leave explorers no GPU"
+        draft.put(target, size, name, note=why)
+        draft.remark("needs a person", name, f"({why}: {size} is written)")
 
 
 def _put_engines(draft: ExperimentDraft, split: GpuSplit, each: int, beside: int) -> None:
@@ -164,6 +175,7 @@ def _put_halves(draft: ExperimentDraft, training: GpuGrid, each: int, beside: in
     draft.put("cluster.gpu_per_node", per_node, *names, brief=True)
     if together and training.nodes > 1:
         draft.put("trainer.engine_args.nodes", training.nodes, _NODES, note="explorers have the rest of each")
+    each = min(each, exploring.per_node)
     while exploring.total // each > limits.WORKER_SLOTS and each * 2 <= exploring.per_node:
         each *= 2
     engines = min(limits.WORKER_SLOTS, (exploring.total - beside) // each)

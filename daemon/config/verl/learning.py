@@ -147,9 +147,9 @@ def _put_overlong(draft: ExperimentDraft, advantage: str) -> None:
         use = f"{section}.enable"
         for name in (f"{section}.log", longest):
             draft.drop(name, f"see {use}")
-        if not draft.flag(use):
+        if not draft.flag(use) or draft.value(f"{section}.len") == 0:
             for key in ("enable", "len", "penalty_factor"):
-                draft.drop(f"{section}.{key}", f"{use} is false")
+                draft.drop(f"{section}.{key}", f"{use} is false, or the buffer empty")
         elif draft.given(f"{section}.len") and _takes(ADVANTAGES, advantage, "overlong_buffer"):
             limit = longest if draft.given(longest) else "data.max_response_length"
             draft.put("algorithm.advantage_fn_args.max_response_tokens", draft.number(limit), limit)

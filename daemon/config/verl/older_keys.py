@@ -38,7 +38,7 @@ RELEASES: Final = (
             *("swap_space", "micro_rollout_batch_size", "enable_sleep_mode", "layer_name_map.*", "skip_rollout"),
             *("skip_dump_dir", "skip.*", "moe_tensor_parallel_size", "standalone_gpu_memory_utilization"),
             *("max_num_batched_tokens_per_gpu", "enable_memory_saver", "enable_log_prob", "async_engine"),
-            "compute_reward",
+            *("compute_reward", "server.*", "sglang_rollout_mode"),
         )
     ),
     dropped(f"{_ROLLOUT}.model_path", "follows model.path", "text"),

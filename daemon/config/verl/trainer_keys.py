@@ -17,7 +17,7 @@ def _overlong(section: str, longest: str) -> Iterator[VerlKey]:
     """DAPO's penalty for responses near the longest, which the advantage function takes."""
     arguments = "algorithm.advantage_fn_args"
     yield rule(f"{section}.enable", "bool", False, f"{arguments}.overlong_buffer")
-    yield rule(f"{section}.len", "count", None, f"{arguments}.overlong_buffer")
+    yield rule(f"{section}.len", "int", None, f"{arguments}.overlong_buffer")
     yield rule(f"{section}.penalty_factor", "number", 1.0, f"{arguments}.overlong_penalty")
     yield rule(longest, "count", None, f"{arguments}.max_response_tokens")
     yield dropped(f"{section}.log", "each step reports the rewards", "bool", False)

@@ -32,7 +32,7 @@ def cluster_host(nodes: int, per_node: int) -> Host:
         for node in range(nodes)
         for index in range(per_node)
     )
-    packages = {"verl": "0.9.1", "vllm": "0.11.0", "flash-attn": "2.8.3"}
+    packages = dict.fromkeys(("verl", "vllm", "flash-attn", "megatron-core", "mbridge", "transformer-engine"), "1.0")
     return Host(devices=devices, clustered=nodes > 1, packages=packages)
 
 
@@ -76,6 +76,7 @@ def test_the_share_of_the_gpus(cluster: GpuGrid, each: int, beside: int, sizes: 
         (1, [f"{ULYSSES}=8"], 4),
         (1, [f"{ROLLOUT}.tensor_model_parallel_size=8"], 4),
         (16, [], 96),
+        (1, [f"{ACTOR}.strategy=megatron", f"{ACTOR}.megatron.tensor_model_parallel_size=8"], 4),
         (1, [f"{ROLLOUT}.tensor_model_parallel_size=1", f"{ROLLOUT}.data_parallel_size=4"], 4),
         (2, [f"{ROLLOUT}.pipeline_model_parallel_size=2"], 8),
     ],
@@ -92,6 +93,8 @@ def test_a_size_that_leaves_explorers_no_gpu_is_written_smaller_and_said(command
     assert "ulysses_sequence_parallel_size: 4" in imported.text
     (line,) = [line for line in imported.lines if line.key == ULYSSES]
     assert line.text == "(8 would leave explorers no GPU: 4 is written)"
+    # Engines keep the size that the script gives them.
+    assert "tensor_parallel_size: 2" in command(GROUP, f"{ULYSSES}=8", f"{ROLLOUT}.tensor_model_parallel_size=2").text
 
 
 def test_engines_have_no_copies_and_no_pipelines(fields: Fields) -> None:

@@ -91,6 +91,11 @@ def test_without_a_penalty_for_length_its_numbers_change_nothing(fields: Fields,
     assert {outcomes(*given)[name.partition("=")[0]] for name in given} == {"dropped"}
 
 
+def test_an_empty_buffer_penalises_nothing(fields: Fields) -> None:
+    section = "reward_model.overlong_buffer"
+    assert not any("overlong" in path for path in fields(f"{section}.enable=True", f"{section}.len=0"))
+
+
 def test_an_estimator_without_such_a_penalty_leaves_a_gap(outcomes: Outcomes, command: Command) -> None:
     section = "reward_model.overlong_buffer"
     given = ("algorithm.adv_estimator=gae", f"{section}.enable=True", f"{section}.len=100")
