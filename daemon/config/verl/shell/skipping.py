@@ -68,15 +68,15 @@ def _skip_sum(text: str, start: int) -> int:
 def skip_brackets(text: str, start: int, depth: int = 0) -> int:
     """The end of the `(...)` that begins here, with quotes and brackets in it. Raises ScriptError."""
     at = start + 1
-    depth = 0
+    opened = 0
     while at < len(text):
         if text[at] == ")":
-            if not depth:
+            if not opened:
                 return at + 1
-            depth -= 1
+            opened -= 1
             at += 1
         elif text[at] == "(":
-            depth += 1
+            opened += 1
             at += 1
         else:
             at = skip_piece(text, at, depth)

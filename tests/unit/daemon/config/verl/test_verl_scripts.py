@@ -101,6 +101,24 @@ def test_what_cannot_be_read_is_shown_where_it_begins(refused: Refused, script: 
     assert what in text
 
 
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("$(" * 9000 + ")" * 9000, "quotes are nested deeper than 40 levels"),
+        ('"$(' * 9000, "quotes are nested deeper than 40 levels"),
+        ("if a; then\n" * 5000, "blocks are nested deeper than 40 levels"),
+        ("for a in 1 2 3 4 5 6 7 8 9; do " * 8 + "x=1" + "; done" * 8, "more than 20,000 commands would be run"),
+        ("A=(a)\n" + 'A+=("${A[@]}")\n' * 40 + "run ${A[@]}", "variables expand to more than"),
+    ],
+)
+def test_scripts_without_measure_are_refused(refused: Refused, script: str, said: str) -> None:
+    assert said in refused(f"{script}\n{RUN}")
+
+
+def test_functions_that_call_one_another_come_to_an_end() -> None:
+    assert words("f() { g; f; run a; }\ng() { f; }\nf") == ["run", "a"]
+
+
 def test_lines_may_end_as_on_windows() -> None:
     text = import_script(RUN.replace(" data", " \\\r\n  data") + "\r\n", "run.sh").text
     assert "path: ./d\n" in text.replace("  # data.train_files", "")
