@@ -1,4 +1,4 @@
-"""A pause on a real Kafka and Postgres gives workers and slot back; a fork of the paused run goes on, and the run too."""
+"""On a real Kafka and Postgres a pause gives workers and slot back, a fork goes on, and so does the paused run."""
 
 from __future__ import annotations
 
