@@ -95,6 +95,12 @@ INCOMPLETE_BATCHES_IN_A_ROW: Final = 10
 """After so many batches' worth of closed groups, none with enough members to be trained, the experiment fails."""
 RECENT_GROUPS: Final = 64
 """Newest closed groups of a stage whose rollouts say how long a rollout takes."""
+DRAW_ROWS: Final = 1024
+"""The most rows of a taskset that are drawn at a time."""
+SELECTOR_ROWS: Final = 1_000_000
+"""The most rows of a taskset whose selector looks at columns: the daemon has those in memory."""
+KEPT_REWARDS: Final = 131_072
+"""Closed groups of a taskset whose rewards its selector is told at least, once there were as many."""
 DYNAMIC_TIMEOUT_LEAST_S: Final = 1.0
 """A time-out that follows recent durations is no shorter than this."""
 REISSUE_LEAST_S: Final = 1.0

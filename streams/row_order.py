@@ -6,6 +6,7 @@ of a resumed experiment at most, never its past.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,13 +16,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SELECTORS: Final = ("sequential", "shuffle")
+SELECTORS: Final = ("sequential", "shuffle", "random")
+"""The selectors whose rows follow from the place alone; what the others chose is in the log."""
 
 
-def locate(sequence: int, *, rows: int, selector: str, seed: int) -> tuple[int, int]:
-    """(row, epoch) of place `sequence`, from 0; each epoch holds every row once. Raises ConfigError for the selector.
+def locate(sequence: int, *, rows: int, selector: str, seed: int, draw: int = 1) -> tuple[int, int]:
+    """(row, epoch) of place `sequence`, from 0, in a dataset by itself. Raises ConfigError for the selector.
 
-    `sequential` repeats the order of the files; `shuffle` draws a permutation per epoch from seed + epoch.
+    `sequential` repeats the order of the files, and `shuffle` draws a permutation per epoch from seed + epoch: each
+    epoch holds every row once. `random` draws `draw` different rows at a time, from seed + the first of their places:
+    its epoch is the number of the draw, and each draw holds a row once at most.
     """
     assert sequence >= 0 and rows > 0, (sequence, rows)
     if selector not in SELECTORS:
@@ -30,10 +34,14 @@ def locate(sequence: int, *, rows: int, selector: str, seed: int) -> tuple[int, 
             field="data_selector.selector_type",
             fix="use one of the known selectors",
         )
+    if selector == "random":
+        size = min(draw, rows)
+        number, place = divmod(sequence, size)
+        return int(_drawn(rows, seed + number * size, size)[place]), number
     epoch, place = divmod(sequence, rows)
     if selector == "sequential":
         return place, epoch
-    return int(permutation(rows, seed + epoch)[place]), epoch
+    return int(permutation(rows, seed, epoch)[place]), epoch
 
 
 class RowOrder(NamedTuple):
@@ -42,44 +50,79 @@ class RowOrder(NamedTuple):
     rows: int
     selector: str
     seed: int
+    draw: int = 1
+
+
+class DatasetTurn(NamedTuple):
+    """The dataset that has a place among several, as an index of them, and the place that this is within it."""
+
+    dataset: int
+    place: int
+
+
+def turn_at(sequence: int, sizes: tuple[int, ...]) -> DatasetTurn:
+    """The turn at place `sequence` among datasets of these sizes, in rows.
+
+    Each epoch has a turn for every row of each. The turns are drawn anew for each epoch, in proportion to the sizes:
+    Trinity-RFT's rule, with its draws.
+    """
+    if len(sizes) == 1:
+        return DatasetTurn(0, sequence)
+    epoch, place = divmod(sequence, sum(sizes))
+    turns, numbers = _turns(sizes, epoch)
+    dataset = int(turns[place])
+    return DatasetTurn(dataset, epoch * sizes[dataset] + int(numbers[place]))
 
 
 def locate_among(sequence: int, orders: tuple[RowOrder, ...]) -> tuple[int, int]:
     """(row, epoch) of place `sequence` among several datasets, whose rows are counted on from one to the next.
 
-    Each epoch holds every row of each once. The turns of the datasets are drawn anew for each epoch, in proportion to
-    their rows, and each keeps its own order: Trinity-RFT's rule, with its draws. Raises ConfigError for a selector.
+    Each keeps its own order over its turns. Raises ConfigError for a selector.
     """
-    if len(orders) == 1:
-        return locate(sequence, rows=orders[0].rows, selector=orders[0].selector, seed=orders[0].seed)
-    epoch, place = divmod(sequence, sum(each.rows for each in orders))
-    return int(_mixed(orders, epoch)[place]), epoch
+    sizes = tuple(order.rows for order in orders)
+    dataset, place = turn_at(sequence, sizes)
+    rows, selector, seed, draw = orders[dataset]
+    row, epoch = locate(place, rows=rows, selector=selector, seed=seed, draw=draw)
+    return sum(sizes[:dataset]) + row, epoch
 
 
 @lru_cache(maxsize=2)
-def _mixed(orders: tuple[RowOrder, ...], epoch: int) -> NDArray[np.int64]:
-    """The rows of an epoch over all datasets, in order  # [rows] i8, read-only."""
+def _turns(sizes: tuple[int, ...], epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The datasets of an epoch's places, and for each place how many turns its dataset had before  # [rows] i8."""
     import numpy as np
 
-    turns = np.repeat(np.arange(len(orders)), [each.rows for each in orders])
+    turns = np.repeat(np.arange(len(sizes)), sizes)
     np.random.default_rng(epoch).shuffle(turns)
-    mixed = np.empty(len(turns), np.int64)
-    first = 0
-    for number, (rows, selector, seed) in enumerate(orders):
-        locate(0, rows=rows, selector=selector, seed=seed)  # refuses an unknown selector
-        own = np.arange(rows) if selector == "sequential" else permutation(rows, seed + epoch)
-        mixed[turns == number] = first + own
-        first += rows
-    mixed.flags.writeable = False
-    return mixed
+    numbers = np.empty(len(turns), np.int64)
+    for dataset, rows in enumerate(sizes):
+        numbers[turns == dataset] = np.arange(rows)
+    return turns, numbers
 
 
-@lru_cache(maxsize=2)
-def permutation(rows: int, seed: int) -> NDArray[np.int64]:
-    """The order of an epoch  # [rows] i8, read-only. Two are kept: places near the end of an epoch alternate."""
+def permutation(rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The order of an epoch  # [rows] i8, read-only."""
+    return _permutations(rows, seed)(epoch)
+
+
+@lru_cache(maxsize=8)
+def _permutations(rows: int, seed: int) -> Callable[[int], NDArray[np.int64]]:
+    """The orders of one dataset by epoch. Two are kept of each: places near the end of an epoch alternate."""
     import numpy as np
 
-    # Numpy refuses negative seeds; a specification may hold one.
-    order = np.random.default_rng(seed % 2**64).permutation(rows)
-    order.flags.writeable = False  # shared by all who ask: one that sorted it would move everybody's rows
-    return order
+    def permuted(epoch: int) -> NDArray[np.int64]:
+        # Numpy refuses negative seeds; a specification may hold one.
+        order = np.random.default_rng((seed + epoch) % 2**64).permutation(rows)
+        order.flags.writeable = False  # shared by all who ask: one that sorted it would move everybody's rows
+        return order
+
+    return lru_cache(maxsize=2)(permuted)
+
+
+@lru_cache(maxsize=32)
+def _drawn(rows: int, seed: int, size: int) -> NDArray[np.int64]:
+    """Different rows of one draw  # [size] i8, read-only."""
+    import numpy as np
+
+    drawn = np.random.default_rng(seed % 2**64).choice(rows, size, replace=False)
+    drawn.flags.writeable = False
+    return drawn

@@ -72,7 +72,12 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     reward_args: InputArguments = {}
     sampling: SamplingSpec = SamplingSpec()
     selector: str = "sequential"
-    """`sequential` or `shuffle` (a permutation per epoch from seed + epoch)."""
+    """`sequential`, `shuffle` and `random` go by the places of rows (`row_order`); others draw rows (`tasks.drawn`)."""
+    selector_args: dict[str, Any] = {}
+    feature_keys: tuple[str, ...] = ()
+    """The columns of numbers that the selector looks at."""
+    follows_rewards: bool = False
+    """Its selector is told the rewards of closed groups; the daemon fills it in for a third party's."""
     seed: Integer = 42
     limit_rows: Index | None = None
     """The number of first rows that are used; None: all."""

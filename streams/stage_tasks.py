@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from rftd.ops import limits
 from rftd.ops.errors import ConfigError
-from rftd.streams.row_order import RowOrder, locate_among
+from rftd.streams.row_order import DatasetTurn, locate, turn_at
 from rftd.streams.spec import StageSpec, TasksetSpec
 
 
@@ -40,9 +41,29 @@ def task_place(stage: StageSpec, row: int) -> TaskPlace:
     return TaskPlace(0, row)
 
 
-def task_at(stage: StageSpec, sequence: int) -> tuple[int, int]:
-    """(row, epoch) of the group at this place of the stage. Raises ConfigError if the stage has no tasks."""
-    tasksets = tasksets_of(stage)
-    if not tasksets or any(each.rows <= 0 for each in tasksets):
+def turn_of(stage: StageSpec, sequence: int) -> DatasetTurn:
+    """The taskset whose turn the group at this place of the stage is. Raises ConfigError if the stage has no tasks."""
+    sizes = tuple(taskset.rows for taskset in tasksets_of(stage))
+    if not sizes or min(sizes) <= 0:
         raise ConfigError(f"stage {stage.name!r} explores and has no tasks", field="taskset", fix="submit it anew")
-    return locate_among(sequence, tuple(RowOrder(each.rows, each.selector, each.seed) for each in tasksets))
+    return turn_at(sequence, sizes)
+
+
+def located(stage: StageSpec, turn: DatasetTurn) -> tuple[int, int]:
+    """(row, epoch) of the turn of a taskset whose rows follow from their places. Raises ConfigError for another one."""
+    tasksets = tasksets_of(stage)
+    taskset = tasksets[turn.dataset]
+    draw = draw_size(stage, taskset)
+    row, epoch = locate(turn.place, rows=taskset.rows, selector=taskset.selector, seed=taskset.seed, draw=draw)
+    return sum(before.rows for before in tasksets[: turn.dataset]) + row, epoch
+
+
+def task_at(stage: StageSpec, sequence: int) -> tuple[int, int]:
+    """(row, epoch) of the group at this place of a stage whose rows follow from their places. Raises ConfigError."""
+    return located(stage, turn_of(stage, sequence))
+
+
+def draw_size(stage: StageSpec, taskset: TasksetSpec) -> int:
+    """The number of rows that are drawn at a time of a taskset: its share of an explore step."""
+    rows = sum(other.rows for other in tasksets_of(stage))
+    return max(1, min(taskset.rows, stage.batch_size * taskset.rows // rows, limits.DRAW_ROWS))

@@ -20,6 +20,7 @@ from rftd.workers.algorithms.advantages.closed_group import ClosedGroup
 from rftd.workers.algorithms.definition import AlgorithmDefinition, Needs
 from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.policies.policy import Flight, PolicyView, Retirement, StalenessPolicy
+from rftd.workers.control.selectors.selector import ClosedRewards, DrawView, TaskSelector
 from rftd.workers.devices.device_memory import EngineMemory, Need
 from rftd.workers.devices.host import Device, Host
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, AuxiliaryModel, ModelAddress
@@ -72,6 +73,7 @@ __all__ = [
     "ChannelPlace",
     "Channels",
     "ClosedGroup",
+    "ClosedRewards",
     "ConfigError",
     "ConflictError",
     "Corrected",
@@ -79,6 +81,7 @@ __all__ = [
     "DataError",
     "Device",
     "DeviceMemoryError",
+    "DrawView",
     "EngineMemory",
     "EngineOpening",
     "EnginePlan",
@@ -124,6 +127,7 @@ __all__ = [
     "StepResult",
     "Substituting",
     "Task",
+    "TaskSelector",
     "TensorBytes",
     "TensorSum",
     "TokenAdvantage",

@@ -24,7 +24,7 @@ from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import is_queue, tasksets_of
 from rftd.workers.devices.host import ANY_HOST, Host
 
-_DATA: Final = ("digest", "rows", "selector", "seed")
+_DATA: Final = ("digest", "rows", "selector", "seed", "selector_args", "feature_keys")
 """The fields of a dataset that decide which row a position means."""
 
 

@@ -19,6 +19,7 @@ from rftd.daemon.supervisor.findings import Findings
 from rftd.daemon.supervisor.hub_cache import check_whole
 from rftd.daemon.supervisor.memory_plan import with_memory
 from rftd.daemon.supervisor.stage_steps import auxiliary_buffer, row_warnings, steps_of
+from rftd.daemon.supervisor.task_columns import check_selector, drawn
 from rftd.daemon.supervisor.truths import check_truths
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.hub_id import DATASET, MODEL, HubId
@@ -159,6 +160,8 @@ def _stage(stage: StageSpec, host: Host, found: Findings) -> StageSpec:
     _check_models(stage, host, found)
     counted = _count(stage, found)
     for each, path in placed_tasksets(stage):
+        with found.of(stage, path, at="data_selector.selector_type"):
+            check_selector(each, deterministic=found.spec.deterministic)
         with found.of(stage, path, at="default_workflow_type"):
             WORKFLOWS.check(each.workflow)
             with found.of(stage, path, at="default_reward_fn_type"):
@@ -332,7 +335,7 @@ def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
                 for row in taskset.first_rows:
                     taskset.task(row)
                 check_truths(taskset)
-            return msgspec.structs.replace(spec, rows=len(taskset), digest=taskset.digest)
+            return msgspec.structs.replace(drawn(taskset), rows=len(taskset), digest=taskset.digest)
     except DataError as error:
         error.field = _column(spec, error.field)
         raise
@@ -340,6 +343,8 @@ def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
 
 def _column(spec: TasksetSpec, key: str | None) -> str | None:
     """The field that says which column of a row is meant."""
+    if key in spec.feature_keys:
+        return "data_selector.feature_keys"
     form = spec.format
     names = [name for name in form.__struct_fields__ if name.endswith("_key") and getattr(form, name) == key]
     return f"format.{names[0]}" if key and names else None

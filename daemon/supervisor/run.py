@@ -95,7 +95,7 @@ class Run:
         self._guard = guard
         self._survivors = survivors
         self.remembers: Witness | None = None  # what this run had read when it met a loss of the log
-        self._parts = Parts(clock, allowances) if roles else None
+        self._parts = Parts(clock, allowances, starts=bool(roles))
         self._roles = roles
         self._led = set[UUID]() if led is None else led
         self._spine_offset = spine_offset
@@ -114,7 +114,7 @@ class Run:
         """True once its workers are asked to leave, since it is paused until a person resumes it."""
         self._leaving, self._gone = asyncio.Event(), asyncio.Event()
         self.state = RunState(experiment, on_sign_of_life=self._liveness.note)
-        self._deciders = Deciders(self.state, self._liveness, starts=roles)
+        self._deciders = Deciders(self.state, self._liveness, starts=roles, columns=self._parts.columns.of)
         self._fleet = Fleet(
             self.state,
             executor,
@@ -208,7 +208,7 @@ class Run:
         if self._guard is not None and self._guard.shortage is not None:
             return self._guard.shortage
         spine = self.state.spine
-        if self._parts is None or spine.spec is None:
+        if spine.spec is None:
             return None
         try:
             return await self._parts.missing(spine.spec, spine.stage, spine.environment, spine.grants)

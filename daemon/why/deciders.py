@@ -11,7 +11,7 @@ from rftd.ops.words import Level, Words
 from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
 from rftd.streams.events.experiment import ExperimentResumed, StageCompleted
 from rftd.streams.events.registry import Event
-from rftd.streams.events.task import TaskLeased
+from rftd.streams.events.task import TaskLeased, TasksDrawn
 from rftd.streams.events.weights import WeightsRequested
 from rftd.streams.folds.group import Lease
 from rftd.streams.spec import StageSpec
@@ -80,7 +80,7 @@ def _plans(scene: Scene, events: Sequence[Event]) -> Hold | Words:
 
 
 def _gives_out(scene: Scene, events: Sequence[Event]) -> Hold | Words:
-    if any(isinstance(event, TaskLeased | WeightsRequested) for event in events):
+    if any(isinstance(event, TaskLeased | TasksDrawn | WeightsRequested) for event in events):
         return Words("leases", "gives out groups", level=Level.WORKS)
     return ClosesGroups(scene.state.groups.to_close)
 

@@ -53,6 +53,24 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     """Groups of the window that were begun before this one."""
 
 
+@event("tasks.drawn", stream=topics.EXPERIMENTS, owner=DISPATCHER)
+class TasksDrawn(Event, frozen=True, kw_only=True):
+    """The rows of a taskset that its selector drew for the next places in it, before any of them is leased.
+
+    Consumed by the dispatcher: what depends on rewards is decided once, and no restart decides it anew.
+    """
+
+    stage: Number
+    taskset: Number
+    """Index among the stage's tasksets."""
+    first: Number
+    """The place of the first row within the taskset, from 0; the others follow it."""
+    rows: tuple[Number, ...]
+    """Rows of the taskset, counted from its own first."""
+    seen: Count = 0
+    """The closed groups of the taskset whose rewards the selector was told."""
+
+
 @event("tasks.offered", stream=topics.EXPERIENCES, owner=NOBODY)
 class TasksOffered(Event, frozen=True, kw_only=True):
     """The stage's taskset has so many rows by now: they come while it runs. Consumed by the dispatcher. Key: the stage.
@@ -190,3 +208,7 @@ class GroupClosed(Event, frozen=True, kw_only=True):
     reason: str = ""
     busy_ms: Milliseconds = 0
     """Milliseconds that its members took together: time-outs that follow recent durations are made from them."""
+    taskset: Index = -1
+    """Index of its taskset, where the rewards of its rows decide which are drawn next; -1: of another."""
+    row: Index = -1
+    """The row of that taskset, counted from its own first."""

@@ -7,6 +7,7 @@ spine       the experiment's life, stages, plans and steps: one partition, so it
 task_queue  the tasks that were added to a stage while it runs
 signal      whether the newest batches teach anything, and since when not
 group       one open group: its leases, and how its rollouts ended
+selection   the rows that selectors drew, and the rewards that they are told
 groups      leases and rollouts of groups that are not closed yet
 replay_buffer  every experience of closed groups: waiting, planned or retired
 weights     published versions, and which of them count

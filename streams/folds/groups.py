@@ -13,6 +13,7 @@ from rftd.streams.codec import Decoded
 from rftd.streams.events import experience, task
 from rftd.streams.folds.group import Group, Lease, RolloutEnd
 from rftd.streams.folds.ranges import ClosedGroups
+from rftd.streams.folds.selection import Selection
 from rftd.streams.writers import source_of
 
 GIVEN_UP: Final = frozenset({OverRolloutError.code, StaleFlightError.code})
@@ -61,12 +62,14 @@ class GroupFold(msgspec.Struct):
     """Groups of that stage that closed."""
     recent_stage: int = -1
     """That stage."""
+    selection: Selection = msgspec.field(default_factory=Selection)
+    """The rows that were drawn, and the rewards that decide which are drawn next."""
     _short: dict[int, int] = {}
     _short_stage: int = -1
     _closed: ClosedGroups = msgspec.field(default_factory=ClosedGroups)
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes in an event of the tasks or experiences streams, or task.retried."""
+        """Takes in an event of the tasks or experiences streams, task.retried, or tasks.drawn."""
         event = decoded.event
         match event:
             case experience.ExperienceProduced():
@@ -75,6 +78,8 @@ class GroupFold(msgspec.Struct):
                 self._leased(event, decoded)
             case task.TasksOffered():
                 task.note_offer(self.offers, event)
+            case task.TasksDrawn():
+                self.selection.draw(event)
             case task.GroupClosed():
                 self._close(event, decoded)
             case task.TaskExpired():
@@ -277,6 +282,7 @@ class GroupFold(msgspec.Struct):
             self.inflight_rollouts -= group.repeat_times - len(group.failed)
         self.loose.discard(event.group)
         self._count_recent(event)
+        self.selection.close(event)
         if event.code not in GIVEN_UP:
             self._count_short(event)
 

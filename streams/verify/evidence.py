@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,6 +30,27 @@ class Other(NamedTuple):
     event: int
     members: int
     failed: int
+
+
+class Draws:
+    """The rows that were drawn of one taskset: eight bytes for each, all that grows with tasks."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._rows: list[array[int]] = []
+
+    def add(self, event: task.TasksDrawn) -> None:
+        """Takes in a draw, as the fold does: one that is not of later places has no effect."""
+        if not self._firsts or event.first >= self._firsts[-1] + len(self._rows[-1]):
+            self._firsts.append(event.first)
+            self._rows.append(array("q", event.rows))
+
+    def row_at(self, place: int) -> int | None:
+        """The row that was drawn for a place of the taskset; None if none was."""
+        number = bisect_right(self._firsts, place) - 1
+        if number < 0 or place - self._firsts[number] >= len(self._rows[number]):
+            return None
+        return self._rows[number][place - self._firsts[number]]
 
 
 class Scores(NamedTuple):
@@ -110,6 +133,8 @@ class Evidence:
     """The largest offer of each stage that serves."""
     queues: TaskQueues = field(default_factory=TaskQueues)
     """The tasks that were added to its stages."""
+    draws: dict[tuple[int, int], Draws] = field(default_factory=dict)
+    """The rows that selectors drew, by (stage, taskset)."""
     leased_rows: dict[int, int] = field(default_factory=dict)
     """The highest row of a lease plus one, by stage."""
     checkpoints: dict[tuple[int, int], checkpoint.CheckpointCommitted] = field(default_factory=dict)

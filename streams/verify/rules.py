@@ -7,8 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from rftd.streams.row_order import SELECTORS
 from rftd.streams.spec import StageSpec
-from rftd.streams.stage_tasks import is_queue
+from rftd.streams.stage_tasks import is_queue, task_place, tasksets_of, turn_of
 from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import CLOSED, GROUPS, LEASED, STEPS, Facts, rows_of
 
@@ -193,12 +194,35 @@ def _not_tried(facts: Facts, evidence: Evidence, stage: int, groups: int) -> lis
     return [*missing, *range(expected, min(groups, expected + _NAMED))]
 
 
+def drawn_rows_are_leased(facts: Facts, evidence: Evidence) -> Iterator[str]:
+    """A group of a taskset whose rows are drawn is of the row that was drawn for its place."""
+    stages = evidence.spec.stages if evidence.spec is not None else ()
+    for number in sorted(evidence.group_stages):
+        tasksets = tasksets_of(stages[number]) if number < len(stages) else ()
+        if all(taskset.selector in SELECTORS for taskset in tasksets):
+            continue
+        for first, page in facts.groups.pages_of(facts.space(evidence.index, number)):
+            groups = rows_of(page, GROUPS)
+            for at in np.flatnonzero(groups["given"]):
+                turn = turn_of(stages[number], first + int(at))
+                if tasksets[turn.dataset].selector in SELECTORS:
+                    continue
+                draws = evidence.draws.get((number, turn.dataset))
+                expected = draws.row_at(turn.place) if draws is not None else None
+                place = task_place(stages[number], int(groups["row"][at]))
+                if place != (turn.dataset, expected):
+                    drawn = "no row" if expected is None else f"row {expected}"
+                    name = tasksets[turn.dataset].name
+                    yield f"stage {number}: group {first + int(at)} is row {place.row}, and {drawn} of {name} was drawn"
+
+
 Judge = Callable[[Facts, Evidence], Iterator[str]]
 
 JUDGES: Final[tuple[tuple[str, Judge], ...]] = (
     ("groups-close-once", groups_were_leased),
     ("no-task-skipped", no_task_is_skipped),
     ("no-task-skipped", added_tasks_are_tried),
+    ("no-task-skipped", drawn_rows_are_leased),
     ("windows-keep-weights", windows_keep_their_weights),
     ("rows-in-order", rows_come_in_order),
     ("announcements-have-a-step", due_checkpoints_were_committed),

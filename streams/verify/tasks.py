@@ -9,7 +9,7 @@ from uuid import UUID
 from rftd.streams.codec import Decoded
 from rftd.streams.events import task, weights
 from rftd.streams.verify.answers import holder_key
-from rftd.streams.verify.evidence import EvalEvidence, Evidence, Other
+from rftd.streams.verify.evidence import Draws, EvalEvidence, Evidence, Other
 from rftd.streams.verify.facts import (
     CLOSED,
     FATE,
@@ -88,6 +88,11 @@ def queued(_facts: Facts, evidence: Evidence, event: task.TasksAdded | task.Task
     if evidence.spec is not None and not evidence.ended:
         planned = max((*evidence.recent_plans, *evidence.reached.values()), default=0)
         evidence.spec = evidence.queues.take(event, decoded.offset, evidence.spec, planned, evidence.stages)
+
+
+def drawn(_facts: Facts, evidence: Evidence, event: task.TasksDrawn, _decoded: Decoded) -> None:
+    """Keeps the rows that a selector drew."""
+    evidence.draws.setdefault((event.stage, event.taskset), Draws()).add(event)
 
 
 def overdue(_facts: Facts, evidence: Evidence, event: weights.WeightsOverdue, _decoded: Decoded) -> None:
@@ -205,6 +210,7 @@ HANDLERS: Final[dict[type, Any]] = {
     task.TasksOffered: offered,
     task.TasksAdded: queued,
     task.TasksEnded: queued,
+    task.TasksDrawn: drawn,
     task.TaskLeased: leased,
     task.EvalLeased: eval_leased,
     task.TaskRetried: retried,

@@ -29,10 +29,6 @@ TASKSET = "buffer.explorer_input.taskset"
 TINKER = "model.tinker={enable: true, base_model: org/m}"
 ACTOR = "trainer.trainer_config.actor_rollout_ref"
 REFUSED = {
-    "`data_selector`: random, offline_easy2hard, difficulty_based": [
-        [f"{TASKSET}.data_selector.selector_type={kind}"]
-        for kind in ("random", "offline_easy2hard", "difficulty_based")
-    ],
     "veRL's tree: `external_lib`, `override_config`, `resume_from_path`, hdfs": [
         [f"{ACTOR}.model.external_lib=a"],
         [f"{ACTOR}.model.override_config={{a: 1}}"],

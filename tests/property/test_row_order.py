@@ -8,11 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.row_order import SELECTORS, RowOrder, locate, locate_among, permutation
+from rftd.streams import row_order
+from rftd.streams.row_order import RowOrder, locate, locate_among
+
+BY_EPOCH = ("sequential", "shuffle")
 
 
 @given(
-    rows=st.integers(1, 60), seed=st.integers(-5, 2**64), epoch=st.integers(0, 50), selector=st.sampled_from(SELECTORS)
+    rows=st.integers(1, 60), seed=st.integers(-5, 2**64), epoch=st.integers(0, 50), selector=st.sampled_from(BY_EPOCH)
 )
 def test_each_epoch_is_a_permutation(rows: int, seed: int, epoch: int, selector: str) -> None:
     places = range(epoch * rows, (epoch + 1) * rows)
@@ -24,7 +27,7 @@ def test_each_epoch_is_a_permutation(rows: int, seed: int, epoch: int, selector:
 @given(rows=st.integers(1, 60), seed=st.integers(0, 9), places=st.lists(st.integers(0, 10_000), max_size=40))
 def test_a_place_has_one_row_whatever_was_asked_before(rows: int, seed: int, places: list[int]) -> None:
     forward = {place: locate(place, rows=rows, selector="shuffle", seed=seed) for place in places}
-    permutation.cache_clear()
+    row_order._permutations.cache_clear()
     for place in reversed(places):
         assert locate(place, rows=rows, selector="shuffle", seed=seed) == forward[place]
 
@@ -39,13 +42,45 @@ def test_shuffle_differs_between_epochs_and_between_seeds() -> None:
 
 
 def test_an_unknown_selector_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'random'; known: sequential, shuffle"):
-        locate(0, rows=1, selector="random", seed=0)
+    with pytest.raises(ConfigError, match=r"'easy'; known: sequential, shuffle, random"):
+        locate(0, rows=1, selector="easy", seed=0)
+
+
+@given(rows=st.integers(1, 60), draw=st.integers(1, 80), seed=st.integers(-5, 2**64), number=st.integers(0, 50))
+def test_random_draws_different_rows_at_a_time(rows: int, draw: int, seed: int, number: int) -> None:
+    size = min(rows, draw)
+    places = range(number * size, (number + 1) * size)
+    found = [locate(place, rows=rows, selector="random", seed=seed, draw=draw) for place in places]
+    assert len({row for row, _ in found}) == size
+    assert {epoch for _, epoch in found} == {number}
+
+
+def test_random_draws_as_trinity_rft_does() -> None:
+    for number in range(20):
+        first = number * 8
+        expected = np.random.default_rng(42 + first).choice(100, 8, replace=False)
+        found = [locate(first + place, rows=100, selector="random", seed=42, draw=8)[0] for place in range(8)]
+        assert found == list(expected)
+
+
+def test_random_takes_rows_again_before_all_were_taken() -> None:
+    rows = [locate(place, rows=30, selector="random", seed=1, draw=5)[0] for place in range(30)]
+    assert len(set(rows)) < 30
+
+
+@given(epoch=st.integers(0, 20), seed=st.integers(0, 9))
+def test_among_several_datasets_random_draws_on_over_its_own_turns(epoch: int, seed: int) -> None:
+    orders = (RowOrder(4, "sequential", 0), RowOrder(6, "random", seed, 4))
+    found = [locate_among(epoch * 10 + place, orders) for place in range(10)]
+    drawn = [(row - 4, number) for row, number in found if row >= 4]
+    alone = range(epoch * 6, epoch * 6 + 6)
+    assert drawn == [locate(place, rows=6, selector="random", seed=seed, draw=4) for place in alone]
+    assert [row for row, _ in found if row < 4] == [0, 1, 2, 3]
 
 
 @st.composite
 def _orders(draw: st.DrawFn) -> tuple[RowOrder, ...]:
-    order = st.builds(RowOrder, st.integers(1, 20), st.sampled_from(SELECTORS), st.integers(0, 9))
+    order = st.builds(RowOrder, st.integers(1, 20), st.sampled_from(BY_EPOCH), st.integers(0, 9))
     return tuple(draw(st.lists(order, min_size=1, max_size=4)))
 
 
@@ -59,7 +94,7 @@ def test_each_epoch_holds_every_row_of_several_datasets_once_and_each_in_its_own
     assert sorted(row for row, _ in found) == list(range(total))
     assert {number for _, number in found} == {epoch}
     first = 0
-    for rows, selector, seed in orders:
+    for rows, selector, seed, _ in orders:
         own = [row - first for row, _ in found if first <= row < first + rows]
         alone = range(epoch * rows, (epoch + 1) * rows)
         assert own == [locate(place, rows=rows, selector=selector, seed=seed)[0] for place in alone]

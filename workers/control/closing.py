@@ -17,7 +17,7 @@ from rftd.streams.folds.failed_tasks import STAGE_ENDED
 from rftd.streams.folds.group import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
-from rftd.streams.stage_tasks import task_place, tasksets_of
+from rftd.streams.stage_tasks import TaskPlace, task_place, tasksets_of
 
 
 def attempts_of(stage: StageSpec, row: int) -> int:
@@ -79,14 +79,14 @@ def close_groups(
         if group.terminal:
             if any(lease.reissue for lease in group.leases.values()):
                 yield from _expired(group, "every rollout of its group has ended")
-            yield Decision(_closed(group))
+            yield Decision(_closed(state, group))
         elif why is not None:
             yield from _expired(group, why.reason)
-            yield Decision(_given_up(group, why))
+            yield Decision(_given_up(state, group, why))
         # While a lease is open its rollouts may still arrive: it expires first, and the group closes in a
         # later turn.
         elif not group.leases and (stage_over or not leasable(_stage_of(state, group), group)):
-            yield Decision(_closed(group, stage_over=stage_over))
+            yield Decision(_closed(state, group, stage_over=stage_over))
 
 
 def _expired(group: Group, reason: str) -> Iterator[Decision]:
@@ -103,13 +103,13 @@ def _stage_of(state: RunState, group: Group) -> StageSpec:
     return spec.stages[group.stage]
 
 
-def _given_up(group: Group, why: GivenUp) -> GroupClosed:
+def _given_up(state: RunState, group: Group, why: GivenUp) -> GroupClosed:
     kept = group.members if why.keep_members else {}
     done = f"{len(group.members)} of {group.repeat_times} rollouts were done"
-    return _event(group, kept, why.code, f"{why.reason}; {done}{'' if why.keep_members else ', none is used'}")
+    return _event(state, group, kept, why.code, f"{why.reason}; {done}{'' if why.keep_members else ', none is used'}")
 
 
-def _closed(group: Group, *, stage_over: bool = False) -> GroupClosed:
+def _closed(state: RunState, group: Group, *, stage_over: bool = False) -> GroupClosed:
     code = ""
     reason = ""
     if group.missing and group.losses_alone and not stage_over:
@@ -126,10 +126,11 @@ def _closed(group: Group, *, stage_over: bool = False) -> GroupClosed:
             f"no worker finished it in {group.attempts_spent} attempts; the last: {group.expired[1] or 'it expired'}"
         )
         reason = STAGE_ENDED if stage_over else reason
-    return _event(group, group.members, code, reason)
+    return _event(state, group, group.members, code, reason)
 
 
-def _event(group: Group, members: Mapping[int, Member], code: str, reason: str) -> GroupClosed:
+def _event(state: RunState, group: Group, members: Mapping[int, Member], code: str, reason: str) -> GroupClosed:
+    told = _told(state, group)
     return GroupClosed(
         group=group.id,
         sequence=group.sequence,
@@ -141,7 +142,21 @@ def _event(group: Group, members: Mapping[int, Member], code: str, reason: str) 
         code=code,
         reason=reason,
         busy_ms=sum(group.durations_ms[index] for index in members),
+        taskset=told.taskset,
+        row=told.row,
     )
+
+
+def _told(state: RunState, group: Group) -> TaskPlace:
+    """The taskset and the row of which a selector is told the rewards; -1 if none is."""
+    spec = state.spine.spec
+    if spec is not None and 0 <= group.stage < len(spec.stages):
+        stage = spec.stages[group.stage]
+        place = task_place(stage, group.row)
+        tasksets = tasksets_of(stage)
+        if place.taskset < len(tasksets) and tasksets[place.taskset].follows_rewards:
+            return place
+    return TaskPlace(-1, -1)
 
 
 def left_to_collect(state: RunState, stage: StageSpec) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from rftd.streams.decision import Decision
-from rftd.streams.events.task import EvalLeased, TaskLeased
+from rftd.streams.events.task import EvalLeased, TaskLeased, TasksDrawn
 from rftd.streams.events.weights import WeightsRequested
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.split_submission import ROLES
@@ -16,10 +16,17 @@ from rftd.streams.topics import Partition
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.hold import Decided
-from rftd.workers.control.holds import ControllerHold, Dispatched, EvalAwaitsExplorer, PlannerHold
+from rftd.workers.control.holds import (
+    ControllerHold,
+    Dispatched,
+    EvalAwaitsExplorer,
+    PlannerHold,
+)
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import Trouble
 from rftd.workers.control.planner import Planner
+from rftd.workers.control.selectors.holds import DrawsRows, ReadsColumns
+from rftd.workers.control.selectors.task_rows import ColumnSource, no_columns
 
 
 class LastDecided(msgspec.Struct):
@@ -33,9 +40,12 @@ class LastDecided(msgspec.Struct):
 class Deciders:
     """The three deciders of one experiment: pure, on the state, so new ones decide as the old ones would have."""
 
-    def __init__(self, state: RunState, liveness: Liveness, *, starts: frozenset[str]) -> None:
+    def __init__(
+        self, state: RunState, liveness: Liveness, *, starts: frozenset[str], columns: ColumnSource = no_columns
+    ) -> None:
         self._state = state
         self._liveness = liveness
+        self._columns = columns
         self._controller = Controller(state, starts=starts)
         self.said = LastDecided()
         self.renew()
@@ -43,7 +53,7 @@ class Deciders:
     def renew(self) -> None:
         """Begins anew with the two that keep something of the state: what was left half way is no use."""
         self._planner = Planner(self._state)
-        self._dispatcher = Dispatcher(self._state, self._liveness)
+        self._dispatcher = Dispatcher(self._state, self._liveness, columns=self._columns)
 
     def control(self, trouble: Trouble | None, now_ns: int) -> Sequence[Decision]:
         """The controller's decisions."""
@@ -91,6 +101,8 @@ def _unwritten(said: LastDecided) -> LastDecided:
         kinds = {type(decision.event) for decision in dispatcher.decisions}
         if kinds & {TaskLeased, WeightsRequested}:
             dispatcher = dispatcher._replace(hold=None)
+        elif TasksDrawn in kinds or isinstance(dispatcher.hold, ReadsColumns):  # the daemon has them
+            dispatcher = dispatcher._replace(hold=DrawsRows())
         if EvalLeased in kinds and dispatcher.evaluation is not None:
             due = dispatcher.evaluation
             free = EvalAwaitsExplorer(due.version, due.taskset, explorers=1)

@@ -50,6 +50,7 @@ from rftd.workers.control.over_rollout import groups_over
 from rftd.workers.control.planner import view_of
 from rftd.workers.control.policies.policy import Flight
 from rftd.workers.control.policies.registry import policy_of
+from rftd.workers.control.selectors.task_rows import ColumnSource, TaskRows, no_columns
 from rftd.workers.control.windows import overdue_of
 
 
@@ -139,8 +140,9 @@ EXPIRY_LOOK_S: Final = 0.1
 class Dispatcher:
     """Decisions of one experiment's dispatcher. The caller appends them, folds them, and asks again."""
 
-    def __init__(self, state: RunState, liveness: Liveness) -> None:
+    def __init__(self, state: RunState, liveness: Liveness, *, columns: ColumnSource = no_columns) -> None:
         self._state = state
+        self._rows = TaskRows(state, columns)
         self._liveness = liveness
         self._asked = (-1, -1, -1)
         """The stage, and the steps planned and trained, when the policy was last asked what to abort."""
@@ -210,7 +212,7 @@ class Dispatcher:
         evals, evaluation = lease_evals(state, stage, isolation.others)
         fresh = fresh_enough(state, stage, isolation.others)
         credits = Credits(state, fresh, stage.algorithm.repeat_times)
-        leases, held = lease_groups(state, stage, credits)
+        leases, held = lease_groups(state, stage, credits, self._rows)
         overdue = [] if leases else self._overdue(stage, held, now_s)
         hold: DispatcherHold | None = None if overdue else held
         if not heard:

@@ -10,6 +10,7 @@ from rftd.streams.decision import Decision
 from rftd.streams.evaluations import due_evals, eval_id
 from rftd.streams.folds.run_state import RunState
 from rftd.workers.control.hold import Hold, NoStage, Paused, StagePlanned
+from rftd.workers.control.selectors.holds import DrawsRows, ReadsColumns
 
 # Of the controller: what the stage lacks before it is complete.
 
@@ -381,7 +382,9 @@ PlannerHold: TypeAlias = (
     NoStage | Paused | Collects | StagePlanned | NoTrainer | StepsAgain | PlannedAhead | TooFewExperiences | LastChance
 )
 WindowHold: TypeAlias = SyncPoint | AwaitsAnswer | AwaitsWeights
-LeaseHold: TypeAlias = PolicyFull | AllGivenOut | NoneOffered | NoneAdded | WindowHold | NoCredits | NoneAlone
+LeaseHold: TypeAlias = (
+    PolicyFull | AllGivenOut | NoneOffered | NoneAdded | WindowHold | NoCredits | NoneAlone | ReadsColumns | DrawsRows
+)
 DispatcherHold: TypeAlias = NoStage | Paused | TrainsDataset | StagePlanned | ClosesGroups | NoExplorers | LeaseHold
 
 

@@ -9,19 +9,28 @@ from uuid import UUID
 from rftd.ops import limits
 from rftd.ops.ids import derive
 from rftd.streams.decision import Decision, slot_partition
-from rftd.streams.events.task import TaskLeased
+from rftd.streams.events.task import TaskLeased, TasksDrawn
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.group import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.group_id import group_id
 from rftd.streams.spec import StageSpec
-from rftd.streams.stage_tasks import is_queue, task_at, task_place, tasksets_of
+from rftd.streams.stage_tasks import is_queue, task_place, tasksets_of
 from rftd.workers.control.closing import leasable, left_to_collect, loose_groups
-from rftd.workers.control.holds import AllGivenOut, LeaseHold, NoCredits, NoneAdded, NoneOffered, PolicyFull
+from rftd.workers.control.holds import (
+    AllGivenOut,
+    LeaseHold,
+    NoCredits,
+    NoneAdded,
+    NoneOffered,
+    PolicyFull,
+)
 from rftd.workers.control.isolation import Isolation, is_suspect
 from rftd.workers.control.planner import view_of
 from rftd.workers.control.policies.policy import PolicyView
 from rftd.workers.control.policies.registry import policy_of
+from rftd.workers.control.selectors.holds import ReadsColumns
+from rftd.workers.control.selectors.task_rows import TaskRows
 from rftd.workers.control.windows import Ask, Begin, as_admitted, beginnings, request_of
 
 LEASE_GRACE_S = 30.0
@@ -109,10 +118,12 @@ def available_rows(state: RunState, stage: StageSpec) -> int | None:
     return queue.rows if is_queue(stage) and not (queue.ended and queue.rows) else None
 
 
-def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> tuple[list[Decision], LeaseHold | None]:
+def lease_groups(
+    state: RunState, stage: StageSpec, credits: Credits, rows: TaskRows | None = None
+) -> tuple[list[Decision], LeaseHold | None]:
     """Leases: first what expired leases left undone, then new groups as far as the policy admits them.
 
-    With them comes why there are no more; None if the trainer has to be asked for weights first.
+    With them comes why there are no more; None if weights have to be asked for, or rows to be drawn, first.
     """
     leases: list[Decision] = []
     for group in loose_groups(state):
@@ -120,7 +131,7 @@ def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> tuple[l
             continue  # it has nothing left, or is leased alone
         if not _lease_in_parts(leases, state, stage, credits, group, rollouts):
             return leases, credits.none_left()
-    return leases, _lease_new(leases, state, stage, credits)
+    return leases, _lease_new(leases, state, stage, credits, rows or TaskRows(state))
 
 
 def lease_alone(state: RunState, stage: StageSpec, isolation: Isolation) -> Iterator[Decision]:
@@ -152,7 +163,9 @@ def _lease_in_parts(
     return True
 
 
-def _lease_new(leases: list[Decision], state: RunState, stage: StageSpec, credits: Credits) -> LeaseHold | None:
+def _lease_new(
+    leases: list[Decision], state: RunState, stage: StageSpec, credits: Credits, rows: TaskRows
+) -> LeaseHold | None:
     """Adds the leases of new groups, and says why there are no more."""
     view = view_of(state, stage)
     sequences = sequences_to_lease(state)
@@ -166,7 +179,14 @@ def _lease_new(leases: list[Decision], state: RunState, stage: StageSpec, credit
             return begin
         if credits.most < least:
             return credits.none_left()
-        group = _new_group(state, stage, next(sequences), begin)
+        sequence = next(sequences)
+        task = rows.row_of(stage, sequence)
+        if isinstance(task, TasksDrawn):
+            leases.append(Decision(task))
+            return None
+        if isinstance(task, ReadsColumns):
+            return task
+        group = _new_group(state, stage, sequence, task, begin)
         if not _lease_in_parts(leases, state, stage, credits, group, group.missing):
             return credits.none_left()  # parts that found no room are leased like those whose leases expired
         begun += 1
@@ -194,13 +214,11 @@ def sequences_to_lease(state: RunState) -> Iterator[int]:
     yield from count(position)
 
 
-def _new_group(state: RunState, stage: StageSpec, sequence: int, begin: Begin) -> Group:
-    row, epoch = task_at(stage, sequence)
+def _new_group(state: RunState, stage: StageSpec, sequence: int, task: tuple[int, int], begin: Begin) -> Group:
     group = Group(group_id(state.experiment, state.spine.stage, sequence))
     group.sequence = sequence
     group.stage = state.spine.stage
-    group.row = row
-    group.epoch = epoch
+    group.row, group.epoch = task
     group.repeat_times = stage.algorithm.repeat_times
     group.min_version = begin.version
     group.pinned = begin.window >= 0

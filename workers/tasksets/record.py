@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import msgspec
@@ -13,8 +14,13 @@ from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.key_path import ABSENT, nearest_path, paths_of, value_at
 from rftd.workers.tasksets.message import Message, parse_messages
 
-_SHOWN: Final = 40
+_SHOWN_CHARS: Final = 40
 """The most characters of a value that are shown in a complaint."""
+
+
+def _shown(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
 class DatasetRecord:
@@ -57,6 +63,14 @@ class DatasetRecord:
             f"has a {type(value).__name__} under {key!r}, where prompt_type {self.form.prompt_type} has a text", key
         )
 
+    def number(self, key: str) -> float:
+        """The finite number under the key; a text is none."""
+        self._demand(key)
+        value = self.value(key)
+        if isinstance(value, (bool, int, float)) and math.isfinite(value):
+            return float(value)
+        raise self.error(f"has {_shown(value)} under {key!r}, where a number belongs", key)
+
     def flag(self, key: str) -> bool:
         """True or false under the key, which 1 and 0 mean as well; a text is neither."""
         self._demand(key)
@@ -64,9 +78,8 @@ class DatasetRecord:
         # 1.0 and "true" are refused: a column of floats or texts is more likely a score or a name than a label.
         if isinstance(value, (bool, int)) and value in (0, 1):
             return bool(value)
-        shown = msgspec.json.encode(value).decode()
-        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
-        raise self.error(f"has {shown} under {key!r}, which is true for a desirable answer and else false", key)
+        what = f"has {_shown(value)} under {key!r}, which is true for a desirable answer and else false"
+        raise self.error(what, key)
 
     def messages(self, key: str) -> tuple[Message, ...]:
         """The conversation under the key; one message alone is one of a single message."""

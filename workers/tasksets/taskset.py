@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rftd.ops import limits
 from rftd.ops.errors import DataError
@@ -19,6 +20,7 @@ from rftd.streams.row_order import locate
 from rftd.streams.spec import ExperimentSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.tasksets.files import taskset_files
+from rftd.workers.tasksets.record import DatasetRecord
 from rftd.workers.tasksets.row_file import RowFile
 from rftd.workers.tasksets.table_copies import TableCopies, digest_of, experiment_copies
 from rftd.workers.tasksets.table_rows import TABLES, TableRows
@@ -105,6 +107,19 @@ class Taskset:
         record = self.row(index)
         with self._placed(index):
             return make_task(record, spec=self.spec, row=index, epoch=epoch)
+
+    def columns(self, keys: Sequence[str]) -> NDArray[np.float64]:
+        """The numbers under the keys, of all rows  # [rows, keys], read-only. Blocks while it reads every row.
+
+        Raises DataError, with file and line, for what is no number.
+        """
+        columns = np.empty((len(self), len(keys)))
+        for index in range(len(self)):
+            record = DatasetRecord(self.row(index), self.spec, index)
+            with self._placed(index):
+                columns[index] = [record.number(key) for key in keys]
+        columns.flags.writeable = False
+        return columns
 
     def train_rows(self, index: int, *, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
         """The sequences to learn from row `index`. Raises DataError, with file and line, if it teaches nothing."""

@@ -13,6 +13,7 @@ from rftd.streams.bounds import LAST_INDEX
 from rftd.streams.row_format import FormatSpec
 from rftd.streams.spec import SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
+from rftd.workers.control.selectors.registry import SELECTORS, draws
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
 
@@ -62,7 +63,12 @@ def _taskset(spec: TasksetSpec) -> dict[str, Any]:
         "workflow_args": with_defaults(WORKFLOWS, spec.workflow, spec.workflow_args),
         "default_reward_fn_type": spec.reward,
         "reward_fn_args": with_defaults(REWARDS, spec.reward or own_reward(spec.workflow), spec.reward_args),
-        "data_selector": {"selector_type": spec.selector, "seed": spec.seed},
+        "data_selector": {
+            "selector_type": spec.selector,
+            "seed": spec.seed,
+            "feature_keys": list(spec.feature_keys),
+            "kwargs": with_defaults(SELECTORS, spec.selector, spec.selector_args) if draws(spec.selector) else {},
+        },
         "repeat_times": spec.repeat_times,
         "max_retry_times": spec.max_retry_times,
         "limit_rows": spec.limit_rows,

@@ -6,6 +6,7 @@ stage.py       one stage, complete
 arguments.py   names and values of arguments that the schema leaves open
 model.py       model, prompt and response lengths; the adapter that is trained instead of the model itself
 tasksets.py    the tasks to explore, with workflow, reward and sampling
+selectors.py   which row of a taskset is explored next
 bench.py       mode bench: held-out tasksets alone, and a service as the model
 serving.py     mode serve: tasks are what clients ask, and when they ask it
 rows.py        rows that are trained as they are: of a `train` stage, or an expert's beside the experiences

@@ -9,9 +9,10 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Notes, Unsupported
-from rftd.daemon.config.resolve.arguments import check_declared, check_names
+from rftd.daemon.config.resolve.arguments import check_declared
 from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.rows import format_spec, sources_of
+from rftd.daemon.config.resolve.selectors import check_selector
 from rftd.daemon.config.schema.buffer import ExplorerInput, Format, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops.errors import ConfigError
@@ -20,6 +21,7 @@ from rftd.streams.row_format import FormatSpec
 from rftd.streams.spec import SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.split_submission import TRAIN
 from rftd.streams.stage_tasks import tasksets_of
+from rftd.workers.control.selectors.registry import draws
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.sampling import TRAINED_FIX, trainable, unlike_the_policy
 from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
@@ -29,9 +31,6 @@ _FALLBACK_WORKFLOW = "math_workflow"
 _OF_BOXED: Final = ("with_think", "format_score_coef")
 """Arguments that a workflow and its reward both have."""
 _BESIDE: Final = dict.fromkeys(("math_boxed_workflow", "async_math_boxed_workflow"), ("format_score_coef",))
-_OF_DIFFICULTY: Final = ("m", "lamb", "rho", "target_reward", "tau", "do_sample")
-"""Arguments of Trinity-RFT's selector by difficulty; the others take none."""
-_SELECTORS = ("sequential", "shuffle")
 _OF_ROWS = (
     *("tools_key", "chosen_key", "rejected_key", "completion_key", "label_key"),
     *("enable_concatenated_multi_turn", "chat_template", "enable_thinking"),
@@ -144,11 +143,7 @@ def _spec(
         paths := sources_of(taskset, path, notes, lacking="is required")
     ):
         return None
-    check_names(taskset.data_selector.kwargs, _OF_DIFFICULTY, (*path, "data_selector", "kwargs"), "a selector", notes)
-    selector = taskset.data_selector.selector_type
-    if selector not in _SELECTORS:
-        what = f"{selector} cannot be run yet"
-        notes.wrong((*path, "data_selector", "selector_type"), what, f"write {' or '.join(_SELECTORS)}", Unsupported)
+    selector = check_selector(taskset.data_selector, path, experiment, notes)
     if workflow is None:
         workflow = _FALLBACK_WORKFLOW
         # A key names each row's own, and this one is for rows that name none.
@@ -180,6 +175,8 @@ def _spec(
         reward_args=reward_args,
         sampling=_sampling(taskset, path, experiment, lengths, notes),
         selector=selector,
+        selector_args=dict(taskset.data_selector.kwargs) if draws(selector) else {},
+        feature_keys=tuple(taskset.data_selector.feature_keys) if draws(selector) else (),
         seed=taskset.data_selector.seed,
         limit_rows=taskset.limit_rows,
         max_retry_times=taskset.max_retry_times,

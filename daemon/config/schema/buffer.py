@@ -32,7 +32,6 @@ from rftd.workers.rollout.sampling import HIGHEST_BIAS, HIGHEST_PENALTY
 _TEXT = "models are asked with text alone"
 _EPOCHS = "the epochs of all data are counted together"
 _AS_ALL = "write buffer.total_epochs"
-_PLACES = "sequential and shuffle go by the places of rows"
 
 
 class Format(Section):
@@ -123,16 +122,15 @@ class RolloutArgs(Section):
 class DataSelector(Section):
     """`data_selector`: the order in which tasks are taken."""
 
-    selector_type: Annotated[
-        Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"],
-        word(),
-        Upstream("`random`, `offline_easy2hard` and `difficulty_based` run; here they are refused."),
-    ] = "sequential"
-    """The order of tasks: that of the file, or a new random one for each epoch (`shuffle`)."""
+    selector_type: Annotated[str, PLUGIN] = "sequential"
+    """`sequential`, `shuffle` (a new order for each epoch), `random`, `offline_easy2hard`, `difficulty_based`, or the
+    name of one of your own."""
     seed: Seed = 42
-    """The seed of `shuffle`."""
-    feature_keys: Annotated[list[str], PLAIN] = harmless([], why=_PLACES)
-    kwargs: Annotated[Args, ARGUMENTS] = harmless({}, why=_PLACES)
+    """The seed of `shuffle`, `random` and what draws rows."""
+    feature_keys: Annotated[list[str], PLAIN] = []
+    """The columns of numbers by which rows are drawn: `offline_easy2hard` one or more, `difficulty_based` two."""
+    kwargs: Annotated[Args, ARGUMENTS] = {}
+    """Arguments of the selector."""
 
 
 class Taskset(Section):

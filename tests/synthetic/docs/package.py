@@ -19,6 +19,11 @@ def install_one_ahead(folder: Path) -> None:
     _install(folder, "one_ahead", block_named("entry_points.toml").text)
 
 
+def install_hardest_first(folder: Path) -> None:
+    """The data selector."""
+    _install(folder, "hardest_first", block_named("selectors.toml").text)
+
+
 def install_rehearsal_log(folder: Path) -> None:
     """The stream backend."""
     _install(folder, "rehearsal_log", block_named("log_backends.toml").text)

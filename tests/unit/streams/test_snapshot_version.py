@@ -46,6 +46,7 @@ nobody reads may go without one, for a snapshot that has it is read alike."""
 ADDED = {
     (WeightsPublished, "trained"),
     (GroupFold, "offers"),
+    (GroupFold, "selection"),
     (EvalScored, "auxiliary"),
     (EvalScored, "reward_parts"),
     (Spine, "signal"),

@@ -5,13 +5,24 @@ of_the_log      a log that breaks its promises, and clients that write what none
 of_the_daemon   planner, dispatcher, controller, and their folds
 of_files        trainers that treat files as if nobody could have come after them
 of_queues       queues of tasks that take requests twice, and give out what nobody added
+of_selectors    rows that nobody drew, and rewards that count otherwise than they were recorded
 of_runs         errors of runs and workers that are not kept apart, and what is given up
 of_servers      explorers that serve strangers, and forget what they told them
 of_survivors    daemons that do not hear who remembers what a log has lost
 of_workers      trainers, explorers, and fences that do not hold them
 """
 
-from simulator.bugs import of_files, of_queues, of_runs, of_servers, of_survivors, of_the_daemon, of_the_log, of_workers
+from simulator.bugs import (
+    of_files,
+    of_queues,
+    of_runs,
+    of_selectors,
+    of_servers,
+    of_survivors,
+    of_the_daemon,
+    of_the_log,
+    of_workers,
+)
 
 BUGS = (
     *of_the_log.BUGS,
@@ -22,4 +33,5 @@ BUGS = (
     *of_runs.BUGS,
     *of_queues.BUGS,
     *of_servers.BUGS,
+    *of_selectors.BUGS,
 )

@@ -17,6 +17,7 @@ lost_ranks          trainers of several ranks, which die, are late, and drift ap
 long_pauses         pauses that last until the workers are released
 given_up            experiences that their owner gives up
 moved               experiments that are exported and imported elsewhere, under way or at their end
+drawn_rows          tasksets whose rows are drawn, by their columns or by rewards
 queued              tasks that are added while the experiment runs, and whose end is told
 moody_policies      a third party's policy that raises for a while
 small_appends       logs of which an append takes a few records
@@ -35,6 +36,7 @@ from simulator.kinds.branching_clients import BranchingClients
 from simulator.kinds.clocks import Clocks
 from simulator.kinds.colliding_keys import CollidingKeys
 from simulator.kinds.cut_logs import CutLogs
+from simulator.kinds.drawn_rows import DrawnRows
 from simulator.kinds.few_kept import FewKept
 from simulator.kinds.folders_put_back import FoldersPutBack
 from simulator.kinds.foreigners import Foreigners
@@ -81,4 +83,5 @@ KINDS: tuple[Kind, ...] = (
     LostRanks(),
     BranchingClients(),
     TwoLogs(),
+    DrawnRows(),
 )

@@ -272,6 +272,7 @@ def test_arguments_that_a_reward_does_not_take_are_refused_at_submission(
 
 
 TASKSET = "buffer.explorer_input.taskset"
+DIFFICULTY = "selector_type: difficulty_based, feature_keys: [weak, strong]"
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
 BOXED = f"{TASKSET}.default_workflow_type=math_boxed_workflow"
 PROGRAM = f"{TASKSET}.default_workflow_type=agent_program_workflow"
@@ -323,7 +324,8 @@ def test_upstreams_boxed_workflow_hands_its_arguments_to_its_reward(load: Load) 
         ([f"{REPLAY}={{enable: true, priority_fn_args: {{decay: -1}}}}"], "priority_fn_args.decay", ">= 0"),
         ([f"{REPLAY}.priority_fn_args={{decay: fast}}"], "priority_fn_args.decay", "expected `float`"),
         ([f"{REPLAY}.priority_fn=linear_decai"], "priority_fn", "'linear_decay'"),
-        ([f"{TASKSET}.data_selector.kwargs={{lam: 1}}"], "data_selector.kwargs.lam", "'lamb'"),
+        ([f"{TASKSET}.data_selector={{{DIFFICULTY}, kwargs: {{lam: 1}}}}"], "data_selector.kwargs.lam", "'lamb'"),
+        ([f"{TASKSET}.data_selector={{{DIFFICULTY}, kwargs: {{tau: -1}}}}"], "data_selector.kwargs.tau", ">= 0"),
         (["algorithm.advantage_fn_args={epsilon: tiny}"], "advantage_fn_args.epsilon", "expected `float`"),
         (["algorithm.advantage_fn_args={std_cal_level: bach}"], "advantage_fn_args.std_cal_level", "is 'bach'"),
         (["algorithm.policy_loss_fn_args={clip_range: -1}"], "policy_loss_fn_args.clip_range", "use ranges of 0"),

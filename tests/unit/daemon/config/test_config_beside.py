@@ -40,7 +40,7 @@ CONTRADICTIONS = (
     "algorithm.policy_loss_fn=pppo",
     "buffer.explorer_input.taskset.workflow_args={with_thnk: true}",
     "trainer.engine_args={rnks: 2}",
-    "buffer.explorer_input.taskset.data_selector={selector_type: random}",
+    "buffer.explorer_input.taskset.data_selector={selector_type: randm}",
 )
 
 

@@ -95,9 +95,11 @@ def test_every_field_of_a_policy_or_a_correction_misspelt_or_wrong_is_named_at_i
 
 def test_every_argument_of_a_selector_misspelt_is_named_at_its_place() -> None:
     score = MutationScore()
+    selector = {"selector_type": "difficulty_based", "feature_keys": ["weak", "strong"]}
+    base = with_field(_BASE, (*_TASKSET, "data_selector"), selector)
     for name in ("lamb", "target_reward", "do_sample"):
         path = (*_TASKSET, "data_selector", "kwargs", misspelt(name))
-        score.add(_BASE, [Mutation(path, 1, meant=name)])
+        score.add(base, [Mutation(path, 1, meant=name)])
     score.check()
 
 

@@ -171,3 +171,56 @@ def test_what_a_queue_cannot_have_is_refused(errors: Errors, override: str, said
 def test_only_a_taskset_that_is_alone_can_be_a_queue(errors: Errors) -> None:
     texts = errors(overrides=several("{storage_type: queue}", "{path: /b.jsonl}"))
     assert any("tasksets[0].storage_type: is queue, and only buffer.explorer_input.taskset" in text for text in texts)
+
+
+SELECTOR = "buffer.explorer_input.taskset.data_selector"
+DIFFICULTY = "selector_type: difficulty_based, feature_keys: [weak, strong]"
+
+
+def test_a_selector_that_draws_has_its_columns_and_its_arguments_with_defaults(load: Load) -> None:
+    given = load(overrides=[f"{SELECTOR}={{{DIFFICULTY}, seed: 7, kwargs: {{tau: 0.5}}}}"])
+    taskset = stage_of(given).taskset
+    assert taskset is not None
+    assert (taskset.selector, taskset.seed, taskset.feature_keys) == ("difficulty_based", 7, ("weak", "strong"))
+    assert taskset.selector_args == {"tau": 0.5}
+    shown = effective_config(given.spec)["buffer"]["explorer_input"]["taskset"]["data_selector"]
+    assert shown["kwargs"] == {
+        "m": 16,
+        "lamb": 0.2,
+        "rho": 0.2,
+        "target_reward": 1.0,
+        "tau": 0.5,
+        "do_sample": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("selector", "said"),
+    [
+        (
+            "{selector_type: randm}",
+            "selector_type: unknown data selector 'randm'; known: sequential, shuffle, random, ",
+        ),
+        ("{selector_type: offline_easy2hard}", "feature_keys: offline_easy2hard goes by columns, and none is named"),
+        (
+            "{selector_type: difficulty_based, feature_keys: [a]}",
+            "difficulty_based goes by two columns, and 1 are named",
+        ),
+        (f"{{{DIFFICULTY}, kwargs: {{lamb: 2}}}}", "kwargs.lamb"),
+    ],
+)
+def test_a_selector_that_cannot_be_is_refused(errors: Errors, selector: str, said: str) -> None:
+    (text,) = errors(overrides=[f"{SELECTOR}={selector}"])
+    assert said in text
+
+
+def test_what_a_selector_has_no_use_for_is_a_warning(load: Load) -> None:
+    given = load(overrides=[f"{SELECTOR}={{selector_type: shuffle, feature_keys: [a], kwargs: {{m: 4}}}}"])
+    assert sum("has no effect: shuffle goes by the places of rows" in text for text in given.spec.warnings) == 2
+
+
+def test_held_out_rows_are_answered_in_order_whatever_selector_is_named(load: Load) -> None:
+    held_out = "{path: /b.jsonl, data_selector: {selector_type: shuffle}}"
+    given = load(overrides=[f"buffer.explorer_input.eval_tasksets=[{held_out}]"])
+    assert [each.selector for each in stage_of(given).evals] == ["sequential"]
+    assert any("has no effect: held-out rows are answered in order" in text for text in given.spec.warnings)

@@ -268,7 +268,7 @@ async def test_a_verdict_is_recorded_and_a_withdrawn_permission_pauses(root: Pat
     assert entry.spec.reach.restricted
 
     async def obstacle(allowed: Allowances) -> str | None:
-        missing = await Parts(CLOCK, allowed).missing(entry.spec, 0, {}, entry.spine.grants)
+        missing = await Parts(CLOCK, allowed, starts=True).missing(entry.spec, 0, {}, entry.spine.grants)
         return None if missing is None else f"{missing.cause} {missing.fix}"
 
     assert await obstacle(allowances(root)) is None

@@ -1,0 +1,116 @@
+"""`DifficultyBased`: rows whose estimated pass rate is near a target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Final
+
+import msgspec
+import numpy as np
+
+from rftd.ops import limits
+from rftd.ops.errors import ConfigError
+from rftd.workers.control.selectors.pass_rates import PassRates
+from rftd.workers.control.selectors.selector import DrawView
+
+_FORGOTTEN: Final = 1e-16
+"""The weight below which a step of observations changes nothing any more."""
+_CAPABILITY_STEPS: Final = 350
+"""Steps after which the capability has forgotten what it was."""
+
+
+class DifficultyBased:
+    """Trinity-RFT's `difficulty_based`, the method BOTS (arXiv 2510.26374).
+
+    Rows are drawn without replacement, with the weights softmax(-|target_reward - rate| / tau); with tau 0 the nearest
+    ones are taken. Rates are those of `PassRates`, or draws from its distributions with `do_sample`.
+
+    A step of observations is as many closed groups as a draw has rows. An estimate takes in between `_span` and twice
+    as many steps: it follows from the newest rewards alone, so that a restarted daemon makes the same one.
+    """
+
+    follows_rewards: ClassVar[bool] = True
+    once_an_epoch: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        m: Annotated[int, msgspec.Meta(ge=1)] = 16,
+        lamb: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.2,
+        rho: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.2,
+        target_reward: float = 1.0,
+        tau: Annotated[float, msgspec.Meta(ge=0)] = 1.0,
+        do_sample: bool = False,
+    ) -> None:
+        self._tries = m
+        self._forgets = lamb
+        self._trusts = rho
+        self._target = target_reward
+        self._tau = tau
+        self._samples = do_sample
+        self._span = 0
+        """Steps of a block; an estimate begins with the block before the one under way."""
+        self._block = 0
+        """The block that `_estimate` began with."""
+        self._steps = 0
+        """Steps that were taken in."""
+        self._estimate: PassRates | None = None
+        self._following: PassRates | None = None
+        """The estimate that began with the block after that."""
+
+    @staticmethod
+    def check_keys(keys: Sequence[str]) -> None:
+        """Raises ConfigError for other than two columns."""
+        if len(keys) != 2:
+            raise ConfigError(
+                f"difficulty_based goes by two columns, and {len(keys)} are named",
+                field="data_selector.feature_keys",
+                fix="name the pass rates of a weaker and of a stronger model, in this order",
+            )
+
+    def draw(self, view: DrawView) -> Sequence[int]:
+        """The rows of this draw, the likeliest first."""
+        estimate = self._estimated(view)
+        chance = np.random.default_rng(view.seed + view.first)
+        rates = estimate.sampled(chance) if self._samples else estimate.means()
+        scores = -np.abs(self._target - rates)
+        if self._tau:
+            # The largest of scores with Gumbel noise are a draw without replacement by their softmax.
+            scores = scores / self._tau + chance.gumbel(size=view.rows)
+        return [int(row) for row in np.argsort(-scores, kind="stable")[: view.size]]
+
+    def _estimated(self, view: DrawView) -> PassRates:
+        """The estimate that follows from the view; what an earlier draw had taken in is not taken in again."""
+        steps = view.rewards.count // view.size
+        if self._estimate is None or steps < self._steps:
+            self._span = self._span_of(view.size)
+            self._block = max(0, steps // self._span - 1)
+            self._steps = self._block * self._span
+            self._estimate, self._following = self._begun(view), self._begun(view)
+        while self._steps < steps:
+            self._step(view)
+        return self._estimate
+
+    def _step(self, view: DrawView) -> None:
+        assert self._estimate is not None and self._following is not None
+        observed = view.rewards.between(self._steps * view.size, (self._steps + 1) * view.size)
+        self._estimate.observe(*observed)
+        if self._steps >= (self._block + 1) * self._span:
+            self._following.observe(*observed)
+        self._steps += 1
+        if self._steps == (self._block + 2) * self._span:
+            self._block += 1
+            self._estimate, self._following = self._following, self._begun(view)
+
+    def _begun(self, view: DrawView) -> PassRates:
+        return PassRates(view.columns, tries=self._tries, forgets=self._forgets, trusts=self._trusts)
+
+    def _span_of(self, size: int) -> int:
+        """So many steps that the ones before them have no weight, as far as they are kept."""
+        most = max(1, (limits.KEPT_REWARDS // size - 1) // 2)
+        if self._forgets >= 1:
+            return min(most, _CAPABILITY_STEPS)
+        if self._forgets <= 0:
+            return most
+        forgotten = math.ceil(math.log(_FORGOTTEN) / math.log1p(-self._forgets))
+        return min(most, max(forgotten, _CAPABILITY_STEPS))

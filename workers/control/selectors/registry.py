@@ -1,0 +1,51 @@
+"""The table of selectors. Third parties add one through the entry-point group `rftd.selectors`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.ops.errors import ConfigError
+from rftd.ops.plugins import Plugins
+from rftd.streams.row_order import SELECTORS as BY_PLACE
+from rftd.streams.spec import TasksetSpec
+from rftd.workers.control.selectors.selector import TaskSelector
+
+_HERE: Final = "rftd.workers.control.selectors"
+
+SELECTORS: Final = Plugins[TaskSelector](
+    "data selector",
+    group="rftd.selectors",
+    table={
+        "offline_easy2hard": f"{_HERE}.easy_to_hard:EasyToHard",
+        "difficulty_based": f"{_HERE}.difficulty:DifficultyBased",
+    },
+)
+"""Those that draw. `sequential`, `shuffle` and `random` go by the places of rows, and are no classes."""
+
+
+def draws(selector: str) -> bool:
+    """True if the selector's rows are drawn, and written to the log before they are leased."""
+    return selector not in BY_PLACE
+
+
+def check_selector(name: str) -> None:
+    """Raises ConfigError for a selector that nobody has here, with the nearest name. Imports nothing."""
+    if not draws(name):
+        return
+    try:
+        SELECTORS.check(name)
+    except ConfigError as error:
+        error.what = error.what.replace("known: ", f"known: {', '.join(BY_PLACE)}, ")
+        raise
+
+
+def follows_rewards(name: str) -> bool:
+    """True if the selector is told rewards. Raises ConfigError as `Plugins.load`."""
+    return draws(name) and bool(SELECTORS.load(name).follows_rewards)
+
+
+def make_selector(spec: TasksetSpec) -> TaskSelector:
+    """The selector that a taskset names. Raises ConfigError for an unknown one, its arguments and its columns."""
+    selector = SELECTORS.open(spec.selector, spec.selector_args)
+    selector.check_keys(spec.feature_keys)
+    return selector

@@ -1,0 +1,106 @@
+"""`TaskRows`: the row of each new group, by its place, or as the taskset's selector draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from rftd.ops.errors import ConfigError
+from rftd.streams.events.task import TasksDrawn
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.selection import Rewards
+from rftd.streams.spec import StageSpec, TasksetSpec
+from rftd.streams.stage_tasks import draw_size, located, tasksets_of, turn_of
+from rftd.workers.control.selectors.holds import ReadsColumns
+from rftd.workers.control.selectors.registry import draws, make_selector
+from rftd.workers.control.selectors.selector import ClosedRewards, DrawView, TaskSelector
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ColumnSource: TypeAlias = "Callable[[TasksetSpec], NDArray[np.float64] | None]"
+"""The columns that a taskset's selector looks at  # [rows, feature_keys]; None while they are being read."""
+
+_REWARD: Final = [("row", "<i8"), ("value", "<f8")]
+"""The fields of `REWARD`, as numpy has them."""
+
+
+def no_columns(spec: TasksetSpec) -> NDArray[np.float64] | None:
+    """The columns for those who only look: none of a selector that needs any."""
+    import numpy as np
+
+    return None if spec.feature_keys else np.empty((spec.rows, 0))
+
+
+class TaskRows:
+    """Where new groups of an experiment get their rows from."""
+
+    def __init__(self, state: RunState, columns: ColumnSource = no_columns) -> None:
+        self._state = state
+        self._columns = columns
+        self._selectors: dict[tuple[int, int], TaskSelector] = {}
+        """By (stage, taskset)."""
+
+    def row_of(self, stage: StageSpec, sequence: int) -> tuple[int, int] | TasksDrawn | ReadsColumns:
+        """(row, epoch) of the group at this place of the stage under way, or what has to come before.
+
+        The epoch of a row that was drawn is the number of the draw, unless its selector draws each row once an epoch.
+        Raises ConfigError for a stage without tasks, and for a selector that draws what it may not.
+        """
+        turn = turn_of(stage, sequence)
+        tasksets = tasksets_of(stage)
+        spec = tasksets[turn.dataset]
+        if not draws(spec.selector):
+            return located(stage, turn)
+        key = (self._state.spine.stage, turn.dataset)
+        selector = self._selectors.get(key) or self._selectors.setdefault(key, make_selector(spec))
+        draw = self._state.groups.selection.draws.get(key)
+        row = draw.row_at(turn.place) if draw is not None else None
+        if draw is None or row is None:
+            return self._draw(key, stage, spec, selector, turn.place)
+        epoch = turn.place // spec.rows if selector.once_an_epoch else draw.first // draw_size(stage, spec)
+        return sum(taskset.rows for taskset in tasksets[: turn.dataset]) + row, epoch
+
+    def _draw(
+        self, key: tuple[int, int], stage: StageSpec, spec: TasksetSpec, selector: TaskSelector, first: int
+    ) -> TasksDrawn | ReadsColumns:
+        import numpy as np
+
+        columns = self._columns(spec)
+        if columns is None:
+            return ReadsColumns(spec.name, ", ".join(spec.feature_keys))
+        rewards = Rewards()
+        if selector.follows_rewards:
+            rewards = self._state.groups.selection.rewards.get(key, rewards)
+        closed = np.frombuffer(rewards.kept, np.dtype(_REWARD))
+        view = DrawView(
+            first=first,
+            size=draw_size(stage, spec),
+            rows=spec.rows,
+            seed=spec.seed % 2**63,  # generators refuse negative ones
+            columns=columns,
+            rewards=ClosedRewards(rewards.count, closed["row"], closed["value"]),
+        )
+        rows = tuple(map(int, selector.draw(view)))
+        _check(rows, view, spec)
+        number, taskset = key
+        return TasksDrawn(stage=number, taskset=taskset, first=first, rows=rows, seen=rewards.count)
+
+
+def _check(rows: Sequence[int], view: DrawView, spec: TasksetSpec) -> None:
+    """Raises ConfigError for what is no draw: only a third party's selector can make one."""
+    wrong = [row for row in rows if not 0 <= row < view.rows]
+    if wrong:
+        what = f"row {wrong[0]}, and taskset {spec.name!r} has rows 0 to {view.rows - 1}"
+    elif len(set(rows)) < len(rows):
+        what = f"row {next(row for row in rows if rows.count(row) > 1)} twice in one draw"
+    elif len(rows) != view.size:
+        what = f"{len(rows)} rows where {view.size} are wanted"
+    else:
+        return
+    raise ConfigError(
+        f"data selector {spec.selector!r} drew {what}",
+        field="data_selector.selector_type",
+        fix="correct the selector: it draws `size` different rows",
+    )
