@@ -44,7 +44,7 @@ _UNDECIDED: Final = (
         re.compile(r"data\.(image|video|audio)_key"),
         _WORKFLOW,
         "images, videos and sounds are not read: a workflow of your own has to",
-        _is_given,
+        lambda value: _is_given(value) and value not in ("videos", "audios"),
     ),
     _Undecided(
         re.compile(r"actor_rollout_ref\.rollout\.multi_turn\.enable"),
