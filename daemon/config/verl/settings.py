@@ -31,6 +31,8 @@ from rftd.daemon.config.yaml_source import parse_yaml
 _PROGRAM: Final = re.compile(r"(?:^|[./])(?:main_(?:ppo|dapo)|fully_async_main)(?:\.py)?$")
 _OTHER_PROGRAM: Final = re.compile(r"^verl\.|(?:^|[./])(?:main_\w+|\w*sft_trainer\w*)(?:\.py)?$")
 _OVERRIDE: Final = re.compile(r"(\+\+|\+|~)?([\w./@-]+)(?:=(.*))?\Z", re.DOTALL)
+_CUT_OFF: Final = re.compile(r"\+{0,2}[a-z_]\w*(?:\.\w+)+=")
+"""A key where a command should be."""
 _GROUPS: Final = frozenset(
     {"ppo_trainer", "legacy_data", "hf_model", "fsdp", "rollout", "dp_actor", "dp_ref", "dp_critic", "actor", "ref"}
     | {"critic", "reward", "dp", "profiler", "rollout_correction", "distillation", "transfer_queue", "naive"}
@@ -346,6 +348,9 @@ def script_settings(script: ShellScript, source: SourceMap, files: ConfigFiles |
         other = next(words for words in found if words[0].place != found[0][0].place)
         fix = "keep one of them, or choose a branch with --take LINE or --skip LINE"
         settings.wrong(other[0].place, "", "a second command runs veRL here", fix, Contradiction)
+    elif cut := next((words[0] for words in commands if _CUT_OFF.match(words[0].text)), None):
+        what = f"{cut.text.partition('=')[0]} is no part of veRL's command: a comment or an empty line above ends it"
+        settings.wrong(cut.place, "", what, "move the comment to another line", SyntaxIssue)
     else:
         settings = command_settings(one_command(found), source, replace(files or ConfigFiles(), written=script.files))
     return settings

@@ -141,6 +141,7 @@ def test_variables_that_double_one_another_end_in_an_error(refused: Refused) -> 
         (f"{RUN} --config-path=/nowhere --config-name=mine", "name the folder that it is in by --config-dir"),
         (f"{RUN} --config-name my_trainer", "the default '--config-name my_trainer' is unknown"),
         (f"{RUN} loose", "'loose' is no override"),
+        (f"{RUN} \\\n  # said\n  +trainer.total_epochs=3", "trainer.total_epochs is no part of veRL's command"),
     ],
 )
 def test_what_is_no_run_of_verls_is_refused(refused: Refused, script: str, what: str) -> None:
