@@ -41,8 +41,8 @@ def _forget_what_is_being_started(look: Any) -> Any:
 
 
 def _skip_a_group(first: Any) -> Any:
-    def leaping(state: Any, stage: Any, sequence: int, begin: Any) -> Any:
-        return first(state, stage, sequence + (sequence > 0), begin)
+    def leaping(state: Any, stage: Any, sequence: int, task: Any, begin: Any) -> Any:
+        return first(state, stage, sequence + (sequence > 0), task, begin)
 
     return leaping
 
