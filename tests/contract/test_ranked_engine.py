@@ -152,6 +152,19 @@ def test_a_rank_of_another_node_is_lost_with_its_reason_and_its_last_lines(two_n
     assert not any(psutil.pid_exists(pid) for pid in hung.pids())
 
 
+def ranks_here() -> list[psutil.Process]:
+    """The processes of ranks that this one started; a server of other tests may run beside them."""
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "rftd.workers.training.ranks.rank_process" in _command_line(child)]
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 @pytest.mark.slow
 def test_a_node_that_is_gone_or_takes_another_key_is_named(two_nodes: RankHost, benches: Any, monkeypatch: Any) -> None:
     stranger = RankNodes(hosts=(RankHostPlace(address="127.0.0.1", port=two_nodes.port, key="0" * 64),))
@@ -163,7 +176,7 @@ def test_a_node_that_is_gone_or_takes_another_key_is_named(two_nodes: RankHost, 
     two_nodes.close()
     with pytest.raises(RankError, match=r"rank 1 of 2 cannot be started .*refused"):
         opened(benches(ranks=2))
-    assert not psutil.Process().children(recursive=True)
+    assert not ranks_here()
 
 
 SCRIPT = """
