@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
@@ -73,7 +74,7 @@ class SqlTables:
                     "is required: it is the name of the table", field=show((*section.path, "name")), fix="set it"
                 )
             try:
-                file, rows = asyncio.run(_copied(url, table, folder or self._folder(changed)))
+                file, rows = asyncio.run(_copied(url, table, folder or self.root(changed) / FOLDER))
             except RftdError as error:
                 error.field = show(where)
                 raise
@@ -82,12 +83,13 @@ class SqlTables:
             section.fields.update(storage_type="file", path=str(file))
         return changed
 
-    def _folder(self, config: dict[str, Any]) -> Path:
+    def root(self, config: dict[str, Any]) -> Path:
+        """The checkpoint root, below which tables are kept. Raises ConfigError, NotAllowedError. Blocks."""
         root = config.get("checkpoint_root_dir")
         if not isinstance(root, str) or not root.startswith("/"):
             raise ConfigError("is required: a table is kept below it", field="checkpoint_root_dir", fix="set it")
         self._judge.folder(("checkpoint_root_dir",), root)
-        return Path(root) / FOLDER
+        return Path(root)
 
     def _url(self, value: object, where: FieldPath) -> URL:
         text = value
@@ -170,8 +172,10 @@ def _engine(url: URL) -> AsyncEngine:
     if not url.drivername.startswith("sqlite"):
         return open_database(url.render_as_string(hide_password=False))
     # Opened for reading alone: a file that is not there is not made, and one that is there keeps its journal.
+    # SQLite decodes the path of a URI: unquoted, `%2e%2e` would be a way up that nobody judged.
+    file = f"file:{quote(url.database or '')}"
     return create_async_engine(
-        URL.create("sqlite+aiosqlite", database=f"file:{url.database}", query={"mode": "ro", "uri": "true"}),
+        URL.create("sqlite+aiosqlite", database=file, query={"mode": "ro", "uri": "true"}),
         hide_parameters=True,
     )
 

@@ -112,8 +112,8 @@ class Submissions:
         if not names_tables(config):
             return self._checked(config, judge, entries)
         # Below the root, where everybody who may submit to it may name a file.
-        root = nearest(Path(str(config.get("checkpoint_root_dir"))))
-        with tempfile.TemporaryDirectory(dir=root) as folder:
+        root = SqlTables(os.environ, judge).root(config)
+        with tempfile.TemporaryDirectory(dir=nearest(root)) as folder:
             return self._with_tables(config, judge, entries, Path(folder))
 
     def _with_tables(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.resolve.tasksets import placed_tasksets
@@ -154,13 +153,20 @@ class SubmissionJudge:
         if _reference(value) is not None:
             self._url(NamedValue(NameKind.URL, path, value))
             return
-        parts = urlsplit(str(value))
-        if parts.scheme.startswith("sqlite"):
-            self._path(path, parts.path.removeprefix("/") if not parts.query else "")
+        from sqlalchemy.engine import URL, make_url
+        from sqlalchemy.exc import ArgumentError
+
+        try:
+            # By the parser of whoever opens it: to another one, `allowed:5432/x@other` is of another host.
+            url = make_url(str(value))
+        except (ArgumentError, ValueError):
+            url = URL.create("none")
+        if url.drivername.startswith("sqlite"):
+            self._path(path, "" if url.query else url.database)
             return
         # Its parameters name files: certificates, and those of passwords.
-        address = WebAddress(parts.scheme, parts.hostname or "", parts.port or _POSTGRES_PORT)
-        allowed = not parts.query and names_host(self._allowances.allow_urls, address)
+        address = WebAddress(url.drivername, url.host or "", url.port or _POSTGRES_PORT)
+        allowed = not url.query and names_host(self._allowances.allow_urls, address)
         grant = Grant(_URLS, f"{address.host}:{address.port}") if allowed else None
         self._take(grant, path, _URLS, "this database", "[HOST:PORT]")
 

@@ -7,6 +7,7 @@ import json
 import sqlite3
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import asyncpg
 import pytest
@@ -103,6 +104,16 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, database: Path, source: An
     assert not list((tmp_path / "root").rglob("*.jsonl"))
 
 
+def test_a_path_is_opened_as_it_is_judged(tmp_path: Path, database: Path) -> None:
+    """The URL is decoded once: SQLite would decode the path of its own again, in which `%2e%2e` is a way up."""
+    (tmp_path / "below").mkdir()
+    with pytest.raises(DataError, match="unable to open"):
+        read(tmp_path / "root", f"sqlite:///{tmp_path}/below/%252e%252e/tasks.db")
+    odd = tmp_path / "50% of #1.db"
+    database.rename(odd)
+    assert rows_in(read(tmp_path / "root", f"sqlite:///{quote(str(odd))}")) == ROWS
+
+
 def test_an_experience_buffer_is_no_table_of_rows_unless_rows_are_trained(tmp_path: Path, database: Path) -> None:
     buffer = {"storage_type": "sql", "path": f"sqlite:///{database}", "name": "tasks"}
     config = {"checkpoint_root_dir": str(tmp_path), "buffer": {"trainer_input": {"experience_buffer": buffer}}}
@@ -121,6 +132,13 @@ def test_an_experience_buffer_is_no_table_of_rows_unless_rows_are_trained(tmp_pa
         ("postgresql://db.example:5432/d", False),
         ("postgresql://allowed.example:5432/d", True),
         ("postgresql://allowed.example:5432/d?passfile=/etc/passwd", False),
+        ("postgresql://allowed.example:5432/x@db.example:5432/d", False),
+        ("postgresql://allowed.example:5432#@db.example:5432/d", False),
+        ("postgresql://allowed.example:port/d", False),
+        ("sqlite:///ROOT/tasks.db#/../../outside/tasks.db", False),
+        ("sqlite:///ROOT/%2e%2e/outside/tasks.db", False),
+        ("sqlite:///ROOT/tasks.db?mode=rw", False),
+        ("no URL", False),
         ({"env": "HOME"}, False),
         ({"env": "GRANTED"}, True),
     ],

@@ -128,6 +128,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "buffer.explorer_input.taskset.path",
         "roots",
     ),
+    "a database by an encoded way up": (
+        taskset(storage_type="sql", name="t", path="sqlite:///ROOT/%2e%2e/outside/t.db#/../../outside/t.db"),
+        "buffer.explorer_input.taskset.path",
+        "roots",
+    ),
     "the daemon's own Postgres": (
         taskset(storage_type="sql", name="t", path="postgresql://127.0.0.1:5432/rftd"),
         "buffer.explorer_input.taskset.path",
