@@ -28,7 +28,6 @@ from rftd.storage.queries.experiments import ExperimentSummary, StageRow
 from rftd.storage.queries.signal import SignalRow
 from rftd.storage.queries.steps import EvalRow
 from rftd.storage.queries.weights import WorkerRow
-from rftd.streams.reward_parts import part_of
 
 if TYPE_CHECKING:
     from rftd.daemon.client.client import Client
@@ -310,6 +309,8 @@ def _evals(moment: Moment) -> Iterator[Line]:
 
 def _parts(row: EvalRow) -> str:
     """The mean of each named part of the rewards of an evaluation; empty if they have none."""
+    from rftd.streams.reward_parts import part_of
+
     means = [(part_of(figure), value) for figure, value in row.metrics.items()]
     shown = [f"{part} {value:.3f}" for part, value in means if part is not None and value is not None]
     more = f" and {len(shown) - SHOWN_PARTS} more" if len(shown) > SHOWN_PARTS else ""

@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.folder is not None:
-        print(json.dumps(opened(chosen.folder, chosen.reads)))
+        sys.stdout.write(json.dumps(opened(chosen.folder, chosen.reads)) + "\n")
         return
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder) / "train.parquet", chosen.rows)

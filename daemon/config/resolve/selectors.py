@@ -20,8 +20,9 @@ def check_selector(given: DataSelector, taskset: FieldPath, experiment: Experime
     path: FieldPath = (*taskset, "data_selector")
     selector = given.selector_type
     if "eval_tasksets" in taskset:
-        if selector != "sequential":
-            notes.warn(f"{show((*path, 'selector_type'))} has no effect: held-out rows are answered in order")
+        idle = [field for field in ("feature_keys", "kwargs") if getattr(given, field)]
+        for field in ["selector_type", *idle] if selector != "sequential" else idle:
+            notes.warn(f"{show((*path, field))} has no effect: held-out rows are answered in order")
         return "sequential"
     try:
         check_name(selector)

@@ -101,6 +101,7 @@ def test_every_event_type_of_truth_is_projected_or_known_not_to_be() -> None:
         "task.retried",
         "tasks.offered",
         "tasks.added",
+        "tasks.drawn",
         "tasks.ended",
         "record.retried",
         "record.dropped",

@@ -263,7 +263,7 @@ BUGS = (
         "what was retired is never heard of again",
         "heard",
         instead(Weights, "_publish", _hear_of_it_once),
-        within_seeds=300,
+        within_seeds=900,
     ),
     Bug(
         "a generation names a checkpoint that nobody committed",

@@ -66,7 +66,11 @@ def late(monkeypatch: pytest.MonkeyPatch) -> LateLog:
     async def owned(*_: object, **__: object) -> AsyncIterator[OwnedLog]:
         yield OwnedLog(log=log, worker_url="unix:nowhere")
 
+    async def nobody_can_tell(_: object) -> None:
+        return None
+
     monkeypatch.setattr(service, "owned_log", owned)
+    monkeypatch.setattr(service, "identity_at", nobody_can_tell)
     return log
 
 

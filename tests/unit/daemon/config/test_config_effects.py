@@ -45,6 +45,8 @@ _BASE: Final[dict[str, Any]] = {
 _NO_GPU: Final = Host(name="laptop", no_gpu="there is no nvidia-smi", packages={"tinker": "0.38"})
 _CRITERIA: Final = {"rollout_is": "token", "rollout_rs": "token_k1", "rollout_rs_threshold": 2.0}
 _BOXED: Final = {"default_workflow_type": "math_boxed_workflow", "default_reward_fn_type": "math_boxed_reward"}
+_SELECTOR: Final = ("selector_type", "feature_keys", "kwargs")
+_BY_DIFFICULTY: Final = {"data_selector": {"selector_type": "difficulty_based", "feature_keys": ["weak", "strong"]}}
 _BY_DEFAULT: Final = {
     **{"taskset": None, "tasksets": [{"path": "/t.jsonl"}], "eval_tasksets": [{"path": "/t.jsonl"}]},
     **{"default_workflow_type": "simple_workflow", "default_reward_fn_type": "math_reward"},
@@ -82,6 +84,8 @@ _OVER: Final[tuple[tuple[dict[str, Any], Host], ...]] = (
     ({"explorer": {"rollout_model": {"engine_type": "vllm"}}, "cluster": {"node_num": 1, "gpu_per_node": 8}}, _GPUS),
     ({"trainer": {"trainer_type": "verl"}, "cluster": {"node_num": 1, "gpu_per_node": 4}}, _GPUS),
     ({"explorer": {"auxiliary_models": [_SERVED]}}, _NO_GPU),
+    ({"buffer": {"explorer_input": {"taskset": _BY_DIFFICULTY}}}, _NO_GPU),
+    ({"buffer": {"explorer_input": {"taskset": None, "tasksets": [_TASKS | _BY_DIFFICULTY]}}}, _NO_GPU),
 )
 """Experiments in one of which each field acts: what is laid over `_BASE`, and the machine."""
 _EVERY_MODE: Final = (0, 1, 2, 4, 8, 9, 13, 14, 15, 17)
@@ -93,6 +97,7 @@ _ACT_ELSEWHERE: Final = [
     "buffer.explorer_input.tasksets[0].storage_type",
     "buffer.explorer_input.tasksets[0].repeat_times",
     "buffer.explorer_input.eval_tasksets[0].storage_type",
+    *(f"buffer.explorer_input.eval_tasksets[0].data_selector.{name}" for name in _SELECTOR),  # rows in order
     f"{_AUXILIARY}.capacity",  # of `experience_buffer`
     f"{_AUXILIARY}.max_read_timeout",
     *(f"{_AUXILIARY}.replay_buffer.{name}" for name in ("enable", "priority_fn", "reuse_cooldown_time")),
@@ -124,6 +129,8 @@ _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "kl_penalty_fn": ("k1", "k2"),
     "kl_penalty_fn_args": ({"kl_coef": 0.5},),
     "kwargs": ({"tau": 0.5},),
+    "feature_keys": (["strong", "weak"],),
+    "selector_type": ("shuffle",),
     "name": ("x", "others"),
     "policy": ({"kind": "in_order"},),
     "policy_loss_fn": ("gspo",),
