@@ -39,8 +39,13 @@ class TwoLogs(Kind):
     share: ClassVar[float] = 0.15
 
     def draw(self, scenario: Scenario, chance: random.Random) -> Any:
-        """Never where the folder, and with it whose it is, is replaced or taken away."""
+        """Never where the folder, and with it whose it is, is replaced or taken away.
+
+        Nor beside a fork: a copy that is made before the fork's folder is there takes that folder.
+        """
         if scenario.extras.keys() & {"cut log", "moved", "kept files", "bad disk", "folder put back"}:
+            return None
+        if scenario.fork_at_s is not None:
             return None
         return Twin(
             steps=chance.choice([0, 1, 2, 3]),
