@@ -177,9 +177,8 @@ async def test_the_halves_join_on_two_daemons(desk: ForkDesk, fake_world, execut
     async with two(desk, executors) as (explores, trains):
         experiment = await desk.hand_in(explores, "mode=explore")
         assert experiment == await desk.hand_in(trains, "mode=train")
-        await running(explores, experiment)
-        wait = await wait_of(explores, experiment, "experiment")
-        assert wait.state == "running", wait
+        hosted = await running(explores, experiment)
+        await until(lambda: [wait.state for wait in hosted.waits() if wait.role == "experiment"] == ["running"])
         for command in (explores.pause, explores.cancel):
             with pytest.raises(ConflictError, match="another one on this log decides"):
                 await command(experiment, reason="", request_id=ids.new())
