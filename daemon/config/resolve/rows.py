@@ -21,7 +21,7 @@ _ARGS: FieldPath = ("algorithm", "sample_strategy_args")
 _BUFFERS: FieldPath = ("buffer", "trainer_input", "auxiliary_buffers")
 
 VARIABLE: Final = "env://"
-"""What stands before the name of a variable in the path of a table that was not read yet."""
+"""Prefix of the path of a table whose database is named by a variable and was not read yet."""
 OF_EXPERIENCES: Final = ("capacity", "max_read_timeout", "replay_buffer")
 """Fields of a buffer that say how experiences are kept, and mean nothing where it holds rows."""
 NOT_OF_ROWS: Final = "it is for experiences, not for rows"
@@ -115,7 +115,7 @@ def rows_of(
 def sources_of(
     buffer: ExperienceBuffer | Taskset, path: FieldPath, notes: Notes, *, lacking: str = "needs the path of a dataset"
 ) -> tuple[str, ...]:
-    """What a section names by its `path`: files, or the database of its table, which the daemon reads into one."""
+    """The sources in the `path` of a section: files, or the database of a table that the daemon reads into a file."""
     if buffer.storage_type != "sql":
         return paths_of(buffer.path, path, notes, lacking=lacking)
     if not buffer.name:

@@ -203,9 +203,9 @@ def _makes_tasks(experiment: Experiment) -> bool:
 
 def makes_own_tries(experiment: Experiment) -> bool:
     """True if every taskset that is trained on has a workflow of another party, which may try a task several times."""
-    given = experiment.buffer.explorer_input
-    tasksets = given.tasksets or [given.taskset or Taskset()]
-    workflows = [each.default_workflow_type or given.default_workflow_type for each in tasksets]
+    explorer_input = experiment.buffer.explorer_input
+    tasksets = explorer_input.tasksets or [explorer_input.taskset or Taskset()]
+    workflows = [taskset.default_workflow_type or explorer_input.default_workflow_type for taskset in tasksets]
     return all(name is not None and not WORKFLOWS.builtin(name) for name in workflows)
 
 

@@ -21,7 +21,7 @@ _MEGATRON: Final[Mapping[str, Any]] = {
     **{"use_remove_padding": True, "pad_bshd_to_minibatch_max": True, "pad_to_length": False},
     **{"pad_to_length_bucket": 512, "use_megatron_fsdp": False, "forward_only": False, "dtype": "bfloat16"},
 }
-"""Keys below `megatron` of releases 0.3 to 0.9, but for those that act here, and their defaults."""
+"""Keys without effect below `megatron` in veRL 0.3 to 0.9, with their defaults."""
 _VEOMNI: Final = (
     *("param_offload", "optimizer_offload", "fsdp_size", "ulysses_parallel_size", "expert_parallel_size", "seed"),
     *("mixed_precision", "full_determinism", "init_device", "enable_full_shard", "ckpt_manager", "forward_prefetch"),

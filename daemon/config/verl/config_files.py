@@ -35,13 +35,13 @@ class ConfigFiles:
         for path, text in self.written.items():
             if PurePosixPath(path).name == file:
                 return text, path
-        for place in self._folders(folder):
+        for above in self._folders(folder):
             try:
-                there = (place / file).is_file()
+                there = (above / file).is_file()
             except (OSError, ValueError):
                 continue
             if there:
-                return read_text(place / file), str(place / file)
+                return read_text(above / file), str(above / file)
         return None
 
     def names_another(self, folder: str) -> bool:
@@ -50,9 +50,9 @@ class ConfigFiles:
 
     def _folders(self, folder: str) -> list[Path]:
         # What is before the last variable is a folder that nobody knows: the rest of the path is looked for.
-        known = folder.rpartition("}")[2].lstrip("/") if "${" in folder else folder
+        relative = folder.rpartition("}")[2].lstrip("/") if "${" in folder else folder
         named = [self.folder] if self.folder is not None else []
         if self.script is None:
-            return [*named, Path(known or ".")]
+            return [*named, Path(relative or ".")]
         above = list(self.script.absolute().parents)[:_MOST_LEVELS]
-        return [*named, *(place / (known or "config") for place in above), *above[:1]]
+        return [*named, *(parent / (relative or "config") for parent in above), *above[:1]]

@@ -55,7 +55,7 @@ class ExperimentDraft:
     wanted: dict[str, str] = field(default_factory=dict)
     """Keys from which something is worked out and whose value is a variable, with the reason."""
     notes: dict[str, str] = field(default_factory=dict)
-    """What the report says of a key beside the fields that it became."""
+    """A note of the report on one key, beside the fields set from the key."""
 
     def given(self, name: str) -> VerlSetting | None:
         """The key if it was given and is not null; what is not known has its working value."""

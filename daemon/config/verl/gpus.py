@@ -26,7 +26,7 @@ _EXPLORING: Final = ("rollout.nnodes", "rollout.n_gpus_per_node")
 
 
 class GpuSplit(NamedTuple):
-    """Engines that take the GPUs of a cluster; the trainer has those that remain."""
+    """A split of a cluster's GPUs: engines take their share, and the trainer takes the remaining GPUs."""
 
     engines: int
     each: int

@@ -27,7 +27,7 @@ def switched(section: str, note: str) -> tuple[VerlKey, VerlKey]:
 
 
 def wrapping(section: str) -> tuple[VerlKey, ...]:
-    """The rows of one section `fsdp_config`, but for those that have an effect somewhere."""
+    """Rows of the keys without effect in one section `fsdp_config`."""
     return (
         *(
             dropped(f"{section}.{name}", SPEED)

@@ -1,4 +1,4 @@
-"""Keys of veRL's older releases, and those that well-known projects built on it have added."""
+"""Keys of veRL's older releases, and keys added by well-known projects built on veRL."""
 
 from __future__ import annotations
 

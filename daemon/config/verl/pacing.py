@@ -124,11 +124,14 @@ def put_pace(draft: ExperimentDraft, pace: VerlPace, sync_offset: int) -> None:
 def _put_window(draft: ExperimentDraft, pace: VerlPace) -> None:
     """veRL's fully asynchronous window: synchronous at a threshold of 0, else paced by the policy `verl_window`."""
     stale = draft.value(_STALE)
-    style, note = "fully_async", "rollouts go on while their weights change"
+    style = "fully_async"
+    note = "rollouts go on while their weights change"
     if not stale:
-        style, note = "fixed", "all rollouts of a window are drawn by the same weights"
+        style = "fixed"
+        note = "all rollouts of a window are drawn by the same weights"
     elif not draft.flag(_PARTIAL):
-        style, note = "trainer_driven", "rollouts under way end before weights change"
+        style = "trainer_driven"
+        note = "rollouts under way end before weights change"
     draft.put("synchronizer.sync_style", style, _STALE, _PARTIAL, note=note)
     draft.put("synchronizer.sync_offset", 0, note="the policy says how far explorers run ahead")
     draft.put("synchronizer.sync_interval", pace.interval, _WINDOW, _UPDATE, note="mini-batches between two weights")

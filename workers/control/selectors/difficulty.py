@@ -100,7 +100,8 @@ class DifficultyBased:
         self._steps += 1
         if self._steps == (self._block + 2) * self._span:
             self._block += 1
-            self._estimate, self._following = self._following, self._begun(view)
+            self._estimate = self._following
+            self._following = self._begun(view)
 
     def _begun(self, view: DrawView) -> PassRates:
         return PassRates(view.columns, tries=self._tries, forgets=self._forgets, trusts=self._trusts)

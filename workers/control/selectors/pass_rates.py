@@ -45,7 +45,8 @@ class PassRates:
             former = self._capability
             kept = _KEPT_OF_CAPABILITY
             self._capability = capability if former is None else kept * former + (1 - kept) * capability
-        weaker, stronger = self._anchors[:, 0], self._anchors[:, 1]
+        weaker = self._anchors[:, 0]
+        stronger = self._anchors[:, 1]
         predicted = np.clip(weaker + (stronger - weaker) * (self._capability or 0.0), 0.0, 1.0)
         predicted[rows] = rates
         passed = np.zeros(len(self._anchors))
@@ -66,6 +67,7 @@ class PassRates:
     def _counted_on(
         self, former: NDArray[np.float64], observed: NDArray[np.float64], predicted: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        forgets, trusts = self._forgets, self._trusts
+        forgets = self._forgets
+        trusts = self._trusts
         # The prior (1, 1) comes back as fast as what was observed is forgotten.
         return (1 - forgets) * former + forgets + (1 - trusts) * observed + trusts * self._tries * predicted
