@@ -11,6 +11,7 @@ from uuid import UUID
 
 from rftd.daemon.log_identity import is_gone
 from rftd.daemon.registry import Entry
+from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import OtherLogError
 from rftd.ops.logs import Logger
 from rftd.storage.folder_owner import LogIdentity, read_owner, write_owner
@@ -52,6 +53,17 @@ class FolderClaims:
         if error is None and self._own is not None:
             self._write(Path(entry.job_dir), self._own)
         return error
+
+    def begin(self, entry: Entry) -> OtherLogError | None:
+        """As `claim`, for a run that takes the experiment up: at the first time its folder is made. Blocks.
+
+        Who makes the folder later, with the first log or checkpoint in it, leaves a moment in which a copy of the log
+        could take it. A folder that an experiment had and has no more is not made anew: its disk may be away.
+        """
+        if self._own is not None and not entry.fence:
+            with suppress(OSError):  # the workers meet it, and tell of it
+                make_durable_folder(Path(entry.job_dir))
+        return self.claim(entry)
 
     def look(self, entry: Entry) -> OtherLogError | None:
         """As `claim`, without taking the folder."""

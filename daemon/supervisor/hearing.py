@@ -177,7 +177,7 @@ class Hearing:
         What an append may hide is compared before this returns. Returns the older heads, for `hear_older`: a run
         remembers one of each partition for each checkpoint that it kept.
         """
-        await self.look(entry)
+        await self._claimed(entry, self.claims.begin)
         if self._door is not None:
             alive = [started.pid for started in state.roster.live.values() if executor.lives(started)]
             await self._door.wait_for(alive, GREETING_S)
@@ -193,7 +193,10 @@ class Hearing:
 
     async def look(self, entry: Entry) -> None:
         """Returns if the run's folder is this log's. Raises OtherLogError: it must stop."""
-        error = await asyncio.to_thread(self.claims.claim, entry)
+        await self._claimed(entry, self.claims.claim)
+
+    async def _claimed(self, entry: Entry, claim: Callable[[Entry], OtherLogError | None]) -> None:
+        error = await asyncio.to_thread(claim, entry)
         if error is not None:
             self._let_in()
             raise error

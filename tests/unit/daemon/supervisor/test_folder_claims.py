@@ -22,6 +22,7 @@ from rftd.storage.folder_owner import LogIdentity, disown, read_owner
 from rftd.storage.snapshots import FOLDER
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.backends.sqlite.heads_file import FILE_NAME, HeadsFile
+from rftd.streams.events.experiment import HeadRef
 from rftd.streams.folds.run_state import RunState
 
 pytestmark = pytest.mark.anyio
@@ -112,6 +113,27 @@ async def test_a_folder_that_was_taken_over_stops_the_run_that_had_it(scene: Sce
     with pytest.raises(OtherLogError):
         await run.hear_older()
     assert isinstance(first.refusal(scene.experiment), OtherLogError)
+
+
+async def test_a_run_has_its_folder_from_its_first_moment(scene: Scene) -> None:
+    scene.job.rmdir()
+    own = scene.identity(scene.data)
+    _, run = await scene.served(own)
+    await run.hear(RunState(scene.experiment))
+    owner = read_owner(scene.job)
+    assert owner is not None
+    assert owner.id == own.id
+    _, of_copy = await scene.served(scene.identity(scene.copied()))
+    with pytest.raises(OtherLogError):
+        await of_copy.hear(RunState(scene.experiment))
+
+
+async def test_a_folder_that_went_away_is_not_made_anew(scene: Scene) -> None:
+    scene.job.rmdir()
+    hearing, run = await scene.served(scene.identity(scene.data))
+    hearing._entries[scene.experiment].fence = (HeadRef("rftd.experiments", 0, 1, b"0" * 16),)
+    await run.hear(RunState(scene.experiment))
+    assert not scene.job.exists()
 
 
 async def test_a_copy_whose_original_is_gone_goes_on(scene: Scene) -> None:
