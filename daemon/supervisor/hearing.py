@@ -18,7 +18,7 @@ from rftd.daemon.log_identity import last_identity
 from rftd.daemon.registry import Entry, Registry, find_entry
 from rftd.daemon.supervisor.folder_claims import LOOK_S, FolderClaims
 from rftd.ops.clock import Clock
-from rftd.ops.errors import LogLossError, UnreachableError, UsageError
+from rftd.ops.errors import LogLossError, OtherLogError, UnreachableError, UsageError
 from rftd.ops.logs import Logger
 from rftd.storage.database import open_database
 from rftd.storage.survivors import (
