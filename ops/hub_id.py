@@ -24,9 +24,14 @@ class HubId(NamedTuple):
         match = HUB_ID.fullmatch(text)
         return None if match is None else cls(match["owner"], match["name"], match["revision"] or "main")
 
+    @property
+    def repository(self) -> str:
+        """The name without the revision."""
+        return f"{self.owner}/{self.name}"
+
     def fetch_command(self, kind: str) -> str:
         """The command that puts it into the cache of the user who runs it."""
-        words = ["hf", "download", f"{self.owner}/{self.name}"]
+        words = ["hf", "download", self.repository]
         words += ["--repo-type", DATASET] if kind == DATASET else []
         words += ["--revision", self.revision] if self.revision != "main" else []
         return " ".join(words)

@@ -6,5 +6,6 @@ moment    an experiment's page with what it waits for, and its pace
 transcript  an experience as text, and the truth of its row
 page_feed  its pages, read beside the program that shows them; and when no daemon answers
 dry_run   a submission as the daemon judges it, or this machine where none answers
+pulling   what the daemon's cache of the Hugging Face hub lacks, fetched beside it
 errors    problem+json back to the errors of `rftd.ops.errors`
 """

@@ -6,9 +6,10 @@ import copy
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from rftd.daemon.config.client_side import named_paths
 from rftd.daemon.config.field_path import FieldPath
@@ -18,15 +19,32 @@ from rftd.ops.hub_id import DATASET, MODEL, HubId
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _REF_SIZE_BYTES: Final = 100
 _INDEX: Final = "model.safetensors.index.json"
+_UNREAD: Final = (
+    *("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.ot", "*.tflite"),
+    *("README.md", "LICENSE*", ".git*"),
+)
 _ELSEWHERE: Final = ("tinker", "external")
 """Engines whose models are a service's, and have its names."""
+
+
+class HubName(NamedTuple):
+    """A name on the hub that a configuration holds."""
+
+    id: HubId
+    kind: str
+    """`MODEL` or `DATASET`."""
+    field: FieldPath
+    holder: Any
+    """The mapping or the list that holds it."""
+    key: Any
+    """The key or the number of it there."""
 
 
 class HubCache:
     """A cache folder of `huggingface_hub`: each snapshot is a folder of links to the files of one commit."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
@@ -37,7 +55,7 @@ class HubCache:
 
     def snapshot(self, id: HubId, kind: str) -> Path | None:
         """The folder of a model or a dataset at its revision; None if it is not here."""
-        folder = self._root / f"{kind}s--{id.owner}--{id.name}"
+        folder = self.root / f"{kind}s--{id.owner}--{id.name}"
         commit = id.revision if _COMMIT.fullmatch(id.revision) else _commit(folder / "refs" / id.revision)
         snapshot = folder / "snapshots" / commit
         return snapshot if commit and snapshot.is_dir() else None
@@ -49,15 +67,21 @@ def with_snapshots(config: dict[str, Any], cache: HubCache) -> dict[str, Any]:
     Any other id stays as it is, to be refused where its folder is looked for.
     """
     changed = copy.deepcopy(config)
-    for path, section, key in named_paths(changed):
-        id = HubId.parse(section[key])
-        kind = MODEL if "model" in str(key) or "lora" in str(path) else DATASET
-        if id is None or str(path[-2]).endswith("_args") or (kind == MODEL and _is_elsewhere(changed, path)):
-            continue
-        snapshot = cache.snapshot(id, kind)
+    for name in hub_names(changed):
+        snapshot = cache.snapshot(name.id, name.kind)
         if snapshot is not None:
-            section[key] = str(snapshot)
+            name.holder[name.key] = str(snapshot)
     return changed
+
+
+def hub_names(config: dict[str, Any]) -> Iterator[HubName]:
+    """The names of models and datasets that are looked for in the cache; those of a service's models are not."""
+    for path, holder, key in named_paths(config):
+        id = HubId.parse(holder[key])
+        kind = MODEL if "model" in str(key) or "lora" in str(path) else DATASET
+        if id is None or str(path[-2]).endswith("_args") or (kind == MODEL and _is_elsewhere(config, path)):
+            continue
+        yield HubName(id, kind, path, holder, key)
 
 
 def check_whole(folder: Path, kind: str) -> None:
@@ -65,16 +89,36 @@ def check_whole(folder: Path, kind: str) -> None:
     # A model's files lie in its folder itself; one of the owner's may hold a whole disk below it.
     entries = folder.iterdir() if kind == MODEL else folder.rglob("*")
     dangling = (path for path in entries if path.is_symlink() and not path.exists())
-    lacking = sorted(str(path.relative_to(folder)) for path in dangling)
+    lacking = {str(path.relative_to(folder)) for path in dangling}
     if kind == MODEL:
-        lacking += sorted(name for name in _parts(folder / _INDEX) if not (folder / name).is_file())
+        # Of a dataset a user may have fetched one subset alone, which its own files tell.
+        of_model = {name for name in read_files(folder, kind) if "/" not in name} | _parts(folder / _INDEX)
+        lacking |= {name for name in of_model if not (folder / name).is_file()}
     if lacking:
         raise DataError(
-            f"the {kind} is not whole: {lacking[0]} is not there"
+            f"the {kind} is not whole: {min(lacking)} is not there"
             + (f", nor are {len(lacking) - 1} more files" if len(lacking) > 1 else ""),
             where=str(folder),
             fix="fetch it again: hf download goes on where it stopped",
         )
+
+
+def read_files(snapshot: Path, kind: str) -> set[str]:
+    """The files of a snapshot's commit, but for those that nothing here reads.
+
+    `huggingface_hub` keeps the list beside its snapshots; there are none in a folder without one.
+    """
+    try:
+        listed = json.loads((snapshot.parent.parent / "trees" / f"{snapshot.name}.json").read_bytes())["files"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return set()
+    names = listed if snapshot.parent.name == "snapshots" and isinstance(listed, dict) else ()
+    return {name for name in names if not any(fnmatch(name, pattern) for pattern in unread_files(kind))}
+
+
+def unread_files(kind: str) -> tuple[str, ...]:
+    """The patterns of the files that are never read: weights in other forms, which many models carry besides."""
+    return _UNREAD if kind == MODEL else ()
 
 
 def _commit(ref: Path) -> str:

@@ -282,7 +282,7 @@ def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None
         raise DataError(
             f"no such model folder: {path!r}, and no model of this name in the hub's cache of the daemon's user",
             field=field,
-            fix=f"fetch it there: {id.fetch_command(MODEL)}",
+            fix=f"fetch it there: {id.fetch_command(MODEL)}, or rftd submit --pull",
         )
     if not folder.is_dir() or not (folder / "config.json").is_file():
         converted = folder / "huggingface"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--priority", type=int, metavar="N", help="Priority in the queue: the highest goes first. Default: 0.")
 @click.option("--wait", is_flag=True, help="Follow the experiment to its end; exit 1 if it does not complete.")
 @click.option("--dry-run", is_flag=True, help="Check the file as the daemon would, and submit nothing.")
+@click.option("--pull", is_flag=True, help="First fetch what the daemon's cache lacks of the Hugging Face hub.")
 @click.option(
     "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a submission changes nothing."
 )
@@ -44,6 +45,7 @@ def command(
     priority: int | None,
     wait: bool,
     dry_run: bool,
+    pull: bool,
     request_id: str | None,
 ) -> None:
     """Submit the experiment in a YAML FILE (- for standard input)."""
@@ -61,12 +63,16 @@ def command(
     text, origin = read_experiment(file)
     wanted = overrides if priority is None else (*overrides, f"priority={priority}")
     if dry_run:
+        if pull:
+            raise UsageError("--dry-run changes nothing, and --pull fetches files", fix="leave one of them out")
         _dry_run(partial(load_experiment, text, origin, wanted), named, settings)
         return
     submission = load_experiment(text, origin, wanted, ANY_HOST, True)
     # The daemon warns of the rest by itself: it knows the devices and the engines.
     _warn((text for text in submission.warnings if text not in submission.spec.warnings), settings)
     with Client(settings) as client:
+        if pull:
+            _pull(client, submission, settings)
         body = commands.Submit(config=submission.config, labels=named)
         try:
             accepted = client.send(commands.submit, body, request_id=request_id)
@@ -84,6 +90,27 @@ def _warn(warnings: Iterable[str], settings: Settings) -> None:
     if settings.verbosity >= 0:
         for warning in warnings:
             say(f"warning: {warning}", err=True)
+
+
+def _pull(client: Client, submission: Submission, settings: Settings) -> None:
+    """Fetches what the daemon's cache of the hub lacks."""
+    import sys
+
+    from rftd.daemon.client.pulling import pull
+    from rftd.daemon.config.issue import say_where
+    from rftd.daemon.views import hub
+    from rftd.ops.errors import RftdError
+
+    def tell(text: str) -> None:
+        if settings.verbosity >= 0:
+            say(text, err=True)
+
+    try:
+        bars = settings.verbosity >= 0 and sys.stderr.isatty()
+        pull(submission.config, client.ask(hub.hub_cache).value, tell, bars=bars)
+    except RftdError as error:
+        say_where(error, submission.source)
+        raise
 
 
 def _dry_run(load: Callable[[Host, bool], Submission], labels: dict[str, str], settings: Settings) -> None:

@@ -12,6 +12,7 @@ logs          lines of the workers' log files, merged by time
 refusals      requests by records in the log that were refused
 dead_letters  what was set aside; retry, drop
 access        one-time links for browsers; the tokens, their limits and what is taken of them
+hub           the cache of the Hugging Face hub that the daemon looks into
 keeping       the rules by which payloads and files go
 version       of the daemon
 

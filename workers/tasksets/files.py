@@ -249,7 +249,8 @@ def _refuse(spec: TasksetSpec, what: str, where: Path) -> NoReturn:
     subset = f", {spec.subset!r}" if spec.subset else ""
     id = HubId.parse(spec.path)
     if id is not None and not where.exists():
-        fix = f"fetch the dataset for the daemon's user: {id.fetch_command(DATASET)}; or set path to a file or folder"
+        fetch = f"{id.fetch_command(DATASET)}, or rftd submit --pull"
+        fix = f"fetch the dataset for the daemon's user: {fetch}; or set path to a file or folder"
     elif packed:
         fix = f"unpack {packed[0]}, or set path to a file that is not packed"
     elif not where.exists() and not PATTERN.search(str(where)):

@@ -138,6 +138,7 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/lineage": "/v1/lineage?id=small/weights/4",
         "/v1/tokens": "/v1/tokens",
         "/v1/allowances": "/v1/allowances",
+        "/v1/hub-cache": "/v1/hub-cache",
         "/v1/keeping": "/v1/keeping",
         "/version": "/version",
     }
