@@ -17,6 +17,7 @@ serving       where explorers serve
 row_format    what the keys of a dataset's row hold
 worker_memory how much memory workers were expected to take at acceptance
 spec          what an experiment is, resolved
+explorer_devices       the GPUs of an explorer, engine by engine
 schedule      which weights an explore step needs, when weights are published, when an evaluation is due
 row_order     which row comes at which place of the experiment: a pure function
 stage_tasks   the tasks of a stage: the rows of its tasksets, one after another

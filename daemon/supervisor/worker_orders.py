@@ -11,6 +11,7 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.ops.processors import most
+from rftd.streams.explorer_devices import explorer_devices
 from rftd.streams.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.launcher.executor import WorkerOrder
@@ -47,7 +48,7 @@ def worker_orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> 
             slot=slot,
             threads=most(stage.rollout.threads for stage in exploring),
             log_path=logs / f"explorer_{slot}.log",
-            devices=max(stage.rollout.needs.devices for stage in exploring),
+            devices=explorer_devices(exploring),
             start_timeout_s=max(stage.rollout.needs.start_timeout_s for stage in exploring),
             cluster=cluster,
             paths=read_by("explorer", exploring),

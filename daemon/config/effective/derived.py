@@ -6,6 +6,7 @@ from math import ceil
 from typing import Any
 
 from rftd.streams.bounds import LAST_INDEX
+from rftd.streams.explorer_devices import explorer_devices
 from rftd.streams.schedule import explorer_interval, needed_staleness, trainer_interval
 from rftd.streams.spec import ExperimentSpec, StageSpec
 
@@ -50,7 +51,7 @@ def _gpus(spec: ExperimentSpec, stage: StageSpec) -> dict[str, Any]:
     nodes = cluster.get("node_num") or 0
     per_node = cluster.get("gpu_per_node") or 0
     explorers = stage.rollout.explorers if stage.kind != "train" else 0
-    each = stage.rollout.needs.devices if explorers else 0
+    each = explorer_devices((stage,)) if explorers else 0
     trainer = stage.trainer.devices if stage.kind != "explore" else 0
     if stage.sync.turns:
         # What there is of GPUs is whose turn it is: neither side has any of its own.

@@ -16,7 +16,7 @@ from rftd.workers.rollout.engines import registry as rollout_engines
 _OF_SERVICE: Final = ("model_name", "base_url_env", "api_key_env")
 """Arguments of the engine of a service that stand in `model.external_model`."""
 _COUNTED: Final = ("engine_num", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-"""Fields of an auxiliary model that count its GPUs alone."""
+"""Fields of an auxiliary model that say how many GPUs it takes."""
 _ON_ONE: Final = ("torch", "fake", TINKER, SERVICE)
 """Engines that compute on one device at most, and have no needs but the time."""
 _SAMPLED: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}

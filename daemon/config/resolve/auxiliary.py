@@ -12,6 +12,7 @@ import msgspec
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
+from rftd.daemon.config.resolve.auxiliary_engine import AuxiliaryEngineChoice, auxiliary_engine
 from rftd.daemon.config.resolve.gpu_shares import gpus_beside
 from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.rollout_engine import check_arguments, check_hang
@@ -28,8 +29,10 @@ from rftd.workers.rollout.engines.vllm.arguments import START_S
 
 _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 """Other engines of the guide."""
-_IDLE: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-"""Fields that no auxiliary model's engine looks at."""
+_PARALLEL: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+"""Fields that engines with GPUs of their own look at."""
+_ONE_ENGINE: Final = ("pipeline_parallel_size", "data_parallel_size")
+"""Those of them that are 1 with vLLM."""
 _OF_VLLM: Final = ("gpu_memory_utilization", "enforce_eager")
 _OF_ENGINES: Final = ("engine_num", "dtype", "chat_template")
 _CONCURRENCY: Final = 16
@@ -38,26 +41,39 @@ _UNNAMED: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def resolve_auxiliary(
-    experiment: Experiment, lengths: LengthLimits, host: Host, notes: Notes
+    experiment: Experiment, lengths: LengthLimits, teacher_path: str, host: Host, notes: Notes
 ) -> tuple[AuxiliarySpec, ...]:
-    """The auxiliary models of one stage, in the order of the file; their names are distinct."""
+    """The auxiliary models of one stage, in the order of the file; their names are distinct.
+
+    With a `teacher_path`, the first one is a part of the trainer, and has no GPUs among the explorers'.
+    """
     specs: list[AuxiliarySpec] = []
-    for place, given in enumerate(experiment.explorer.auxiliary_models):
-        path: FieldPath = ("explorer", "auxiliary_models", place)
-        spec = _spec(experiment, given, lengths, path, notes)
-        if spec.served:
-            spec = _at_service(given, spec, path, notes)
+    for number, given in enumerate(experiment.explorer.auxiliary_models):
+        path: FieldPath = ("explorer", "auxiliary_models", number)
+        if given.engine_type == SERVICE:
+            spec = _at_service(given, _spec(experiment, given, SERVICE, lengths, path, notes), path, notes)
         else:
-            spec = _with_engine(given, spec, experiment.explorer.max_timeout, host, path, notes)
+            choice = auxiliary_engine(experiment, given, host)
+            if teacher_path and number == 0 and choice.gpus:
+                choice = AuxiliaryEngineChoice("torch")
+            spec = _spec(experiment, given, choice.engine, lengths, path, notes)
+            spec = _with_engine(experiment, given, spec, choice, host, path, notes)
+            _warn_of_number(experiment, given, choice, notes)
         _warn_idle(given, spec, path, notes)
-        explorers = experiment.explorer.rollout_model.engine_num
-        if not spec.served and "engine_num" in given.model_fields_set and given.engine_num != explorers:
-            notes.warn(
-                f"explorer.auxiliary_models: engine_num {given.engine_num} counts GPUs alone; each explorer opens an "
-                f"engine of its own, so there are {explorers} (explorer.rollout_model.engine_num)"
-            )
-        specs.append(_named(given, spec, [each.name for each in specs], path, notes))
+        specs.append(_named(given, spec, [other.name for other in specs], path, notes))
     return tuple(specs)
+
+
+def _warn_of_number(experiment: Experiment, given: AuxiliaryModel, choice: AuxiliaryEngineChoice, notes: Notes) -> None:
+    explorers = experiment.explorer.rollout_model.engine_num
+    if "engine_num" not in given.model_fields_set or given.engine_num == explorers:
+        return
+    taken = f"on {explorers * choice.gpus} GPUs together " if choice.gpus else ""
+    counts = "is not their number" if choice.gpus else "counts GPUs alone"
+    notes.warn(
+        f"explorer.auxiliary_models: engine_num {given.engine_num} {counts}; each explorer opens an engine of its own, "
+        f"so there are {explorers} {taken}(explorer.rollout_model.engine_num)"
+    )
 
 
 def unset_variables(spec: ExperimentSpec, environ: Mapping[str, str]) -> Iterator[str]:
@@ -78,7 +94,7 @@ def unset_variables(spec: ExperimentSpec, environ: Mapping[str, str]) -> Iterato
 
 
 def _spec(
-    experiment: Experiment, given: AuxiliaryModel, lengths: LengthLimits, path: FieldPath, notes: Notes
+    experiment: Experiment, given: AuxiliaryModel, engine: str, lengths: LengthLimits, path: FieldPath, notes: Notes
 ) -> AuxiliarySpec:
     """The fields of engines and services alike; lengths and sampling are those of `model` where nothing is written."""
     model = experiment.model
@@ -97,7 +113,7 @@ def _spec(
         notes.wrong((*path, "max_model_len"), what, "raise it, or lower the lengths")
     return AuxiliarySpec(
         name="",
-        engine=given.engine_type,
+        engine=engine,
         path=given.model_path or "",
         max_model_len=total,
         max_prompt_tokens=prompt,
@@ -140,12 +156,13 @@ def _at_service(given: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, not
 
 def _warn_idle(given: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, notes: Notes) -> None:
     """Warns of fields of an engine that another one, or a service, does not look at."""
-    names = (*_IDLE, *(() if spec.engine == "vllm" else _OF_VLLM), *(_OF_ENGINES if spec.served else ()))
+    parallel = () if spec.needs.devices else _PARALLEL
+    names = (*parallel, *(() if spec.engine == "vllm" else _OF_VLLM), *(_OF_ENGINES if spec.served else ()))
     fields = type(given).model_fields
     taker = "a service answers" if spec.served else f"{spec.engine} answers, on one device"
-    for each in names:
-        if each in given.model_fields_set and getattr(given, each) != fields[each].default:
-            notes.warn(f"{show((*path, each))} has no effect: {taker}")
+    for name in names:
+        if name in given.model_fields_set and getattr(given, name) != fields[name].default:
+            notes.warn(f"{show((*path, name))} has no effect: {taker}")
 
 
 def _variable(value: Any) -> str:
@@ -154,9 +171,15 @@ def _variable(value: Any) -> str:
 
 
 def _with_engine(
-    given: AuxiliaryModel, spec: AuxiliarySpec, max_timeout_s: float, host: Host, path: FieldPath, notes: Notes
+    experiment: Experiment,
+    given: AuxiliaryModel,
+    spec: AuxiliarySpec,
+    choice: AuxiliaryEngineChoice,
+    host: Host,
+    path: FieldPath,
+    notes: Notes,
 ) -> AuxiliarySpec:
-    """The model with an engine in each explorer, whose rollouts end after `max_timeout_s`."""
+    """The model with an engine in each explorer."""
     where = (*path, "engine_type")
     if not given.model_path and spec.engine != "fake":
         fix = f"write the model's folder, or engine_type: {SERVICE} and where it is served"
@@ -168,26 +191,50 @@ def _with_engine(
     arguments = (*path, "extra_engine_args")
     args, lifted = lifted_counts(given.extra_engine_args, ("threads",), arguments, notes)
     check_arguments(spec.engine, args, arguments, notes)
-    check_hang(spec.engine, args, max_timeout_s, arguments, notes)
-    served_elsewhere = f"serve it by itself, and write engine_type: {SERVICE}"
+    check_hang(spec.engine, args, experiment.explorer.max_timeout, arguments, notes)
     needs = EngineNeeds(gpu_memory_utilization=given.gpu_memory_utilization, enforce_eager=given.enforce_eager)
     if spec.engine == "vllm":
-        build = vllm_build(host)
-        # Of a machine that nobody has looked at neither packages nor GPUs are known: whoever starts workers looks.
-        if isinstance(build, NoBuild):
-            if host.seen:
-                notes.wrong(where, f"is vllm, and {build.why}", f"{build.fix}; or {served_elsewhere}", Unsupported)
-        elif build.device == "cuda":
-            what = "is vllm on a GPU, and an explorer has no GPUs for a second one"
-            notes.wrong(where, what, served_elsewhere, Unsupported)
-        needs = msgspec.structs.replace(needs, device="cpu", start_timeout_s=START_S)
-    elif host.gpus and spec.engine == "torch" and (counted := gpus_beside(given)):
+        _check_vllm(experiment, given, choice, host, path, notes)
+        needs = msgspec.structs.replace(
+            needs,
+            device=choice.device,
+            devices=choice.gpus,
+            tensor_parallel_size=given.tensor_parallel_size if choice.gpus else 1,
+            start_timeout_s=START_S,
+        )
+    elif host.gpus and spec.engine == "torch" and (counted := gpus_beside(experiment, given, host)):
         notes.warn(
             f"explorer.auxiliary_models: torch generates on the GPU of its explorer, beside the model that is trained; "
             f"the {counted} counted for it stay free"
         )
-    dtype = given.dtype if "dtype" in given.model_fields_set and given.dtype != "auto" else "float32"
+    dtype = "bfloat16" if choice.device == "cuda" else "float32"
+    if "dtype" in given.model_fields_set and given.dtype != "auto":
+        dtype = given.dtype
     return msgspec.structs.replace(spec, engine_args=args, threads=lifted.get("threads", 1), needs=needs, dtype=dtype)
+
+
+def _check_vllm(
+    experiment: Experiment,
+    given: AuxiliaryModel,
+    choice: AuxiliaryEngineChoice,
+    host: Host,
+    path: FieldPath,
+    notes: Notes,
+) -> None:
+    """Refuses vLLM where it does not run, and what it would refuse when it is opened."""
+    where = (*path, "engine_type")
+    served_elsewhere = f"serve it by itself, and write engine_type: {SERVICE}"
+    build = vllm_build(host)
+    # Of a machine that nobody has looked at neither packages nor GPUs are known: whoever starts workers looks.
+    if isinstance(build, NoBuild) and host.seen:
+        notes.wrong(where, f"is vllm, and {build.why}", f"{build.fix}; or {served_elsewhere}", Unsupported)
+    if choice.gpus and experiment.mode == "colocate":
+        what = "is vllm on GPUs of its own, and mode colocate is for one device"
+        notes.wrong(where, what, f"{served_elsewhere}; or write mode: both", Unsupported)
+    for name in _ONE_ENGINE if choice.gpus else ():
+        if (size := getattr(given, name)) > 1:
+            what = f"is {size}, and the model has one engine in each explorer"
+            notes.wrong((*path, name), what, "write 1, or raise tensor_parallel_size", Unsupported)
 
 
 def _named(

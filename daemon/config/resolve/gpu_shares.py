@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rftd.daemon.config.resolve.auxiliary_engine import auxiliary_engine, parallel_of
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import RolloutModel
 from rftd.streams.auxiliary import SERVICE
@@ -58,15 +59,16 @@ def shares_of(
         total=nodes * per_node if written else len(host.gpus),
         engines=model.engine_num,
         each=parallel_of(model) if each is None else each,
-        auxiliary=sum(gpus_beside(other) for other in beside),
+        auxiliary=sum(gpus_beside(experiment, other, host) for other in beside),
     )
 
 
-def gpus_beside(model: RolloutModel) -> int:
-    """The GPUs of an auxiliary model, by its engines and their parallel sizes; a service has its own elsewhere."""
-    return 0 if model.engine_type == SERVICE else model.engine_num * parallel_of(model)
+def gpus_beside(experiment: Experiment, model: RolloutModel, host: Host) -> int:
+    """The GPUs of an auxiliary model: one engine in each explorer with vLLM on GPUs, else as many as the file counts.
 
-
-def parallel_of(model: RolloutModel) -> int:
-    """The GPUs of one engine, by its parallel sizes."""
-    return model.tensor_parallel_size * model.pipeline_parallel_size * model.data_parallel_size
+    A service has its own elsewhere.
+    """
+    if model.engine_type == SERVICE:
+        return 0
+    on_gpus = auxiliary_engine(experiment, model, host).gpus
+    return on_gpus * experiment.explorer.rollout_model.engine_num or model.engine_num * parallel_of(model)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Notes, Unsupported
+from rftd.daemon.config.resolve.auxiliary_engine import auxiliary_engine, parallel_of
 from rftd.daemon.config.resolve.bench import BENCH
-from rftd.daemon.config.resolve.gpu_shares import GpuShares, parallel_of, shares_of
+from rftd.daemon.config.resolve.gpu_shares import GpuShares, shares_of
 from rftd.daemon.config.resolve.rollout_engine import computes_on_gpu
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.explorer import AuxiliaryModel
+from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import RolloutSpec, TrainerSpec
 from rftd.streams.split_submission import BOTH
 from rftd.workers.devices.host import Host
@@ -61,7 +65,7 @@ def with_devices(
         if trains > 1:
             _refuse_ranks(trains, f"{shares}: {max(shares.left, 0)} are left for them", notes)
             return rollout, trainer
-        if shares.nodes or rollout.engine != "torch":
+        if shares.nodes or rollout.engine != "torch" or _has_own_gpus(experiment, models, host):
             _refuse(shares, notes)
         else:
             notes.warn(f"{_needed(shares, trains)}, and there is {host.named()}: they share it")
@@ -177,6 +181,12 @@ def _taking_turns(
         what = f"is {trains}, and mode colocate is for one device that the explorer has in turn"
         notes.wrong(_RANKS, what, "leave it out, or write mode: both")
     return rollout, trainer
+
+
+def _has_own_gpus(experiment: Experiment, models: Iterable[AuxiliaryModel], host: Host) -> bool:
+    """True if the engine of an auxiliary model has GPUs that it shares with nobody."""
+    own = (model for model in models if model.engine_type != SERVICE)
+    return any(auxiliary_engine(experiment, model, host).gpus for model in own)
 
 
 def _refuse(shares: GpuShares, notes: Notes) -> None:

@@ -105,7 +105,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         sync=sync,
         rollout=rollout,
         trainer=trainer,
-        auxiliary=resolve_auxiliary(experiment, lengths, host, notes) if explores else (),
+        auxiliary=resolve_auxiliary(experiment, lengths, trainer.teacher_path, host, notes) if explores else (),
     )
     stage = with_queue(stage, experiment) if is_queue(stage) else stage
     check_objective(stage, notes)

@@ -33,7 +33,7 @@ Engine = Annotated[str, word(vllm_async="vllm")]
 _LENGTHS = "explorers and trainer share one set of lengths"
 _ASKED = "whoever asks the model says so"
 _FORMS = "programs are told its answers as text, and calls of tools in the form of Hermes"
-_SMALL = "an auxiliary model's engine is on one device, and is not tuned"
+_SMALL = "an auxiliary model's engine is not tuned"
 _ALWAYS = "the log-probability of each sampled token is always kept"
 
 
@@ -141,7 +141,8 @@ class AuxiliaryModel(RolloutModel):
     name: Annotated[str | None, PLAIN] = None
     """The name by which workflows and rewards ask for it; none: made of the model's."""
     engine_type: Annotated[Engine, Upstream("Trinity-RFT's default is `vllm`."), PLUGIN] = "torch"
-    """The engine in each explorer, or `external` for a service."""
+    """The engine in each explorer, or `external` for a service; not written: vLLM where there are GPUs enough for all
+    engines and the trainer, else torch."""
     model_name: Annotated[str | None, PLAIN] = None
     """rftd only, with `engine_type: external`: what the service calls the model."""
     base_url: Annotated[Url, URL] = None
@@ -166,13 +167,13 @@ class AuxiliaryModel(RolloutModel):
     max_num_batched_tokens: Tokens | None = harmless(None, why=_SMALL)
     start_timeout: Seconds | None = harmless(None, why="it is opened with its explorer")
     engine_num: Annotated[Count, Upstream("It is the number of engines.")] = 1
-    """GPUs that are counted for it; each explorer opens its own engine."""
-    tensor_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
-    """GPUs that are counted for it; its engine is on one device."""
+    """Each explorer opens its own engine: with torch it counts GPUs that stay free."""
+    tensor_parallel_size: Count = 1
+    """vLLM's: GPUs that each layer of its engine in each explorer is spread over; torch is on one device."""
     data_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
-    """GPUs that are counted for it; its engine is on one device."""
+    """More than 1 is refused with vLLM on GPUs; with torch it counts GPUs that stay free."""
     pipeline_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
-    """GPUs that are counted for it; its engine is on one device."""
+    """More than 1 is refused with vLLM on GPUs; with torch it counts GPUs that stay free."""
     extra_engine_args: Annotated[Args, ARGUMENTS] = {}
     """Further arguments of its engine, or of the questions to a service."""
     dtype: Annotated[
@@ -180,7 +181,7 @@ class AuxiliaryModel(RolloutModel):
         word(),
         Upstream("Not written, it is `bfloat16`."),
     ] = "bfloat16"
-    """The number format of its weights; not written: `float32`."""
+    """The number format of its weights; not written: `bfloat16` with vLLM on GPUs, else `float32`."""
     max_num_seqs: Count | None = None
     """Questions that are answered at once; none: 16."""
     chat_template: Annotated[str | None, PLAIN] = None

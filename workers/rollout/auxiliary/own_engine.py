@@ -47,9 +47,18 @@ class AuxiliaryEngine:
     One that failed later is not replaced: it ends the explorer, as the engine of the rollouts does.
     """
 
-    def __init__(self, spec: AuxiliarySpec, experiment: ExperimentSpec, stage: StageSpec, clock: Clock) -> None:
-        """`stage` is any that names the model."""
+    def __init__(
+        self,
+        spec: AuxiliarySpec,
+        experiment: ExperimentSpec,
+        stage: StageSpec,
+        clock: Clock,
+        *,
+        gpus: range = range(0),
+    ) -> None:
+        """`stage` is any that names the model; `gpus` are the numbers of its own GPUs within the process's."""
         self._spec = spec
+        self._gpus = gpus
         self._clock = clock
         self._folder = Path(experiment.job_dir) / "auxiliary" / spec.name
         self._stage = auxiliary_stage(spec, stage)
@@ -98,7 +107,13 @@ class AuxiliaryEngine:
         try:
             tokenizer = await asyncio.to_thread(stage_tokenizer, self._stage)
             weights = await asyncio.to_thread(self._weights)
-            engine = await open_engine(self._experiment, self._stage, slots=self._spec.concurrency, clock=self._clock)
+            engine = await open_engine(
+                self._experiment,
+                self._stage,
+                slots=self._spec.concurrency,
+                clock=self._clock,
+                gpus=self._gpus,
+            )
         except Exception as error:
             return error
         try:

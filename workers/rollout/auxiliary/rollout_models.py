@@ -20,6 +20,7 @@ from rftd.ops.ids import derive
 from rftd.ops.redaction import Secret
 from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.events.experience import AuxiliaryTurn
+from rftd.streams.explorer_devices import auxiliary_places
 from rftd.streams.spec import ExperimentSpec, SamplingSpec, StageSpec
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, AuxiliaryModel, ModelAddress
 from rftd.workers.rollout.auxiliary.own_engine import AuxiliaryEngine
@@ -63,23 +64,20 @@ class AuxiliaryModels:
         self._up = asyncio.Event()
         self._opened: list[tuple[AuxiliarySpec, ModelService | AuxiliaryEngine]] = []
         """Each once, whichever stages name it."""
-        for stage in experiment.stages:
-            for spec in stage.auxiliary:
-                if any(spec == known for known, _ in self._opened):
-                    continue
-                if spec.served:
-                    # Here: it needs httpx, a fifth of what a worker imports, and few experiments ask a service.
-                    from rftd.workers.rollout.auxiliary.service import ModelService, service_address
-                    from rftd.workers.rollout.auxiliary.service_arguments import ServiceArgs
+        for spec, stage, gpus in auxiliary_places(experiment.stages):
+            if spec.served:
+                # Here: it needs httpx, a fifth of what a worker imports, and few experiments ask a service.
+                from rftd.workers.rollout.auxiliary.service import ModelService, service_address
+                from rftd.workers.rollout.auxiliary.service_arguments import ServiceArgs
 
-                    address = service_address(spec, environ, reach=experiment.reach)
-                    arguments = converted(spec.engine_args, ServiceArgs)
-                    service = ModelService(
-                        spec, arguments, address, clock=clock, reach=experiment.reach, transport=transport
-                    )
-                    self._opened.append((spec, service))
-                else:
-                    self._opened.append((spec, AuxiliaryEngine(spec, experiment, stage, clock)))
+                address = service_address(spec, environ, reach=experiment.reach)
+                arguments = converted(spec.engine_args, ServiceArgs)
+                service = ModelService(
+                    spec, arguments, address, clock=clock, reach=experiment.reach, transport=transport
+                )
+                self._opened.append((spec, service))
+            else:
+                self._opened.append((spec, AuxiliaryEngine(spec, experiment, stage, clock, gpus=gpus)))
 
     async def run(self) -> None:
         """Opens engines as they are asked for, until it is cancelled; then closes them and all connections."""

@@ -51,6 +51,8 @@ class EngineOpening(Generic[A]):
     """The token ids that tasksets have a bias for."""
     reach: ReachSpec = OWNERS
     """The addresses and variables that the experiment may use."""
+    gpus: range = range(0)
+    """The numbers of the GPUs within the process's that it computes on; empty: it sees all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

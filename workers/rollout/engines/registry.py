@@ -108,10 +108,13 @@ def _planned(
     return engine, plan
 
 
-async def open_engine(experiment: ExperimentSpec, stage: StageSpec, *, slots: int, clock: Clock) -> RolloutEngine:
+async def open_engine(
+    experiment: ExperimentSpec, stage: StageSpec, *, slots: int, clock: Clock, gpus: range = range(0)
+) -> RolloutEngine:
     """The stage's rollout engine, with room for `slots` requests at once and no weights yet.
 
-    Raises ConfigError, NotInstalledError, and what its definition's `open` raises.
+    `gpus` are the numbers of the process's GPUs that it computes on; empty: it sees all of them. Raises ConfigError,
+    NotInstalledError, and what its definition's `open` raises.
     """
     rollout = stage.rollout
     engine = lookup(rollout.engine)
@@ -122,6 +125,7 @@ async def open_engine(experiment: ExperimentSpec, stage: StageSpec, *, slots: in
         rollout=rollout,
         arguments=_arguments(engine, rollout),
         slots=slots,
+        gpus=gpus,
         threads=threads_of(rollout.threads),
         clock=clock,
         folder=Path(experiment.job_dir) / "engines" / rollout.engine,

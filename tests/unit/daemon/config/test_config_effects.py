@@ -33,6 +33,7 @@ _ROWS: Final = {"experience_buffer": {"path": "/rows.jsonl"}}
 _MIXED: Final = {"auxiliary_buffers": {"sft_dataset": {"path": "/rows.jsonl"}}}
 _KTO: Final = {"train_batch_size": 4, "trainer_input": _ROWS}
 _SERVICE: Final = {"enable": True, "model_name": "m"}
+_TORCHS: Final = {"engine_type": "torch", "model_path": "/aux", "name": "aux"}
 _SERVED: Final = {"engine_type": "external", "model_name": "m", "base_url": "http://a/v1"}
 _BASE: Final[dict[str, Any]] = {
     "checkpoint_root_dir": "/c",
@@ -86,6 +87,7 @@ _OVER: Final[tuple[tuple[dict[str, Any], Host], ...]] = (
     ({"explorer": {"auxiliary_models": [_SERVED]}}, _NO_GPU),
     ({"buffer": {"explorer_input": {"taskset": _BY_DIFFICULTY}}}, _NO_GPU),
     ({"buffer": {"explorer_input": {"taskset": None, "tasksets": [_TASKS | _BY_DIFFICULTY]}}}, _NO_GPU),
+    ({"explorer": {"auxiliary_models": [_TORCHS]}, "trainer": {"trainer_type": "verl"}}, _GPUS),
 )
 """Experiments in one of which each field acts: what is laid over `_BASE`, and the machine."""
 _EVERY_MODE: Final = (0, 1, 2, 4, 8, 9, 13, 14, 15, 17)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from synthetic.docs.package import install_packed_weights
+from synthetic.models.gpu_hosts import gpus
 
 from rftd.daemon.config.loading import Submission
-from rftd.workers.devices.host import Device, Host
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -27,15 +27,6 @@ def test_the_weight_channel_is_the_one_asked_for_where_it_can_be(load: Load, giv
     sync = load(overrides=[f"synchronizer.{each}" for each in given]).spec.stages[0].sync
     assert sync.method == method
     assert sync.memory_dir == ("/run/shm" if method == "memory" else "")
-
-
-def gpus(count: int) -> Host:
-    return Host(
-        devices=tuple(
-            Device(kind="cuda", index=index, name="NVIDIA H100", memory_bytes=80 * 1024**3, visible=str(index))
-            for index in range(count)
-        )
-    )
 
 
 @pytest.mark.parametrize(

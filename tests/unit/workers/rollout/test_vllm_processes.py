@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rftd.ops.errors import ConfigError, RolloutError
+from rftd.ops.errors import ConfigError, RolloutError, WorkError
 from rftd.workers.rollout.engines.vllm.processes import EngineProcesses
 
 EXPLORER = """
@@ -92,6 +92,34 @@ for path in (segment, other):
     path.unlink(missing_ok=True)
 print(left)
 """
+TWO = """
+import asyncio, multiprocessing, os, time
+from rftd.workers.rollout.engines.vllm.processes import EngineProcesses
+
+def core(ready):
+    ready.put((os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"]))
+    time.sleep(600)
+
+def start():
+    ready = context.Queue()
+    context.Process(target=core, args=(ready,), name="EngineCore").start()
+    return ready.get()
+
+async def run():
+    engines = [EngineProcesses(), EngineProcesses()]
+    gpus = [range(1, 2), range(2, 4)]
+    started = [engine.started(start, 60.0, gpus=given) for engine, given in zip(engines, gpus)]
+    for engine, (pid, visible) in zip(engines, await asyncio.gather(*started)):
+        assert engine.pids == (pid,), (engine.pids, pid)
+        print(visible)
+    for engine in engines:
+        engine.end()
+    print(os.environ["CUDA_VISIBLE_DEVICES"])
+
+context = multiprocessing.get_context("fork")
+os.environ["CUDA_VISIBLE_DEVICES"] = "4,GPU-a,7,2"
+asyncio.run(run())
+"""
 FIRST = f"""
 import ctypes, subprocess, sys
 # Whose parent dies is a child of this one from then on.
@@ -118,6 +146,20 @@ def test_what_workers_share_and_nobody_tracks_has_no_name_by_the_time_they_may_b
     script = SHARES.replace("ENDS", end)
     done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, timeout=120, text=True)
     assert done.stdout == "(False, True)\n", done.stderr
+
+
+def test_engines_that_start_at_once_have_each_their_own_processes_and_gpus() -> None:
+    done = subprocess.run([sys.executable, "-P", "-c", TWO], capture_output=True, timeout=120, text=True)
+    assert done.stdout == "GPU-a\n7,2\n4,GPU-a,7,2\n", done.stderr
+
+
+@pytest.mark.anyio
+async def test_an_explorer_with_too_few_gpus_for_its_engines_says_how_many_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(WorkError, match=r"GPU 2 of its explorer, and CUDA_VISIBLE_DEVICES is '3'"):
+        await EngineProcesses().started(list, 60.0, gpus=range(1, 2))
 
 
 @pytest.mark.anyio

@@ -9,6 +9,7 @@ async_engine_args
 checks     what is refused at submission: models and heads that vLLM does not have, memory that is too small
 architectures  the models that it has: a table that is written from the installed vLLM
 engine     the asyncio front: `VllmRolloutEngine`
+visible_gpus  the GPUs that its processes see, beside another engine's
 start      the start of vLLM's own front, and what its requests have in common
 requests   our sampling as vLLM's, or the reason for which it has none; its output as our response
 flights    requests under way, the weights that drew each of their tokens, and answers of those made together

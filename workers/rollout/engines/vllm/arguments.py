@@ -103,6 +103,7 @@ async def _open(opening: EngineOpening[VllmArgs]) -> RolloutEngine:
         biased=opening.biased,
         hang_timeout_s=opening.arguments.hang_timeout_s,
         clock=opening.clock,
+        gpus=opening.gpus,
     )
 
 

@@ -71,13 +71,14 @@ class VllmRolloutEngine:
         biased: Collection[int] = (),
         hang_timeout_s: float = HANG_S,
         clock: Clock,
+        gpus: range = range(0),
     ) -> VllmRolloutEngine:
         """An engine that waits for its first `load_weights`; `arguments` are vLLM's.
 
         `slots` requests run at once; `biased` are the token ids that tasksets have a bias for; after `hang_timeout_s`
-        without progress it is ended (0: never). Raises DataError if there is no model folder, ConfigError if the
-        installed vLLM has no such device, RolloutError if vLLM does not start, is not ready in time, or has no such
-        tokens.
+        without progress it is ended (0: never); `gpus` are the numbers of its GPUs within this process's (empty: all).
+        Raises DataError if there is no model folder, ConfigError if the installed vLLM has no such device,
+        RolloutError if vLLM does not start, is not ready in time, or has no such tokens.
         """
         folder = str(arguments["model"])
         if not (Path(folder) / "config.json").is_file():
@@ -86,7 +87,8 @@ class VllmRolloutEngine:
         processes = EngineProcesses(await asyncio.to_thread(SocketFolder))
         engine: VllmRolloutEngine | None = None
         try:
-            llm, counters, form = await processes.started(partial(start, dict(arguments), device), start_timeout_s)
+            begin = partial(start, dict(arguments), device)
+            llm, counters, form = await processes.started(begin, start_timeout_s, gpus=gpus)
             engine = cls(llm, processes, counters, form, slots=slots)
             engine.watch(hang_timeout_s, clock)
             for token in biased:

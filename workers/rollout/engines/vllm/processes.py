@@ -10,6 +10,7 @@ import asyncio
 import multiprocessing
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,9 +22,12 @@ import psutil
 from rftd.ops.errors import RftdError, RolloutError
 from rftd.storage.shared_memory import MEMORY
 from rftd.workers.rollout.engines.vllm.sockets import SocketFolder
+from rftd.workers.rollout.engines.vllm.visible_gpus import visible_gpus
 
 T = TypeVar("T")
 
+_STARTING: Final = threading.Lock()
+"""Held by the engine that starts: its processes inherit the environment, which all threads share."""
 GRACE_S: Final = 10.0
 """The time that processes have to end by themselves."""
 _LOOK_S: Final = 0.02
@@ -59,15 +63,20 @@ class EngineProcesses:
     def __init__(self, sockets: SocketFolder | None = None) -> None:
         """`sockets` is where they meet, and goes when they are ended."""
         self._sockets = sockets
-        self._before = {child.pid for child in multiprocessing.active_children()}
+        self._before: set[int | None] | None = _children()
+        """The children of this process before the start; None: it waits for another engine's."""
         self._seen: dict[int, psutil.Process] = {}
         self._needed: set[int] = set()
 
-    async def started(self, start: Callable[[], T], timeout_s: float) -> T:
-        """What `start` gives, run on a thread. Raises RolloutError if it takes longer, or fails."""
+    async def started(self, start: Callable[[], T], timeout_s: float, *, gpus: range = range(0)) -> T:
+        """What `start` gives, run on a thread. Raises RolloutError if it takes longer, or fails.
+
+        Its processes see the GPUs of this process with these numbers; of an empty range, all of them.
+        """
+        self._before = None
         try:
             async with asyncio.timeout(timeout_s):
-                found = await asyncio.to_thread(start)
+                return await asyncio.to_thread(self._start, start, gpus)
         except TimeoutError as error:
             raise RolloutError(
                 f"vLLM was not ready after {timeout_s:g} s",
@@ -82,11 +91,20 @@ class EngineProcesses:
                 else f"{type(error).__name__}: {error}"
             )
             raise RolloutError(f"vLLM does not start: {said}", fix="look into the explorer's log") from error
-        self.look()
-        return found
+
+    def _start(self, start: Callable[[], T], gpus: range) -> T:
+        # One engine at a time: what is new among the children of this process is this engine's, and no other's.
+        with _STARTING, visible_gpus(gpus):
+            self._before = _children()
+            try:
+                return start()
+            finally:
+                self.look()
 
     def look(self) -> None:
         """Takes in the processes that there are now."""
+        if self._before is None:
+            return
         for child in multiprocessing.active_children():
             if child.pid is None or child.pid in self._before or not child.name.startswith("EngineCore"):
                 continue
@@ -164,6 +182,10 @@ class EngineProcesses:
         patient_until_s = time.monotonic() + GRACE_S
         while any(map(_lives, self._seen.values())) and time.monotonic() < patient_until_s:
             time.sleep(_LOOK_S)
+
+
+def _children() -> set[int | None]:
+    return {child.pid for child in multiprocessing.active_children()}
 
 
 def _lives(process: psutil.Process) -> bool:
