@@ -27,6 +27,18 @@ class SharedGroup:
     fields: tuple[Place, ...]
     of_tasks: bool = False
     """True if, where no file says anything, the half with the tasks decides."""
+    of_machine: bool = False
+    """True if, where no file says anything, the machine decides: the explorers', or that of a trainer that began."""
+
+    def first_decides(self, explores: bool, *, settled: bool) -> bool:
+        """True if the half that came first decides where no file says anything; `settled` is it once it trained."""
+        if self.of_machine:
+            return explores or settled
+        return self.of_tasks and explores
+
+    def second_decides(self) -> bool:
+        """True if the half that came second, with the tasks, decides where no file says anything."""
+        return self.of_tasks or self.of_machine
 
     def said_in(self, config: Mapping[str, Any], stage: int) -> dict[Place, Any]:
         """The keys that a file has for the stage, as leaves; a stage's own count before those of the whole file."""
@@ -53,7 +65,7 @@ GROUPS: Final = (
         fields=(("algorithm", "advantage"), ("algorithm", "advantage_args")),
     ),
     SharedGroup(keys=(("buffer", "train_batch_size"),), fields=(("train_batch_size",),), of_tasks=True),
-    SharedGroup(keys=(("explorer", "rollout_model", "dtype"),), fields=(("rollout", "dtype"),)),
+    SharedGroup(keys=(("explorer", "rollout_model", "dtype"),), fields=(("rollout", "dtype"),), of_machine=True),
 )
 """The fields that explorers, planner and trainer go by alike."""
 _KEYS: Final = tuple(key for group in GROUPS for key in group.keys)

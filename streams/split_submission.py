@@ -13,6 +13,7 @@ import msgspec
 from rftd.streams.events.experiment import FolderMove
 from rftd.streams.shared_fields import GROUPS, filled, taken_from
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, StageSpec
+from rftd.streams.worker_memory import WorkerMemory
 
 EXPLORE: Final = "explore"
 TRAIN: Final = "train"
@@ -22,7 +23,7 @@ TRAINER: Final = "trainer"
 HALF_OF: Final = {EXPLORER: EXPLORE, TRAINER: TRAIN}
 """The half that each role of a worker belongs to."""
 ROLES: Final = frozenset(HALF_OF)
-_OF_ONE: Final = frozenset(("half", "config", "warnings", "labels", "priority"))
+_OF_ONE: Final = frozenset(("half", "config", "warnings", "labels", "priority", "memory"))
 """Fields that each submission may fill in its own way."""
 _OF_ONE_FILE: Final = ("mode", "priority", "labels")
 """The same, as keys of the user's file."""
@@ -99,7 +100,9 @@ def joined(known: ExperimentSpec, half: ExperimentSpec, *, trained: bool = False
     trains = train
     if len(explore.stages) == len(train.stages):
         pairs = list(zip(explore.stages, train.stages, strict=True))
-        explored = tuple(_trained_by(one, other, settled=trained) for one, other in pairs)
+        # What was trained under the train half's own fields stays so, whatever the other one would have chosen.
+        settled = trained and known.half == EXPLORE
+        explored = tuple(_trained_by(one, other, settled=settled) for one, other in pairs)
         explores = msgspec.structs.replace(explore, stages=explored)
         trains = msgspec.structs.replace(train, stages=tuple(_explored_by(other, one) for one, other in pairs))
     # In the order in which they came, for whoever reads the disagreement was the second.
@@ -107,7 +110,14 @@ def joined(known: ExperimentSpec, half: ExperimentSpec, *, trained: bool = False
         return found
     merged = filled(filled(_merged(explore.config, train.config), explore.config), train.config)
     reach = explore.reach.joined(train.reach)
-    return msgspec.structs.replace(given, stages=trains.stages, config=_own(merged, given.config), reach=reach)
+    memory = (*_rows_of(TRAINER, train), *_rows_of(EXPLORER, explore))
+    config = _own(merged, given.config)
+    return msgspec.structs.replace(given, stages=trains.stages, config=config, reach=reach, memory=memory)
+
+
+def _rows_of(role: str, spec: ExperimentSpec) -> tuple[WorkerMemory, ...]:
+    """The memory that a half's own workers were expected to take, on the machine that it was held against."""
+    return tuple(row for row in spec.memory if row.role == role)
 
 
 def _agreed(known: ExperimentSpec, half: ExperimentSpec, *, settled: bool) -> tuple[ExperimentSpec, ExperimentSpec]:
@@ -120,9 +130,10 @@ def _agreed(known: ExperimentSpec, half: ExperimentSpec, *, settled: bool) -> tu
         for group in GROUPS:
             said = group.said_in(known.config, place)
             says = group.said_in(half.config, place)
-            if says.items() <= said.items() and (says != said or (group.of_tasks and known.half == EXPLORE)):
+            first = group.first_decides(known.half == EXPLORE, settled=settled)
+            if says.items() <= said.items() and (says != said or first):
                 other = taken_from(one, other, group)
-            elif said.items() <= says.items() and not settled and (says != said or group.of_tasks):
+            elif said.items() <= says.items() and not settled and (says != said or group.second_decides()):
                 one = taken_from(other, one, group)
         ones.append(one)
         others.append(other)

@@ -60,7 +60,7 @@ def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> Rollout
         dtype=resolve_dtype(experiment, chosen, host),
         threads=lifted.get("threads", 1),
         engine_args=args,
-        needs=resolve_needs(model, chosen, notes),
+        needs=resolve_needs(experiment, chosen, notes),
         environment=tuple(sorted(given.env_vars.keys() - plain.keys())),
         environment_values=plain,
         eval_engine=given.eval_engine or ("own" if experiment.deterministic else "shared"),

@@ -17,7 +17,7 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import AuxiliaryModel
 from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import RolloutSpec, TrainerSpec
-from rftd.streams.split_submission import BOTH
+from rftd.streams.split_submission import BOTH, EXPLORE
 from rftd.workers.devices.host import Host
 
 _CLUSTER: FieldPath = ("cluster", "gpu_per_node")
@@ -59,7 +59,7 @@ def with_devices(
         if host.clustered:
             notes.wrong(_MODE, f"{_IN_TURN}, and each actor of Ray's has GPUs of its own", _NOT_IN_TURN, Unsupported)
         return _taking_turns(rollout, trainer, each, trains, notes)
-    if experiment.explorer.collect_only or experiment.mode == BENCH:
+    if experiment.explorer.collect_only or experiment.mode in (BENCH, EXPLORE):  # another half has the trainer
         trains = 0
     if shares.left < trains:
         if trains > 1:

