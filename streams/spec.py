@@ -379,4 +379,6 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     memory: tuple[WorkerMemory, ...] = ()
     labels: dict[str, str] = {}
     cluster: ClusterSpec = ClusterSpec()
+    log_level: str = "INFO"
+    """The lowest level of the lines that its workers log."""
     reach: ReachSpec = OWNERS

@@ -23,7 +23,7 @@ TRAINER: Final = "trainer"
 HALF_OF: Final = {EXPLORER: EXPLORE, TRAINER: TRAIN}
 """The half that each role of a worker belongs to."""
 ROLES: Final = frozenset(HALF_OF)
-_OF_ONE: Final = frozenset(("half", "config", "warnings", "labels", "priority", "memory"))
+_OF_ONE: Final = frozenset(("half", "config", "warnings", "labels", "priority", "memory", "log_level"))
 """Fields that each submission may fill in its own way."""
 _OF_ONE_FILE: Final = ("mode", "priority", "labels")
 """The same, as keys of the user's file."""

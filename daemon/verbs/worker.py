@@ -30,6 +30,13 @@ def _log_options(function: F) -> F:
         click.option("--worker", type=click.UUID, hidden=True),
         folders_option,
         trace_option,
+        click.option(
+            "--log-level",
+            type=click.Choice(["debug", "info", "warning", "error", "critical"]),
+            default="info",
+            show_default=True,
+            help="Lowest level of its log lines. The daemon takes the experiment's log.level.",
+        ),
         click.option("--experiment", help="Id of the experiment. Default: any running one."),
         worker_log_option,
         config_option,
@@ -56,9 +63,10 @@ def explorer(
     slot: int | None,
     folders: FolderAccess,
     traces: TraceOptions | None,
+    log_level: str,
 ) -> None:
     """Run rollouts of leased tasks."""
-    begin_process(folders)
+    _begin(folders, log_level)
     _run("explorer", log_at, experiment, slot, spine_offset, worker, traces)
 
 
@@ -71,10 +79,18 @@ def trainer(
     worker: UUID | None,
     folders: FolderAccess,
     traces: TraceOptions | None,
+    log_level: str,
 ) -> None:
     """Train planned batches. While another trainer is alive, this one stands by; then it takes over."""
-    begin_process(folders)
+    _begin(folders, log_level)
     _run("trainer", log_at, experiment, -1, spine_offset, worker, traces)
+
+
+def _begin(folders: FolderAccess, log_level: str) -> None:
+    from rftd.ops.logs import configure
+
+    begin_process(folders)
+    configure(level=log_level, libraries=True)
 
 
 def _run(
@@ -93,7 +109,7 @@ def _run(
     from rftd.ops.clock import SystemClock
     from rftd.ops.cycles import PYTHONS_THRESHOLDS, tune_collector
     from rftd.ops.errors import UsageError
-    from rftd.ops.logs import configure, logger
+    from rftd.ops.logs import logger
     from rftd.ops.tracing.trace_options import tracing
     from rftd.streams.backends.backend import backend_of
     from rftd.workers.launcher.started_here import StartedHere
@@ -103,7 +119,6 @@ def _run(
         id = UUID(experiment) if experiment else None
     except ValueError:
         raise UsageError(f"{experiment!r} is no id", field="--experiment", fix="see rftd ls --json") from None
-    configure(libraries=True)
     if role == "explorer":
         tune_collector()
     else:  # a trainer's cycles may hold activations: they are looked for as often as Python does by itself

@@ -40,6 +40,8 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The time that it has to join; 0: as long as any worker."""
     cluster: ClusterSpec = ClusterSpec()
     """The wishes of its experiment for the cluster, if the launcher has one."""
+    log_level: str = "INFO"
+    """The lowest level of the lines that it logs."""
     paths: tuple[str, ...] = ()
     """Folders that must be where it runs, beside the job's."""
     environment: tuple[str, ...] = ()

@@ -267,6 +267,7 @@ class LocalExecutor:
             str(order.worker),
             *self._traces,
             *self._folders,
+            *("--log-level", order.log_level.lower()),
         ]
         if order.spine_offset:
             arguments += ["--spine-offset", str(order.spine_offset)]

@@ -67,7 +67,7 @@ def _head(spec: ExperimentSpec) -> dict[str, Any]:
         "labels": dict(spec.labels),
         "ray_namespace": spec.cluster.namespace,
         "monitor": {"enable_ray_timeline": spec.cluster.timeline},
-        "log": {"group_by_node": spec.cluster.logs_by_node},
+        "log": {"level": spec.log_level, "group_by_node": spec.cluster.logs_by_node},
     }
     written = spec.config.get("cluster")
     # Rows are trained without explorers, to which alone a cluster's counts are of use.

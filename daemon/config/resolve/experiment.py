@@ -77,6 +77,7 @@ def resolve_experiment(
             warnings=tuple(warnings),
             labels=experiment.labels,
             cluster=_cluster(experiment),
+            log_level=experiment.log.level,
         ),
         issues,
     )

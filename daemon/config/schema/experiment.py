@@ -56,7 +56,8 @@ Level = Annotated[
 class Log(Section):
     """`log`."""
 
-    level: Level = harmless("INFO", why="workers log what the daemon's own level says")
+    level: Level = "INFO"
+    """Lowest level of the lines that the experiment's workers log."""
     group_by_node: bool = False
     """True: on a Ray cluster, the logs of its actors are kept in a folder for each node."""
 

@@ -77,7 +77,7 @@ class WorkerActor:
         close_to_others(FolderAccess(os.environ.get("RFTD_FOLDERS") or FolderAccess.PRIVATE))
         write_to(Path(order.log_path), node if order.by_node else "")
         take_variables(order)
-        configure()
+        configure(level=order.log_level)
         ours = order.assignment
         if ours.role == "explorer":  # a trainer's cycles may hold activations
             tune_collector()

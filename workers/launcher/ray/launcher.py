@@ -178,6 +178,7 @@ class RayExecutor:
             threads=threads_of(order.threads),
             log_path=str(order.log_path),
             by_node=cluster.logs_by_node,
+            log_level=order.log_level,
             paths=(str(order.log_path.parent.parent), *order.paths),
             release=release_of("rftd"),
             env=self._environment.named_by(order),

@@ -28,6 +28,7 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
     log_path: str
     by_node: bool
     """The log is in a folder that is named after the node's address."""
+    log_level: str = "INFO"
     paths: tuple[str, ...]
     """Folders that must be on its node: the job's, and its models'."""
     release: str

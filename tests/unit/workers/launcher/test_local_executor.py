@@ -13,10 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import psutil
 import pytest
+from synthetic.daemon.experiment_files import TEXT
 from synthetic.until import poll
 
+from rftd.daemon.config.loading import load_text
+from rftd.daemon.supervisor.worker_orders import worker_orders
 from rftd.ops import limits
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.launcher.executor import Handle, WorkerOrder
@@ -73,6 +77,21 @@ print(handle.pid, flush=True)
 time.sleep(600)
 """
 """A daemon, as far as it starts a worker."""
+
+
+SPEAKER = """
+import sys
+from rftd.daemon.verbs import worker
+from rftd.ops.logs import logger
+
+def work(*_):
+    for level in ("debug", "info", "warning", "error"):
+        getattr(logger(), level)("said")
+
+worker._run = work
+worker.command(sys.argv[2:])
+"""
+"""The real verb, with a line of each level in the place of the work."""
 
 
 class Machine:
@@ -335,3 +354,21 @@ def test_ending_what_is_left_needs_no_turn_of_the_one_that_came_after(machine: M
         assert handle.exit_code() == -signal.SIGKILL
     assert after.exit_code() is None
     assert not gone(successor)
+
+
+@pytest.mark.parametrize(
+    ("level", "logged"), [("DEBUG", 4), ("INFO", 3), ("WARNING", 2), ("ERROR", 1), ("CRITICAL", 0)]
+)
+def test_a_worker_logs_from_the_level_of_its_experiment_on(tmp_path: Path, level: str, logged: int) -> None:
+    (tmp_path / "speaker.py").write_text(SPEAKER)
+    command = (sys.executable, "-P", str(tmp_path / "speaker.py"))
+    executor = LocalExecutor(f"unix:{tmp_path}/log.sock", home=str(tmp_path), command=command)
+    overrides = [f"log.level={level.lower()}"]
+    spec = load_text(TEXT, "x.yaml", overrides=overrides, environ={}, cwd=tmp_path).spec
+    orders = {order.role: order for order in worker_orders(EXPERIMENT, spec, 0)}
+    order = msgspec.structs.replace(orders["explorer"], log_path=tmp_path / "log" / "w.log")
+    handle = executor.start(order)
+    poll(lambda: handle.exit_code() is not None)
+    text = order.log_path.read_text()
+    assert handle.exit_code() == 0, text
+    assert text.count('"said"') == logged
