@@ -53,10 +53,7 @@ def launchers_of(
     folders: FolderAccess = FolderAccess.PRIVATE,
 ) -> Executor:
     """The launcher of a daemon's workers, which reach the log at `log_url`."""
-    url = parsed_log_url(log_url)
-    needed = (*backend_of(url).variables(url), *(HEADERS if traces is not None else ()))
-    ours = ("OTEL_*",) if traces is not None else ()
-    environment = WorkerEnvironment(needed=needed, pass_env=(*launching.pass_env, *ours))
+    environment = environment_of(launching, log_url, traces=traces)
 
     def local() -> Executor:
         look = find_host if launching.roles == ROLES else _unseen
@@ -83,6 +80,14 @@ def launchers_of(
         return on_ray
     here = local()
     return ExecutorByRole({role: on_ray if role in launching.on_ray else here for role in ROLES})
+
+
+def environment_of(launching: Launching, log_url: str, *, traces: TraceOptions | None) -> WorkerEnvironment:
+    """The part of the daemon's environment that the processes have which it starts."""
+    url = parsed_log_url(log_url)
+    needed = (*backend_of(url).variables(url), *(HEADERS if traces is not None else ()))
+    ours = ("OTEL_*",) if traces is not None else ()
+    return WorkerEnvironment(needed=needed, pass_env=(*launching.pass_env, *ours))
 
 
 def _unseen() -> Host:

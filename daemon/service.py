@@ -19,7 +19,7 @@ from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.dlq.desk import watch_dead_letters
 from rftd.daemon.entrance import Entrance, check_reach
 from rftd.daemon.folder_log import keep_for, of_another_log
-from rftd.daemon.launching import launchers_of
+from rftd.daemon.launching import environment_of, launchers_of
 from rftd.daemon.log_identity import identity_of
 from rftd.daemon.log_source import OwnedLog, identity_at, owned_log
 from rftd.daemon.metrics_feed import MetricsFeed
@@ -31,6 +31,7 @@ from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.folder_claims import FolderClaims
 from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.supervisor.trackers import Trackers
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.keyring import Keyring
 from rftd.ops.clock import Clock
@@ -132,7 +133,7 @@ async def running(
         # Entered after log, database and projector, so that it is left before them: no task outlives what it uses.
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         work = _reports(owned.log, supervisor, engine, projector, feed, door, clock)
-        work |= parts.requests(owned.log, supervisor, feed.metrics, tracer)
+        work |= parts.deciding(owned, supervisor, feed.metrics, tracer)
         work |= _upkeep(owned.log, supervisor, guard, clock)
         patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
         background = [tasks.create_task(patient(do, name)) for name, do in work.items()]
@@ -318,13 +319,19 @@ class _Parts:
         await self._opened("state", enter, wait=self._options.clustered)
         return engine, projector
 
-    def requests(self, log: EventLog, supervisor: Supervisor, metrics: Metrics, tracer: Tracer | None) -> _Work:
-        """The part that answers requests of other programs: a daemon that decides has it, no other."""
-        if not self._options.launching.decides:
+    def deciding(self, owned: OwnedLog, supervisor: Supervisor, metrics: Metrics, tracer: Tracer | None) -> _Work:
+        """The parts that a daemon has which decides: it answers other programs, and keeps trackers."""
+        launching = self._options.launching
+        if not launching.decides:
             return {}
         writer = Writer(source="daemon", clock=self._clock, ids=self._ids)
-        same: dict[str, Any] = {"clock": self._clock, "logger": self._logger, "metrics": metrics, "tracer": tracer}
-        return {"requests": RequestDesk(log, supervisor, supervisor.known, writer, **same).run}
+        same: dict[str, Any] = {"clock": self._clock, "logger": self._logger}
+        desk = RequestDesk(owned.log, supervisor, supervisor.known, writer, metrics=metrics, tracer=tracer, **same)
+        environment = environment_of(launching, owned.worker_url, traces=None)
+        trackers = Trackers(
+            supervisor.known, owned.worker_url, environment=environment, identity=self._identity, **same
+        )
+        return {"requests": desk.run, "trackers": trackers.run}
 
     async def heard(self, supervisor: Supervisor) -> None:
         """Returns once all survivors are heard, and what a person accepts is on record.

@@ -15,6 +15,7 @@ correction    how tokens of older weights are corrected for
 updates       the optimizer steps that a batch gives
 serving       where explorers serve
 row_format    what the keys of a dataset's row hold
+tracking      a tracker that follows an experiment's log
 worker_memory how much memory workers were expected to take at acceptance
 spec          what an experiment is, resolved
 explorer_devices       the GPUs of an explorer, engine by engine

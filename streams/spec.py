@@ -19,6 +19,7 @@ from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.row_format import FormatSpec
 from rftd.streams.serving import ServingSpec
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
+from rftd.streams.tracking import TrackerSpec
 from rftd.streams.updates import UpdatesSpec
 from rftd.streams.worker_memory import WorkerMemory
 
@@ -382,3 +383,5 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     log_level: str = "INFO"
     """The lowest level of the lines that its workers log."""
     reach: ReachSpec = OWNERS
+    trackers: tuple[TrackerSpec, ...] = ()
+    """The trackers that follow its log, each in a process of its own."""

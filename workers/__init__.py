@@ -7,6 +7,7 @@ control/      who decides: planner, dispatcher, policies; pure, in the daemon's 
 rollout/      who explores: the explorer process, its engines, workflows and rewards
 training/     who learns: the trainer process, its engines, losses and checkpoints
 tasksets/     rows and how they become tokens
+tracking/     trackers: followers of the log that show figures elsewhere
 weights/      how a weight version gets from the trainer to explorers
 tinker/       a service that trains and generates: the seam to it
 models/       models of Hugging Face's layout that are not loaded

@@ -37,6 +37,7 @@ keeper       archive, restore, remove
 archiving    archives what ended long ago, by rule
 payloads     drops the token arrays that nobody will train again
 collector    deletes the files of ended experiments that no event refers to
+trackers     the processes that follow experiments for trackers
 hosting      the workers of an experiment that another daemon decides on
 runs         the experiments under way, several at once
 commands     the commands of one asker; implements `Operations`

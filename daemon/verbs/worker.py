@@ -93,6 +93,58 @@ def _begin(folders: FolderAccess, log_level: str) -> None:
     configure(level=log_level, libraries=True)
 
 
+@command.command(hidden=True)
+@click.option("--kind", required=True, help="Kind of the tracker, of those that the experiment has.")
+@click.option("--experiment", type=click.UUID, required=True, help="Id of the experiment.")
+@click.option("--spine-offset", type=click.IntRange(0), default=0)
+@worker_log_option
+@config_option
+def tracker(log_at: LogUrl, kind: str, experiment: UUID, spine_offset: int) -> None:
+    """Follow an experiment for one of its trackers. The daemon starts it."""
+    import asyncio
+
+    from rftd.ops.logs import configure
+    from rftd.streams.backends.backend import backend_of
+
+    configure(libraries=True)
+    asyncio.run(_track(backend_of(log_at).checked(log_at.text), experiment, kind, spine_offset))
+
+
+async def _track(url: LogUrl, experiment: UUID, kind: str, spine_offset: int) -> None:
+    import asyncio
+    import os
+    import signal
+
+    from rftd.daemon.log_source import connect_log
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.ids import SystemIds
+    from rftd.ops.logs import logger
+    from rftd.workers.tracking.process import run_tracker, stop_when_orphaned
+
+    clock = SystemClock()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    log = await connect_log(url, clock=clock, ids=SystemIds(clock))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            # A daemon that was killed leaves it behind, and the next one starts its own.
+            orphaned = tasks.create_task(stop_when_orphaned(stop, clock))
+            await run_tracker(
+                log,
+                experiment,
+                kind,
+                stop=stop,
+                clock=clock,
+                logger=logger(role="tracker", tracker=kind),
+                environ=os.environ,
+                spine_offset=spine_offset,
+            )
+            orphaned.cancel()
+    finally:
+        await log.close()
+
+
 def _run(
     role: str,
     log_at: LogUrl,

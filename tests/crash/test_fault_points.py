@@ -39,7 +39,8 @@ def test_a_death_at_each_point_is_survived_and_each_point_is_passed(tmp_path: Pa
     kept = points(*KEEPING)
     workers = [(name, later.get(name, 1)) for name in points("", without=(*serving, *REPLACING, *BY_REFERENCE, *kept))]
     with ThreadPoolExecutor(2) as both:
-        sizes = ("trainer.max_checkpoints_to_keep=2", "trainer.save_interval=2", "buffer.total_steps=16")
+        monitor = "monitor.monitor_type=jsonl"
+        sizes = (monitor, "trainer.max_checkpoints_to_keep=2", "trainer.save_interval=2", "buffer.total_steps=16")
         runs = list(both.map(lambda part: armed_run(tmp_path / part[0], part[1], *sizes), _named(daemon, workers)))
     assert [run.broken for run in runs] == [[], []]
     assert [run.spared for run in runs] == [[], []]

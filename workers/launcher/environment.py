@@ -46,6 +46,10 @@ class WorkerEnvironment:
         """The variables that the order names and that the daemon has, with those that every worker needs."""
         return self._taken(name for name in (*order.environment, *self._needed) if name in self._environ)
 
+    def of_tracker(self, names: Iterable[str]) -> dict[str, str]:
+        """The environment of a tracker's process, with the variables of these names that the daemon has."""
+        return self.of_machine() | self._taken(name for name in (*names, *self._needed) if name in self._environ)
+
     def passed(self) -> dict[str, str]:
         """The variables that the owner passes on."""
         return self._taken(name for name in self._environ if matches(name, self.pass_env))

@@ -66,7 +66,7 @@ def _head(spec: ExperimentSpec) -> dict[str, Any]:
         "priority": spec.priority,
         "labels": dict(spec.labels),
         "ray_namespace": spec.cluster.namespace,
-        "monitor": {"enable_ray_timeline": spec.cluster.timeline},
+        "monitor": {**_trackers(spec), "enable_ray_timeline": spec.cluster.timeline},
         "log": {"level": spec.log_level, "group_by_node": spec.cluster.logs_by_node},
     }
     written = spec.config.get("cluster")
@@ -75,6 +75,22 @@ def _head(spec: ExperimentSpec) -> dict[str, Any]:
         counts = {name: (written or {}).get(name) or 0 for name in ("node_num", "gpu_per_node")}
         config["cluster"] = {"ray_address": spec.cluster.address or "auto", **counts}
     return config
+
+
+def _trackers(spec: ExperimentSpec) -> dict[str, Any]:
+    """The part of `monitor` that its trackers say."""
+    if not spec.trackers:
+        return {"monitor_type": None}
+    first, *others = spec.trackers
+    arguments: dict[str, Any] = {}
+    for tracker in spec.trackers:
+        arguments |= tracker.args | {name: {"env": variable} for name, variable in tracker.variables.items()}
+    return {
+        "monitor_type": first.kind,
+        "also": [tracker.kind for tracker in others],
+        "single_run": first.single_run,
+        "monitor_args": arguments or None,
+    }
 
 
 def _stage(spec: ExperimentSpec, stage: StageSpec, written: Mapping[str, Any]) -> dict[str, Any]:

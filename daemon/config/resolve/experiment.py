@@ -9,7 +9,7 @@ from typing import Any
 from rftd.daemon.config.field_path import FieldPath, child, show
 from rftd.daemon.config.issue import Issue, Notes, Unsupported
 from rftd.daemon.config.resolve.idle_fields import idle_fields
-from rftd.daemon.config.resolve.monitor import check_monitor
+from rftd.daemon.config.resolve.monitor import check_monitor, trackers_of
 from rftd.daemon.config.resolve.stage import resolve_stage
 from rftd.daemon.config.resolve.stages import check_against_first, stage_configs, with_one_trainer
 from rftd.daemon.config.schema.experiment import Experiment
@@ -78,6 +78,7 @@ def resolve_experiment(
             labels=experiment.labels,
             cluster=_cluster(experiment),
             log_level=experiment.log.level,
+            trackers=trackers_of(experiment.monitor),
         ),
         issues,
     )

@@ -1,4 +1,4 @@
-"""`check_monitor` holds `monitor.monitor_args` against what the guide's monitors take, although none is fed here."""
+"""`check_monitor` holds `monitor.monitor_args` against what the trackers take; `trackers_of` gives each its part."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any, Final
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Issue, Notes, WrongValue
 from rftd.daemon.config.schema.experiment import Monitor
+from rftd.ops.errors import ConfigError
+from rftd.streams.tracking import TrackerSpec
+from rftd.workers.tracking.registry import TRACKERS
 
 _ARGS: Final[FieldPath] = ("monitor", "monitor_args")
 _SWANLAB: Final = (
@@ -22,6 +25,9 @@ _TAKEN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "mlflow": ("uri", "username", "password"),
         "tensorboard": (),
         "swanlab": _SWANLAB,
+        "trackio": (),
+        "jsonl": (),
+        "console": (),
     }
 )
 """The arguments of the monitors: of the guide's as it says, of swanlab those of its own that Trinity-RFT names."""
@@ -40,25 +46,84 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 """The words that swanlab knows."""
 
 
-def check_monitor(given: Monitor) -> tuple[list[Issue], list[str]]:
-    """The errors and the warnings of the arguments.
+def trackers_of(monitor: Monitor) -> tuple[TrackerSpec, ...]:
+    """The trackers of an experiment, each with the arguments that it takes."""
+    return tuple(_tracker(kind, monitor) for kind in _kinds(monitor) if TRACKERS.builtin(kind))
 
-    A misspelt name is an error, although no argument has an effect: the file is meant for a run elsewhere, too.
-    """
+
+def check_monitor(monitor: Monitor) -> tuple[list[Issue], list[str]]:
+    """The errors and the warnings of the section. A misspelt argument is an error."""
     notes = Notes()
-    taken = _TAKEN[given.monitor_type]
-    for name, value in (given.monitor_args or {}).items():
-        if name in taken:
-            _check_value(name, value, given.monitor_type, notes)
-        elif of := [monitor for monitor, names in _TAKEN.items() if name in names]:
-            notes.warn(f"{show((*_ARGS, name))} has no effect: it is for {of[0]}, not for {given.monitor_type}")
-        elif taken is _SWANLAB and not difflib.get_close_matches(name, taken, 1):
-            notes.warn(f"{show((*_ARGS, name))} is not checked: it would be handed to swanlab as it is")
-        else:
-            known = taken or [each for names in _TAKEN.values() for each in names]
-            what = f"is no argument of {given.monitor_type}"
-            notes.unknown((*_ARGS, name), what if taken else f"{what}, nor of another monitor of the guide", known)
+    kinds = _kinds(monitor)
+    for kind in kinds:
+        _check_kind(kind, notes)
+    if len(kinds) < len(monitor.also) + (monitor.monitor_type is not None):
+        notes.wrong(("monitor", "also"), "names a tracker twice", "name each once", WrongValue)
+    if monitor.single_run and not kinds:
+        notes.warn("monitor.single_run has no effect: there is no monitor_type")
+    arguments = monitor.monitor_args or {}
+    acts = any(name in _TAKEN[kind] for name in arguments for kind in kinds)
+    for name, value in arguments.items():
+        takers = [kind for kind in kinds if name in _TAKEN[kind]]
+        for kind in takers:
+            _check_value(name, value, kind, notes)
+        if not takers:
+            _check_stranger(name, kinds, notes, acts=acts)
     return notes.issues, notes.warnings
+
+
+def _kinds(monitor: Monitor) -> tuple[str, ...]:
+    first = () if monitor.monitor_type is None else (monitor.monitor_type,)
+    return tuple(dict.fromkeys((*first, *monitor.also)))
+
+
+def _tracker(kind: str, monitor: Monitor) -> TrackerSpec:
+    arguments = {name: value for name, value in (monitor.monitor_args or {}).items() if _is_taken(name, kind)}
+    variables = {name: value["env"] for name, value in arguments.items() if _is_variable(value)}
+    return TrackerSpec(
+        kind=kind,
+        args={name: value for name, value in arguments.items() if name not in variables and value is not None},
+        variables=variables,
+        single_run=monitor.single_run,
+    )
+
+
+def _is_taken(name: str, kind: str) -> bool:
+    """True if the tracker is handed the argument: SwanLab also those that nobody checks."""
+    strange = kind == "swanlab" and not any(name in names for names in _TAKEN.values())
+    return name in _TAKEN[kind] or strange
+
+
+def _is_variable(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"env"} and isinstance(value["env"], str)
+
+
+def _check_kind(kind: str, notes: Notes) -> None:
+    where = "monitor.monitor_type"
+    if not TRACKERS.builtin(kind):
+        notes.warn(f"{where} has no effect: nothing is sent to {kind} yet; tensorboard, jsonl and console are files")
+        return
+    try:
+        TRACKERS.check(kind)
+    except ConfigError as error:
+        notes.warn(f"{where}: {error.what}: nothing is sent until it is; {error.fix}. What was missed follows")
+
+
+def _check_stranger(name: str, kinds: tuple[str, ...], notes: Notes, *, acts: bool) -> None:
+    """Notes an argument that none of the trackers declares; `acts` tells whether another one is of use."""
+    if owners := [kind for kind, names in _TAKEN.items() if name in names]:
+        whose = f"not for {', '.join(kinds)}" if kinds else "and there is no monitor_type"
+        if acts:
+            notes.warn(f"{show((*_ARGS, name))} has no effect: it is for {owners[0]}, {whose}")
+        else:
+            notes.warn(f"{show(_ARGS)} has no effect: {name} is for {owners[0]}, {whose}")
+        return
+    taken = [argument for kind in kinds for argument in _TAKEN[kind]]
+    if "swanlab" in kinds and not difflib.get_close_matches(name, taken, 1):
+        notes.warn(f"{show((*_ARGS, name))} is not checked: it is handed to swanlab as it is")
+        return
+    what = f"is no argument of {', '.join(kinds)}" if taken else "is no argument of any tracker"
+    notes.unknown((*_ARGS, name), what, taken or [argument for names in _TAKEN.values() for argument in names])
 
 
 def _check_value(name: str, value: Any, monitor: str, notes: Notes) -> None:
@@ -75,8 +140,7 @@ def _check_value(name: str, value: Any, monitor: str, notes: Notes) -> None:
 
 
 def _check_text(name: str, value: Any, monitor: str, notes: Notes) -> None:
-    variable = isinstance(value, dict) and set(value) == {"env"} and isinstance(value["env"], str)
-    if value is not None and not isinstance(value, str) and not variable:
+    if value is not None and not isinstance(value, str) and not _is_variable(value):
         kind = "mapping" if isinstance(value, dict) else "list" if isinstance(value, list) else "number or boolean"
         # The value is not repeated: it may be a key that was written without quotes.
         notes.wrong((*_ARGS, name), f"is a {kind}, and {monitor} takes text", "write text, or {env: NAME}", WrongValue)

@@ -62,15 +62,25 @@ class Log(Section):
     """True: on a Ray cluster, the logs of its actors are kept in a folder for each node."""
 
 
+MonitorType: TypeAlias = Annotated[
+    Literal["tensorboard", "wandb", "mlflow", "swanlab", "trackio", "jsonl", "console"], word()
+]
+
+
 class Monitor(Section):
     """`monitor`."""
 
-    monitor_type: Annotated[
-        Literal["tensorboard", "wandb", "mlflow", "swanlab"], word(), Upstream("Metrics are sent to it.")
-    ] = harmless("tensorboard", why="metrics are in the log, in `rftd get` and at /metrics", promises=True)
-    monitor_args: Annotated[Args | None, ARGUMENTS] = harmless(None, why="nothing is sent to a monitor")
-    """Arguments of the monitor: `base_url` and `api_key` of wandb, `uri`, `username` and `password` of mlflow; others
-    of these two are refused."""
+    monitor_type: Annotated[MonitorType | None, Upstream("The default is tensorboard.")] = None
+    """The tracker that follows the experiment; none: nothing is tracked. `trackio`, `jsonl` and `console` are rftd
+    only."""
+    also: list[MonitorType] = []
+    """rftd only: further trackers beside it."""
+    single_run: bool = False
+    """rftd only: true: explorer and trainer share one run; false: the guide's two, `NAME_explorer` and
+    `NAME_trainer`."""
+    monitor_args: Annotated[Args | None, ARGUMENTS] = None
+    """Arguments of the trackers: `base_url` and `api_key` of wandb, `uri`, `username` and `password` of mlflow; a
+    secret is `{env: NAME}`."""
     detailed_stats: bool = harmless(False)
     enable_ray_timeline: bool = False
     """True: on a Ray cluster, a `timeline.json` of its tasks is written into the job's folder."""

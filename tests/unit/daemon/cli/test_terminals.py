@@ -114,6 +114,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "version": ("version",),
     "worker explorer": ("worker explorer --experiment x --log unix:/no",),
     "worker trainer": ("worker trainer --experiment x --log unix:/no",),
+    "worker tracker": ("worker tracker --kind jsonl --experiment x --log unix:/no",),
 }
 """Lines that a user types, for each verb; the help of each is captured besides."""
 FORMS: Final = ("--format dot", "config show", "config schema", "import-verl", "completion")
@@ -121,7 +122,8 @@ FORMS: Final = ("--format dot", "config show", "config schema", "import-verl", "
 OFFLINE: Final = (
     *("serve", "demo", "stack up", "stack down", "stack status", "stack run", "run", "convert", "config check"),
     *("config show", "config schema", "import-verl", "sim async", "doctor", "verify", "replay", "rebuild", "export"),
-    *("backup", "import", "explain", "completion", "version", "gc", "worker explorer", "worker trainer"),
+    *("backup", "import", "explain", "completion", "version", "gc", "worker explorer", "worker tracker"),
+    "worker trainer",
     *("token add", "token ls", "token rm", "token rotate"),
 )
 """Verbs that ask no daemon."""

@@ -55,7 +55,7 @@ def test_a_field_may_repeat_what_the_model_says(load: Load) -> None:
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("monitor.monitor_type=tensorboard", "monitor.monitor_type has no effect: metrics are in the log"),
+        ("monitor.detailed_stats=true", "monitor.detailed_stats has no effect"),
         ("service.data_juicer.port=5", "service has no effect: no operator asks for it"),
         ("trainer.save_strategy=single_node", "trainer.save_strategy has no effect"),
         (

@@ -1,4 +1,4 @@
-"""Arguments of monitors are checked although nothing is sent to one."""
+"""The section `monitor`: the trackers of an experiment, and the arguments of each."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from rftd.daemon.config.loading import Submission
+from rftd.streams.tracking import TrackerSpec
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
 
 
 def said(submission: Submission) -> list[str]:
-    return [text for text in submission.warnings if text.startswith("monitor.monitor_args.")]
+    return [text for text in submission.warnings if text.startswith("monitor.monitor_args")]
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,8 @@ def said(submission: Submission) -> list[str]:
         "{monitor_type: wandb, monitor_args: {base_url: 'http://localhost:8080', api_key: {env: WANDB_API_KEY}}}",
         "{monitor_type: MLflow, monitor_args: {uri: 'http://localhost:5000', username: me, password: {env: P}}}",
         "{monitor_type: tensorboard, monitor_args: {}}",
+        "{monitor_type: jsonl, also: [console, TensorBoard]}",
+        "{monitor_type: jsonl, also: [mlflow], monitor_args: {uri: 'http://h:5000'}}",
         "{monitor_args: null}",
         "{monitor_type: wandb, monitor_args: {base_url: null}}",
         "{monitor_type: swanlab, monitor_args: {workspace: w, mode: local, tags: [a, b], resume: true, reinit: false}}",
@@ -47,7 +50,7 @@ def test_the_guides_arguments_are_taken(load: Load, monitor: str) -> None:
         ("{monitor_type: swanlab, monitor_args: {mode: clud}}", "monitor_args.mode: is 'clud'.*cloud, local, offline"),
         ("{monitor_type: swanlab, monitor_args: {tags: [1]}}", "monitor_args.tags: .*write a list of texts"),
         ("{monitor_type: swanlab, monitor_args: {reinit: 'no'}}", "monitor_args.reinit: .*write true or false"),
-        ("{monitor_args: {flush_secs: 3}}", "monitor_args.flush_secs: is no argument of tensorboard, nor of another"),
+        ("{monitor_args: {flush_secs: 3}}", "monitor_args.flush_secs: is no argument of any tracker"),
     ],
 )
 def test_what_no_monitor_takes_is_refused(errors: Errors, monitor: str, words: str) -> None:
@@ -57,9 +60,35 @@ def test_what_no_monitor_takes_is_refused(errors: Errors, monitor: str, words: s
 
 
 def test_what_cannot_act_is_named_with_the_reason(load: Load) -> None:
-    (left_over,) = said(load(overrides=["monitor={monitor_args: {base_url: 'http://h'}}"]))
-    assert left_over == "monitor.monitor_args.base_url has no effect: it is for wandb, not for tensorboard"
+    (alone,) = said(load(overrides=["monitor={monitor_args: {base_url: 'http://h'}}"]))
+    assert alone == "monitor.monitor_args has no effect: base_url is for wandb, and there is no monitor_type"
     (handed_on,) = said(load(overrides=["monitor={monitor_type: swanlab, monitor_args: {public: true}}"]))
-    assert handed_on == "monitor.monitor_args.public is not checked: it would be handed to swanlab as it is"
-    (of_another,) = said(load(overrides=["monitor={monitor_type: wandb, monitor_args: {workspace: w}}"]))
+    assert handed_on == "monitor.monitor_args.public is not checked: it is handed to swanlab as it is"
+    (idle,) = said(load(overrides=["monitor={monitor_type: wandb, monitor_args: {workspace: w}}"]))
+    assert idle == "monitor.monitor_args has no effect: workspace is for swanlab, not for wandb"
+    arguments = "{workspace: w, base_url: 'http://h'}"
+    (of_another,) = said(load(overrides=[f"monitor={{monitor_type: wandb, monitor_args: {arguments}}}"]))
     assert of_another == "monitor.monitor_args.workspace has no effect: it is for swanlab, not for wandb"
+
+
+def test_nothing_is_tracked_unless_it_is_written(load: Load) -> None:
+    assert load().spec.trackers == ()
+    assert load(overrides=["monitor={}"]).spec.trackers == ()
+
+
+def test_several_trackers_follow_one_experiment(load: Load) -> None:
+    spec = load(overrides=["monitor={monitor_type: tensorboard, also: [jsonl], single_run: true}"]).spec
+    assert spec.trackers == (
+        TrackerSpec(kind="tensorboard", single_run=True),
+        TrackerSpec(kind="jsonl", single_run=True),
+    )
+
+
+def test_a_tracker_twice_is_refused(errors: Errors) -> None:
+    (text,) = errors(overrides=["monitor={monitor_type: jsonl, also: [jsonl]}"])
+    assert "monitor.also: names a tracker twice" in text
+
+
+def test_one_run_without_a_tracker_has_no_effect(load: Load) -> None:
+    warnings = load(overrides=["monitor={single_run: true}"]).warnings
+    assert "monitor.single_run has no effect: there is no monitor_type" in warnings

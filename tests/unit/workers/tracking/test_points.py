@@ -1,0 +1,89 @@
+"""The points of a run: steps once, evaluations, remarks, and nothing of what has no effect."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
+from synthetic.tracking.event_files import texts_of
+from synthetic.tracking.tracked import follow
+
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.tracking import TrackerSpec
+
+pytestmark = pytest.mark.anyio
+
+
+async def lines_of(folder: Path, run: SyntheticRun) -> list[dict[str, object]]:
+    """The points of a run whose explorer and trainer share a file, in the order of its lines."""
+    log = MemoryLog()
+    await log.append(run.tape.drafts)
+    await follow(log, run, TrackerSpec(kind="jsonl", single_run=True))
+    (path,) = (folder / "monitor" / "jsonl").glob("points.*.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+async def test_a_file_begins_with_the_experiment_and_its_configuration(tmp_path: Path) -> None:
+    first, *_ = await lines_of(tmp_path, SyntheticRun(Tape(), job_dir=str(tmp_path)).write())
+    assert (first["project"], first["name"], first["config"]) == ("p", "small", {"name": "small"})
+    assert len(str(first["digest"])) == 64
+
+
+async def test_remarks_tell_the_life_of_a_run(tmp_path: Path) -> None:
+    run = SyntheticRun(Tape(), job_dir=str(tmp_path)).write()
+    _, *points = await lines_of(tmp_path, run)
+    remarks = [str(point["remark"]) for point in points if "remark" in point]
+    for text in ("started", "stage warmup started", "stage rft started", "completed", "weights 3 published"):
+        assert text in remarks
+    assert "checkpoint global_step_2 saved" in remarks
+    assert [point["number"] for point in points] == list(range(len(points)))
+
+
+async def test_weights_without_a_step_are_not_remarked(tmp_path: Path) -> None:
+    run = SyntheticRun(Tape(), job_dir=str(tmp_path)).write()  # announces a version that no step made
+    _, *points = await lines_of(tmp_path, run)
+    assert f"weights {run.version + 50} published" not in json.dumps(points)
+
+
+async def test_a_step_that_a_later_trainer_repeats_makes_one_point(tmp_path: Path) -> None:
+    run = SyntheticRun(Tape(), job_dir=str(tmp_path), faults=False)
+    run.begin()
+    run.warm_up()
+    for _ in range(2):
+        run.explore()
+    run.train()
+    run.version -= 1
+    run.ahead.insert(0, run.batches[-1])
+    run.complete(stage=1, items=8, generation=1)
+    run.finish()
+    _, *points = await lines_of(tmp_path, run)
+    steps = [point["step"] for point in points if "figures" in point and point["run"] == "trainer"]
+    assert steps == [1, 2, 3]
+
+
+async def test_tensorboard_has_the_configuration_and_the_remarks_as_texts(tmp_path: Path) -> None:
+    run = SyntheticRun(Tape(), job_dir=str(tmp_path)).write()
+    log = MemoryLog()
+    await log.append(run.tape.drafts)
+    await follow(log, run, TrackerSpec(kind="tensorboard"))
+    (path,) = (tmp_path / "monitor" / "tensorboard" / "trainer").iterdir()
+    texts = texts_of(path)
+    assert ("config", 0, '```json\n{\n  "name": "small"\n}\n```') in texts
+    assert ("remarks", 0, "started") in texts
+    assert ("remarks", run.version, "completed") in texts
+
+
+async def test_the_console_has_a_line_for_each_step_and_evaluation(tmp_path: Path) -> None:
+    run = SyntheticRun(Tape(), job_dir=str(tmp_path)).write()
+    log = MemoryLog()
+    await log.append(run.tape.drafts)
+    await follow(log, run, TrackerSpec(kind="console"))
+    (path,) = (tmp_path / "monitor" / "console").iterdir()
+    first, *lines = path.read_text().splitlines()
+    assert first == "p/small"
+    assert any(line.endswith("step 1  loss 1") for line in lines)
+    assert any(line.endswith("eval/held_out/score 0.75  eval/held_out/rows 4") for line in lines)
+    assert [line for line in lines if line.endswith("  completed")]

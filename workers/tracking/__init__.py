@@ -1,0 +1,19 @@
+"""Trackers: followers of an experiment's log that show its figures elsewhere, each in a process of its own.
+
+In reading order:
+
+point         what a tracker shows: figures of a step, and remarks
+points        from the events of the spine to points: a pure fold
+tracker       `Tracker`, the contract of every kind
+cursor        how far a tracker has come, in a file that survives kills
+following     the follower: reads the spine, writes points, moves the cursor
+process       the process of one tracker
+registry      the kinds of trackers, and what each of them needs
+kept_file     a file of which only what the cursor counts is kept
+jsonl         one line of JSON for each point
+console       one line of text for each point
+event_file    the records of TensorBoard's event files
+tensorboard   TensorBoard's event files
+
+A tracker decides nothing and appends nothing: training never waits for it.
+"""

@@ -1,0 +1,57 @@
+"""`Console`: one line of text for each point, for people who read along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from rftd.streams.step_figures import grad_norm_of, kl_of, loss_of, response_length_of, reward_of
+from rftd.workers.tracking.kept_file import KeptFiles
+from rftd.workers.tracking.point import EXPLORER, Point
+from rftd.workers.tracking.tracker import Kept, Opening
+
+_TELLING: Final[Mapping[str, Callable[[Mapping[str, float | None]], float | None]]] = {
+    "reward": reward_of,
+    "loss": loss_of,
+    "KL": kl_of,
+    "gradient": grad_norm_of,
+    "response tokens": response_length_of,
+}
+
+
+class Console:
+    """Writes `monitor/console/points.ID.log`, all of a run in one file."""
+
+    sure_at_once = True
+
+    def __init__(self, opening: Opening) -> None:
+        self._run = opening.run
+        self._files = KeptFiles({"": opening.folder / opening.file("", "log")})
+
+    def open(self, kept: Kept) -> None:
+        if self._files.open(kept):
+            self._files.append("", f"{self._run.project}/{self._run.name}\n".encode())
+
+    def write(self, points: Sequence[Point]) -> None:
+        for point in points:
+            if (text := _text(point)) is not None:
+                time = datetime.fromtimestamp(point.time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+                self._files.append("", f"{time}  step {point.step}  {text}\n".encode())
+
+    def settle(self, *, surely: bool) -> Kept:
+        return dict(self._files.settle())
+
+    def close(self, ended: str) -> None:
+        self._files.close()
+
+
+def _text(point: Point) -> str | None:
+    """The line of a point; None of figures that the line of their training step has."""
+    if point.remark:
+        return point.remark
+    if point.role == EXPLORER:
+        scores = {name: value for name, value in point.figures.items() if name.startswith("eval/")}
+        return "  ".join(f"{name} {value:.4g}" for name, value in scores.items()) or None
+    figures = {name: take(point.figures) for name, take in _TELLING.items()}
+    return "  ".join(f"{name} {value:.4g}" for name, value in figures.items() if value is not None) or "trained"

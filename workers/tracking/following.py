@@ -1,0 +1,196 @@
+"""`TrackerFollower`: reads an experiment's spine and shows its points, each exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops import faults
+from rftd.ops.cancelling import end_if_cancelled
+from rftd.ops.clock import Clock
+from rftd.ops.errors import UnreachableError
+from rftd.ops.logs import Logger
+from rftd.streams import topics
+from rftd.streams.effective import effective
+from rftd.streams.envelope import Head, Record
+from rftd.streams.feed import Feed
+from rftd.streams.fencing import FenceView
+from rftd.streams.log import EventLog
+from rftd.streams.topics import Partition, partition_of
+from rftd.workers.membership import explain
+from rftd.workers.tracking.cursor import Cursor, CursorFile, TrackedPlace
+from rftd.workers.tracking.point import Point
+from rftd.workers.tracking.points import TYPES, PointFold
+from rftd.workers.tracking.tracker import Tracker
+
+STREAMS: Final = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
+"""The streams whose events make points."""
+GATHER_S: Final = 1.0
+"""The time for which points gather: each writing costs a few syncs."""
+LINGER_S: Final = 5.0
+"""The time for which more may come after the end: a trainer finishes its step after a command to cancel."""
+_LOOK_S: Final = 1.0
+_STOP_LOOK_S: Final = 0.2
+_MOST_POINTS: Final = 500
+"""Points of one writing: they are held in the cursor while they are written."""
+_DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Pauses between attempts to reach a service, or a disk with space."""
+_AWAY: Final = (UnreachableError, OSError)
+
+
+class TrackerFollower:
+    """One tracker of one experiment. A tracker that cannot write waits, and nobody waits for it."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        tracker: Tracker,
+        file: CursorFile,
+        cursor: Cursor,
+        *,
+        experiment: UUID,
+        positions: Mapping[Partition, int],
+        clock: Clock,
+        logger: Logger,
+        stop: asyncio.Event,
+        point: Callable[[str], None] = faults.point,
+    ) -> None:
+        """`positions` are where the experiment begins; `file` is held by the caller."""
+        self._tracker = tracker
+        self._file = file
+        self._cursor = cursor
+        self._saved = cursor
+        """The cursor that a process after this one would find."""
+        self._experiment = experiment
+        self._clock = clock
+        self._logger = logger
+        self._stop = stop
+        self._point = point
+        self._fold: PointFold = cursor.fold
+        self._fences = FenceView(cursor.fences)
+        self._points: list[Point] = []
+        self._opened = False
+        self._reason = ""
+        """The reason that was logged last."""
+        own = {partition_of(stream, experiment) for stream in STREAMS}
+        start = {partition: positions.get(partition, 0) for partition in own}
+        start |= {Partition(place.stream, place.partition): place.next_offset for place in cursor.places}
+        self._feed = Feed(log.subscribe(start))
+
+    async def run(self, *, until_head: bool = False) -> None:
+        """Shows points until the experiment has ended, or until `stop` is set.
+
+        With `until_head` it also returns once the log has no more. Raises RftdError for what waiting does not mend,
+        such as a wrong key.
+        """
+        try:
+            if await self._write(self._cursor.pending):
+                await self._follow(until_head)
+                await self._make_sure()
+        finally:
+            await self._feed.close()
+            await asyncio.to_thread(self._tracker.close, self._cursor.fold.ended if self._cursor.ended else "")
+
+    async def _follow(self, until_head: bool) -> None:
+        ended_s: float | None = None
+        while not self._stop.is_set():
+            await self._gather(0.0 if until_head else _LOOK_S)
+            if self._points:
+                if not await self._write(self._points):
+                    return
+                continue
+            if self._fold.ended and ended_s is None:
+                ended_s = self._clock.monotonic_s()
+            if self._fold.ended and (until_head or self._clock.monotonic_s() - (ended_s or 0.0) >= LINGER_S):
+                self._cursor = msgspec.structs.replace(self._cursor, ended=True)
+                return
+            if until_head:
+                return
+
+    async def _gather(self, wait_s: float) -> None:
+        """Reads what has arrived, waiting at most `wait_s` for the first record; what follows it soon comes too."""
+        if await self._feed.pump(wait_s, self._read) == 0:
+            return
+        if self._points and wait_s:
+            await self._clock.sleep(GATHER_S)
+        while len(self._points) < _MOST_POINTS and await self._feed.pump(0.0, self._read):
+            pass
+
+    def _read(self, record: Record) -> None:
+        decoded = effective(record, self._fences, self._wanted)
+        if decoded is not None:
+            self._points += self._fold.apply(decoded)
+
+    def _wanted(self, head: Head) -> bool:
+        return head.experiment == self._experiment and head.type in TYPES
+
+    async def _write(self, points: Sequence[Point]) -> bool:
+        """Shows the points, however long that takes; False if it was stopped before."""
+        offsets = sorted(self._feed.positions.items())
+        places = tuple(TrackedPlace(partition.stream, partition.number, offset) for partition, offset in offsets)
+        # Noted before they are written: after a kill the same ones come again, under the same numbers.
+        noted = msgspec.structs.replace(
+            self._cursor, places=places, fences=self._fences.owners(), fold=self._fold, pending=tuple(points)
+        )
+        failures = 0
+        while True:
+            try:
+                await self._attempt(noted, again=failures > 0)
+            except _AWAY as error:
+                end_if_cancelled()
+                failures += 1
+                if not await self._rest(error, failures):
+                    return False
+            else:
+                self._points = []
+                return True
+
+    async def _attempt(self, noted: Cursor, *, again: bool) -> None:
+        """Opens the tracker if need be, and shows the points that the cursor has noted."""
+        if self._tracker.sure_at_once and self._cursor is not noted:
+            await self._save(noted)
+        if again or not self._opened:
+            await asyncio.to_thread(self._tracker.open, noted.kept)
+            self._opened = True
+        self._point("tracker.before_write")
+        await asyncio.to_thread(self._tracker.write, noted.pending)
+        self._point("tracker.before_settle")
+        kept = await asyncio.to_thread(partial(self._tracker.settle, surely=False))
+        self._point("tracker.before_cursor")
+        if kept is None:
+            self._cursor = msgspec.structs.replace(noted, pending=())
+        else:
+            await self._save(msgspec.structs.replace(noted, pending=(), kept=kept, error=""))
+
+    async def _make_sure(self) -> None:
+        """Saves what was written since the last sure moment, and how the run ended."""
+        if self._cursor is not self._saved:
+            kept = await asyncio.to_thread(partial(self._tracker.settle, surely=True))
+            await self._save(msgspec.structs.replace(self._cursor, kept=kept or {}, error=""))
+
+    async def _rest(self, error: Exception, failures: int) -> bool:
+        """Waits before the next attempt; False if it was stopped meanwhile."""
+        reason = explain(error)
+        if reason != self._reason:
+            self._reason = reason
+            self._logger.warning("tracker.waiting", reason=reason)
+        # The reason is for whoever looks; a disk without space has none for it.
+        with suppress(OSError):
+            await asyncio.to_thread(self._file.write, msgspec.structs.replace(self._saved, error=reason))
+        deadline_s = self._clock.monotonic_s() + _DELAYS_S[min(failures, len(_DELAYS_S)) - 1]
+        while not self._stop.is_set():
+            if (remaining_s := deadline_s - self._clock.monotonic_s()) <= 0:
+                return True
+            await self._clock.sleep(min(remaining_s, _STOP_LOOK_S))
+        return False
+
+    async def _save(self, cursor: Cursor) -> None:
+        await asyncio.to_thread(self._file.write, cursor)
+        self._cursor = cursor
+        self._saved = cursor

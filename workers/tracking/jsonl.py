@@ -1,0 +1,50 @@
+"""`JsonLines`: one line of JSON for each point, below a line about the experiment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from rftd.workers.tracking.kept_file import KeptFiles
+from rftd.workers.tracking.point import Point
+from rftd.workers.tracking.tracker import Kept, Opening
+
+
+class JsonLines:
+    """Writes `monitor/jsonl/RUN.ID.jsonl`; a figure that is not finite is null."""
+
+    sure_at_once = True
+
+    def __init__(self, opening: Opening) -> None:
+        self._run = opening.run
+        paths = {role: opening.folder / opening.file(role, "jsonl") for role in self._run.roles}
+        self._files = KeptFiles(paths)
+
+    def open(self, kept: Kept) -> None:
+        for role in self._files.open(kept):
+            self._files.append(role, _line({**msgspec.to_builtins(self._run), "run": self._run.title(role)}))
+
+    def write(self, points: Sequence[Point]) -> None:
+        for point in points:
+            fields = {"number": point.number, "run": point.role, "step": point.step, "time_ns": point.time_ns}
+            if point.remark:
+                line = _line({**fields, "remark": point.remark})
+            else:
+                line = _line({**fields, "figures": {name: _finite(value) for name, value in point.figures.items()}})
+            self._files.append(self._run.run_of(point), line)
+
+    def settle(self, *, surely: bool) -> Kept:
+        return dict(self._files.settle())
+
+    def close(self, ended: str) -> None:
+        self._files.close()
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _line(fields: dict[str, object]) -> bytes:
+    return msgspec.json.encode(fields) + b"\n"

@@ -1,0 +1,174 @@
+"""`PointFold`: the points of one experiment, computed from its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from rftd.streams.codec import Decoded
+from rftd.streams.events import checkpoint, experiment, step, weights
+from rftd.streams.events.registry import Event, definition_of
+from rftd.workers.tracking.point import EXPLORER, TRAINER, Point
+
+_OF_ROLLOUTS: Final = ("critic/rewards", "critic/score", "prompt_length", "response_length", "reward", "rollout")
+"""The figures of a training step that are about its rollouts, by the first parts of their names."""
+_REWARDS: Final = "critic/rewards/"
+_MOST_EARLY: Final = 256
+_ENDS: Final[Mapping[type[Event], str]] = {
+    experiment.ExperimentCancelled: "cancelled",
+    experiment.ExperimentCompleted: "completed",
+    experiment.ExperimentFailed: "failed",
+    experiment.ExperimentRejected: "rejected",
+}
+_REMARKS: Final[Mapping[type[Event], Callable[[Any], tuple[str, str]]]] = {
+    experiment.ExperimentStarted: lambda event: (TRAINER, "started"),
+    experiment.ExperimentPaused: lambda event: (TRAINER, _reasoned("paused", event.cause, event.reason)),
+    experiment.ExperimentResumed: lambda event: (TRAINER, _reasoned("resumed", "", event.reason)),
+    experiment.ExperimentCancelled: lambda event: (TRAINER, _reasoned("cancelled", "", event.reason)),
+    experiment.ExperimentCompleted: lambda event: (TRAINER, "completed"),
+    experiment.ExperimentFailed: lambda event: (TRAINER, _reasoned("failed", event.code, event.reason)),
+    experiment.StageStarted: lambda event: (TRAINER, f"stage {event.name} started"),
+    experiment.ExperimentForked: lambda event: (TRAINER, f"forked from {event.parent} at step {event.at_step}"),
+    step.GenerationStarted: lambda event: (
+        TRAINER,
+        f"generation {event.generation} trains from version {event.version}",
+    ),
+}
+_FIGURES: Final = (step.StepCompleted, step.EvalCompleted, checkpoint.CheckpointCommitted, weights.WeightsPublished)
+_EVENTS: Final[tuple[type[Event], ...]] = (*_REMARKS, *_ENDS, *_FIGURES)
+TYPES: Final = frozenset(definition_of(kind).name for kind in _EVENTS) | {"fence"}
+"""The types of events that points are made of; plans and leases need not be decoded."""
+
+
+class Announcement(msgspec.Struct, frozen=True, array_like=True):
+    """A remark on the weights of a step."""
+
+    kind: str
+    role: str
+    version: int
+    time_ns: int
+    text: str
+
+
+class PointFold(msgspec.Struct, kw_only=True):
+    """The state of the fold. A step that is trained once more after a crash makes no second point: the first counts."""
+
+    next_number: int = 0
+    rows: int = 0
+    """The number of points with figures."""
+    furthest: int = 0
+    """The last step that made a point."""
+    remarked: dict[str, int] = msgspec.field(default_factory=dict)
+    """The last weight version that an announcement of each kind was remarked of."""
+    early: dict[int, list[Announcement]] = msgspec.field(default_factory=dict)
+    """Announcements of weights whose step was not read yet, by version; without their step they have no effect."""
+    evaluated: set[bytes] = msgspec.field(default_factory=set)
+    """Evaluations that made a point."""
+    ended: str = ""
+    """The end of the experiment, in one word; empty while it may go on."""
+
+    def apply(self, decoded: Decoded) -> list[Point]:
+        """The points that one effective event makes."""
+        event = decoded.event
+        time_ns = decoded.head.time_ns
+        if isinstance(event, step.StepCompleted):
+            return self._step(event, time_ns)
+        if isinstance(event, step.EvalCompleted):
+            return self._evaluation(event, time_ns)
+        if isinstance(event, checkpoint.CheckpointCommitted):
+            return self._checkpoint(event, time_ns)
+        if isinstance(event, weights.WeightsPublished):
+            return self._publication(event, time_ns)
+        if self.ended:
+            return []  # nothing leaves an end
+        self.ended = _ENDS.get(type(event), "")
+        remark = _REMARKS.get(type(event))
+        if remark is None:
+            return []
+        if isinstance(event, experiment.ExperimentForked):
+            self.furthest = event.at_step
+        role, text = remark(event)
+        return [self._point(role, self.furthest, time_ns, remark=text)]
+
+    def _step(self, event: step.StepCompleted, time_ns: int) -> list[Point]:
+        if event.step <= self.furthest:
+            return []
+        self.furthest = event.step
+        figures = dict(event.metrics)
+        figures["perf/step_s"] = event.duration_s
+        figures["perf/tokens"] = float(event.tokens)
+        if event.duration_s:
+            figures["perf/tokens_per_s"] = event.tokens / event.duration_s
+        points = [self._point(TRAINER, event.step, time_ns, figures)]
+        if rollouts := _of_rollouts(event.metrics):
+            points.append(self._point(EXPLORER, event.step, time_ns, rollouts))
+        for announcement in self.early.pop(event.step, ()):
+            points += self._remark(announcement)
+        return points
+
+    def _evaluation(self, event: step.EvalCompleted, time_ns: int) -> list[Point]:
+        if event.eval.bytes in self.evaluated:
+            return []
+        self.evaluated.add(event.eval.bytes)
+        figures = {f"eval/{event.taskset}/{name}": value for name, value in event.metrics.items()}
+        figures[f"eval/{event.taskset}/score"] = event.score
+        figures[f"eval/{event.taskset}/rows"] = float(event.rows)
+        return [self._point(EXPLORER, event.version, time_ns, figures)]
+
+    def _checkpoint(self, event: checkpoint.CheckpointCommitted, time_ns: int) -> list[Point]:
+        text = f"checkpoint global_step_{event.stage_step} saved"
+        return self._announced(Announcement("checkpoint", TRAINER, event.step, time_ns, text))
+
+    def _publication(self, event: weights.WeightsPublished, time_ns: int) -> list[Point]:
+        text = f"weights {event.version} published"
+        return self._announced(Announcement("weights", EXPLORER, event.version, time_ns, text))
+
+    def _announced(self, announcement: Announcement) -> list[Point]:
+        if announcement.version <= self.furthest:
+            return self._remark(announcement)
+        # The streams are read side by side: its step may come in a moment, or never.
+        self.early.setdefault(announcement.version, []).append(announcement)
+        while len(self.early) > _MOST_EARLY:
+            del self.early[max(self.early)]
+        return []
+
+    def _remark(self, announcement: Announcement) -> list[Point]:
+        """The remark, unless weights that are as new were remarked before: a trainer says it again after a crash."""
+        if announcement.version <= self.remarked.get(announcement.kind, 0):
+            return []
+        self.remarked[announcement.kind] = announcement.version
+        return [self._point(announcement.role, announcement.version, announcement.time_ns, remark=announcement.text)]
+
+    def _point(
+        self, role: str, version: int, time_ns: int, figures: Mapping[str, float] | None = None, *, remark: str = ""
+    ) -> Point:
+        number = self.next_number
+        self.next_number += 1
+        row = -1
+        if not remark:
+            row = self.rows
+            self.rows += 1
+        return Point(
+            role=role,
+            number=number,
+            row=row,
+            step=version,
+            time_ns=time_ns,
+            figures=dict(figures or {}),
+            remark=remark,
+        )
+
+
+def _of_rollouts(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The figures of the rollouts that a step trained, the rewards also under the guide's names."""
+    figures = {name: value for name, value in metrics.items() if name.startswith(_OF_ROLLOUTS)}
+    for name in [name for name in figures if name.startswith(_REWARDS)]:
+        figures[f"rollout/reward/{name.removeprefix(_REWARDS)}"] = figures[name]
+    return figures
+
+
+def _reasoned(what: str, code: str, reason: str) -> str:
+    why = ": ".join(text for text in (code, reason) if text)
+    return f"{what}: {why}" if why else what

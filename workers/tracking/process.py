@@ -1,0 +1,117 @@
+"""`run_tracker`: the work of one tracker's process, from its arguments to its follower."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops import faults
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ConfigError, NotFoundError
+from rftd.ops.logs import Logger
+from rftd.streams.log import EventLog
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.start import beginning_of
+from rftd.streams.tracking import TrackerSpec
+from rftd.workers.tracking.cursor import MONITOR, CursorFile
+from rftd.workers.tracking.following import TrackerFollower
+from rftd.workers.tracking.point import TrackedRun
+from rftd.workers.tracking.registry import TRACKERS
+from rftd.workers.tracking.tracker import Opening
+
+
+async def run_tracker(
+    log: EventLog,
+    experiment: UUID,
+    wanted: TrackerSpec | str,
+    *,
+    stop: asyncio.Event,
+    clock: Clock,
+    logger: Logger,
+    environ: Mapping[str, str],
+    spine_offset: int = 0,
+    until_head: bool = False,
+    point: Callable[[str], None] = faults.point,
+) -> int:
+    """Follows an experiment with one tracker until it ends or `stop` is set; returns the number of points so far.
+
+    `wanted` is the tracker, or the kind of one that the experiment's specification has.
+    Raises NotFoundError for one that it has not, ConflictError if another process has the tracker, ConfigError for
+    arguments that it does not take.
+    """
+    beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
+    spec = beginning.spec
+    tracked = wanted if isinstance(wanted, TrackerSpec) else _of_kind(spec, wanted)
+    run = run_of(experiment, spec, single_run=tracked.single_run)
+    folder = Path(spec.job_dir) / MONITOR / tracked.kind
+    args = {**tracked.args, **_values(tracked, environ)}
+    tracker = TRACKERS.load(tracked.kind)(Opening(run=run, folder=folder, args=args))
+    file = CursorFile(Path(spec.job_dir), tracked.kind, run.short_id)
+    await asyncio.to_thread(file.take)
+    try:
+        cursor = await asyncio.to_thread(file.read)
+        if cursor.ended:
+            return cursor.fold.next_number
+        follower = TrackerFollower(
+            log,
+            tracker,
+            file,
+            cursor,
+            experiment=experiment,
+            positions=beginning.positions,
+            clock=clock,
+            logger=logger,
+            stop=stop,
+            point=point,
+        )
+        await follower.run(until_head=until_head)
+        return (await asyncio.to_thread(file.read)).fold.next_number
+    finally:
+        file.release()
+
+
+async def stop_when_orphaned(stop: asyncio.Event, clock: Clock) -> None:
+    """Sets `stop` once the process that started this one has ended."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        await clock.sleep(1.0)
+    stop.set()
+
+
+def run_of(experiment: UUID, spec: ExperimentSpec, *, single_run: bool) -> TrackedRun:
+    """The run as its trackers show it."""
+    return TrackedRun(
+        experiment=str(experiment),
+        project=spec.project,
+        group=spec.group or spec.name,
+        name=spec.name,
+        job_dir=spec.job_dir,
+        config=spec.config,
+        digest=hashlib.sha256(msgspec.json.encode(spec.config, order="sorted")).hexdigest(),
+        single_run=single_run,
+    )
+
+
+def _of_kind(spec: ExperimentSpec, kind: str) -> TrackerSpec:
+    for tracker in spec.trackers:
+        if tracker.kind == kind:
+            return tracker
+    raise NotFoundError(f"{spec.name} has no tracker {kind!r}", fix="see monitor in rftd config show")
+
+
+def _values(tracker: TrackerSpec, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments whose values are in the environment."""
+    missing = [name for name in tracker.variables.values() if name not in environ]
+    if missing:
+        raise ConfigError(
+            f"the tracker {tracker.kind!r} needs {missing[0]}, which the daemon's environment does not have",
+            fix=f"export {missing[0]} and start the daemon again",
+        )
+    return {argument: environ[name] for argument, name in tracker.variables.items()}
