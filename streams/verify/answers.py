@@ -1,4 +1,4 @@
-"""Answers of workers: each is of a lease, and of the worker that the lease was given to."""
+"""Answers of workers: each is of a lease, of the worker that the lease was given to, and one for each rollout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from rftd.streams import topics
-from rftd.streams.codec import Decoded
+from rftd.streams.codec import Decoded, place
 from rftd.streams.deadletters import head_of
 from rftd.streams.envelope import Head, Record
 from rftd.streams.events import experience, task
@@ -25,6 +25,9 @@ RULE: Final = "answers-have-a-lease"
 LEASES: Final = (task.TaskLeased, task.EvalLeased)
 _ANSWER: Final = Struct("<QQII")
 _KEY: Final = Struct("<Q")
+_U32: Final = (1 << 32) - 1
+_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+"""An odd number, by which the rollouts of one lease become different keys."""
 _TOGETHER: Final = 32
 """The blocks of answers (more than a million rows) that are held against every lease at once."""
 
@@ -34,9 +37,10 @@ Answer = experience.ExperienceProduced | experience.RolloutFailed | experience.E
 
 def answered(facts: Facts, evidence: Evidence, event: Answer, decoded: Decoded) -> None:
     """Keeps who wrote an answer, and of which lease."""
-    place = place_number(decoded.partition.number, decoded.offset)
+    at = place_number(decoded.partition.number, decoded.offset)
     key = holder_key(evidence, event.lease, decoded.head.source)
-    facts.answers.add(_ANSWER.pack(key, place, evidence.index, 0))
+    number = event.row_start if isinstance(event, experience.EvalScored) else event.rollout
+    facts.answers.add(_ANSWER.pack(key, at, evidence.index, number & _U32))
 
 
 def lease_given(facts: Facts, evidence: Evidence, event: task.TaskLeased | task.EvalLeased) -> None:
@@ -52,17 +56,48 @@ async def judge_answers(facts: Facts, evidences: list[Evidence], record_at: Reco
             if not _lost_some(evidence, topics.WORKERS):
                 facts.note(RULE, evidence.id, f"worker {worker} was given leases and never joined")
     for rows in _some(facts):
+        await _note_second_answers(facts, evidences, rows, record_at)
         for row in rows[~_held(facts, rows["key"])]:
             evidence = evidences[int(row["experiment"])]
             if _lost_some(evidence, topics.TASKS):
                 continue  # the lease may be among the records that a person let it go on without
-            number, offset = place_of(int(row["place"]))
-            partition = Partition(topics.EXPERIENCES, number)
+            partition, offset = _where(row)
             if offset >= facts.leased_below.get(partition, 0):
                 continue  # the lease may have been written after the end up to which leases were read
             record = await record_at(partition, offset)
             head = head_of(record) if record is not None else None
             facts.note(RULE, evidence.id, f"{_named(head)} at {partition}@{offset} is of no lease that its writer held")
+
+
+async def _note_second_answers(
+    facts: Facts, evidences: list[Evidence], rows: NDArray[Any], record_at: RecordAt
+) -> None:
+    """Notes each rollout of a lease that its holder answered again, with other content."""
+    # A rollout that is leased again has two answers of one id, each of a lease of its own: that is no finding.
+    keys = rows["key"] + rows["number"].astype("<u8") * _SPREAD
+    order = np.lexsort((rows["place"], keys))
+    for index in np.flatnonzero(keys[order][1:] == keys[order][:-1]):
+        first, again = rows[order[index]], rows[order[index + 1]]
+        if (first["key"], first["number"]) != (again["key"], again["number"]):
+            continue
+        earlier = await record_at(*_where(first))
+        later = await record_at(*_where(again))
+        if earlier is None or later is None or _alike(earlier, later):
+            continue
+        what = f"{_named(head_of(later))} at {place(later)} answers a rollout of its lease"
+        evidence = evidences[int(again["experiment"])]
+        facts.note(RULE, evidence.id, f"{what} otherwise than {place(earlier)} did")
+
+
+def _alike(earlier: Record, later: Record) -> bool:
+    """True if both say the same, as far as their payloads are there."""
+    return earlier.thin or later.thin or earlier.value == later.value
+
+
+def _where(row: Any) -> tuple[Partition, int]:
+    """The place of an answer."""
+    number, offset = place_of(int(row["place"]))
+    return Partition(topics.EXPERIENCES, number), offset
 
 
 def _named(head: Head | None) -> str:

@@ -16,7 +16,7 @@ from rftd.streams import topics
 from rftd.streams.chain import GENESIS, Heads, link
 from rftd.streams.codec import Decoded, decode_as, place
 from rftd.streams.deadletters import decode_ours, head_of
-from rftd.streams.envelope import Head, Record, Stretch
+from rftd.streams.envelope import Head, Position, Record, Stretch
 from rftd.streams.events.batch import BatchAbandoned, BatchPlanned
 from rftd.streams.events.catalogue import UnknownVersionError, definitions
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -181,8 +181,7 @@ class Checker:
             self.facts.note("chain", None, f"{place(record)} lost its payload, as a {head.type} never does")
         first = self._identities.first(head.id.bytes, partition, offset)
         if first is not None:
-            self._again(record, head, partition, first)
-            return None
+            return partial(self._again, record, head, Position(partition, first))
         if head.experiment is None:
             self._letters.apply(event, head.time_ns)
             return None
@@ -267,14 +266,16 @@ class Checker:
                 evidence.fence_owners.setdefault(event.role, set()).add(event.owner)
         return True
 
-    def _again(self, record: Record, head: Head, partition: Partition, offset: int) -> None:
-        """Takes in a repeated record, which has no effect: only Kafka may repeat one, and only in its partition."""
-        if self._chained or partition != record.partition:
-            first = f"{partition}@{offset}"
-            what = f"{place(record)}: event {head.id} is in the log twice, at {first}"
+    async def _again(self, record: Record, head: Head, first: Position) -> None:
+        """Takes in a repeated record, which has no effect: only Kafka may repeat one, in its partition, as it was."""
+        what = f"{place(record)}: event {head.id} is in the log twice, at {first}"
+        if self._chained or first.partition != record.partition:
             self.facts.note("unique", head.experiment, what)
-        else:
-            self._repeated += 1
+            return
+        self._repeated += 1
+        original = await self._reading.record(*first)
+        if original is not None and (original.head, original.value) != (record.head, record.value):
+            self.facts.note("unique", head.experiment, f"{what} with other content: another program took its id")
 
     async def judge(self, losses: Iterable[Loss] = ()) -> None:
         """Holds what was read against the rules that need all of it."""
@@ -341,7 +342,7 @@ class Checker:
             head = head_of(again)
             other = head_of(first)
             if head is not None and other is not None and head.id == other.id:
-                self._again(again, head, first.partition, first.offset)
+                await self._again(again, head, Position(first.partition, first.offset))
 
     async def _plan_at(self, evidence: Evidence, step: int) -> BatchPlanned | None:
         offset = evidence.plan_place(self.facts, step)

@@ -96,8 +96,9 @@ WINDOW: Final = Struct("<q")
 """A window: the version that its groups begin on, plus two; 0: no group of it is known."""
 RETIREMENT: Final = Struct("<16sQII")
 """A retirement: the experience, the spine's offset, the experiment, the number of the reason."""
-ANSWERS: Final = np.dtype([("key", "<u8"), ("place", "<u8"), ("experiment", "<u4"), ("nothing", "<u4")])
-"""An answer of a worker: its lease and its writer as one number, its place as a number, the experiment, padding."""
+ANSWERS: Final = np.dtype([("key", "<u8"), ("place", "<u8"), ("experiment", "<u4"), ("number", "<u4")])
+"""An answer of a worker: its lease and its writer as one number, its place as a number, the experiment, the number of
+its rollout or of its first row."""
 ARTIFACT: Final = Struct("<32sI")
 """A sha256 and the experiment that names it."""
 

@@ -7,7 +7,7 @@
                 `busy_run` a run that is looked at before its end, `long_history` a run of any length. `garbage` and
                 `mutation` are records that nobody should have written; `readers` and `rebuilds` read them all.
                 `scan_chain` checks the embedded log's file from end to end; `checker_rules` are the rules of verify;
-                `lag` counts what the tables lack.
+                `lag` counts what the tables lack; `repeating_log` takes an id as often as it comes.
     worlds/     deciders without processes, in virtual time. `desk` is one experiment's folded state, and `signal_lab`
                 trains its batches; `entries` what a policy sees; `policy_world`, `sync_model` and `hold_world` let dice
                 take the turns; `hold_claims` counts each hold's claim anew. `launchers` are what the contract of

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from synthetic.log.lag import lag_records
+from synthetic.log.repeating_log import RepeatingLog
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
@@ -18,25 +19,13 @@ from rftd.storage.projections.progress import KINDS
 from rftd.storage.projector import Projector
 from rftd.storage.rebuild import digest
 from rftd.storage.schema import read_filled
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import decode
-from rftd.streams.envelope import Draft, Position
+from rftd.streams.envelope import Draft
 from rftd.streams.events import experiment
 from rftd.streams.events.registry import Event
 from rftd.streams.topics import TRUTH
 
 pytestmark = pytest.mark.anyio
-
-
-class RepeatingLog(MemoryLog):
-    """A log that takes an id as often as it comes, as Kafka may."""
-
-    async def append(self, drafts: list[Draft]) -> list[Position]:  # type: ignore[override]
-        positions = []
-        for draft in drafts:
-            self._places.pop(draft.id.bytes, None)
-            positions += await super().append([draft])
-        return positions
 
 
 async def tables_of(drafts: list[Draft], engine: AsyncEngine, *, max_records: int, cut: int) -> dict[str, str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 from synthetic.log.busy_run import fold
 from synthetic.log.eval_lease import eval_lease
+from synthetic.log.repeating_log import RepeatingLog
 from synthetic.log.synthetic_run import SyntheticRun, group_of
 from synthetic.log.tape import Tape
 
@@ -14,11 +16,13 @@ from rftd.ops.ids import derive
 from rftd.streams.arrays import Array
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.chain import Heads
+from rftd.streams.codec import decode, encode_value
 from rftd.streams.envelope import Draft
 from rftd.streams.events import experience, task
 from rftd.streams.topics import TASKS, Partition
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import BrokenPromise
+from rftd.streams.writers import source_of
 
 RULE = "answers-have-a-lease"
 STRANGER = "explorer/00000000-0000-0000-0000-00000000beef"
@@ -30,10 +34,15 @@ class OpenRun(SyntheticRun):
     def finish(self) -> None:
         """One more group is leased, and nothing more happens."""
         self.open = group_of(self.id, self.groups)
+        self.lease_open(attempt=1)
+
+    def lease_open(self, *, attempt: int) -> None:
+        """The open group is leased, to another worker with each attempt."""
+        slot = attempt - 1
         leased = task.TaskLeased(
             lease=self.tape.ids.new(),
-            slot=0,
-            worker=self.workers[0],
+            slot=slot,
+            worker=self.workers[slot],
             group=self.open,
             sequence=self.groups,
             stage=1,
@@ -41,12 +50,12 @@ class OpenRun(SyntheticRun):
             epoch=0,
             rollouts=(0, 1, 2, 3),
             repeat_times=4,
-            attempt=1,
+            attempt=attempt,
             deadline_s=60.0,
             min_version=self.version,
         )
         self.lease = leased.lease
-        self.tape.write(leased, self.id, partition=Partition(TASKS, 0))
+        self.tape.write(leased, self.id, partition=Partition(TASKS, slot))
 
 
 @pytest.fixture
@@ -168,3 +177,41 @@ async def test_a_worker_that_never_joined_holds_no_lease_that_is_in_order(run: O
     run.tape.write(leased, run.id, partition=Partition(TASKS, 1))
     [said] = await findings(run)
     assert said.what == f"worker {nobody} was given leases and never joined"
+
+
+@pytest.mark.anyio
+async def test_a_rollout_that_its_holder_answers_again_with_other_tokens_is_found(run: OpenRun) -> None:
+    run.produce(run.open, 0, run.lease)
+    counted = fold(run.id, run.tape.records).groups.open[run.open].members[0]
+    holder = source_of("explorer", run.workers[0])
+    forged = run.produce(run.open, 0, run.lease, source=holder)
+    assert forged.experience == counted.experience
+    assert fold(run.id, run.tape.records).groups.open[run.open].members[0] == counted
+    [said] = await findings(run)
+    assert said.what.startswith(f"experience.produced of '{holder}' at rftd.experiences/{forged.partition}@")
+    assert said.what.endswith(f"otherwise than rftd.experiences/{counted.partition}@{counted.offset} did")
+
+
+@pytest.mark.anyio
+async def test_a_rollout_of_two_leases_has_two_answers_of_one_id(run: OpenRun) -> None:
+    run.produce(run.open, 0, run.lease)
+    run.lease_open(attempt=2)
+    run.produce(run.open, 0, run.lease)
+    assert await findings(run) == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("forged", [False, True], ids=["repeated", "forged"])
+async def test_a_record_that_comes_again_on_kafka_is_the_same_or_found(run: OpenRun, forged: bool) -> None:
+    run.produce(run.open, 0, run.lease)
+    answer = run.tape.drafts[-1]
+    if forged:
+        other = msgspec.structs.replace(decode(run.tape.records[-1]).event, reward=1000.0)
+        answer = msgspec.structs.replace(answer, value=encode_value(other))
+    log = RepeatingLog()
+    await log.append([*run.tape.drafts, answer])
+    report = await verify(log, chained=False)
+    assert report.repeated == 1
+    said = [finding.what for finding in report.findings if finding.rule == "unique"]
+    assert len(said) == forged
+    assert all(what.endswith("with other content: another program took its id") for what in said)

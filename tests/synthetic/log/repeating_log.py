@@ -1,0 +1,20 @@
+"""`RepeatingLog`: a log in memory that takes an id as often as it comes, as Kafka may."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.envelope import Draft, Position
+
+
+class RepeatingLog(MemoryLog):
+    """A log that takes an id as often as it comes, as Kafka may."""
+
+    async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        """Writes each draft, whether or not its id is there."""
+        positions = []
+        for draft in drafts:
+            self._places.pop(draft.id.bytes, None)
+            positions += await super().append([draft])
+        return positions
