@@ -11,15 +11,15 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-import msgspec
 from prometheus_client import Counter, Gauge
 
+from rftd.daemon.metrics_counted import Counted
 from rftd.daemon.metrics_declared import Declared, declared_by
 from rftd.daemon.metrics_groups import OpenGroups
+from rftd.daemon.metrics_plans import SeenPlans
 from rftd.ops.errors import NonFiniteLossError, RolloutTimeoutError
 from rftd.ops.metrics import Metrics, label_of
 from rftd.ops.tracing.trace_context import TraceContext, exported
-from rftd.streams.bounds import Count, Finite, Index, Seconds
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
 from rftd.streams.events.registry import Event
@@ -43,29 +43,6 @@ _ENDS: Final = (
     experiment.ExperimentFailed,
 )
 _THEN: Final = ("goes_on", "waits")
-
-
-class Shape(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The shape of an array, without its bytes."""
-
-    dtype: str
-    shape: tuple[Count, ...]
-
-    def __len__(self) -> int:
-        return self.shape[0] if self.shape else 0
-
-
-class Counted(Event, frozen=True, kw_only=True, gc=False):
-    """The fields of `experience.produced` that are counted, under the same names."""
-
-    experience: UUID
-    stage: Index
-    tokens: Shape
-    prompt_tokens: Count
-    reward: Finite
-    finish: str = "stop"
-    duration_s: Seconds = 0.0
-    turns: Count = 0
 
 
 class Exemplified(NamedTuple):
@@ -115,6 +92,7 @@ class MetricsFeed:
         self._beats: dict[UUID, worker.Heartbeat] = {}
         """The last heartbeat of each live worker."""
         self.groups = OpenGroups()
+        self._plans = SeenPlans()
         self._series: dict[tuple[object, ...], Any] = {}
         """Series by metric and labels: looking one up in the metric itself costs more than counting."""
         self._handlers: Final[dict[type[Event], Callable[[str, Decoded, Any], None]]] = {
@@ -212,6 +190,8 @@ class MetricsFeed:
         if id is not None and isinstance(event, experience.ExperienceProduced):
             self.produced(id.bytes, decoded.head.time_ns, event, decoded.head.traceparent)
             return
+        if id is not None and not self._plans.counts(id, event):
+            return
         handler = self._handlers.get(type(event))
         if handler is None:
             self.recall(decoded)
@@ -237,6 +217,7 @@ class MetricsFeed:
             self._series.clear()
             for known in (self._ended_ns, self._names, self.declared, self._methods):
                 known.pop(id, None)
+            self._plans.forget(id)
 
     def _of(self, metric: M, *labels: str) -> M:
         """The series of a metric with these labels."""

@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from rftd.daemon.metrics_feed import Counted, MetricsFeed
+from rftd.daemon.metrics_counted import Counted
+from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.registry import Registry
 from rftd.ops import limits
 from rftd.ops.decoding import UNREADABLE, msgpack_decoder

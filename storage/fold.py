@@ -16,6 +16,7 @@ from rftd.storage.projections import PAIRS, PROJECTIONS, Projection
 from rftd.storage.projections.progress import KINDS as ONCE
 from rftd.storage.projections.projection import Handler
 from rftd.storage.projections.workers import DEAD_LETTER, PROJECTOR
+from rftd.storage.standing_plans import StandingPlans
 from rftd.storage.upserts import Changes, Upsert, Values
 from rftd.streams.chain import GENESIS, Heads, Mark
 from rftd.streams.codec import Decoded
@@ -26,9 +27,9 @@ from rftd.streams.events.catalogue import UnknownVersionError
 from rftd.streams.events.registry import Event
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.fencing import FenceOwner, FenceView
-from rftd.streams.folds.once import Recent
+from rftd.streams.folds.once import PlannedBatches, Recent
 from rftd.streams.requests import is_request
-from rftd.streams.topics import Partition
+from rftd.streams.topics import EXPERIMENTS, Partition
 
 _NOBODY: Final = UUID(int=0)
 _NO_HEAD: Final = Head(id=_NOBODY, type="", version=0, experiment=None, source="", time_ns=0)
@@ -57,7 +58,7 @@ class Folded:
     applied: Counter[UUID | None] = field(default_factory=Counter)
     """Records that had an effect, by experiment."""
     void: int = 0
-    """Records that a fence made void."""
+    """Records that a fence made void, and plans that are not of the next step."""
     repeated: Counter[str] = field(default_factory=Counter)
     """Records whose event was in their partition before, by stream."""
     letters: list[RecordDeadLettered] = field(default_factory=list)
@@ -76,6 +77,7 @@ class TableFold:
         fences: Iterable[FenceState] = (),
         projections: Iterable[Projection] = PROJECTIONS,
         once: Iterable[tuple[Partition, bytes]] = (),
+        planned: Mapping[UUID, PlannedBatches] | None = None,
     ) -> None:
         """Goes on where the tables stand: `once` are the ids of events that must not count again, the newest last."""
         self.positions: dict[Partition, Mark] = dict(positions)
@@ -90,6 +92,7 @@ class TableFold:
             )
             for each in fences
         )
+        self._plans = StandingPlans(planned)
         self._once: dict[Partition, Recent] = {}
         for partition, id in once:
             self._once.setdefault(partition, Recent()).first(UUID(bytes=id))
@@ -140,7 +143,7 @@ class TableFold:
             if not is_request(record):  # that one has its answer
                 folded.letters.append(_bury(record, error, changes, unreadable=True))
             return
-        if not effective:
+        if not effective or (decoded.partition.stream == EXPERIMENTS and not self._plans.counts(decoded)):
             folded.void += 1
             return
         try:

@@ -22,6 +22,7 @@ from rftd.storage.fold import Folded, TableFold
 from rftd.storage.projections import PROJECTIONS, Projection
 from rftd.storage.schema import prepare, reset, write_filled
 from rftd.storage.sole_writer import SoleWriter
+from rftd.storage.standing_plans import read_standing_plans
 from rftd.storage.table_statistics import TableStatistics
 from rftd.storage.writer import TableWriter, read_fences, read_once, read_positions
 from rftd.streams.chain import Heads
@@ -76,7 +77,7 @@ class Projector:
         """
         self._applied = Counter[UUID | None]()
         self.void_records = 0
-        """Records without effect, because a fence came before them."""
+        """Records without effect, because a fence came before them, and plans that are not of the next step."""
         self.repeated_records = 0
         """Records without effect, because the same event was in the partition before."""
         self.dead_records = 0
@@ -129,12 +130,13 @@ class Projector:
             positions = await read_positions(connection)
             fences = await read_fences(connection)
             once = await read_once(connection)
+            planned = await read_standing_plans(connection)
         # Before the first write: tables that hold more than the log are a witness of its loss, and stay as they are.
         await self._log.check_heads(positions)
         if anew:
             self._statistics.begin_anew()
             self._filling = TablesFilling(began_s=self._clock.monotonic_s(), goals=await self._log.heads())
-        self._fold = TableFold(positions, fences, self._projections, once)
+        self._fold = TableFold(positions, fences, self._projections, once, planned)
         self._committed = {}
         self._advance(positions)
 

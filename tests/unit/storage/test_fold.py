@@ -9,10 +9,13 @@ from synthetic.log.tape import Tape
 
 from rftd.storage.fold import FenceState, Folded, TableFold
 from rftd.storage.projections import PROJECTIONS, batches, experiences, experiments, progress
+from rftd.storage.standing_plans import StandingPlans
 from rftd.storage.upserts import Upsert, Values
 from rftd.streams import topics
+from rftd.streams.effective import ruling
 from rftd.streams.events import batch, experiment
 from rftd.streams.events.catalogue import definitions
+from rftd.streams.fencing import FenceView
 from rftd.streams.topics import Partition, partition_of
 
 
@@ -34,7 +37,12 @@ def test_a_fold_taken_up_from_its_fences_goes_on_the_same(run: SyntheticRun) -> 
     cut = len(records) // 3
     first, second = whole.take(records[:cut]), whole.take(records[cut:])
     states = [fold_state(row) for row in rows(first, progress.FENCED)]
-    resumed = TableFold(first.after, states).take(records[cut:])
+    plans = StandingPlans()
+    fences = FenceView()
+    for record in records[:cut]:
+        decoded, _ = ruling(record, fences)
+        plans.counts(decoded)
+    resumed = TableFold(first.after, states, planned=plans.planned).take(records[cut:])
     assert (resumed.rows, resumed.void) == (second.rows, second.void)
 
 
@@ -53,9 +61,9 @@ def test_a_fenced_record_has_no_effect() -> None:
     id = tape.ids.new()
     spine = partition_of(topics.EXPERIMENTS, id)
 
-    def plan(epoch: int) -> UUID:
+    def plan(epoch: int, step: int = 1) -> UUID:
         batch_id = tape.ids.new()
-        planned = batch.BatchPlanned(batch=batch_id, step=1, stage=0, observed=(), decided_at_ns=0)
+        planned = batch.BatchPlanned(batch=batch_id, step=step, stage=0, observed=(), decided_at_ns=0)
         tape.write(planned, id, role="planner", epoch=epoch)
         return batch_id
 
@@ -65,7 +73,7 @@ def test_a_fenced_record_has_no_effect() -> None:
     plan(0)
     rival = experiment.Fence(role="planner", epoch=9, previous=0, owner=tape.ids.new())
     tape.write(rival, id, role="planner", epoch=9, partition=spine)
-    also_present = plan(1)
+    also_present = plan(1, step=2)
     tape.fence("planner", id, spine)
     plan(1)
     folded = TableFold({}).take(tape.records)
