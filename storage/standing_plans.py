@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from rftd.storage.queries.counting import ABANDONED, EXECUTED
@@ -71,13 +71,13 @@ async def read_standing_plans(connection: AsyncConnection) -> dict[UUID, Planned
     def of(id: bytes) -> PlannedBatches:
         return found.setdefault(UUID(bytes=bytes(id)), PlannedBatches())
 
-    for id, version in await connection.exec_driver_sql(_BEFORE):
+    for id, version in await _rows(connection, _BEFORE):
         of(id).begin(version)
-    for id, step in await connection.exec_driver_sql(_EXECUTED):
+    for id, step in await _rows(connection, _EXECUTED):
         planned = of(id)
         planned.furthest = step
         planned.steps.add(step)
-    for id, step, batch, abandoned in await connection.exec_driver_sql(_STANDING):
+    for id, step, batch, abandoned in await _rows(connection, _STANDING):
         planned = of(id)
         if abandoned:
             planned.abandoned.add(UUID(bytes=bytes(batch)))
@@ -85,3 +85,7 @@ async def read_standing_plans(connection: AsyncConnection) -> dict[UUID, Planned
             planned.steps.add(step)
             planned.newest[step] = UUID(bytes=bytes(batch))
     return found
+
+
+async def _rows(connection: AsyncConnection, statement: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in await connection.exec_driver_sql(statement)]
