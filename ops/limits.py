@@ -88,7 +88,7 @@ REWARD_LARGEST: Final = 1e30
 
 # Work.
 EVAL_CHUNK_ROWS: Final = 256
-"""Held-out rows that one eval lease covers."""
+"""Held-out rows that one eval lease covers; where rows are answered several times, as many answers."""
 FAILED_GROUPS_IN_A_ROW: Final = 8
 """After this many closed groups without one member the experiment fails with their error."""
 INCOMPLETE_BATCHES_IN_A_ROW: Final = 10
@@ -169,6 +169,12 @@ AUXILIARY_TEXT_CHARS: Final = 32_768
 """Characters of those answers together; what is longer is cut there."""
 EVAL_AUXILIARY_CHARS: Final = 262_144
 """The same in the scores of a range of held-out rows, of all rows together."""
+EVAL_ANSWERS: Final = 4096
+"""Answers of one evaluation whose texts are kept; of more, a sample with the best and the worst."""
+EVAL_ANSWERS_CHARS: Final = 16 * MIB
+"""Characters of the texts of one range of held-out rows, together; what is longer is cut, evenly."""
+EVAL_ANSWER_CHARS: Final = 131_072
+"""Characters of one text among them."""
 SERVICE_ANSWER_SIZE_BYTES: Final = 4 * MIB
 """The largest answer of a service that is asked as an auxiliary model."""
 DRAIN_TIMEOUT_S: Final = 10.0

@@ -22,6 +22,7 @@ queries/      what the CLI, the API and the page read
 lineage/      the origin of a thing, and its fate
 disk          the free space of volumes, and the space that folders take up
 artifacts     files by their sha256
+answered_rows the answers of an evaluation, from the log and from artifacts
 checkpoints   folders of checkpoints, registered in place
 service_state the name at a service that a checkpoint's weights and optimizer have
 workplace     the folder in which a trainer prepares what it renames; its successor takes it away

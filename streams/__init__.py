@@ -26,6 +26,8 @@ worker_state  what a worker does or waits for: the list of its states
 sync_failure  how a weight sync fails: the list of reasons
 step_figures  the telling figures of a training step, whatever their engine calls them
 reward_parts  the named parts of rewards, as figures of steps and evaluations
+estimators    estimates from samples: of several tries, with their uncertainty
+eval_answers  the answers that an evaluation keeps, and which of many
 naming        which experiment a name or an id means
 shared_fields          fields that two halves use alike, and what a half leaves out of them
 split_submission       experiments that are handed in as two halves
@@ -51,6 +53,7 @@ role          a leased role: fenced, its appends read back
 patience      appends that wait for space
 folds/        pure state: the spine, groups, the replay buffer of experiences, weights
 evaluations   evaluations that are due by that state
+eval_figures  the figures of an evaluation beside its score
 decision      an event that was decided, and the partition that it goes to
 losses        what survivors remember that the log does not hold any more
 retention     heartbeats are forgotten after a while

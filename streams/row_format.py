@@ -20,6 +20,8 @@ class FormatSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A row that has it names its own workflow."""
     reward_fn_key: str = ""
     """A row that has it names its own reward."""
+    category_key: str | None = None
+    """A held-out row that has it is of the category that it names."""
     tools_key: str = "tools"
     chosen_key: str = "chosen"
     rejected_key: str = "rejected"

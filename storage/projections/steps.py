@@ -86,7 +86,7 @@ def _scored(event: experience.EvalScored, decoded: Decoded, changes: Changes) ->
         stage=event.stage,
         taskset=event.taskset,
         version=event.version,
-        rows=len(rewards),
+        rows=event.rows,
         # float64 sums of few float32 values are exact enough to be equal everywhere.
         score=float(rewards.astype("f8").sum()) / len(rewards) if len(rewards) else None,
         tokens_mean=int(tokens.astype("i8").sum()) / len(tokens) if len(tokens) else None,

@@ -72,6 +72,16 @@ class RowAnswers(msgspec.Struct, frozen=True, array_like=True, gc=False):
     turns: tuple[AuxiliaryTurn, ...]
 
 
+class CategoryScore(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The answers to held-out rows of one category."""
+
+    answers: Count
+    reward: Finite
+    """The sum of their rewards."""
+    right: Count
+    """The answers among them that are right; 0 too where nobody knows which are."""
+
+
 @event("experience.produced", stream=topics.EXPERIENCES, owner=NOBODY)
 class ExperienceProduced(Event, frozen=True, kw_only=True):
     """One finished rollout: what a trainer learns from. Key: the group. Consumed by dispatcher, planner and trainer.
@@ -156,20 +166,40 @@ class EvalScored(Event, frozen=True, kw_only=True):
     version: Index
     generation: Index
     rewards: Array
-    """One score per row  # [rows] f4"""
+    """One score per answer; the answers to a row lie together  # [rows * tries] f4"""
     tokens: Array
-    """Response length per row  # [rows] u4"""
+    """Response length per answer  # [rows * tries] u4"""
     metrics: dict[str, float] = {}
     reward_parts: dict[str, Finite] = {}
-    """The sum of each named part of the rewards; a row without a part counts 0."""
+    """The sum of each named part of the rewards; an answer without a part counts 0."""
     auxiliary: tuple[RowAnswers, ...] = ()
-    """Rows that auxiliary models were asked about, in their order; what is too long is cut, as in an experience."""
+    """Answers that auxiliary models were asked about, by their rows; what is too long is cut, as in an experience."""
+    tries: Count = 1
+    """Answers to each row."""
+    right: Array | None = None
+    """1 for an answer that is right, else 0; None where the reward does not say so  # [rows * tries] u1"""
+    votes: Array | None = None
+    """Equal for answers to a row that say the same; None of a single answer to each row  # [rows * tries] u4"""
+    categories: dict[str, CategoryScore] = {}
+    """The rows' categories, if the taskset has a column of them."""
+    answers: Array | None = None
+    """`EvalAnswers` as bytes: the texts of all answers, or of a sample; None if nothing was kept  # u1"""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that were answered."""
+        return len(self.rewards) // self.tries
 
     def __post_init__(self) -> None:
         # Scores are summed by the fold itself, so they travel in the event and are finite: NaN is not below anything.
         for name, array in (("rewards", self.rewards), ("tokens", self.tokens)):
             if array.artifact or len(array.shape) != 1 or not array.within(_LARGEST):
-                raise ValueError(f"{name} of shape {array.shape} are no numbers with a mean, one for each row")
+                raise ValueError(f"{name} of shape {array.shape} are no numbers with a mean, one for each answer")
+        if self.tries < 1 or len(self.rewards) % self.tries:
+            raise ValueError(f"{len(self.rewards)} rewards are not {self.tries} for each row")
+        for name, flags in (("right", self.right), ("votes", self.votes)):
+            if flags is not None and (flags.artifact or flags.shape != self.rewards.shape):
+                raise ValueError(f"{name} of shape {flags.shape} beside rewards of {self.rewards.shape}")
 
 
 def versions_of(spans: tuple[Span, ...]) -> tuple[int, int]:

@@ -38,20 +38,25 @@ class Evaluation(msgspec.Struct):
 
     def rows_scored(self) -> int:
         """Rows that have a score."""
-        return sum(len(scored.rewards) for scored in self.scores.values())
+        return sum(scored.rows for scored in self.scores.values())
+
+    def in_order(self) -> list[experience.EvalScored]:
+        """The scores, by their rows."""
+        return [self.scores[row] for row in sorted(self.scores)]
 
     def mean_reward(self) -> float:
-        """Mean score over the rows, in row order."""
+        """Mean score over the answers, in row order."""
         # The order matters to the last bit: a sum of floats depends on it, and every daemon must write the same score.
-        return float(np.concatenate([self.scores[row].rewards.view() for row in sorted(self.scores)]).mean())
+        return float(np.concatenate([scored.rewards.view() for scored in self.in_order()]).mean())
 
     def mean_tokens(self) -> float:
         """Mean response length in tokens."""
-        return float(np.concatenate([self.scores[row].tokens.view() for row in sorted(self.scores)]).mean())
+        return float(np.concatenate([scored.tokens.view() for scored in self.in_order()]).mean())
 
     def reward_parts(self) -> dict[str, float]:
-        """Mean of each named part of the rewards over the rows, by the names of figures."""
-        return part_means(part_sums(self.scores[row].reward_parts for row in sorted(self.scores)), self.rows_scored())
+        """Mean of each named part of the rewards over the answers, by the names of figures."""
+        answers = sum(len(scored.rewards) for scored in self.scores.values())
+        return part_means(part_sums(scored.reward_parts for scored in self.in_order()), answers)
 
 
 class EarlyScore(NamedTuple):
@@ -122,7 +127,7 @@ class EvalFold(msgspec.Struct):
             return
         holder = evaluation.holder(event.lease) if evaluation is not None else None
         if evaluation is None or holder is None:
-            self._note_early(EarlyScore(source, msgspec.structs.replace(event, auxiliary=())))
+            self._note_early(EarlyScore(source, _without_texts(event)))
         elif holder == source:
             _score(evaluation, event)
 
@@ -141,9 +146,13 @@ class EvalFold(msgspec.Struct):
 
 def _score(evaluation: Evaluation, event: experience.EvalScored) -> None:
     """Takes in the score of some rows; every lease of the same rows is over, whichever was read first."""
-    # Without a judge's words, which are long and decide nothing.
-    evaluation.scores[event.row_start] = msgspec.structs.replace(event, auxiliary=())
+    evaluation.scores[event.row_start] = _without_texts(event)
     for lease in [id for id, leased in evaluation.leases.items() if leased.row_start == event.row_start]:
         del evaluation.leases[lease]
     for lease in [id for id, row_start in evaluation.over.items() if row_start == event.row_start]:
         del evaluation.over[lease]
+
+
+def _without_texts(event: experience.EvalScored) -> experience.EvalScored:
+    """The score without a judge's words and without the answers, which are long and decide nothing."""
+    return msgspec.structs.replace(event, auxiliary=(), answers=None)

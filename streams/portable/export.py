@@ -74,7 +74,7 @@ class OutsideNames:
             case ExperienceProduced():
                 self._arrays(*event.arrays.values())
             case EvalScored():
-                self._arrays(event.rewards, event.tokens)
+                self._arrays(event.rewards, event.tokens, *([] if event.answers is None else [event.answers]))
             case CheckpointCommitted():
                 self.checkpoints[event.step, event.generation] = event
             case CheckpointDeleted():

@@ -57,12 +57,16 @@ class Scores(NamedTuple):
     """One range of held-out rows, scored."""
 
     rows: int
+    answers: int
+    """The answers to all of them."""
     reward: float
-    """The sum of the rows' rewards."""
+    """The sum of the answers' rewards."""
     tokens: float
-    """The sum of the rows' response lengths, in tokens."""
+    """The sum of the answers' lengths, in tokens."""
     parts: dict[str, float]
-    """The sums of the named parts of the rows' rewards."""
+    """The sums of the named parts of the answers' rewards."""
+    right: int | None
+    """The answers that are right; None if the scores do not say which are."""
 
 
 @dataclass(slots=True)

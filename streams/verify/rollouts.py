@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rftd.ops.errors import CodecError
 from rftd.streams.codec import Decoded
+from rftd.streams.eval_figures import ACCURACY
 from rftd.streams.events import experience, step
 from rftd.streams.reward_parts import part_means, part_of, part_sums
 from rftd.streams.verify.answers import answered, holder_key
@@ -58,7 +59,8 @@ def scored(facts: Facts, evidence: Evidence, event: experience.EvalScored, decod
     """Keeps the sums of each writer's first score of each range of rows."""
     answered(facts, evidence, event, decoded)
     if facts.files:
-        named(facts, evidence, event.rewards.artifact, event.tokens.artifact)
+        answers = [] if event.answers is None else [event.answers]
+        named(facts, evidence, *(array.artifact for array in (event.rewards, event.tokens, *answers)))
     evaluation = evidence.evals.setdefault(event.eval, EvalEvidence())
     if evaluation is None:
         return
@@ -71,7 +73,8 @@ def scored(facts: Facts, evidence: Evidence, event: experience.EvalScored, decod
         tokens = float(event.tokens.view().sum(dtype="f8"))
     except CodecError:
         reward = tokens = float("nan")
-    scores[key] = Scores(len(event.rewards), reward, tokens, event.reward_parts)
+    right = None if event.right is None else int((event.right.view() != 0).sum())
+    scores[key] = Scores(event.rows, len(event.rewards), reward, tokens, event.reward_parts, right)
 
 
 def eval_completed(facts: Facts, evidence: Evidence, event: step.EvalCompleted, _decoded: Decoded) -> None:
@@ -86,14 +89,20 @@ def eval_completed(facts: Facts, evidence: Evidence, event: step.EvalCompleted, 
     if rows != event.rows:
         facts.note("evals-are-their-scores", evidence.id, f"{what} is of {event.rows} rows, and {rows} were scored")
         return
+    answers = max(1, sum(scores.answers for scores in ranges))
     means = {
-        "score": (event.score, sum(scores.reward for scores in ranges) / max(1, rows)),
+        "score": (event.score, sum(scores.reward for scores in ranges) / answers),
         "response_length/mean": (
             event.metrics.get("response_length/mean"),
-            sum(scores.tokens for scores in ranges) / max(1, rows),
+            sum(scores.tokens for scores in ranges) / answers,
         ),
     }
-    parts = part_means(part_sums(scores.parts for scores in ranges), rows)
+    right = [scores.right for scores in ranges if scores.right is not None]
+    if ACCURACY in event.metrics:
+        # Where some ranges do not say what is right, nobody can name a share of all.
+        accuracy = sum(right) / answers if len(right) == len(ranges) else math.nan
+        means[ACCURACY] = (event.metrics[ACCURACY], accuracy)
+    parts = part_means(part_sums(scores.parts for scores in ranges), answers)
     for name in parts.keys() | {name for name in event.metrics if part_of(name) is not None}:
         means[name] = (event.metrics.get(name, math.nan), parts.get(name, math.nan))
     for name, (said, mean) in means.items():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from uuid import UUID
 
 from rftd.ops import limits
 from rftd.ops.ids import derive
 from rftd.streams.decision import Decision, slot_partition
+from rftd.streams.eval_figures import figures_of
 from rftd.streams.evaluations import due_evals, eval_id
 from rftd.streams.events.step import PROMPTS_CUT_ROWS, EvalCompleted
 from rftd.streams.events.task import EvalLeased
@@ -38,20 +40,21 @@ def complete_evals(state: RunState) -> Iterator[Decision]:
                 generation=generation,
                 rows=taskset.rows,
                 score=evaluation.mean_reward(),
-                metrics=_figures(evaluation),
+                metrics=_figures(id, evaluation),
             )
         )
 
 
-def _figures(evaluation: Evaluation) -> dict[str, float]:
-    """The mean length, the means of the reward's parts, and the numbers of rows that score 0 whatever the model is.
+def _figures(id: UUID, evaluation: Evaluation) -> dict[str, float]:
+    """The mean length, the means of the reward's parts, accuracy, uncertainty, and the answers that are worth nothing.
 
-    Those are rows without an answer and rows whose prompt was cut; nothing is reported of none.
+    Those are answers that failed and answers to a prompt that was cut; nothing is reported of none.
     """
     scores = evaluation.scores.values()
     counts = {name: sum(each.metrics.get(name, 0.0) for each in scores) for name in ("failed_rows", PROMPTS_CUT_ROWS)}
     worthless = {name: count for name, count in counts.items() if count}
-    return {"response_length/mean": evaluation.mean_tokens()} | evaluation.reward_parts() | worthless
+    lengths = {"response_length/mean": evaluation.mean_tokens()}
+    return lengths | evaluation.reward_parts() | figures_of(evaluation.in_order(), id) | worthless
 
 
 def _taskset_of(spec: ExperimentSpec, evaluation: Evaluation) -> TasksetSpec | None:
@@ -60,6 +63,11 @@ def _taskset_of(spec: ExperimentSpec, evaluation: Evaluation) -> TasksetSpec | N
         return None
     evals = spec.stages[evaluation.stage].evals
     return evals[evaluation.taskset] if 0 <= evaluation.taskset < len(evals) else None
+
+
+def _chunk_rows(taskset: TasksetSpec) -> int:
+    """Rows of one lease: the fewer, the more answers each has."""
+    return max(1, limits.EVAL_CHUNK_ROWS // max(1, taskset.repeat_times))
 
 
 def lease_evals(
@@ -84,9 +92,10 @@ def lease_evals(
         id = eval_id(state.experiment, state.spine.stage, version, taskset)
         evaluation = state.evals.open.get(id)
         rows = stage.evals[taskset].rows
+        chunk_rows = _chunk_rows(stage.evals[taskset])
         leased = {lease.row_start for lease in evaluation.leases.values()} if evaluation else set()
         begun = leased | evaluation.scores.keys() if evaluation else leased
-        starts = [start for start in range(0, rows, limits.EVAL_CHUNK_ROWS) if start not in begun]
+        starts = [start for start in range(0, rows, chunk_rows) if start not in begun]
         if oldest is None:
             if leased or idle or not starts:
                 oldest = EvalUnderWay(version, taskset)
@@ -105,7 +114,7 @@ def lease_evals(
                 stage=state.spine.stage,
                 taskset=taskset,
                 row_start=start,
-                row_end=min(start + limits.EVAL_CHUNK_ROWS, rows),
+                row_end=min(start + chunk_rows, rows),
                 version=version,
                 generation=published.generation,
                 attempt=attempt,

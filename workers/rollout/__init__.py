@@ -9,6 +9,7 @@ rollouts     `Rollouts`: the one path of a rollout, a group and an evaluation's 
 rollout_traces  the spans of leases, rollouts and experiences, where they are traced
 leased       the rollouts of a task lease: ids and seeds before, events after
 eval_engine  where evaluations are answered: on the engine of the rollouts, or on another one
+eval_scores  the scores of held-out rows, and the texts that are kept
 evaluator    held-out rows, answered by a pinned weight version
 threads      workflows on threads of their own, if that is asked for
 orphans      work that does not end when it is cancelled

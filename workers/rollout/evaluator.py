@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, RolloutError
 from rftd.ops.ids import derive_each
 from rftd.ops.logs import Logger
 from rftd.ops.tracing.span import untraced
+from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.arrays import Array
-from rftd.streams.events.experience import EvalScored, RowAnswers
-from rftd.streams.events.step import PROMPTS_CUT_ROWS
+from rftd.streams.eval_answers import packed
+from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.task import EvalLeased
-from rftd.streams.reward_parts import part_sums
 from rftd.streams.spec import StageSpec
 from rftd.workers.membership import explain
 from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels, no_auxiliary_models
 from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.eval_engine import EvalEngine
+from rftd.workers.rollout.eval_scores import AnsweredRows
 from rftd.workers.rollout.orphans import Orphans
-from rftd.workers.rollout.response import PROMPT_TRUNCATED
 from rftd.workers.rollout.rollout_traces import end_cancelled, end_rollout, with_spans
 from rftd.workers.rollout.rollouts import RolloutOutcome, RolloutPlaces, Rollouts
 from rftd.workers.rollout.threads import EngineFromThreads
 from rftd.workers.rollout.workflows.attempt import RolloutRequest
-from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.rollout.workflows.runner import WorkflowRunner
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.tasksets.tokenizer import Tokenizer
@@ -56,13 +55,15 @@ class Evaluator:
         endpoint: ModelEndpoint | None = None,
         auxiliary: AuxiliaryModels | None = None,
         reward_environ: Mapping[str, str] | None = None,
+        artifacts: ArtifactStore | None = None,
     ) -> None:
-        """`places` gives the bound on the rows of a stage that run at a time.
+        """`places` gives the bound on the rows of a stage that run at a time; answers are kept in `artifacts`.
 
         `endpoint` serves the model to workflows that run other programs; `auxiliary` are the models to ask beside it;
         processes of rewards have the environment `reward_environ`.
         """
         self._reward_environ = reward_environ
+        self._artifacts = artifacts
         self._auxiliary = auxiliary
         self._endpoint = endpoint
         self._engine = engine
@@ -88,13 +89,8 @@ class Evaluator:
         failed and there will be no other in this process.
         """
         outcomes: dict[int, RolloutOutcome] = {}
-        rows = range(lease.row_start, lease.row_end)
-        # The ids are the seeds too: whatever version is evaluated, a row is drawn from the same random numbers.
-        ids = derive_each(lease.eval, "row", numbers=rows)
-        requests = with_spans(
-            [RolloutRequest(number=row, id=id, seed=id, row=row) for row, id in zip(rows, ids, strict=True)],
-            every=False,
-        )
+        tries = max(1, taskset.spec.repeat_times)
+        requests = with_spans(_requests(lease, tries), every=False)
         self._under_way += 1
         try:
             with untraced():  # a row is traced by itself, or not at all
@@ -104,7 +100,7 @@ class Evaluator:
         finally:
             self._under_way -= 1
             end_cancelled(requests)
-        results = [outcomes[row].result for row in rows]
+        results = [outcomes[request.number].result for request in requests]
         failures = [result for result in results if isinstance(result, RftdError)]
         if failures:
             # One line for all of them: the score has room for their number, not for their reasons.
@@ -115,23 +111,21 @@ class Evaluator:
                 code=failures[0].code,
                 first=explain(failures[0]),
             )
-        return EvalScored(
-            eval=lease.eval,
-            lease=lease.lease,
-            stage=lease.stage,
-            taskset=lease.taskset,
-            row_start=lease.row_start,
-            version=weights.version,
-            generation=weights.generation,
-            rewards=Array.of([each.reward if isinstance(each, RolloutResult) else 0.0 for each in results], "f4"),
-            tokens=Array.of(
-                [len(each.tokens) - each.prompt_tokens if isinstance(each, RolloutResult) else 0 for each in results],
-                "u4",
-            ),
-            metrics={"failed_rows": float(len(failures))} | _cut(results),
-            reward_parts=part_sums(each.metrics for each in results if isinstance(each, RolloutResult)),
-            auxiliary=_answers(rows, results),
-        )
+        answered = AnsweredRows(lease, taskset, results, tries=tries, tokenizer=self._tokenizer)
+        return await self._with_texts(answered.scores(weights), answered)
+
+    async def _with_texts(self, scored: EvalScored, answered: AnsweredRows) -> EvalScored:
+        """The scores with the texts of the answers by reference: bytes first, then the event."""
+        if self._artifacts is None:
+            return scored
+        data = await asyncio.to_thread(packed, answered.texts())
+        try:
+            sha256 = await asyncio.to_thread(self._artifacts.put, data)
+        except OSError as error:
+            # What the rows are worth is known all the same, and a text to read is no reason to answer them again.
+            self._log.warning("eval.answers_lost", version=scored.version, row_start=scored.row_start, why=str(error))
+            return scored
+        return msgspec.structs.replace(scored, answers=Array("u1", (len(data),), b"", sha256))
 
     async def _answer(
         self,
@@ -184,22 +178,14 @@ class Evaluator:
         return rollouts
 
 
-def _cut(results: Iterable[RolloutResult | RftdError]) -> dict[str, float]:
-    """The number of rows whose prompt did not fit, which score 0 whatever the model is worth; nothing if each did."""
-    cut = sum(isinstance(each, RolloutResult) and each.finish == PROMPT_TRUNCATED for each in results)
-    return {PROMPTS_CUT_ROWS: float(cut)} if cut else {}
-
-
-def _answers(rows: Iterable[int], results: Iterable[RolloutResult | RftdError]) -> tuple[RowAnswers, ...]:
-    """The words of auxiliary models on each row, cut where a record would become too large."""
-    found: list[RowAnswers] = []
-    left = limits.EVAL_AUXILIARY_CHARS
-    for row, result in zip(rows, results, strict=True):
-        if not isinstance(result, RolloutResult) or not result.auxiliary:
-            continue
-        turns = []
-        for turn in result.auxiliary:
-            turns.append(msgspec.structs.replace(turn, text=turn.text[:left]))
-            left -= len(turns[-1].text)
-        found.append(RowAnswers(row, tuple(turns)))
-    return tuple(found)
+def _requests(lease: EvalLeased, tries: int) -> list[RolloutRequest]:
+    """The rollouts of the lease's rows, row after row, each of them `tries` times."""
+    rows = range(lease.row_start, lease.row_end)
+    requests: list[RolloutRequest] = []
+    # The ids are the seeds too. The first answer to a row is the same, however many there are.
+    for row, first in zip(rows, derive_each(lease.eval, "row", numbers=rows), strict=True):
+        ids = [first, *derive_each(first, "try", numbers=range(1, tries))]
+        requests += [
+            RolloutRequest(number=row * tries + attempt, id=id, seed=id, row=row) for attempt, id in enumerate(ids)
+        ]
+    return requests

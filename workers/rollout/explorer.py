@@ -155,6 +155,7 @@ class Explorer:
             endpoint=endpoint,
             auxiliary=auxiliary,
             reward_environ=self._reward_environ,
+            artifacts=ArtifactStore(Path(spec.job_dir) / "artifacts"),
         )
         server: ConversationServer | None = None
         for index, each in enumerate(spec.stages):

@@ -61,7 +61,7 @@ class RolloutLog:
             version=scored.version,
             taskset=taskset.name,
             first_row=scored.row_start,
-            rows=len(rewards),
+            rows=scored.rows,
             of_rows=taskset.rows,
             score=round(float(np.mean(rewards)), 4) if len(rewards) else None,
             eval_s=round(self._clock.monotonic_s() - began_s, 3),

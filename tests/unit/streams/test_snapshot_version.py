@@ -49,6 +49,7 @@ ADDED = {
     (GroupFold, "selection"),
     (EvalScored, "auxiliary"),
     (EvalScored, "reward_parts"),
+    *((EvalScored, name) for name in ("tries", "right", "votes", "categories", "answers")),
     (Spine, "signal"),
     (Known, "requests"),
     (WeightsPublished, "duration_s"),
