@@ -1,0 +1,95 @@
+"""`AnsweredRows`: the answers of one evaluation, from the log and from the artifacts that it names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rftd.ops.errors import CodecError, RftdError
+from rftd.storage.artifacts import ArtifactStore
+from rftd.storage.queries.evaluations import ScorePlace
+from rftd.streams import topics
+from rftd.streams.codec import decode_as
+from rftd.streams.eval_answers import EvalAnswer, unpacked
+from rftd.streams.events.experience import EvalScored
+from rftd.streams.topics import Partition
+
+if TYPE_CHECKING:
+    from rftd.streams.log import EventLog
+
+
+class AnsweredRows:
+    """All answers of an evaluation by (row, attempt); those whose text was not kept have their scores alone."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[int, int], EvalAnswer] = {}
+        self.kept: set[tuple[int, int]] = set()
+        """Those with their texts."""
+        self.notes: list[str] = []
+        """Reasons for what is missing."""
+
+    def reward_of(self, row: int) -> float | None:
+        """The mean reward of a row's answers; None if it has none."""
+        rewards: list[float] = []
+        while (answer := self.answers.get((row, len(rewards)))) is not None:
+            rewards.append(answer.reward)
+        return sum(rewards) / len(rewards) if rewards else None
+
+    def rows(self) -> list[int]:
+        """The rows that were answered, in order."""
+        return sorted({row for row, _ in self.answers})
+
+    def take(self, scored: EvalScored, texts: Sequence[EvalAnswer]) -> None:
+        """Takes in the answers to a range of rows."""
+        rewards = scored.rewards.view().tolist()
+        tokens = scored.tokens.view().tolist()
+        right = None if scored.right is None else scored.right.view().tolist()
+        for number, reward in enumerate(rewards):
+            row = scored.row_start + number // scored.tries
+            attempt = number % scored.tries
+            flag = None if right is None else right[number] != 0
+            # A score counts, whatever is in the artifact: the log is what was decided on.
+            self.answers[row, attempt] = EvalAnswer(
+                row=row, attempt=attempt, reward=reward, right=flag, tokens=tokens[number]
+            )
+        for answer in texts:
+            place = (answer.row, answer.attempt)
+            if place in self.answers:
+                self.answers[place] = answer
+                self.kept.add(place)
+
+
+async def answered_rows(log: EventLog, places: Sequence[ScorePlace], store: ArtifactStore | None) -> AnsweredRows:
+    """The answers whose scores lie at these places; `store` has their texts. What cannot be read is noted."""
+    answered = AnsweredRows()
+    for place in places:
+        try:
+            scored = await _scored(log, place)
+        except CodecError as error:
+            answered.notes.append(f"no answers from row {place.row_start} on: {error.what}")
+            continue
+        if scored is None:
+            answered.notes.append(f"the log holds no scores from row {place.row_start} on")
+            continue
+        texts: tuple[EvalAnswer, ...] = ()
+        try:
+            texts = await asyncio.to_thread(_texts, scored, store)
+        except (RftdError, OSError) as error:
+            answered.notes.append(f"no texts from row {place.row_start} on: {error}")
+        answered.take(scored, texts)
+    return answered
+
+
+async def _scored(log: EventLog, place: ScorePlace) -> EvalScored | None:
+    records = await log.read(Partition(topics.EXPERIENCES, place.partition), place.offset, max_records=1)
+    # A log that has dropped the record answers with the next one that it holds.
+    if not records or records[0].offset != place.offset:
+        return None
+    return decode_as(records[0], EvalScored)
+
+
+def _texts(scored: EvalScored, store: ArtifactStore | None) -> tuple[EvalAnswer, ...]:
+    if scored.answers is None or store is None:
+        return ()
+    return unpacked(scored.answers.loaded(store.read).data)

@@ -1,0 +1,76 @@
+"""One evaluation of many: the one that was meant, and the places in the log at which its scores lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.errors import NotFoundError, UsageError
+from rftd.storage.queries.rows import fetch, fetch_one
+from rftd.storage.queries.steps import EvalRow, list_evals
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+class ScorePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """The place in `rftd.experiences` of the scores of a range of rows."""
+
+    row_start: int
+    partition: int
+    offset: int
+
+
+class _Folder(msgspec.Struct, frozen=True):
+    job_dir: str | None
+
+
+async def evaluations_of(connection: AsyncConnection, experiment: UUID, *, taskset: str | None) -> list[EvalRow]:
+    """The evaluations on one taskset, by version, of each version the last one.
+
+    Raises NotFoundError if there is none, UsageError if there are several tasksets and none is named.
+    """
+    rows = await list_evals(connection, experiment, taskset=taskset)
+    names = list(dict.fromkeys(row.taskset for row in rows))
+    if not names:
+        of = "nothing was evaluated yet" if taskset is None else f"no evaluation on {taskset!r}"
+        raise NotFoundError(of, field="taskset", fix="see rftd evals NAME")
+    if len(names) > 1:
+        raise UsageError("there are several tasksets", field="taskset", fix="name one of " + ", ".join(names))
+    return list({row.version: row for row in rows}.values())
+
+
+def evaluation_of(rows: Sequence[EvalRow], version: int | None, *, field: str = "version") -> EvalRow:
+    """The evaluation of a version; None: of the newest. Raises NotFoundError."""
+    if version is None:
+        return rows[-1]
+    for row in rows:
+        if row.version == version:
+            return row
+    versions = ", ".join(str(row.version) for row in rows)
+    raise NotFoundError(f"version {version} was not evaluated on {rows[0].taskset!r}", field=field, fix=f"known: {versions}")
+
+
+async def folder_of(connection: AsyncConnection, evaluation: str) -> str | None:
+    """The folder of the experiment whose evaluation it is, which may be an ancestor of the one that was asked for."""
+    row = await fetch_one(
+        connection,
+        _Folder,
+        "SELECT x.job_dir FROM evals v JOIN experiments x ON x.id = v.experiment WHERE v.id = :id",
+        id=UUID(evaluation).bytes,
+    )
+    return None if row is None else row.job_dir
+
+
+async def score_places(connection: AsyncConnection, evaluation: str) -> list[ScorePlace]:
+    """The places of an evaluation's scores, by their rows."""
+    return await fetch(
+        connection,
+        ScorePlace,
+        """SELECT row_start, scored_partition AS partition, scored_offset AS "offset" FROM eval_scores
+        WHERE eval = :id ORDER BY row_start""",
+        id=UUID(evaluation).bytes,
+    )

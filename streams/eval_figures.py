@@ -1,0 +1,121 @@
+"""The figures of an evaluation beside its score: accuracy, uncertainty, several tries, lengths, categories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import numpy as np
+
+from rftd.streams.estimators import best_at, bootstrap, majority_at, pass_at, wilson, worst_at
+from rftd.streams.events.experience import CategoryScore, EvalScored
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ACCURACY: Final = "accuracy/mean"
+TRIES: Final = "tries"
+"""Answers to each row; without it one."""
+MOST_CATEGORIES: Final = 64
+"""Categories of which figures are reported: the first by name."""
+_RESAMPLES: Final = 1000
+_DRAWN: Final = 4_000_000
+"""Numbers that are drawn for one interval at most: of many rows, fewer resamples do."""
+_FEWEST_RESAMPLES: Final = 100
+
+
+def figures_of(scores: Sequence[EvalScored], eval: UUID) -> dict[str, float]:
+    """The figures of all scores of an evaluation, in the order of their rows; its id is the seed of resampling.
+
+    `accuracy` and what rests on it is there where every score says which answers are right.
+    """
+    rewards = np.concatenate([scored.rewards.view() for scored in scores]).astype("f8")
+    tokens = np.concatenate([scored.tokens.view() for scored in scores])
+    right = _joined([scored.right for scored in scores])
+    tries = scores[0].tries if len({scored.tries for scored in scores}) == 1 else 1
+    figures = {f"score/{end}": value for end, value in _interval(rewards.reshape(-1, tries).mean(axis=1), eval).items()}
+    if tries > 1:
+        figures |= {TRIES: float(tries), **_of_tries(rewards.reshape(-1, tries), tries)}
+    if right is not None:
+        flags = right != 0
+        figures[ACCURACY] = float(flags.mean())
+        figures |= {f"accuracy/{end}": value for end, value in _accuracy_interval(flags, tries, eval).items()}
+        figures |= _lengths(tokens, flags)
+        if tries > 1:
+            votes = _joined([scored.votes for scored in scores])
+            figures |= _solved(flags.reshape(-1, tries), None if votes is None else votes.reshape(-1, tries), tries)
+    return figures | _categories(scores, accuracy=right is not None)
+
+
+def _joined(arrays: Sequence[Any]) -> NDArray[Any] | None:
+    """The numbers of all; None where some are missing."""
+    if any(array is None for array in arrays):
+        return None
+    joined: NDArray[Any] = np.concatenate([array.view() for array in arrays])
+    return joined
+
+
+def _interval(values: NDArray[np.float64], eval: UUID) -> dict[str, float]:
+    """The interval of a mean over rows."""
+    if (values == values[0]).all():
+        return {"low": float(values[0]), "high": float(values[0])}
+    resamples = max(_FEWEST_RESAMPLES, min(_RESAMPLES, _DRAWN // len(values)))
+    random = np.random.Generator(np.random.PCG64(eval.int))
+    low, high = bootstrap(values, random.integers(0, len(values), (resamples, len(values))))
+    return {"low": low, "high": high}
+
+
+def _accuracy_interval(right: NDArray[np.bool_], tries: int, eval: UUID) -> dict[str, float]:
+    """Wilson's, of one answer to each row; tries of one row resemble each other, so of several, rows are resampled."""
+    if tries > 1:
+        return _interval(right.reshape(-1, tries).mean(axis=1), eval)
+    low, high = wilson(int(right.sum()), len(right))
+    return {"low": low, "high": high}
+
+
+def _counts(tries: int) -> list[int]:
+    """The powers of two up to the number of tries, and the number itself."""
+    powers = [1 << place for place in range(tries.bit_length()) if 1 << place < tries]
+    return [*powers, tries]
+
+
+def _of_tries(rewards: NDArray[np.float64], tries: int) -> dict[str, float]:
+    figures = {f"avg@{tries}": float(rewards.mean())}
+    for k in _counts(tries)[1:]:
+        figures[f"best@{k}"] = best_at(rewards, k)
+        figures[f"worst@{k}"] = worst_at(rewards, k)
+    return figures
+
+
+def _solved(right: NDArray[np.bool_], votes: NDArray[Any] | None, tries: int) -> dict[str, float]:
+    figures = {f"pass@{k}": pass_at(right, k) for k in _counts(tries)}
+    if votes is not None:
+        figures |= {f"majority@{k}": majority_at(right, votes, k) for k in _counts(tries)[1:]}
+    return figures
+
+
+def _lengths(tokens: NDArray[Any], right: NDArray[np.bool_]) -> dict[str, float]:
+    """The mean lengths of right and of wrong answers, in tokens, where there are any."""
+    named = {"right": tokens[right], "wrong": tokens[~right]}
+    return {f"response_length/{name}/mean": float(some.mean()) for name, some in named.items() if len(some)}
+
+
+def _categories(scores: Sequence[EvalScored], *, accuracy: bool) -> dict[str, float]:
+    sums: dict[str, CategoryScore] = {}
+    for scored in scores:
+        for name, score in scored.categories.items():
+            before = sums.get(name, CategoryScore(0, 0.0, 0))
+            sums[name] = CategoryScore(
+                before.answers + score.answers, before.reward + score.reward, before.right + score.right
+            )
+    figures: dict[str, float] = {}
+    for name in sorted(sums)[:MOST_CATEGORIES]:
+        total = sums[name]
+        if not total.answers:
+            continue
+        figures[f"category/{name}/answers"] = float(total.answers)
+        figures[f"category/{name}/score"] = total.reward / total.answers
+        if accuracy:
+            figures[f"category/{name}/accuracy"] = total.right / total.answers
+    return figures
