@@ -38,6 +38,9 @@ VERBS: Final = {
     "steps": Verb(
         f"{_HERE}.steps:command", "Show the training steps of an experiment: reward, loss, speed, any figure."
     ),
+    "evals": Verb(
+        f"{_HERE}.evals:command", "Show the evaluations of an experiment, the answers of one, or two side by side."
+    ),
     "logs": Verb(f"{_HERE}.logs:command", "Show the log lines of an experiment's workers, merged by time."),
     "tasks": Verb(f"{_HERE}.tasks:tasks", "Add tasks to an experiment while it runs, or tell their end."),
     "events": Verb(f"{_HERE}.events:command", "Show the events of an experiment, from the log."),

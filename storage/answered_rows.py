@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from rftd.ops.errors import CodecError, RftdError
 from rftd.storage.artifacts import ArtifactStore
@@ -49,14 +52,16 @@ class AnsweredRows:
             row = scored.row_start + number // scored.tries
             attempt = number % scored.tries
             flag = None if right is None else right[number] != 0
-            # A score counts, whatever is in the artifact: the log is what was decided on.
+            # The log's scores count, whatever is in the artifact: decisions rest on them.
             self.answers[row, attempt] = EvalAnswer(
                 row=row, attempt=attempt, reward=reward, right=flag, tokens=tokens[number]
             )
         for answer in texts:
             place = (answer.row, answer.attempt)
-            if place in self.answers:
-                self.answers[place] = answer
+            scores = self.answers.get(place)
+            # Rewards of events are in single precision.
+            if scores is not None and math.isclose(scores.reward, answer.reward, rel_tol=1e-6, abs_tol=1e-30):
+                self.answers[place] = msgspec.structs.replace(answer, right=scores.right, tokens=scores.tokens)
                 self.kept.add(place)
 
 

@@ -51,7 +51,7 @@ def majority_at(right: NDArray[np.bool_], votes: NDArray[np.integer[Any]], k: in
     The mean over as many distinct choices of k tries as there are side by side, which is unbiased. Of answers that are
     equally frequent each counts alike.
     """
-    blocks = right.shape[1] // k
+    blocks = int(right.shape[1]) // k
     total = 0.0
     for flags, names in zip(right, votes, strict=True):
         for block in range(blocks):
@@ -69,7 +69,7 @@ def _majority(right: list[bool], votes: list[int]) -> float:
         solved[vote] = solved.get(vote, 0) + flag
     most = max(counts.values())
     winners = [vote for vote, count in counts.items() if count == most]
-    return sum(solved[vote] / most for vote in winners) / len(winners)
+    return float(sum(solved[vote] for vote in winners)) / (most * len(winners))
 
 
 def wilson(successes: int, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -107,6 +107,12 @@ def _wrapped(text: Text, console: Console, width: int) -> Iterable[Text]:
     return [Text(line, style=text.style) for line in fitted(text.plain, width, indent=0).split("\n")]
 
 
+def labelled(label: str, text: str) -> str:
+    """A label and a text, whose further lines stand below its first."""
+    first, *others = plain(text).split("\n")
+    return "\n".join([f"{label:<{LABEL}}{first}", *(" " * LABEL + line for line in others)])
+
+
 def show(console: Console, shown: RenderableType) -> None:
     """Prints what holds a page: in whole lines where no terminal is."""
     console.print(shown, crop=console.is_terminal)

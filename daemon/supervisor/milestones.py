@@ -26,7 +26,7 @@ _FIELDS: Final[dict[type[Event], tuple[str, tuple[str, ...]]]] = {
     life.ExperimentCancelled: ("experiment.cancelled", ("reason",)),
     life.ExperimentCompleted: ("experiment.completed", ()),
     life.ExperimentFailed: ("experiment.failed", ("code", "role", "reason")),
-    EvalCompleted: ("eval.completed", ("version", "taskset", "rows", "score", "metrics")),
+    EvalCompleted: ("eval.completed", ("version", "taskset", "rows", "score")),
     SignalLost: ("signal.lost", ("stage", "step", "cause", "reason", "fix")),
 }
 _SERIOUS: Final = frozenset({life.ExperimentPaused, life.ExperimentFailed, SignalLost})

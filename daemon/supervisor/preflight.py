@@ -20,7 +20,7 @@ from rftd.daemon.supervisor.hub_cache import check_whole
 from rftd.daemon.supervisor.memory_plan import with_memory
 from rftd.daemon.supervisor.stage_steps import auxiliary_buffer, row_warnings, steps_of
 from rftd.daemon.supervisor.task_columns import check_selector, drawn
-from rftd.daemon.supervisor.truths import check_truths
+from rftd.daemon.supervisor.truths import check_categories, check_truths
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.hub_id import DATASET, MODEL, HubId
 from rftd.ops.plugins import Plugins
@@ -334,6 +334,7 @@ def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
             else:
                 for row in taskset.first_rows:
                     taskset.task(row)
+                check_categories(taskset)
                 check_truths(taskset)
             return msgspec.structs.replace(drawn(taskset), rows=len(taskset), digest=taskset.digest)
     except DataError as error:

@@ -1,4 +1,4 @@
-"""A look at the right answers of a dataset before its experiment is accepted."""
+"""A look at the right answers and the categories of a dataset before its experiment is accepted."""
 
 from __future__ import annotations
 
@@ -32,3 +32,10 @@ def check_truths(taskset: Taskset) -> None:
         if reward in _OF_TEXTS and isinstance(value, dict | list):
             kind = "mapping" if isinstance(value, dict) else "list"
             raise record.error(f"has a {kind} under {key!r}, where {reward} takes a text: name one within it", key)
+
+
+def check_categories(taskset: Taskset) -> None:
+    """Returns if the first row of each file has a category, where a column of them is named. Raises DataError."""
+    key = taskset.spec.format.category_key
+    for row in taskset.first_rows if key else ():
+        DatasetRecord(taskset.row(row), taskset.spec, row).text(key or "")

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from rftd.daemon.output.data import emitted
 from rftd.daemon.output.quantity import age, number, shorts
-from rftd.daemon.output.table import LABEL, console_of, table
-from rftd.daemon.output.terminal import plain, say
+from rftd.daemon.output.table import LABEL, console_of, labelled, table
+from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import (
     experiment_argument,
@@ -224,57 +224,51 @@ def _page(page: ExperienceView) -> Iterator[str]:
     """The lines about it, beside its text."""
     row = page.experience
     where = f"{row.state}" + (f" ({row.retired_reason})" if row.retired_reason else "")
-    yield _labelled("experience", row.id)
-    yield _labelled("group", f"{row.group}, rollout {row.rollout}")
+    yield labelled("experience", row.id)
+    yield labelled("group", f"{row.group}, rollout {row.rollout}")
     if page.task is not None:
-        yield _labelled("task", f"number {page.task.sequence}, row {page.task.row} of epoch {page.task.epoch}")
+        yield labelled("task", f"number {page.task.sequence}, row {page.task.row} of epoch {page.task.epoch}")
     stale = f", step {row.step}, staleness {row.staleness_versions}" if row.step else ""
-    yield _labelled("state", f"{where}{stale}")
-    yield _labelled("reward", str(row.reward))
+    yield labelled("state", f"{where}{stale}")
+    yield labelled("reward", str(row.reward))
     if row.metrics:
         parts = ", ".join(f"{name} {value:g}" for name, value in row.metrics.items())
-        yield _labelled("reward parts", parts)
-    yield _labelled("tokens", f"{row.prompt_tokens} prompt + {row.response_tokens} response, ended by {row.finish}")
+        yield labelled("reward parts", parts)
+    yield labelled("tokens", f"{row.prompt_tokens} prompt + {row.response_tokens} response, ended by {row.finish}")
     for index, span in enumerate(page.spans):
         drawn = f"version {span.version} (generation {span.generation})"
-        yield _labelled("" if index else "drawn by", f"{drawn}: response tokens {span.start} to {span.end}")
+        yield labelled("" if index else "drawn by", f"{drawn}: response tokens {span.start} to {span.end}")
     for index, used in enumerate(page.sampling):
         told = f"temperature {used.temperature:g}, top_p {used.top_p:g}, top_k {used.top_k}{_others(used.others)}"
-        yield _labelled("" if index else "sampling", f"{told}: response tokens {used.start} to {used.end}")
+        yield labelled("" if index else "sampling", f"{told}: response tokens {used.start} to {used.end}")
     for index, turn in enumerate(page.auxiliary):
         # As Python writes texts: what a model says may hold anything that a terminal obeys.
         cut = f", the beginning of {turn.chars} characters" if len(turn.text) < turn.chars else ""
         text = f"{turn.model}: {turn.text!r}{cut} ({turn.tokens} tokens, question {turn.asked})"
-        yield _labelled("" if index else "asked", text)
+        yield labelled("" if index else "asked", text)
 
 
 def _texts(transcript: Transcript, page: ExperienceView) -> Iterator[str]:
     """Prompt, answer and truth. Also where no terminal is, without anything that one obeys: it may come to one."""
     # A table of the tokens shows the ids, too.
     for ids in transcript.ids if page.tokens is None else ():
-        yield _labelled("prompt ids", " ".join(map(str, ids.prompt)))
-        yield _labelled("answer ids", " ".join(map(str, ids.answer)))
+        yield labelled("prompt ids", " ".join(map(str, ids.prompt)))
+        yield labelled("answer ids", " ".join(map(str, ids.answer)))
     for turn in transcript.turns:
-        yield _labelled("prompt", turn.prompt)
+        yield labelled("prompt", turn.prompt)
         yield from passage_lines(turn)
     if transcript.truth is not None:
-        yield _labelled("truth", transcript.truth)
+        yield labelled("truth", transcript.truth)
     for note in transcript.notes:
-        yield _labelled("note", note)
+        yield labelled("note", note)
 
 
 def passage_lines(turn: TextTurn) -> Iterator[str]:
     """The answer, with the words of the workflow within it below a label of their own."""
     if not turn.passages:
-        yield _labelled("answer", turn.answer)
+        yield labelled("answer", turn.answer)
     for passage in turn.passages:
-        yield _labelled("answer" if passage.by == "model" else "workflow", passage.text)
-
-
-def _labelled(label: str, text: str) -> str:
-    """A label and a text, whose further lines stand below its first."""
-    first, *others = plain(text).split("\n")
-    return "\n".join([f"{label:<{LABEL}}{first}", *(" " * LABEL + line for line in others)])
+        yield labelled("answer" if passage.by == "model" else "workflow", passage.text)
 
 
 def token_lines(page: ExperienceView, pieces: Sequence[str]) -> Iterator[str]:
@@ -284,7 +278,7 @@ def token_lines(page: ExperienceView, pieces: Sequence[str]) -> Iterator[str]:
     row = page.experience
     response = page.tokens[row.prompt_tokens :]
     mask = page.loss_mask or [1] * len(response)
-    yield _labelled("prompt ids", " ".join(map(str, page.tokens[: row.prompt_tokens])))
+    yield labelled("prompt ids", " ".join(map(str, page.tokens[: row.prompt_tokens])))
     processed = [f"  processed {value:>9.4f}" for value in page.processed_logprobs or ()] or [""] * len(response)
     texts = [repr(piece) for piece in pieces] or [""] * len(response)
     width = min(max(map(len, texts), default=0), _WIDEST_PIECE)

@@ -51,7 +51,9 @@ def evaluation_of(rows: Sequence[EvalRow], version: int | None, *, field: str = 
         if row.version == version:
             return row
     versions = ", ".join(str(row.version) for row in rows)
-    raise NotFoundError(f"version {version} was not evaluated on {rows[0].taskset!r}", field=field, fix=f"known: {versions}")
+    raise NotFoundError(
+        f"version {version} was not evaluated on {rows[0].taskset!r}", field=field, fix=f"known: {versions}"
+    )
 
 
 async def folder_of(connection: AsyncConnection, evaluation: str) -> str | None:

@@ -164,6 +164,7 @@ def format_spec(given: Format) -> FormatSpec:
         reply_prefix=given.reply_prefix,
         workflow_key=given.workflow_key,
         reward_fn_key=given.reward_fn_key,
+        category_key=given.category_key,
         tools_key=given.tools_key,
         chosen_key=given.chosen_key,
         rejected_key=given.rejected_key,

@@ -71,6 +71,8 @@ def training_tasksets(
         own = taskset.repeat_times
         if own is not None and own != repeat_times:
             notes.warn(f"{show(path[2:])}.repeat_times {own} is overridden by algorithm.repeat_times {repeat_times}")
+        if taskset.format.category_key is not None:
+            notes.warn(f"{show((*path, 'format', 'category_key'))} has no effect: it is for eval_tasksets")
         workflow = taskset.default_workflow_type or given.default_workflow_type
         if not experiment.explorer.collect_only:
             # What is only collected is not trained here, so any temperature will do.
@@ -121,6 +123,8 @@ def eval_tasksets(experiment: Experiment, lengths: LengthLimits, notes: Notes) -
             workflow=taskset.default_workflow_type or given.default_eval_workflow_type or given.default_workflow_type,
         )
         if spec is not None:
+            if spec.repeat_times > 1 and not trainable(spec.sampling.temperature):
+                notes.warn(f"{show((*path, 'repeat_times'))} is {spec.repeat_times} at temperature 0: all are the same")
             _add(spec, specs, path, "eval tasksets", notes)
     return tuple(specs)
 

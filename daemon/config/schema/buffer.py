@@ -59,6 +59,8 @@ class Format(Section):
     """The key of a row's own workflow; empty: all have that of the taskset."""
     reward_fn_key: Annotated[str, PLAIN] = ""
     """The key of a row's own reward; empty: all have that of the taskset."""
+    category_key: Annotated[str | None, PLAIN] = None
+    """rftd only: the key of a held-out row's category; evaluations have the figures of each category."""
     chosen_key: Annotated[str, PLAIN] = "chosen"
     """The key of the better of two answers."""
     rejected_key: Annotated[str, PLAIN] = "rejected"
@@ -160,7 +162,7 @@ class Taskset(Section):
     """The reward of rows that name none; none: that of `explorer_input`, or the workflow's own."""
     data_selector: DataSelector = section(DataSelector)
     repeat_times: Annotated[Count | None, Upstream("Trinity-RFT's default is 1, to the same effect.")] = None
-    """Rollouts of one held-out task; none: 1. How often a training task is tried is `algorithm.repeat_times`."""
+    """Answers to one held-out row, for pass@k and its like; none: 1. Training tasks have `algorithm.repeat_times`."""
     total_epochs: Count | None = refused(None, why=_EPOCHS, fix=_AS_ALL, same_as="buffer.total_epochs")
     max_retry_times: Annotated[Natural, Upstream("It counts attempts at reading the storage.")] = 3
     """The number of times that a rollout is leased again because its explorer reported no progress on it."""

@@ -22,6 +22,7 @@ from rftd.daemon.trust.keyring import Keyring
 from rftd.ops.clock import SystemClock
 from rftd.ops.logs import logger
 from rftd.ops.metrics import Metrics
+from rftd.storage.artifacts import ArtifactStore
 from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.projector import Projector
 from rftd.streams.backends.memory import MemoryLog
@@ -56,7 +57,8 @@ async def open_house(folder: Path, *, token: str | None = None) -> AsyncIterator
     """A house whose log holds one complete run, named `small`; with a `token` of the owner, or open to everybody."""
     clock = SystemClock()
     keyring = Keyring(folder, clock=clock, logger=logger(), from_environ=token) if token is not None else None
-    run = SyntheticRun(Tape(), job_dir=str(folder / "job")).write()
+    job_dir = folder / "job"
+    run = SyntheticRun(Tape(), job_dir=str(job_dir), artifacts=ArtifactStore(job_dir / "artifacts")).write()
     log, engine = MemoryLog(), open_database(sqlite_url(folder / "state.db"))
     for start in range(0, len(run.tape.drafts), 100):
         await log.append(run.tape.drafts[start : start + 100])
@@ -76,7 +78,7 @@ async def open_house(folder: Path, *, token: str | None = None) -> AsyncIterator
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(projector.run())
         try:
-            yield House(app, operations, log, engine, projector, feed, run, folder / "job")
+            yield House(app, operations, log, engine, projector, feed, run, job_dir)
         finally:
             following.cancel()
     await engine.dispose()

@@ -11,8 +11,10 @@ from synthetic.log.eval_lease import eval_lease
 from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
+from rftd.storage.artifacts import ArtifactStore
 from rftd.streams import topics
 from rftd.streams.arrays import Array
+from rftd.streams.eval_answers import EvalAnswer, packed
 from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
 from rftd.streams.group_id import group_id
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
@@ -67,6 +69,8 @@ class SyntheticRun:
     seed: int = 0
     faults: bool = True
     job_dir: str = "/jobs"
+    artifacts: ArtifactStore | None = None
+    """A store for the texts of evaluations; without one they are not kept."""
     parent: UUID | None = None
     """The parent of a fork, whose two SFT steps it shares."""
     id: UUID = field(init=False)
@@ -332,6 +336,8 @@ class SyntheticRun:
         self.publish(0)
         lease, eval_id = self.tape.ids.new(), derive(self.id, "eval", self.version)
         leased = eval_lease(eval_id, self.workers[0], self.version, lease=lease)
+        # One row is wrong, in each version another one.
+        rewards = [float(row != self.version % 4) for row in range(4)]
         self.tape.write(leased, self.id, partition=Partition(topics.TASKS, 0))
         scored = experience.EvalScored(
             eval=eval_id,
@@ -341,14 +347,36 @@ class SyntheticRun:
             row_start=0,
             version=self.version,
             generation=0,
-            rewards=Array.of([0, 1, 1, 1], "f4"),
+            rewards=Array.of(rewards, "f4"),
             tokens=Array.of([5, 6, 7, 8], "u4"),
+            right=Array.of(rewards, "u1"),
+            answers=self._answers(rewards) if self.artifacts is not None else None,
         )
         self.tape.write(scored, self.id, key=eval_id)
         evaluated = step.EvalCompleted(
             eval=eval_id, stage=1, taskset="held_out", version=self.version, generation=0, rows=4, score=0.75
         )
         self.tape.write(evaluated, self.id, role="dispatcher")
+
+    def _answers(self, rewards: list[float]) -> Array:
+        """The texts of an evaluation, by reference."""
+        assert self.artifacts is not None
+        texts = [
+            EvalAnswer(
+                row=row,
+                reward=reward,
+                right=reward == 1,
+                parts={"accuracy": reward},
+                finish="stop",
+                tokens=5 + row,
+                prompt=f"{row}+{row}=",
+                text=f"\x1b[31m{2 * row if reward else 99}" if row == 1 else f"{2 * row if reward else 99}",
+                chars=2,
+                truth=str(2 * row),
+            )
+            for row, reward in enumerate(rewards)
+        ]
+        return Array.of(list(packed(texts)), "u1").stored(self.artifacts.put)
 
     def go_wrong(self) -> None:
         """A failed rollout, a late one, a retirement, an abandoned batch, zombies, an announcement without a step."""

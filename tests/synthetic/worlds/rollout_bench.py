@@ -137,6 +137,9 @@ class Rows:
     def __init__(self, spec: TasksetSpec = SPEC, damaged: Sequence[int] = ()) -> None:
         self.spec, self.damaged = spec, damaged
 
+    def __len__(self) -> int:
+        return SIZE
+
     def task(self, row: int, epoch: int = 0) -> Task:
         if row in self.damaged:
             raise DataError("no column prompt", where=f"row {row}")
@@ -192,6 +195,7 @@ class Bench:
             clock=SystemClock(),
             orphans=self.orphans,
             log=cast(Any, self.warnings),
+            artifacts=self.artifacts,
         )
         self.events: list[ExperienceProduced | RolloutFailed] = []
 

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rftd.workers.rollout.rewards.answer import agree, answer_of, visible
-from rftd.workers.rollout.rewards.words import closing
+from rftd.workers.rollout.rewards.number import Quantity, parse_quantity
+from rftd.workers.rollout.rewards.words import closing, only_quantity
+
+
+class _Vote(NamedTuple):
+    """What a response answers."""
+
+    text: str
+    quantity: Quantity | None
+    """The one number in the text."""
+
+    def agrees(self, other: _Vote) -> bool:
+        if self.text == other.text or agree(self.text, other.text):
+            return True
+        return self.quantity is not None and other.quantity is not None and self.quantity.agrees(other.quantity)
 
 
 def votes_of(responses: Sequence[str | None]) -> list[int]:
@@ -13,22 +28,21 @@ def votes_of(responses: Sequence[str | None]) -> list[int]:
 
     A response that marks no answer votes by its closing words. None, no response at all, agrees with nothing.
     """
-    said = [None if response is None else _said(response) for response in responses]
+    answers = [None if response is None else _vote(response) for response in responses]
     votes: list[int] = []
-    for number, answer in enumerate(said):
+    for number, answer in enumerate(answers):
         vote = number
         for earlier in dict.fromkeys(votes):
-            before = said[earlier]
-            if answer is not None and before is not None and (answer == before or agree(answer, before)):
+            before = answers[earlier]
+            if answer is not None and before is not None and answer.agrees(before):
                 vote = earlier
                 break
         votes.append(vote)
     return votes
 
 
-def _said(response: str) -> str:
+def _vote(response: str) -> _Vote:
     response = visible(response)
     marked = answer_of(response)
-    if marked is not None:
-        return marked
-    return closing(response.rpartition("</think>")[2]).strip()
+    text = closing(response.rpartition("</think>")[2]).strip() if marked is None else marked
+    return _Vote(text, parse_quantity(text) or only_quantity(text))

@@ -126,6 +126,8 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/experiments/{name}/steps": "/v1/experiments/small/steps",
         "/v1/experiments/{name}/batches/{step}": "/v1/experiments/small/batches/3",
         "/v1/experiments/{name}/evals": "/v1/experiments/small/evals",
+        "/v1/experiments/{name}/evals/{version}": "/v1/experiments/small/evals/4?against=3&order=worst",
+        "/v1/experiments/{name}/held-out/{row}": "/v1/experiments/small/held-out/1",
         "/v1/experiments/{name}/experiences": "/v1/experiments/small/experiences",
         "/v1/experiments/{name}/experiences/{experience}": f"/v1/experiments/small/experiences/{some}?tokens=true",
         "/v1/experiments/{name}/events": "/v1/experiments/small/events",

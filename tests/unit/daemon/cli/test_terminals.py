@@ -66,6 +66,13 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "get": ("get small", "get second-fork-0", "get second"),
     "watch": ("watch small",),
     "steps": ("steps small", "steps small --names", "steps small --metric loss --metric tokens", "steps second"),
+    "evals": (
+        "evals small",
+        "evals small --worst",
+        "evals small --changed-since 3",
+        "evals second",
+        "evals small --row 99",
+    ),
     "logs": ("logs small -n 20", "logs small --level warning"),
     "tasks add": ("tasks add small {file}", "tasks add small {tasks}"),
     "tasks end": ("tasks end small",),

@@ -22,6 +22,7 @@ from rftd.daemon.api.services import Services
 from rftd.daemon.views import (
     access,
     dead_letters,
+    evaluations,
     events,
     experiences,
     experiments,
@@ -50,6 +51,8 @@ ASKED: dict[Any, dict[str, object]] = {
     experiments.one: {"name": "small"},
     experiments.summary: {"name": "small"},
     history.batch: {"name": "small", "step": 3},
+    evaluations.evaluation: {"name": "small", "version": 4, "against": 3, "order": "changed"},
+    evaluations.held_out: {"name": "small", "row": 2},
     history.evals: {"name": "small"},
     history.steps: {"name": "small"},
     history.lineage: {"id": "small/weights/4"},

@@ -1,0 +1,208 @@
+"""`rftd evals`: an experiment's evaluations, the answers of one of them, and of one held-out row through versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from rftd.daemon.output.data import emitted
+from rftd.daemon.output.quantity import number
+from rftd.daemon.output.table import LABEL, console_of, labelled, table
+from rftd.daemon.output.terminal import say
+from rftd.daemon.settings import Settings, shared_options
+from rftd.daemon.verbs.arguments import experiment_argument
+from rftd.daemon.views import evaluations, history
+from rftd.daemon.views.evaluations import AnswerView, EvaluationPage, HeldOutRow, VersionComparison, Which
+from rftd.ops.errors import NotFoundError, UsageError
+from rftd.storage.queries.steps import EvalRow
+
+if TYPE_CHECKING:
+    from rftd.daemon.client.client import Client
+
+_NOISE_ABOVE: Final = 0.05
+"""The p from which a difference counts as noise, the usual 5 %."""
+_TASKSET: Final = "--taskset"
+
+
+@click.command("evals")
+@experiment_argument
+@click.option("--version", type=click.IntRange(0), help="Show the answers of this weight version.")
+@click.option("--taskset", help="The held-out taskset, where there are several.")
+@click.option("--worst", "order", flag_value="worst", help="Show the answers with the lowest reward first.")
+@click.option("--best", "order", flag_value="best", help="Show the answers with the highest reward first.")
+@click.option("--changed-since", "since", type=click.IntRange(0), metavar="M", help="Compare with version M.")
+@click.option("--row", type=click.IntRange(0), help="Show this held-out row, from 0, as each version answered it.")
+@click.option("-n", "--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Number of answers.")
+@click.option("--offset", type=click.IntRange(0), default=0, help="Number of answers to skip.")
+@shared_options
+@click.pass_obj
+def command(
+    settings: Settings,
+    name: str,
+    version: int | None,
+    taskset: str | None,
+    order: Which | None,
+    since: int | None,
+    row: int | None,
+    limit: int,
+    offset: int,
+) -> None:
+    """Show the evaluations of experiment NAME: scores with their uncertainty, accuracy, several tries, lengths.
+
+    With --version, --worst, --best or --changed-since the answers of one version, by default the newest: prompt, answer
+    and truth. --changed-since shows the answers whose reward changed, lost ones first, and whether the difference may
+    be noise.
+    """
+    from rftd.daemon.client.client import Client
+
+    if row is not None and (version is not None or order is not None or since is not None):
+        raise UsageError("--row shows every version", field="--row", fix="leave the other options out")
+    with Client(settings) as client:
+        if row is not None:
+            held_out = client.ask(evaluations.held_out, name=name, row=row, taskset=taskset)
+            if not emitted(held_out.plain(), settings):
+                _show(_history(held_out.value), held_out.value.notes)
+            return
+        if version is None and order is None and since is None:
+            _list(client, settings, name, taskset)
+            return
+        answer = client.ask(
+            evaluations.evaluation,
+            name=name,
+            version=_newest(client, name, taskset) if version is None else version,
+            taskset=taskset,
+            order=order or ("row" if since is None else "changed"),
+            against=since,
+            limit=limit,
+            offset=offset,
+        )
+    if not emitted(answer.plain(), settings):
+        _show(_answers(answer.value), answer.value.notes)
+        if answer.value.next is not None and settings.verbosity >= 0:
+            say(f"there are more: --offset {answer.value.next}", err=True)
+
+
+def _newest(client: Client, name: str, taskset: str | None) -> int:
+    """The newest version that was evaluated."""
+    rows = client.ask(history.evals, name=name, taskset=taskset).value.items
+    if not rows:
+        raise NotFoundError("nothing was evaluated yet", field=_TASKSET if taskset else None, fix="see rftd evals NAME")
+    return rows[-1].version
+
+
+def _list(client: Client, settings: Settings, name: str, taskset: str | None) -> None:
+    answer = client.ask(history.evals, name=name, taskset=taskset)
+    if emitted(answer.plain(), settings):
+        return
+    rows = answer.value.items
+    if not rows:
+        say("nothing was evaluated yet", err=True)
+        return
+    console = console_of(settings)
+    extra = [figure for figure in _tried(rows) if any(figure in row.metrics for row in rows)]
+    headers = ("VERSION", "TASKSET", "ROWS", "SCORE", "95 %", "ACCURACY", "95 %", *map(str.upper, extra), "LENGTH")
+    lines = [
+        (
+            str(row.version),
+            row.taskset,
+            str(row.rows),
+            number(row.score),
+            _interval(row, "score"),
+            number(row.metrics.get("accuracy/mean")),
+            _interval(row, "accuracy"),
+            *(number(row.metrics.get(figure)) for figure in extra),
+            number(row.metrics.get("response_length/mean"), 1),
+        )
+        for row in rows
+    ]
+    right = frozenset(headers) - {"TASKSET"}
+    go = ("LENGTH", *map(str.upper, extra))
+    console.print(table(headers, lines, right=right, width=console.width, first_to_go=go))
+
+
+def _tried(rows: list[EvalRow]) -> list[str]:
+    """The figures of several answers to a row, of as many as there are."""
+    tries = max((int(row.metrics.get("tries") or 1) for row in rows), default=1)
+    return [f"{figure}@{tries}" for figure in ("pass", "majority", "best", "worst")] if tries > 1 else []
+
+
+def _interval(row: EvalRow, figure: str) -> str:
+    low = row.metrics.get(f"{figure}/low")
+    high = row.metrics.get(f"{figure}/high")
+    return "-" if low is None or high is None else f"{low:.3f}..{high:.3f}"
+
+
+def _show(lines: Iterator[str], notes: list[str]) -> None:
+    say("\n".join([*lines, *(labelled("note", note) for note in notes)]), indent=LABEL)
+
+
+def _answers(page: EvaluationPage) -> Iterator[str]:
+    """The lines of one evaluation, and of the answers of it that were asked for."""
+    row = page.evaluation
+    yield labelled("evaluation", f"{row.taskset}, version {row.version}, {row.rows} rows")
+    yield labelled("score", f"{number(row.score)}  ({_interval(row, 'score')})")
+    if (accuracy := row.metrics.get("accuracy/mean")) is not None:
+        yield labelled("accuracy", f"{number(accuracy)}  ({_interval(row, 'accuracy')})")
+    if page.kept < page.answers:
+        yield labelled("texts", f"of {page.kept} of {page.answers} answers")
+    if page.comparison is not None:
+        yield labelled("compared", _compared(page.comparison))
+    for pair in page.items:
+        yield ""
+        yield from _answer(pair.answer)
+        if pair.before is not None and page.comparison is not None:
+            yield labelled("before", f"version {page.comparison.version}: {_verdict(pair.before)}")
+            yield labelled("", pair.before.text)
+
+
+def _compared(comparison: VersionComparison) -> str:
+    verdict = "may be noise" if comparison.p > _NOISE_ABOVE else "more than noise"
+    return (
+        f"with version {comparison.version}: {comparison.won} won, {comparison.lost} lost, {comparison.same} same; "
+        f"{comparison.difference:+.3f}, p {comparison.p:.2g}: {verdict}"
+    )
+
+
+def _history(held_out: HeldOutRow) -> Iterator[str]:
+    """The lines of one row through versions."""
+    yield labelled("row", f"{held_out.row} of {held_out.taskset}")
+    first = next((answer for item in held_out.items for answer in item.answers if answer.kept), None)
+    if first is not None:
+        yield labelled("prompt", first.prompt)
+        yield labelled("truth", first.truth)
+    for item in held_out.items:
+        for answer in item.answers:
+            yield ""
+            yield labelled(f"version {item.version}", _verdict(answer))
+            yield from _said(answer)
+
+
+def _answer(answer: AnswerView) -> Iterator[str]:
+    yield labelled(f"row {answer.row}", _verdict(answer))
+    if answer.kept:
+        yield labelled("prompt", answer.prompt)
+        yield from _said(answer)
+        yield labelled("truth", answer.truth)
+
+
+def _said(answer: AnswerView) -> Iterator[str]:
+    if answer.error:
+        yield labelled("error", answer.error)
+    elif answer.kept:
+        cut = f" [the beginning of {answer.chars} characters]" if len(answer.text) < answer.chars else ""
+        yield labelled("answer", answer.text + cut)
+
+
+def _verdict(answer: AnswerView) -> str:
+    """The scores of an answer in one line."""
+    words = [f"answer {answer.attempt + 1}"] if answer.attempt else []
+    words.append(f"reward {answer.reward:.3f}")
+    if answer.right is not None:
+        words.append("right" if answer.right else "wrong")
+    words += [f"{name} {value:g}" for name, value in answer.parts.items()]
+    words.append(f"{answer.tokens} tokens")
+    words += [answer.finish] if answer.finish else []
+    words += [answer.category] if answer.category else []
+    return ", ".join(words) + ("" if answer.kept else ", no text was kept")
