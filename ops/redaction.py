@@ -23,7 +23,20 @@ _PARAMETER_WORDS: Final = frozenset({"key", "sig", "signature", "sas", "code"})
 """Names of parameters of URLs, and last words of them, that are secrets there alone."""
 _ROW_KEYS: Final = frozenset(
     {"prompt", "response", "messages", "message", "tools", "image", "video", "audio", "workflow", "fn", "chosen"}
-    | {"rejected", "completion", "label", "answer", "question", "target", "text", "input", "output", "id", "index"}
+    | {
+        "rejected",
+        "completion",
+        "category",
+        "label",
+        "answer",
+        "question",
+        "target",
+        "text",
+        "input",
+        "output",
+        "id",
+        "index",
+    }
     | {"sort", "group", "primary", "foreign", "partition", "hash", "cache", "idempotency", "idle", "reward", "stats"}
 )
 """Words before `key` in the names of columns and entries, which are no secrets: `response_key`, `label_key`."""

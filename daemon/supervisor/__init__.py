@@ -17,6 +17,7 @@ sql_tables   tables of databases, read once into files that the experiment keeps
 hub_cache    models and datasets of the hub that the daemon's user has fetched
 truths       a look at the right answers of a dataset
 memory_plan  the memory of workers against their devices, and micro-batches that fit: chosen once
+contamination  held-out rows that are trained on as well
 task_columns  the columns of tasksets whose rows are drawn, and what a selector must be
 parts        permissions and parts of third parties that a run needs when it is taken up
 disk_guard   pauses experiments before a disk is full

@@ -14,6 +14,7 @@ import msgspec
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.resolve.tasksets import placed_tasksets
+from rftd.daemon.supervisor.contamination import Contamination
 from rftd.daemon.supervisor.engine_packages import check_packages, left_to_workers
 from rftd.daemon.supervisor.findings import Findings
 from rftd.daemon.supervisor.hub_cache import check_whole
@@ -121,11 +122,12 @@ def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
     Raises ConfigError, DataError: everything that is wrong, at once. Blocks.
     """
     found = Findings(spec)
-    stages = tuple(_stage(stage, host, found) for stage in spec.stages)
+    contamination = Contamination(spec)
+    stages = tuple(_stage(stage, host, found, contamination) for stage in spec.stages)
     check_tasksets(spec, found)
     found.check()
     of_rows = (text for before, stage in zip(spec.stages, stages, strict=True) for text in row_warnings(before, stage))
-    warnings = (*spec.warnings, *left_to_workers(spec), *of_rows)
+    warnings = (*spec.warnings, *left_to_workers(spec), *of_rows, *contamination.warnings())
     return with_memory(msgspec.structs.replace(spec, stages=stages, warnings=warnings), host)
 
 
@@ -140,25 +142,27 @@ def with_files(errors: ConfigErrors) -> ConfigErrors:
     return ConfigErrors([*errors.errors, *found.errors])
 
 
-def _count(stage: StageSpec, found: Findings) -> dict[FieldPath, TasksetSpec]:
+def _count(
+    stage: StageSpec, found: Findings, contamination: Contamination | None = None
+) -> dict[FieldPath, TasksetSpec]:
     """The tasksets that can be read, with their rows counted, by their place in the file."""
     counted: dict[FieldPath, TasksetSpec] = {}
     for each, path in placed_tasksets(stage):
         with found.of(stage, path, at="path"):
             # Of a stage that serves, and of a queue, rows come later.
             later = each.queue or (stage.serving is not None and each is stage.taskset)
-            counted[path] = each if later else _counted(each)
+            counted[path] = each if later else _counted(each, contamination)
     if stage.dataset is not None:
         with found.of(stage, _dataset(stage), at="path"):
-            counted[_dataset(stage)] = _counted(stage.dataset, trained=True)
+            counted[_dataset(stage)] = _counted(stage.dataset, contamination, trained=True)
     return counted
 
 
-def _stage(stage: StageSpec, host: Host, found: Findings) -> StageSpec:
+def _stage(stage: StageSpec, host: Host, found: Findings, contamination: Contamination) -> StageSpec:
     _check_parts(stage, found)
     check_packages(stage, host, found)
     _check_models(stage, host, found)
-    counted = _count(stage, found)
+    counted = _count(stage, found, contamination)
     for each, path in placed_tasksets(stage):
         with found.of(stage, path, at="data_selector.selector_type"):
             check_selector(each, deterministic=found.spec.deterministic)
@@ -316,7 +320,7 @@ def _adapter(model: ModelSpec) -> None:
         )
 
 
-def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
+def _counted(spec: TasksetSpec, contamination: Contamination | None, *, trained: bool = False) -> TasksetSpec:
     """The taskset with its rows counted, after a look at the first of each file: a wrong key is wrong in every row.
 
     A label is each row's own: of `kto` all rows are looked at. An error names a field below the taskset.
@@ -336,6 +340,8 @@ def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
                     taskset.task(row)
                 check_categories(taskset)
                 check_truths(taskset)
+            if contamination is not None:
+                contamination.look(spec, taskset)
             return msgspec.structs.replace(drawn(taskset), rows=len(taskset), digest=taskset.digest)
     except DataError as error:
         error.field = _column(spec, error.field)
