@@ -106,10 +106,12 @@ async def _reached(world: World, steps: int) -> bool:
 
 
 def _content(job: Path) -> Iterator[tuple[Path, dict[str, bytes]]]:
-    """The files of every checkpoint and of all weights of a folder, by their paths in it."""
+    """The files of every checkpoint, of all weights and of the artifacts of a folder, by their paths in it."""
     for folder in (*job.rglob("global_step_*"), *(job / "weights").glob("*")):
         if folder.is_dir():
             yield folder, {str(file.relative_to(folder)): file.read_bytes() for file in _files(folder)}
+    for artifact in _files(job / "artifacts"):
+        yield artifact, {artifact.name: artifact.read_bytes()}
 
 
 def _files(folder: Path) -> Iterator[Path]:
