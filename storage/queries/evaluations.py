@@ -24,7 +24,7 @@ class ScorePlace(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
 
 
-class _Folder(msgspec.Struct, frozen=True):
+class _JobFolder(msgspec.Struct, frozen=True):
     job_dir: str | None
 
 
@@ -60,7 +60,7 @@ async def folder_of(connection: AsyncConnection, evaluation: str) -> str | None:
     """The folder of the experiment whose evaluation it is, which may be an ancestor of the one that was asked for."""
     row = await fetch_one(
         connection,
-        _Folder,
+        _JobFolder,
         "SELECT x.job_dir FROM evals v JOIN experiments x ON x.id = v.experiment WHERE v.id = :id",
         id=UUID(evaluation).bytes,
     )

@@ -34,7 +34,7 @@ _MOST_CATEGORIES: Final = 64
 """Categories of one range that are counted; rows of further ones are in none."""
 
 
-class AnsweredRows:
+class ScoredRows:
     """Held-out rows of one lease with their answers."""
 
     def __init__(

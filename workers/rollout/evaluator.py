@@ -25,7 +25,7 @@ from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels, no_au
 from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.eval_engine import EvalEngine
-from rftd.workers.rollout.eval_scores import AnsweredRows
+from rftd.workers.rollout.eval_scores import ScoredRows
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.rollout_traces import end_cancelled, end_rollout, with_spans
 from rftd.workers.rollout.rollouts import RolloutOutcome, RolloutPlaces, Rollouts
@@ -111,10 +111,10 @@ class Evaluator:
                 code=failures[0].code,
                 first=explain(failures[0]),
             )
-        answered = AnsweredRows(lease, taskset, results, tries=tries, tokenizer=self._tokenizer)
+        answered = ScoredRows(lease, taskset, results, tries=tries, tokenizer=self._tokenizer)
         return await self._with_texts(answered.scores(weights), answered)
 
-    async def _with_texts(self, scored: EvalScored, answered: AnsweredRows) -> EvalScored:
+    async def _with_texts(self, scored: EvalScored, answered: ScoredRows) -> EvalScored:
         """The scores with the texts of the answers by reference: bytes first, then the event."""
         if self._artifacts is None:
             return scored

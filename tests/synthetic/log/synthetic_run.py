@@ -8,13 +8,13 @@ from uuid import UUID
 
 import numpy as np
 from synthetic.log.eval_lease import eval_lease
+from synthetic.log.eval_texts import eval_texts
 from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams import topics
 from rftd.streams.arrays import Array
-from rftd.streams.eval_answers import EvalAnswer, packed
 from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
 from rftd.streams.group_id import group_id
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
@@ -350,33 +350,13 @@ class SyntheticRun:
             rewards=Array.of(rewards, "f4"),
             tokens=Array.of([5, 6, 7, 8], "u4"),
             right=Array.of(rewards, "u1"),
-            answers=self._answers(rewards) if self.artifacts is not None else None,
+            answers=None if self.artifacts is None else eval_texts(rewards, self.artifacts),
         )
         self.tape.write(scored, self.id, key=eval_id)
         evaluated = step.EvalCompleted(
             eval=eval_id, stage=1, taskset="held_out", version=self.version, generation=0, rows=4, score=0.75
         )
         self.tape.write(evaluated, self.id, role="dispatcher")
-
-    def _answers(self, rewards: list[float]) -> Array:
-        """The texts of an evaluation, by reference."""
-        assert self.artifacts is not None
-        texts = [
-            EvalAnswer(
-                row=row,
-                reward=reward,
-                right=reward == 1,
-                parts={"accuracy": reward},
-                finish="stop",
-                tokens=5 + row,
-                prompt=f"{row}+{row}=",
-                text=f"\x1b[31m{2 * row if reward else 99}" if row == 1 else f"{2 * row if reward else 99}",
-                chars=2,
-                truth=str(2 * row),
-            )
-            for row, reward in enumerate(rewards)
-        ]
-        return Array.of(list(packed(texts)), "u1").stored(self.artifacts.put)
 
     def go_wrong(self) -> None:
         """A failed rollout, a late one, a retirement, an abandoned batch, zombies, an announcement without a step."""

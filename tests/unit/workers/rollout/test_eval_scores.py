@@ -18,7 +18,7 @@ from rftd.ops.ids import derive
 from rftd.streams.eval_answers import EvalAnswer, unpacked
 from rftd.streams.events.experience import EvalScored, Span
 from rftd.streams.spec import TasksetSpec
-from rftd.workers.rollout.eval_scores import AnsweredRows, response_text, right_answers
+from rftd.workers.rollout.eval_scores import ScoredRows, response_text, right_answers
 from rftd.workers.rollout.rewards.votes import votes_of
 from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
@@ -153,7 +153,7 @@ async def test_a_full_disk_costs_the_texts_and_not_the_scores(tmp_path: Path, mo
 
 @pytest.mark.parametrize("build", [lambda: result(1.0), lambda: RolloutError("no")])
 def test_scores_hold_no_texts(build: Callable[[], Any]) -> None:
-    rows = AnsweredRows(eval_lease(1), cast(Any, Rows()), [build()], tries=1, tokenizer=ByteTokenizer())
+    rows = ScoredRows(eval_lease(1), cast(Any, Rows()), [build()], tries=1, tokenizer=ByteTokenizer())
     event = rows.scores(WEIGHTS)
     assert event.answers is None
     assert event.eval == EVAL != UUID(int=0)
