@@ -15,7 +15,7 @@ stage_steps  how many steps the rows of a stage make
 preflight    what only the daemon can know before it accepts: models, rows, tasksets, digests
 sql_tables   tables of databases, read once into files that the experiment keeps
 hub_cache    models and datasets of the hub that the daemon's user has fetched
-truths       a look at the right answers of a dataset
+row_looks    a look at the rows of a dataset
 memory_plan  the memory of workers against their devices, and micro-batches that fit: chosen once
 contamination  held-out rows that are trained on as well
 task_columns  the columns of tasksets whose rows are drawn, and what a selector must be

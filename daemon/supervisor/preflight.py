@@ -19,9 +19,9 @@ from rftd.daemon.supervisor.engine_packages import check_packages, left_to_worke
 from rftd.daemon.supervisor.findings import Findings
 from rftd.daemon.supervisor.hub_cache import check_whole
 from rftd.daemon.supervisor.memory_plan import with_memory
+from rftd.daemon.supervisor.row_looks import check_categories, check_tasks, check_train_rows
 from rftd.daemon.supervisor.stage_steps import auxiliary_buffer, row_warnings, steps_of
 from rftd.daemon.supervisor.task_columns import check_selector, drawn
-from rftd.daemon.supervisor.truths import check_categories, check_truths
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.hub_id import DATASET, MODEL, HubId
 from rftd.ops.plugins import Plugins
@@ -38,7 +38,6 @@ from rftd.workers.rollout.engines.shared_devices import check_shared_devices
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
 from rftd.workers.rollout.workflows.runner import check_names
-from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.training.engines import registry as trainer_engines
 
@@ -321,25 +320,17 @@ def _adapter(model: ModelSpec) -> None:
 
 
 def _counted(spec: TasksetSpec, contamination: Contamination | None, *, trained: bool = False) -> TasksetSpec:
-    """The taskset with its rows counted, after a look at the first of each file: a wrong key is wrong in every row.
-
-    A label is each row's own: of `kto` all rows are looked at. An error names a field below the taskset.
-    """
+    """The taskset with its rows counted, after a look at them. An error names a field below the taskset."""
     try:
         for path in map(Path, spec.paths):
             if path.parent.name == "snapshots":
                 check_whole(path, DATASET)
         with Taskset.open(spec) as taskset:
             if trained:
-                for row in range(len(taskset)) if spec.schema == "kto" else taskset.first_rows:
-                    # A stand-in for the model's tokenizer, and next to no room for tokens: the columns are checked
-                    # here, and the real tokenizer would take seconds and change nothing about them.
-                    taskset.train_rows(row, tokenizer=ByteTokenizer(), max_model_len=2)
+                check_train_rows(taskset)
             else:
-                for row in taskset.first_rows:
-                    taskset.task(row)
+                check_tasks(taskset)
                 check_categories(taskset)
-                check_truths(taskset)
             if contamination is not None:
                 contamination.look(spec, taskset)
             return msgspec.structs.replace(drawn(taskset), rows=len(taskset), digest=taskset.digest)

@@ -34,6 +34,8 @@ FOLDER: Final = ".tables"
 """The folder of the files, below the checkpoint root: workers read them there."""
 _SQL: Final = "sql"
 _ROWS_AT_ONCE: Final = 1000
+_LOCKED_S: Final = 30.0
+"""The longest time for which a table of SQLite may be locked by whoever writes it."""
 _KINDS: Final = ("sqlite", "postgresql", "postgres")
 
 
@@ -177,6 +179,7 @@ def _engine(url: URL) -> AsyncEngine:
     return create_async_engine(
         URL.create("sqlite+aiosqlite", database=file, query={"mode": "ro", "uri": "true"}),
         hide_parameters=True,
+        connect_args={"timeout": _LOCKED_S},
     )
 
 

@@ -20,6 +20,7 @@ LINES: Final = ".jsonl"
 FORMATS: Final = (LINES, ".parquet", ".arrow", ".csv", ".json")
 """The kinds of files that are read."""
 SHARD: Final = re.compile(r"\d+")
+_PART: Final = re.compile(r"(?P<head>.*-)\d{5}-of-(?P<of>\d{5})(?P<tail>\.\w+)")
 PATTERN: Final = re.compile(r"[*?[]")
 _PACKED: Final = (".gz", ".zst", ".bz2", ".xz", ".zip")
 _NO_ROWS: Final = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
@@ -62,7 +63,9 @@ def _named_by(spec: TasksetSpec) -> tuple[Path, ...]:
             _refuse(spec, f"{path.name} is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file", path)
         return (path,)
     if path.is_dir():
-        return _in_folder(spec, path)
+        files = _in_folder(spec, path)
+        _check_parts(files)
+        return files
     if PATTERN.search(spec.path):
         return _of_pattern(spec, path)
     _refuse(spec, f"there is no file or folder {spec.path!r}", path)
@@ -227,6 +230,20 @@ def _card(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, RecursionError, ValueError):
         return {}
     return card if isinstance(card, dict) else {}
+
+
+def _check_parts(files: Sequence[Path]) -> None:
+    """Raises DataError for a part of a split that its other parts count and that is not there."""
+    counted = [match for file in files if (match := _PART.fullmatch(str(file)))]
+    for head, of, tail in {(match["head"], match["of"], match["tail"]) for match in counted}:
+        named = (Path(f"{head}{number:0{len(of)}}-of-{of}{tail}") for number in range(int(of)))
+        lacking = next((file for file in named if file not in files), None)
+        if lacking is not None:
+            raise DataError(
+                f"{lacking.name} is not there, which the names of the other parts count",
+                where=str(lacking.parent),
+                fix="fetch or copy it too; or set path to a pattern of the parts that are meant",
+            )
 
 
 def _check_one_format(spec: TasksetSpec, files: Sequence[Path], folder: Path) -> None:

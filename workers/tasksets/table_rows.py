@@ -73,7 +73,7 @@ class TableRows(RowFile):
         self._mapped = mapped
 
     def row(self, index: int) -> dict[str, Any]:
-        with self._readable():
+        with self._readable(index):
             if self._mapped is not None:
                 return row_of(*self._mapped.batch(index), self.place(index))
             with self._lock:
@@ -94,8 +94,8 @@ class TableRows(RowFile):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows of the file, in order. Raises DataError."""
-        with self._readable():
-            for group in range(len(self._source.rows)):
+        for group in range(len(self._source.rows)):
+            with self._readable(int(self._firsts[group])):
                 yield from self._source.batches(group)
 
     def place(self, index: int) -> str:
@@ -117,18 +117,26 @@ class TableRows(RowFile):
                 "the file has no column that is not of bytes", where=str(self.path), fix="name another file"
             )
 
+    def _broken_column(self, index: int | None) -> str:
+        """The first column that cannot be read in the group of a row; empty if it is not one of them alone."""
+        if index is None:
+            return ""
+        group = int(np.searchsorted(self._firsts, index, side="right")) - 1
+        return next((name for name in self._source.names if not self._source.has_column(group, name)), "")
+
     @contextmanager
-    def _readable(self) -> Iterator[None]:
-        """Turns what pyarrow raises for a broken file into a DataError."""
+    def _readable(self, index: int | None = None) -> Iterator[None]:
+        """Turns what pyarrow raises for a broken file, or for the group of a row, into a DataError."""
         import pyarrow as pa
 
         try:
             yield
         except (pa.ArrowException, OSError, ValueError, StopIteration) as error:
             cause = " ".join(str(error).split()) or "it ends too early"
+            column = self._broken_column(index)
             raise DataError(
-                f"file is not readable as {self.path.suffix[1:]}: {cause}",
-                where=str(self.path),
+                f"file is not readable as {self.path.suffix[1:]}{column and f' in column {column!r}'}: {cause}",
+                where=str(self.path) if index is None else self.place(index),
                 fix="copy or write the file again",
             ) from None
 
@@ -181,6 +189,17 @@ class _ParquetSource:
         """The rows of a group, in order."""
         yield from self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=self.names, use_threads=False)
 
+    def has_column(self, group: int, name: str) -> bool:
+        """True if a column of a group can be read by itself."""
+        import pyarrow as pa
+
+        try:
+            for _ in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False):
+                pass
+        except (pa.ArrowException, OSError, ValueError):
+            return False
+        return True
+
 
 class _ArrowSource:
     """An Arrow file or stream, which is one group of rows."""
@@ -200,6 +219,10 @@ class _ArrowSource:
             for batch in whole:
                 if batch.num_rows:
                     yield batch.select(self.names)
+
+    def has_column(self, _group: int, _name: str) -> bool:
+        """True: a batch of an Arrow file is read as a whole."""
+        return True
 
     def _open(self) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
         import pyarrow as pa

@@ -68,6 +68,9 @@ def make_task(record: dict[str, Any], *, spec: TasksetSpec, row: int, epoch: int
             messages, answer = messages[:-1], messages[-1].content
     elif isinstance(reader.value(form.prompt_key), list):
         messages = reader.messages(form.prompt_key)
+    elif isinstance(reader.value(form.prompt_key), dict):
+        what = f"has a mapping under {form.prompt_key!r}, where a text or a list of messages belongs"
+        raise reader.error(what, form.prompt_key)
     else:
         messages = (Message("user", reader.text(form.prompt_key)),)
     if form.response_key and (answer is None or reader.names(form.response_key)):

@@ -105,7 +105,7 @@ class Taskset:
     def task(self, index: int, epoch: int = 0) -> Task:
         """The task of row `index`, as a workflow sees it. Raises DataError, with file and line, if a key is missing."""
         record = self.row(index)
-        with self._placed(index):
+        with self.placed(index):
             return make_task(record, spec=self.spec, row=index, epoch=epoch)
 
     def columns(self, keys: Sequence[str]) -> NDArray[np.float64]:
@@ -116,7 +116,7 @@ class Taskset:
         columns = np.empty((len(self), len(keys)))
         for index in range(len(self)):
             record = DatasetRecord(self.row(index), self.spec, index)
-            with self._placed(index):
+            with self.placed(index):
                 columns[index] = [record.number(key) for key in keys]
         columns.flags.writeable = False
         return columns
@@ -124,11 +124,11 @@ class Taskset:
     def train_rows(self, index: int, *, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
         """The sequences to learn from row `index`. Raises DataError, with file and line, if it teaches nothing."""
         record = self.row(index)
-        with self._placed(index):
+        with self.placed(index):
             return make_train_rows(record, spec=self.spec, row=index, tokenizer=tokenizer, max_model_len=max_model_len)
 
     @contextmanager
-    def _placed(self, index: int) -> Iterator[None]:
+    def placed(self, index: int) -> Iterator[None]:
         """Adds file and line to a DataError about a row; the lines are counted only then."""
         try:
             yield

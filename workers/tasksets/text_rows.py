@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import sys
 from abc import abstractmethod
 from array import array
 from collections.abc import Iterator
@@ -86,18 +87,23 @@ class LineRows(TextRows):
         places = array("q")
         rows = 0
         offset = number = 0
+        most = sys.maxsize if limit_rows is None else limit_rows
         # One byte more than allowed: a line of just the limit is told apart from a longer one.
         while line := self._handle.readline(limits.TASKSET_ROW_SIZE_BYTES + 1):
             digest.update(line)
             number += 1
-            self._check_size(len(line), number)
+            size_bytes = len(line)
+            if size_bytes > limits.TASKSET_ROW_SIZE_BYTES:
+                self._check_size(size_bytes, number)
             # Every byte counts for the digest, also behind limit_rows: the file is what the experiment was accepted
             # with.
-            if (limit_rows is None or rows < limit_rows) and line.strip():
-                self._decode(line, f"{self.path}:{number}")
-                places.extend((offset, len(line)))
+            if rows < most and not line.isspace():
+                if not _is_object(line):  # its place is written out for a wrong line only: there may be millions
+                    self._decode(line, f"{self.path}:{number}")
+                places.append(offset)
+                places.append(size_bytes)
                 rows += 1
-            offset += len(line)
+            offset += size_bytes
         return np.array(places, dtype=np.int64).reshape(rows, 2)
 
     def _decode(self, text: bytes, where: str) -> dict[str, Any]:
@@ -251,6 +257,14 @@ def _cause(line: bytes) -> tuple[str, str] | None:
             shown = "NaN" if math.isnan(value) else "a number without end"
             return f"it has {shown} under {key!r}", "write null, or leave the column out"
     return None
+
+
+def _is_object(line: bytes) -> bool:
+    """True for the JSON of an object."""
+    try:
+        return isinstance(msgspec.json.decode(line), dict)
+    except UNREADABLE:
+        return False
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -154,3 +156,32 @@ def test_others_name_the_databases_that_are_allowed(tmp_path: Path, source: Any,
     else:
         with pytest.raises(NotAllowedError):
             judge.database(("path",), text)
+
+
+def test_a_table_that_changes_while_it_is_read_is_kept_in_one_state(tmp_path: Path, database: Path) -> None:
+    """Each transaction of the writer gives all rows one answer, so a file that holds two has seen two states."""
+    with sqlite3.connect(database) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")  # else a writer that never rests keeps readers out
+        connection.execute("DELETE FROM tasks")
+        rows = [(number, f"{number}?", "0") for number in range(5000)]
+        connection.executemany("INSERT INTO tasks (id, question, answer) VALUES (?, ?, ?)", rows)
+    ended = threading.Event()
+
+    def write() -> None:
+        answer = 0
+        while not ended.is_set():
+            answer += 1
+            with closing(sqlite3.connect(database, timeout=60.0)) as connection, connection:
+                connection.execute("UPDATE tasks SET answer = ?", (str(answer),))
+
+    writer = threading.Thread(target=write, name="writer")
+    writer.start()
+    try:
+        files = [read(tmp_path / "root", f"sqlite:///{database}") for _ in range(8)]
+    finally:
+        ended.set()
+        writer.join()
+    for file in files:
+        kept = rows_in(file)
+        assert len(kept) == 5000
+        assert len({row["answer"] for row in kept}) == 1

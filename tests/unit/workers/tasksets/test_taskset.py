@@ -130,7 +130,8 @@ def test_a_file_that_is_missing_is_named_and_no_other(tmp_path: Path) -> None:
 
 
 def test_a_hub_name_is_answered_with_how_to_fetch_it() -> None:
-    message = "(?s)no file or folder 'openai/gsm8k@v1'.*hf download openai/gsm8k --repo-type dataset --revision v1;"
+    command = "hf download openai/gsm8k --repo-type dataset --revision v1, or rftd submit --pull;"
+    message = f"(?s)no file or folder 'openai/gsm8k@v1'.*{command}"
     with pytest.raises(DataError, match=message):
         Taskset.open(spec(Path("openai/gsm8k@v1"), split="test"))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rftd.daemon.supervisor.truths import check_truths
+from rftd.daemon.supervisor.row_looks import check_tasks
 from rftd.ops.errors import DataError
 from rftd.streams.row_format import FormatSpec
 from rftd.streams.spec import TasksetSpec
@@ -19,7 +19,7 @@ def check(path: Path, rows: list[dict[str, Any]], *, key: str = "a", **fields: A
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     form = FormatSpec(prompt_key="q", response_key=key, reward_fn_key="by")
     with Taskset.open(TasksetSpec(name="t", path=str(path), format=form, **fields)) as taskset:
-        check_truths(taskset)
+        check_tasks(taskset)
 
 
 def test_a_mapping_or_a_list_is_refused_wherever_it_is(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""A look at the rows of a dataset before its experiment is accepted: whether they are tasks, or rows to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from rftd.streams.spec import TasksetSpec
+from rftd.workers.rollout.workflows.registry import own_reward
+from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
+from rftd.workers.tasksets.record import DatasetRecord
+from rftd.workers.tasksets.taskset import Taskset
+
+_OF_TEXTS: Final = frozenset(
+    ("math_reward", "math_boxed_reward", "math_verify_reward", "accuracy_reward", "exact_match_reward")
+)
+"""Rewards of ours that compare an answer with a text, which the JSON of a mapping or a list never equals."""
+_LOOKS: Final = 10_000
+"""Rows that are looked at beside the first of each file, in ascending order: of a smaller dataset all."""
+
+
+def check_tasks(taskset: Taskset) -> None:
+    """Returns if each row that was looked at is a task, whose truth its reward can take.
+
+    Raises DataError, with file, row and column.
+    """
+    for row in _looks(taskset):
+        record = taskset.task(row).raw
+        with taskset.placed(row):
+            _check_truth(record, taskset.spec, row)
+
+
+def check_categories(taskset: Taskset) -> None:
+    """Returns if the first row of each file has a category, where a column of them is named. Raises DataError."""
+    key = taskset.spec.format.category_key
+    for row in taskset.first_rows if key else ():
+        DatasetRecord(taskset.row(row), taskset.spec, row).text(key or "")
+
+
+def check_train_rows(taskset: Taskset) -> None:
+    """Returns if each row that was looked at can be trained on. Raises DataError, with file, row and column."""
+    form = taskset.spec.format
+    texts = () if form.prompt_type == "messages" else (form.prompt_key, form.response_key)
+    structured: dict[str, bool] = {}
+    # A label is each row's own: of `kto` all rows are looked at.
+    for row in range(len(taskset)) if taskset.spec.schema == "kto" else _looks(taskset):
+        with taskset.placed(row):
+            _check_kinds(DatasetRecord(taskset.row(row), taskset.spec, row), texts, structured)
+        # A stand-in for the model's tokenizer, and next to no room for tokens: the columns are checked here, and the
+        # real tokenizer would take seconds and change nothing about them.
+        taskset.train_rows(row, tokenizer=ByteTokenizer(), max_model_len=2)
+
+
+def _check_kinds(record: DatasetRecord, keys: Iterable[str], structured: dict[str, bool]) -> None:
+    """Raises DataError for a mapping or a list where rows before have texts, or for the reverse.
+
+    A column of mappings is learned as JSON; one among texts is a mistake.
+    """
+    for key in keys:
+        value = record.value(key)
+        if value is None:
+            continue
+        is_structured = isinstance(value, dict | list)
+        if structured.setdefault(key, is_structured) != is_structured:
+            kind = "mapping" if isinstance(value, dict) else "list" if isinstance(value, list) else "text"
+            others = "texts" if is_structured else "mappings or lists"
+            raise record.error(f"has a {kind} under {key!r}, where rows before it have {others}", key)
+
+
+def _looks(taskset: Taskset) -> list[int]:
+    looks = min(_LOOKS, len(taskset))
+    spread = {number * len(taskset) // looks for number in range(looks)}
+    return sorted({*taskset.first_rows, *spread})
+
+
+def _check_truth(raw: dict[str, Any], spec: TasksetSpec, row: int) -> None:
+    """Raises DataError for a truth of several values where its reward takes a text."""
+    key = spec.format.response_key
+    record = DatasetRecord(raw, spec, row)
+    if not key or not record.has(key):
+        return
+    workflow = record.optional(spec.format.workflow_key) or spec.workflow
+    reward = record.optional(spec.format.reward_fn_key) or spec.reward or own_reward(workflow)
+    value = record.value(key)
+    if reward in _OF_TEXTS and isinstance(value, dict | list):
+        kind = "mapping" if isinstance(value, dict) else "list"
+        raise record.error(f"has a {kind} under {key!r}, where {reward} takes a text: name one within it", key)
