@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.config.resolve.algorithm import no_warmup
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
@@ -40,9 +41,12 @@ def auxiliary_buffer(stage: StageSpec) -> FieldPath:
 
 
 def row_warnings(before: StageSpec, stage: StageSpec) -> Iterator[str]:
-    """What is said of rows that are not trained, and of steps without rows; `before` had no rows counted."""
+    """What is said of rows that are not trained, of steps without rows and of a warm-up without steps; `before` had no
+    rows counted."""
     cut = list(_cut(before, stage))
     yield from cut or _left_over(stage)
+    if warning := no_warmup(before.algorithm.optimizer.warmup_ratio, stage.total_steps):
+        yield f"stage {stage.name!r}: {warning}"
 
 
 def _wanted(stage: StageSpec, tasks: int, dataset: TasksetSpec | None) -> int:

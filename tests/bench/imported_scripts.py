@@ -3,7 +3,8 @@
 Each script below FOLDER is imported, and the result is checked as `rftd config check` does on a cluster of GPUs.
 Counted, by the folder right below FOLDER: scripts whose file passes, whose file has gaps, whose file the check refuses,
 and which the import refuses, each with its reason. Of the files that pass, every key that the script gives as a literal
-is compared with the resolved experiment; a key without a line in the report is a silent loss.
+is compared with the resolved experiment, and every field that is worked out of several keys with what the guide's rules
+give (`verl_expectations`); a key without a line in the report is a silent loss.
 Run: python -P tests/bench/imported_scripts.py FOLDER [--each]
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
+from verl_expectations import expected
 
 from rftd.daemon.config.effective.experiment import effective_config
 from rftd.daemon.config.field_path import parse
@@ -34,6 +36,7 @@ LITERAL = re.compile(
     r"(?<![\w.+~$/@-])\+{0,2}([a-z]\w*(?:\.\w+)+)=(?:'([^'\n$`]*)'|([^\s'\"$`()<>|&;\\]+))(?=[\s\"')\\]|$)"
 )
 COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
+ASYNCHRONOUS = re.compile(r"fully_async_main|one_step_off|async_training\.")
 RUNS = re.compile(r"(?m)^[^#\n]*\b(?:main_ppo|main_dapo|fully_async_main|one_step_off_policy\S*main_ppo)\b")
 
 
@@ -82,7 +85,8 @@ def literals(text: str) -> dict[str, Any]:
 
 
 def value_at(tree: Any, path: str) -> Any:
-    """The value of a field, or None where there is none."""
+    """The value of a field, or None where there is none; a single taskset stands in `taskset`."""
+    path = path.replace(".tasksets[0]", ".taskset") if "tasksets" not in tree["buffer"]["explorer_input"] else path
     for word in parse(path) or ():
         try:
             tree = tree[word]
@@ -98,40 +102,57 @@ def same(value: Any, other: Any) -> bool:
     return str(value).lower() == str(other).lower() or str(other).endswith(str(value).removeprefix("."))
 
 
-def differences(text: str, imported: ImportedExperiment, spec: ExperimentSpec) -> tuple[list[str], list[str]]:
-    """Keys of the script that no line of the report names, and those that came out with another value."""
+def differences(text: str, imported: ImportedExperiment, spec: ExperimentSpec) -> tuple[list[str], list[str], int]:
+    """Keys of the script that no line of the report names, fields that came out with another value and are not said to,
+    and the number of fields that were compared."""
     named = {line.key.partition("=")[0].lstrip("+~") for line in imported.lines}
     named |= {canonical(name) for name in named}
     config = effective_config(spec)
     lost: list[str] = []
     other: list[str] = []
-    for name, value in literals(text).items():
+    compared = 0
+    given = literals(text)
+    for name, value in given.items():
         row = find(name)
         if canonical(name) not in named and name not in named:
             lost.append(name)
         elif row is not None and row.name == canonical(name) and row.fate in ("field", "tree") and value is not None:
             resolved = value_at(config, row.target)
-            if resolved is not None and not same(value, resolved):
+            compared += resolved is not None
+            if resolved is not None and not same(value, resolved) and not is_said(row.target, spec, imported):
                 other.append(f"{name}={value}, and {row.target} is {resolved}")
-    return lost, other
+    if not ASYNCHRONOUS.search(text):  # their steps are counted in other numbers
+        for field, value in expected(COMMENT.sub("", text), given):
+            resolved = value_at(config, field)
+            compared += 1
+            if not same(value, resolved) and not is_said(field, spec, imported):
+                other.append(f"{field} is {resolved}, and {value} follows from the script")
+    return lost, other, compared
 
 
-def outcome(file: Path) -> tuple[str, list[str], list[str], list[str]]:
-    """The outcome of one script, its reasons, its lost keys and its differing ones."""
+def is_said(field: str, spec: ExperimentSpec, imported: ImportedExperiment) -> bool:
+    """True if a warning of the check names the field, or the report notes it or asks a person about one of its keys."""
+    keys = {line.key.partition("=")[0] for line in imported.lines if field in line.text}
+    asks = any(line.outcome == "needs a person" and line.key.partition("=")[0] in keys for line in imported.lines)
+    noted = (line.text for line in imported.lines if line.text.endswith(")"))
+    return asks or any(field in text for text in (*spec.warnings, *noted))
+
+
+def outcome(file: Path) -> tuple[str, list[str], list[str], list[str], int]:
+    """The outcome of one script, its reasons, its lost keys and its differing fields, and how many were compared."""
     try:
         imported = import_file(file)
     except ConfigErrors as errors:
-        return "import refused", [str(error).split("\n")[0] for error in errors.errors], [], []
+        return "import refused", [str(error).split("\n")[0] for error in errors.errors], [], [], 0
     gaps = re.findall(r"(?m)^\s*(?:- )?([\w.]+: \?\?\?  # .*)", imported.text)
     if gaps:
-        return "gaps", gaps, [], []
+        return "gaps", gaps, [], [], 0
     host = MACHINE if "\nmode: colocate" in imported.text else CLUSTER
     try:
         submission = load_text(imported.text, str(file), environ=ENVIRON, cwd=Path("/w"), host=host)
     except ConfigErrors as errors:
-        return "check refused", [str(error).split("\n")[0] for error in errors.errors], [], []
-    lost, other = differences(file.read_text(errors="replace"), imported, submission.spec)
-    return "passes", [], lost, other
+        return "check refused", [str(error).split("\n")[0] for error in errors.errors], [], [], 0
+    return "passes", [], *differences(file.read_text(errors="replace"), imported, submission.spec)
 
 
 def main() -> None:
@@ -141,9 +162,11 @@ def main() -> None:
     reasons: dict[str, Counter[str]] = defaultdict(Counter)
     lost_in: dict[str, list[str]] = {}
     other_in: dict[str, list[str]] = {}
+    compared_fields = 0
     for file in sorted(folder.rglob("*.sh")):
         group = file.relative_to(folder).parts[0]
-        result, why, lost, other = outcome(file)
+        result, why, lost, other, compared = outcome(file)
+        compared_fields += compared
         kind = "main_ppo, main_dapo and the like" if RUNS.search(file.read_text(errors="replace")) else "other programs"
         counts[f"{group}: {kind}"][result] += 1
         counts[f"all: {kind}"][result] += 1
@@ -154,7 +177,8 @@ def main() -> None:
         if other:
             other_in[str(file)] = other
         if each:
-            tell({"file": str(file), "outcome": result, "reasons": why, "lost": lost, "other": other})
+            figures = {"lost_keys": len(lost), "differing_keys": len(other)}
+            tell({"file": str(file), "outcome": result, "reasons": why, "lost": lost, "other": other, **figures})
     assert counts, f"no script is below {folder}"
     tell(
         {
@@ -162,6 +186,7 @@ def main() -> None:
             "reasons": {result: dict(count.most_common(60)) for result, count in reasons.items()},
             "silent_losses": lost_in,
             "other_values": other_in,
+            "compared_fields": compared_fields,
         }
     )
 

@@ -23,6 +23,7 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
         {"max_response_tokens": 40, "overlong_buffer": 15, "overlong_penalty": 0.5, "std_threshold": 0.1},
     ),
     "gdpo": ({}, {"weights": {"accuracy": 1.0, "format": 0.2}}),
+    "grpo_passk": ({}, {"std_cal_level": "none"}),
     "pass_at_k": ({}, {"k": 2, "right_above": 0.0}),
     "opmd": ({}, {"opmd_baseline": "logavgexp", "tau": 0.3}),
     "rec": ({}, {"drop": "balance"}, {"drop": "balance", "std_normalize": True}),

@@ -121,7 +121,7 @@ def resolve_algorithm(
         sample_strategy=strategy,
         sample_strategy_args=strategy_args,
         correction=resolve_correction(given, from_rollouts=definition.needs.rollouts, notes=notes),
-        optimizer=_optimizer(given.optimizer, experiment.trainer, total_steps),
+        optimizer=_optimizer(given.optimizer, experiment.trainer, total_steps, notes),
     )
 
 
@@ -229,9 +229,22 @@ def _repeat_times(experiment: Experiment, definition: AlgorithmDefinition, notes
     return asked
 
 
-def _optimizer(given: Optimizer, trainer: Trainer, total_steps: int) -> OptimizerSpec:
+def no_warmup(ratio: float, total_steps: int) -> str:
+    """The warning of a share of the steps that is less than one; empty where there is a warm-up, or none is asked
+    for."""
+    if not ratio or int(ratio * total_steps):
+        return ""
+    return (
+        f"algorithm.optimizer.lr_warmup_steps_ratio {ratio:g} is less than one of {total_steps} steps: there is no "
+        "warm-up"
+    )
+
+
+def _optimizer(given: Optimizer, trainer: Trainer, total_steps: int, notes: Notes) -> OptimizerSpec:
     ratio = given.lr_warmup_steps_ratio
     counted = given.lr_warmup_steps >= 0
+    if total_steps and not counted and (warning := no_warmup(ratio, total_steps)):
+        notes.warn(warning)
     return OptimizerSpec(
         kind=given.optimizer_type,
         lr=given.lr,

@@ -15,6 +15,7 @@ from rftd.daemon.config.verl.settings import VerlSetting, VerlSettings
 from rftd.daemon.config.verl.table import find
 
 _MOST_DRAFTS: Final = 48
+_IMAGES: Final = "data.image_key"
 _NUMBERS: Final = (1, 2, 4, 8, 64, 256, 1024)
 """Tried for a number of which nothing is known."""
 _WORKFLOW: Final = "buffer.explorer_input.default_workflow_type"
@@ -84,6 +85,18 @@ _UNDECIDED: Final = (
         _REWARD,
         "a reward that runs code is installed as a plug-in: docs/extending.md",
         _is_given,
+    ),
+    _Undecided(
+        re.compile(r"reward_model\.enable"),
+        _REWARD,
+        "a reward of your own has to ask the reward model in explorer.auxiliary_models: docs/extending.md",
+        _is_on,
+    ),
+    _Undecided(
+        re.compile(r"(actor_rollout_ref|critic)\..*\bqat\.enable"),
+        "trainer.engine_args.dtype",
+        "training for low precision is not here: float32 or bfloat16",
+        _is_on,
     ),
     _Undecided(
         re.compile(r"max_turns|do_search|retriever\..*|rllm\..*|data\.max_(start|obs)_length|algorithm\.no_think_rl"),
@@ -221,6 +234,18 @@ def _make_gap(draft: ExperimentDraft, path: FieldPath, setting: VerlSetting, val
 
 def _note_undecided(draft: ExperimentDraft) -> None:
     for name, setting in list(draft.settings.given.items()):
+        if _is_dumped(draft.settings, name):
+            continue
         for undecided in _UNDECIDED:
             if undecided.name.fullmatch(name) and (setting.unknown or undecided.asks(setting.value)):
                 draft.gap(undecided.target, name, note=setting.unknown or undecided.note)
+
+
+def _is_dumped(settings: VerlSettings, name: str) -> bool:
+    """True of the column of images in a file that holds veRL's defaults as well: it has one wherever nobody wrote one.
+
+    A command, and a file of a few keys, name it because the rows have it.
+    """
+    beside = ("data.video_key", "data.prompt_key", "data.return_raw_input_ids", "data.truncation")
+    dumped = not settings.program and all(other in settings.given for other in beside)
+    return dumped and name == _IMAGES and settings.given[name].value == "images"

@@ -207,6 +207,4 @@ def _put_reward_model(draft: ExperimentDraft) -> int:
     draft.put(f"{_BESIDE}.model_path", draft.value(path), path)
     draft.put(f"{_BESIDE}.tensor_parallel_size", size, *([parallel] if draft.given(parallel) else []))
     draft.done.setdefault(use, []).append(("explorer", "auxiliary_models"))
-    text = "(a workflow has to ask the reward model, by name: docs/extending.md)"
-    draft.remark("needs a person", path, text, draft.settings.given[path].place)
     return size

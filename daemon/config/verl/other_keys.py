@@ -87,7 +87,7 @@ DATA: Final = (
     dropped("data.validation_shuffle", "the order of an evaluation changes none of its numbers", "bool", False),
     dropped("data.return_raw_input_ids", PLUMBING, "bool", False),
     dropped("data.return_full_prompt", PLUMBING, "bool", False),
-    person("data.image_key", _MEDIA),
+    person("data.image_key", _MEDIA, "any", "images"),
     person("data.video_key", _MEDIA, "text", "videos"),
     person("data.audio_key", _MEDIA, "text", "audios"),
     dropped("data.image_patch_size", "see data.image_key", "count", 14),

@@ -353,6 +353,9 @@ def script_settings(script: ShellScript, source: SourceMap, files: ConfigFiles |
         settings.wrong(cut.place, "", what, "move the comment to another line", SyntaxIssue)
     else:
         settings = command_settings(one_command(found), source, replace(files or ConfigFiles(), written=script.files))
+        for word, place in script.passed_over.items():
+            if canonical(word.partition("=")[0].lstrip("+")) not in settings.given:
+                settings.remarks.append((place, word, "the script decides against this branch"))
     return settings
 
 

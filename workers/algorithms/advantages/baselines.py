@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages.advantage import OneGroup
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
+from rftd.workers.algorithms.advantages.grpo import check_common
+from rftd.workers.algorithms.advantages.moments import moments
 
 if TYPE_CHECKING:
     # Imported where arrays are made: a check of an experiment needs the arguments alone.
@@ -296,3 +298,35 @@ class PassAtKAdvantage(OneGroup):
         # max(): with no wrong member the term is not used, but C(-1, k - 1) would raise.
         of_wrong = 1 - passed - math.comb(max(wrong - 1, 0), k - 1) / math.comb(count - 1, k - 1)
         return np.where(right, (1 - passed) / spread, of_wrong / spread).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrpoPassKAdvantage(OneGroup):
+    """The advantage of the best member is its reward minus the second best, in unbiased standard deviations of the
+    group; that of all others is 0.
+
+    It estimates the gradient of the best of a group's rewards. Members that share the highest reward, and the single
+    member of a group of one, have 0.
+    Source: Tang et al. 2025, Optimizing Language Models for Inference Time Objectives using RL, arXiv 2503.19595; as
+    in verl.
+    """
+
+    epsilon: float = 1e-6
+    std_cal_level: str = "group"
+    """`none`: the difference is not divided by the standard deviation."""
+
+    def __post_init__(self) -> None:
+        check_common(self.epsilon, None, self.std_cal_level, ("group", "none"))
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        import numpy as np
+
+        rewards = group.exact_rewards()
+        advantages = np.zeros(len(rewards))
+        if len(rewards) > 1:
+            best = int(rewards.argmax())
+            second = float(np.delete(rewards, best).max())
+            scale = 1.0 if self.std_cal_level == "none" else moments(rewards)[1] + self.epsilon
+            advantages[best] = (rewards[best] - second) / scale
+        return advantages.astype(np.float32)

@@ -36,6 +36,7 @@ ADVANTAGES: Final = Plugins[AdvantageFunction](
         "gpg": f"{_HERE}.baselines:GpgAdvantage",
         "gdpo": f"{_HERE}.gdpo:GdpoAdvantage",
         "pass_at_k": f"{_HERE}.baselines:PassAtKAdvantage",
+        "grpo_passk": f"{_HERE}.baselines:GrpoPassKAdvantage",
         "ppo": f"{_TOKENS}.returns:PpoAdvantage",
         "reinforceplusplus": f"{_TOKENS}.returns:ReinforcePlusPlusAdvantage",
         "reinforceplusplus_baseline": f"{_TOKENS}.returns:ReinforcePlusPlusBaselineAdvantage",

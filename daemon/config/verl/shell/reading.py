@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,13 +11,9 @@ from typing import Final
 from rftd.daemon.config.issue import Issue, LimitIssue, SyntaxIssue
 from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.daemon.config.verl.shell.conditions import holds, matches
-from rftd.daemon.config.verl.shell.expansion import (
-    WordReader,
-    array_words,
-    command_words,
-    skip_redirection,
-)
+from rftd.daemon.config.verl.shell.expansion import WordReader, array_words, command_words, skip_redirection
 from rftd.daemon.config.verl.shell.piece import ExpandedChars
+from rftd.daemon.config.verl.shell.places import ScriptPlaces
 from rftd.daemon.config.verl.shell.script import ShellChoices, ShellScript
 from rftd.daemon.config.verl.shell.skipping import BLANKS, ENDS, ScriptError
 from rftd.daemon.config.verl.shell.tree import (
@@ -27,6 +22,7 @@ from rftd.daemon.config.verl.shell.tree import (
     ShellFunction,
     SimpleCommand,
     Statement,
+    Statements,
     parse_script,
 )
 from rftd.daemon.config.verl.shell.variables import ShellValue, ShellVariables, appended, assumed_value
@@ -55,16 +51,18 @@ class _ShellRun:
     def __init__(self, text: str, source: SourceMap, choices: ShellChoices) -> None:
         self.text = text
         self.origin = source.origin
+        self.places = ScriptPlaces(text, source.origin)
         self.choices = choices
         self.result = ShellScript()
-        self._line_starts = [0, *(found.end() for found in re.finditer("\n", text))]
         self._spent = ExpandedChars()
         self._functions: dict[str, ShellFunction] = {}
         self._called: set[str] = set()
         self._statements = 0
         self._calls = 0
         self._end = ""
-        self._returned: list[ShellVariables] = []
+        self._left: dict[str, list[ShellVariables]] = {"return": [], "break": [], "continue": []}
+        self._loops = 0
+        self._levels = 0
         self._in_doubt = 0
         self.variables = ShellVariables({name: assumed_value(value) for name, value in choices.assumed.items()})
 
@@ -73,7 +71,7 @@ class _ShellRun:
         try:
             statements = parse_script(self.text)
         except ScriptError as error:
-            place = self.place(error.at, error.at + 1)
+            place = self.places.place(error.at, error.at + 1)
             raise ShellProblem(Issue((), error.what, error.fix, SyntaxIssue, place=place)) from None
         self._run(statements)
         for name, function in list(self._functions.items()):
@@ -82,22 +80,15 @@ class _ShellRun:
                 self._tried(self.variables.branch(), function.body)
         return self.result
 
-    def place(self, at: int, end: int) -> SourcePlace:
-        """The place of the characters from `at` up to `end`."""
-        line = self._line(at)
-        column = at - self._line_starts[line - 1] + 1
-        return SourcePlace(self.origin, line, column, line, column + max(1, end - at))
-
-    def _line(self, at: int) -> int:
-        return bisect.bisect_right(self._line_starts, at)
-
     def _reader(self, start: int, end: int) -> WordReader:
-        return WordReader(self.text, start, end, self.variables, self.place, self._spent)
+        return WordReader(self.text, start, end, self.variables, self.places.place, self._spent)
 
     def _run(self, statements: Sequence[Statement]) -> bool | None:
         """Follows statements; the outcome of the last one, None if nobody can tell."""
         outcome: bool | None = True
         for statement in statements:
+            if self._end:
+                break
             needed = {"&&": True, "||": False}.get(statement.joined)
             if needed is None or outcome is needed:
                 outcome = self._statement(statement)
@@ -126,21 +117,27 @@ class _ShellRun:
         self._in_doubt += 1
         try:
             self._run(statements)
-            if self._end == "return":
-                self._returned.append(branch)
+            if self._end in self._left:
+                self._left[self._end].append(branch.flat())
             return bool(self._end)
         finally:
             self.variables, self._end = before
             self._in_doubt -= 1
 
+    def _merge_left(self, end: str, at: int) -> None:
+        """Goes on with what a branch may have done that left by this word, too."""
+        if self._left[end]:
+            self._merge([self.variables.flat(), *self._left[end]], at)
+            self._left[end] = []
+
     def _merge(self, branches: Sequence[ShellVariables], at: int) -> None:
-        self.variables.merge(branches, self._line(at), self.place(at, at + 1))
+        self.variables.merge(branches, self.places.line(at), self.places.place(at, at + 1))
 
     def _statement(self, statement: Statement) -> bool | None:
         self._statements += 1
         if self._statements > _MOST_STATEMENTS:
             what = f"more than {_MOST_STATEMENTS:,} commands would be run"
-            place = self.place(statement.node.start, statement.node.start + 1)
+            place = self.places.place(statement.node.start, statement.node.start + 1)
             raise ShellProblem(Issue((), what, "give the command line alone, after `--`", LimitIssue, place=place))
         node = statement.node
         if isinstance(node, ShellFunction):
@@ -165,8 +162,8 @@ class _ShellRun:
 
     def _choice(self, start: int, end: int) -> bool | None:
         """True for a branch that somebody takes, false for one that somebody skips."""
-        first = self._line(start)
-        last = self._line(max(start, end - 1))
+        first = self.places.line(start)
+        last = self.places.line(max(start, end - 1))
         if any(first <= line <= last for line in self.choices.taken):
             return True
         return False if any(first <= line <= last for line in self.choices.skipped) else None
@@ -184,9 +181,12 @@ class _ShellRun:
             elif choice is None:
                 decided = self._condition(branch, subject)
             if decided is False:
+                self._pass_over(branch)
                 continue
             if decided and not outcomes:
                 self._run(branch.body)
+                for other in block.branches[block.branches.index(branch) + 1 :]:
+                    self._pass_over(other)
                 return
             taken = self.variables.branch()
             if not self._tried(taken, branch.body):
@@ -199,9 +199,12 @@ class _ShellRun:
         if outcomes:
             self._merge(outcomes, block.start)
 
+    def _pass_over(self, branch: Branch) -> None:
+        self.result.passed_over.update((word, place) for place, word in self.places.keys(branch.start, branch.end))
+
     def _subject(self, block: ShellBlock) -> ShellWord:
         words = self._reader(*block.head).words(split=False) if block.kind == "case" else []
-        return words[0] if words else ShellWord("", self.place(block.start, block.start + 1))
+        return words[0] if words else ShellWord("", self.places.place(block.start, block.start + 1))
 
     def _condition(self, branch: Branch, subject: ShellWord) -> bool | None:
         if branch.patterns:
@@ -215,6 +218,16 @@ class _ShellRun:
         branch = block.branches[0]
         if self._choice(branch.start, branch.end) is False:
             return
+        outer = (self._left["break"], self._left["continue"])
+        self._left |= {"break": [], "continue": []}
+        self._loops += 1
+        try:
+            self._loop_body(block, branch)
+        finally:
+            self._loops -= 1
+            self._left["break"], self._left["continue"] = outer
+
+    def _loop_body(self, block: ShellBlock, branch: Branch) -> None:
         if block.kind in ("while", "until"):
             outcome = self._run(branch.condition)
             if outcome is (block.kind == "until"):
@@ -224,16 +237,31 @@ class _ShellRun:
         if certain and len(items) <= _MOST_TURNS:
             for item in items:
                 self.variables.set(block.name, ShellValue((item,)))
-                self._run(branch.body)
+                if self._turn(branch.body, block.start):
+                    break
+            self._merge_left("break", block.start)
             return
         inner = self.variables.branch()
         if block.name:
-            why = f"{block.name} is set by the loop on line {self._line(block.start)}"
+            why = f"{block.name} is set by the loop on line {self.places.line(block.start)}"
             texts = [text for word in items for text in word.texts]
-            place = self.place(block.start, block.start + 1)
+            place = self.places.place(block.start, block.start + 1)
             inner.set(block.name, ShellValue((uncertain(ShellWord("", place), why, texts),)))
         self._tried(inner, branch.body)
+        for end in ("break", "continue"):
+            self._merge_left(end, block.start)
         self._merge([inner, self.variables.branch()], block.start)
+
+    def _turn(self, body: Statements, at: int) -> bool:
+        """Follows one turn of a loop; True if no other one follows."""
+        self._run(body)
+        self._merge_left("continue", at)
+        ended = self._end
+        if ended == "break" and self._levels > 1:
+            self._levels -= 1
+        elif ended in ("break", "continue"):
+            self._end = ""
+        return bool(ended) and ended != "continue"
 
     def _simple(self, command: SimpleCommand) -> bool | None:
         if self.text.startswith("[[", command.start):
@@ -276,7 +304,7 @@ class _ShellRun:
                 return holds(words)
             joint = self.text[reader.at : reader.at + 2]
             if joint in ("&&", "||"):
-                words.append(ShellWord(joint, self.place(reader.at, reader.at + 2)))
+                words.append(ShellWord(joint, self.places.place(reader.at, reader.at + 2)))
                 reader.at += 2
             elif self.text[reader.at] in "()<>&|;\n":
                 return None
@@ -293,6 +321,11 @@ class _ShellRun:
         if first in ("exit", "return"):
             if self._in_doubt:
                 self._end = self._end or first
+            return True
+        if first in ("break", "continue"):
+            if self._loops:
+                self._end = first
+                self._levels = int(words[1].text) if len(words) > 1 and words[1].text.isdigit() else 1
             return True
         if first in ("read", "mapfile", "readarray", "getopts"):
             for word in words[1:]:
@@ -316,17 +349,18 @@ class _ShellRun:
             return None
         before = {name: self.variables.get(name) for name in ("@", *map(str, range(1, 10)))}
         self._arguments(words)
-        returned = self._returned
-        self._returned = []
+        outer = (self._left, self._loops)
+        self._left = {end: [] for end in self._left}
+        self._loops = 0
         self._calls += 1
         try:
             outcome = self._run(function.body)
-            if self._returned:
-                self._merge([self.variables.branch(), *self._returned], function.start)
+            self._end = "" if self._end == "return" else self._end
+            self._merge_left("return", function.start)
             return outcome
         finally:
             self._calls -= 1
-            self._returned = returned
+            self._left, self._loops = outer
             self.variables.written.update(before)
 
     def _arguments(self, words: Sequence[ShellWord]) -> None:
@@ -352,7 +386,7 @@ class _ShellRun:
             words = array_words(reader)
             self.variables.set(name, ShellValue((*(before.listed if before else ()), *words), is_array=True))
             return
-        here = self.place(found.start(), found.end())
+        here = self.places.place(found.start(), found.end())
         ends = reader.at >= reader.end or self.text[reader.at] in f"{BLANKS}{ENDS}"
         read = [] if ends else reader.words(split=False)
         word = read[0] if read else ShellWord("", here)

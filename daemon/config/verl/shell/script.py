@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rftd.daemon.config.source import SourcePlace
 from rftd.daemon.config.verl.shell.word import ShellWord, merged_words
 
 
@@ -28,6 +29,8 @@ class ShellScript:
     """Each as its words; one of a loop is there once for each turn."""
     files: dict[str, str] = field(default_factory=dict)
     """Texts that the script writes by here-documents, by the paths of the files."""
+    passed_over: dict[str, SourcePlace] = field(default_factory=dict)
+    """Overrides of branches that the script decides against, as they are written, with their places."""
 
 
 def one_command(commands: Sequence[Sequence[ShellWord]]) -> list[ShellWord]:

@@ -56,6 +56,11 @@ class ShellVariables:
         """Variables that begin as these do and change alone."""
         return ShellVariables(self.assumed, self)
 
+    def flat(self) -> ShellVariables:
+        """A copy as they are now, which no later assignment changes."""
+        written = {} if self.above is None else self.above.flat().written
+        return ShellVariables(self.assumed, None, {**written, **self.written})
+
     def take(self, branch: ShellVariables) -> None:
         """Goes on with what a branch has assigned."""
         self.written.update(branch.written)

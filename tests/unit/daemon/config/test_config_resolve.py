@@ -323,6 +323,14 @@ def test_warm_up_is_counted_once_the_steps_are_known(load: Load) -> None:
     assert (optimizer.warmup_steps, optimizer.warmup_ratio) == (0, 0.4)
 
 
+def test_a_share_of_the_steps_without_a_step_is_no_warm_up_and_is_said(load: Load) -> None:
+    ratio = "algorithm.optimizer.lr_warmup_steps_ratio"
+    said = f"{ratio} 0.1 is less than one of 5 steps: there is no warm-up"
+    assert said in load(overrides=[f"{ratio}=0.1"]).spec.warnings
+    for other in ([], [f"{ratio}=0.2"], [f"{ratio}=0.1", "algorithm.optimizer.lr_warmup_steps=0"]):
+        assert not [text for text in load(overrides=other).spec.warnings if "warm-up" in text]
+
+
 def test_the_trainers_clip_wins_over_the_optimizers(load: Load) -> None:
     clip = "algorithm.optimizer.clip_grad=0.5"
     assert load(overrides=[clip]).spec.stages[0].algorithm.optimizer.grad_clip == 0.5

@@ -272,3 +272,18 @@ async def test_rows_that_fill_no_batch_are_named(
     warnings = [each for each in answer.json()["warnings"] if "fill no batch" in each]
     want = f"the last {left} of {8 * epochs} rows of {epochs} epoch"
     assert (len(warnings), not left or want in warnings[0]) == (left > 0, True), warnings
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(0.2, True), (0.25, False)])
+async def test_a_warm_up_of_no_step_is_named_once_the_rows_are_counted(
+    client: httpx.AsyncClient, tmp_path: Path, ratio: float, said: bool
+) -> None:
+    """Two epochs of eight rows are four steps of four."""
+    changes = {
+        "buffer": {"batch_size": 4, "total_steps": None, "total_epochs": 2},
+        "algorithm": {"optimizer": {"lr_warmup_steps_ratio": ratio}},
+    }
+    answer = await asked(client, CHECK, file_of(tmp_path, changes))
+    assert answer.status_code == 200, answer.text
+    want = f"lr_warmup_steps_ratio {ratio} is less than one of 4 steps: there is no warm-up"
+    assert any(want in text for text in answer.json()["warnings"]) is said

@@ -169,6 +169,16 @@ def test_opo_weighs_the_baseline_by_length() -> None:
     assert ADVANTAGES.open("opo").member_fields == {"lengths"}
 
 
+def test_of_a_group_the_best_alone_teaches_by_its_lead_over_the_second() -> None:
+    """verl's grpo_passk, which divides by torch's unbiased std."""
+    lead = 3.0 - 1.5
+    std = statistics.stdev([0.5, 3.0, 1.5, -1.0])
+    clear = group(0.5, 3.0, 1.5, -1.0)
+    expected = [near([0.0, lead / (std + 1e-6), 0.0, 0.0]), [0.0, 0.0, 0.0], [0.0]]
+    assert values("grpo_passk", clear, group(1.0, 1.0, 0.0), group(2.0)) == expected
+    assert values("grpo_passk", clear, std_cal_level="none") == [[0.0, lead, 0.0, 0.0]]
+
+
 def test_gpg_makes_up_for_groups_without_a_gradient() -> None:
     """Groups of equal rewards hold 5 of the 4 + 3 + 2 + 1 experiences."""
     mean = statistics.mean(REWARDS)

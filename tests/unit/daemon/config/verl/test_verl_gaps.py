@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.config.verl.importing import ImportedExperiment, import_script
+from rftd.daemon.config.verl.importing import ImportedExperiment, import_script, import_tree
 from rftd.daemon.config.verl.shell.script import ShellChoices
 from rftd.workers.devices.host import ANY_HOST
 
@@ -125,6 +126,11 @@ def test_what_follows_from_an_unknown_value_is_a_gap_and_nothing_else(script: st
         ("reward.custom_reward_function.path=./reward.py", "default_reward_fn_type"),
         ("reward_model.sandbox_fusion.url=http://127.0.0.1:1/x", "default_reward_fn_type"),
         ("distillation.enabled=True", "algorithm_type"),
+        ("reward_model.enable=True reward_model.model.path=/rm", "default_reward_fn_type"),
+        ("actor_rollout_ref.actor.qat.enable=True", "dtype"),
+        ("actor_rollout_ref.actor.fsdp_config.qat.enable=True", "dtype"),
+        ("actor_rollout_ref.actor.megatron.qat.enable=True", "dtype"),
+        ("algorithm.adv_estimator=optimal_token_baseline", "advantage_fn"),
     ],
 )
 def test_what_a_person_has_to_build_is_a_gap(override: str, field: str) -> None:
@@ -144,6 +150,61 @@ def test_what_a_person_has_to_build_is_a_gap(override: str, field: str) -> None:
 )
 def test_what_is_off_is_no_gap(override: str) -> None:
     assert gaps(RUN + override) == {}
+
+
+DEFAULTS = "data: {image_key: images, video_key: videos, prompt_key: prompt, return_raw_input_ids: false, %s}"
+
+
+@pytest.mark.parametrize(
+    ("data", "gap"),
+    [
+        (DEFAULTS % "truncation: error", False),
+        (DEFAULTS.replace("images, ", "pictures, ") % "truncation: error", True),
+        ("data: {image_key: images}", True),
+    ],
+)
+def test_a_whole_dump_of_verls_defaults_names_no_images(data: str, gap: bool) -> None:
+    tree = f"algorithm: {{adv_estimator: grpo}}\nactor_rollout_ref: {{model: {{path: /m}}}}\n{data}\n"
+    experiment = import_tree(tree, "config.yaml")
+    assert ("default_workflow_type: ???" in experiment.text) is gap
+    (line,) = (line for line in experiment.lines if line.key.startswith("data.image_key"))
+    assert line.outcome == ("needs a person" if gap else "dropped")
+
+
+@pytest.mark.parametrize(
+    ("script", "epochs"),
+    [
+        ("for E in 1 2 3; do [ $E = 2 ] && break; done", "2"),
+        ("E=9\nfor i in 1 2 3; do [ $i = 3 ] && continue; E=$i; done", "2"),
+        ("for i in 1 2; do for j in 3 4; do E=$i$j; break 2; done; done", "13"),
+        ("for i in 1 2; do for j in 3 4; do E=$i$j; break; done; done", "23"),
+        ("E=9\nfor i in 1 2; do if [ $i = 1 ]; then E=5; break; fi; E=6; done", "5"),
+        ("E=9\nfor i in 1 2; do [ -d x ] && break; E=$i; done", "??? 1 2 9"),
+        ("E=9\nfor i in 1 2; do [ -d x ] && continue; E=$i; done", "??? 1 2 9"),
+        ("E=9\nwhile [ -d x ]; do E=4; break; done", "??? 4 9"),
+        ("E=9\nfunction f() { [ -d x ] && return; E=2; }\nf", "??? 2 9"),
+        ("function f() { break; }\nfor E in 1 2; do f; done", "2"),
+    ],
+)
+def test_a_loop_ends_where_the_shell_ends_it(script: str, epochs: str) -> None:
+    text = imported(f"{script}\n{RUN} trainer.total_epochs=$E").text
+    (line,) = (line for line in text.splitlines() if "total_epochs:" in line)
+    value, _, comment = line.partition("#")
+    candidates = sorted(re.findall(r"\b\d+\b", comment.partition(": trainer.")[0]))
+    shown = [value.split(":")[1].strip(), *(candidates if "???" in value else [])]
+    assert " ".join(shown) == epochs
+
+
+def test_keys_of_a_branch_that_the_script_decides_against_are_named() -> None:
+    script = f"""MODE=a
+if [ $MODE = a ]; then
+    {RUN} trainer.total_epochs=2
+else
+    {RUN} data.seed=3 trainer.total_epochs=7  # data.shuffle=True
+fi
+"""
+    said = [str(line) for line in imported(script).lines if "decides against" in line.text]
+    assert said == [f"run.sh:5:{len(RUN) + 6}: dropped: data.seed=3 (the script decides against this branch)"]
 
 
 @pytest.mark.parametrize(

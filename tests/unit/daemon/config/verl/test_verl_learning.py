@@ -112,6 +112,12 @@ def test_the_parts_of_a_reward_have_their_weights(fields: Fields) -> None:
     assert fields(estimator, keys)[f"{ADVANTAGE}.weights.right"] == 1.0
 
 
+def test_pass_at_k_of_verl_is_the_lead_of_the_best(fields: Fields) -> None:
+    tree = fields("algorithm.adv_estimator=grpo_passk", "algorithm.norm_adv_by_std_in_grpo=False")
+    assert (tree["algorithm.algorithm_type"], tree["algorithm.advantage_fn"]) == ("grpo", "grpo_passk")
+    assert tree[f"{ADVANTAGE}.std_cal_level"] == "none"
+
+
 def test_nothing_untrue_is_said_of_the_second_clip(command: Command) -> None:
     imported = command("actor_rollout_ref.rollout.n=4")
     assert not any("clip_ratio_c" in str(line) for line in imported.lines)

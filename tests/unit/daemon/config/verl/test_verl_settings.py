@@ -193,7 +193,7 @@ def test_a_hydra_file_with_overrides_over_it(tmp_path: Path) -> None:
         ("n: 4", "n: 4\n    n: 5", "the key appears twice"),
         ("adv_estimator: grpo", "adv_estimator: [", "not valid YAML"),
         ("adv_estimator: grpo", "adv_estimator: grpoo", "did you mean 'grpo'?"),
-        ("adv_estimator: grpo", "adv_estimator: optimal_token_baseline", "is nothing that rftd has"),
+        ("adv_estimator: grpo", "adv_estimator: my_own_baseline", "is nothing that rftd has"),
         ("train_batch_size: 64", "train_batch_size: 64.0", "run.yaml:10:21"),
     ],
 )
