@@ -16,6 +16,7 @@ from rftd.daemon.why.wait import Wait, Why
 from rftd.ops.errors import LogLossError
 from rftd.streams.envelope import Position
 from rftd.streams.folds.failed_tasks import FailedTask
+from rftd.streams.folds.spine import Spine
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.worker_memory import WorkerMemory
 
@@ -148,6 +149,10 @@ class Operations(Protocol):
 
     def memory(self, experiment: UUID) -> list[WorkerMemory]:
         """The memory that its workers were expected to take when it was accepted."""
+        ...
+
+    def spine(self, experiment: UUID) -> Spine | None:
+        """The spine of an experiment that is under way here, as its run has read it; else None."""
         ...
 
     def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:

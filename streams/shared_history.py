@@ -66,6 +66,15 @@ async def fold_until(log: EventLog, fold: Fold, experiment: UUID, ends: Mapping[
             fold.apply(decoded)
 
 
+async def spine_of(log: EventLog, experiment: UUID) -> Spine:
+    """The spine of an experiment as the log has it now. Reads all of it; raises NotFoundError."""
+    home = partition_of(topics.EXPERIMENTS, experiment)
+    spine = Spine()
+    heads = await log.heads()
+    await fold_until(log, spine, experiment, {home: heads[home].next_offset if home in heads else 0})
+    return spine
+
+
 async def plan_offsets(log: EventLog, experiment: UUID, *, first: int) -> dict[int, int]:
     """The offsets on the spine of the plans of steps from `first` on, by step. Reads all of the spine."""
     home = partition_of(topics.EXPERIMENTS, experiment)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from rftd.daemon.client.client import Answer, Client
-from rftd.daemon.views import experiments, history
+from rftd.daemon.views import experiments, history, tasks
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
+from rftd.daemon.views.tasks import QueueState
 from rftd.daemon.why.wait import Why
 from rftd.ops.errors import RftdError, UnreachableError, WaitTimeoutError
 from rftd.storage.queries.steps import StepRow
@@ -36,6 +37,8 @@ class Moment:
     """None once it has ended, and where the daemon did not answer."""
     pace: Pace | None = None
     """None with fewer than two steps since it was started or resumed."""
+    queues: tuple[QueueState, ...] = ()
+    """Its queues of tasks; none once it has ended."""
 
 
 def moment_of(client: Client, page: ExperimentPage) -> Moment:
@@ -49,13 +52,25 @@ def moment_of(client: Client, page: ExperimentPage) -> Moment:
     try:
         why = client.ask(experiments.why, name=summary.id).value
         steps = steps_before(client, summary.id, summary.step).value.items
+        queues = client.ask(tasks.queues, name=summary.id).value.items if _has_queue(page.experiment.config) else []
     except (UnreachableError, WaitTimeoutError):
         raise
     except RftdError:  # a log that refuses to be read, or a daemon of a release without these answers
         return Moment(page)
     stage = next((number for number, each in enumerate(page.experiment.stages) if each.name == summary.stage), None)
     own = [each for each in steps if each.stage == stage]
-    return Moment(page, why, pace_of(own, since_ns=summary.state_ns if summary.state == "running" else 0))
+    pace = pace_of(own, since_ns=summary.state_ns if summary.state == "running" else 0)
+    return Moment(page, why, pace, tuple(queues))
+
+
+def _has_queue(config: dict[str, Any]) -> bool:
+    """True if the tasks of a file, or of a stage of it, are added while it runs."""
+    node: Any = config
+    for name in ("buffer", "explorer_input", "taskset", "storage_type"):
+        node = node.get(name) if isinstance(node, dict) else None
+    stages = config.get("stages")
+    below = any(_has_queue(stage) for stage in stages if isinstance(stage, dict)) if isinstance(stages, list) else False
+    return node == "queue" or below
 
 
 def steps_before(client: Client, id: str, step: int) -> Answer[history.StepList]:

@@ -22,13 +22,13 @@ from rftd.daemon.supervisor.orders import Order, order_of
 from rftd.daemon.supervisor.payloads import PayloadKeeper
 from rftd.daemon.supervisor.queueing import adding, check_begun, ending
 from rftd.daemon.supervisor.run import Run
+from rftd.daemon.supervisor.standing import StandingReads
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
 from rftd.daemon.why.answer import answer, blocked_log, silent_log
 from rftd.daemon.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
 from rftd.daemon.why.wait import Wait, Why
-from rftd.daemon.why.workers import largest_use, opening_waits
-from rftd.ops.errors import ConflictError, LogFullError, LogLossError, NotFoundError, UnreachableError
+from rftd.ops.errors import ConflictError, LogFullError, NotFoundError, UnreachableError
 from rftd.streams.envelope import Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
@@ -37,14 +37,11 @@ from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import ExperimentSpec
-from rftd.streams.worker_memory import WorkerMemory
 
 if TYPE_CHECKING:
     from rftd.daemon.dlq.desk import Desk
-    from rftd.daemon.supervisor.hearing import Hearing
     from rftd.daemon.supervisor.keeper import Keeper
     from rftd.daemon.supervisor.orders import Orders, Verdicts
-    from rftd.daemon.supervisor.runs import Runs
     from rftd.daemon.supervisor.submissions import Submissions
     from rftd.ops.clock import Clock
     from rftd.streams.codec import Writer
@@ -56,17 +53,14 @@ REFRESH_S: Final = 3.0
 _ARCHIVE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
-class AskedCommands:
+class AskedCommands(StandingReads):
     """Implements `Operations`, as the owner until `for_asker` says otherwise."""
 
-    runs: Runs
-    """The experiments under way."""
     _allowances: Allowances
     _asker: Asker = OWNER
     _clock: Clock
     _decides: bool
     _desk: Desk
-    _hearing: Hearing
     _keeping: Keeping
     _keeper: Keeper
     _log: EventLog
@@ -74,7 +68,6 @@ class AskedCommands:
     _orders: Orders
     _payloads: PayloadKeeper
     _reading: asyncio.Lock
-    _registry: Registry
     _submissions: Submissions
     _verdicts: Verdicts
     _writer: Writer
@@ -203,25 +196,6 @@ class AskedCommands:
     def named(self, wanted: str) -> UUID:
         """See `Operations.named`."""
         return named_entry(self._registry, wanted).id
-
-    def stopped(self, experiment: UUID) -> LogLossError | None:
-        """See `Operations.stopped`."""
-        return self._hearing.refusal(experiment)
-
-    def memory(self, experiment: UUID) -> list[WorkerMemory]:
-        """See `Operations.memory`."""
-        entry = self._registry.entries.get(experiment)
-        return [] if entry is None else list(entry.spec.memory)
-
-    def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:
-        """See `Operations.used_bytes`."""
-        run = self.runs.of(experiment)
-        return {} if run is None else largest_use(run.scene())
-
-    def opening(self, experiment: UUID) -> list[Wait]:
-        """See `Operations.opening`."""
-        run = self.runs.of(experiment)
-        return [] if run is None else list(opening_waits(run.scene()))
 
     async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
         """See `Operations.archive`."""

@@ -49,8 +49,8 @@ _LOST: Final = "signal_lost"  # as `workers.control.obstacle` calls it, which im
 def command(settings: Settings, name: str) -> None:
     """Show one page about experiment NAME (a name, name@2, an id, or a unique prefix of an id).
 
-    With --json it has more: `why` (see rftd why), `pace`, and `resolved`, the experiment file with every default and
-    argument, as `rftd config show` prints it.
+    With --json it has more: `why` (see rftd why), `pace`, `queues` of tasks, and `resolved`, the experiment file with
+    every default and argument, as `rftd config show` prints it.
     """
     from rftd.daemon.client.client import Client
     from rftd.daemon.client.moment import moment_of
@@ -72,7 +72,8 @@ def _more(moment: Moment, clock: Clock) -> dict[str, Any]:
     if moment.pace is not None:
         told = {"step_s": moment.pace.step_s, "tokens_per_s": moment.pace.tokens_per_s}
         pace = {**told, "left_s": left_s(moment, clock)}
-    return {"why": None if moment.why is None else to_wire(moment.why), "pace": pace}
+    queues = [to_wire(queue) for queue in moment.queues]
+    return {"why": None if moment.why is None else to_wire(moment.why), "pace": pace, "queues": queues}
 
 
 def resolved(client: Client, id: str) -> dict[str, Any] | None:
@@ -170,6 +171,11 @@ def _progress(moment: Moment, clock: Clock) -> Iterator[Line]:
     yield "steps", f"{summary.step} of {summary.total_steps}{_share(summary)}{_generation(summary.generation)}"
     if moment.pace is not None:
         yield "pace", _pace(moment, moment.pace, clock)
+    for queue in moment.queues:
+        yield (
+            "tasks",
+            f"{queue.added} added, {queue.tried} tried; {'no more will come' if queue.ended else 'more may come'}",
+        )
 
 
 def _share(summary: ExperimentSummary) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from rftd.daemon.views.commands import Reason, Receipt, receipt_of
-from rftd.daemon.views.route import Commanded, Name, command
+from rftd.daemon.views.route import After, Commanded, Daemon, Name, command, read
 
 MOST_TASKS: Final = 1000
 """The most tasks that one request may add."""
@@ -21,6 +21,56 @@ class AddTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     tasks: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MOST_TASKS)]
     """Rows as a file of tasks has them: each an object with the keys that `format` names."""
+
+
+class QueueState(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue of tasks: those of one stage of an experiment."""
+
+    stage: int
+    name: str
+    """The name of the stage."""
+    added: int
+    requests: int
+    """The number of requests that added them."""
+    tried: int
+    """The number of them whose rollouts have all ended."""
+    ended: bool
+    """True if no more will come."""
+
+
+class QueueList(msgspec.Struct, frozen=True, kw_only=True):
+    """The queues of an experiment; of one without any, none."""
+
+    items: list[QueueState]
+
+
+@read("/v1/experiments/{name}/tasks", QueueList, tag=_TAG)
+async def queues(daemon: Daemon, name: Name, after: After = None) -> QueueList:
+    """The queues of tasks of an experiment: how many were added and tried, and whether more will come."""
+    from rftd.storage.queries.tried_tasks import tried_tasks
+    from rftd.streams.shared_history import spine_of
+    from rftd.streams.stage_tasks import is_queue
+
+    id = await daemon.find(name, after)
+    spine = daemon.operations.spine(id) or await spine_of(daemon.log, id)
+    stages = spine.spec.stages if spine.spec is not None else ()
+    items: list[QueueState] = []
+    async with daemon.read(after) as connection:
+        for index, stage in enumerate(stages):
+            if not is_queue(stage):
+                continue
+            queue = spine.queues.of(index)
+            items.append(
+                QueueState(
+                    stage=index,
+                    name=stage.name,
+                    added=queue.rows,
+                    requests=queue.requests,
+                    tried=await tried_tasks(connection, id, stage=index, added=queue.rows),
+                    ended=queue.ended,
+                )
+            )
+    return QueueList(items=items)
 
 
 @command("/v1/experiments/{name}/tasks", AddTasks, Receipt, tag=_TAG, summary="Add tasks")

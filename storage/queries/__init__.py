@@ -14,6 +14,7 @@ curve        the rewards of each step, remembered
 batches      batches, items, the lineage of a weight version
 experiences  by step, reward, staleness
 lengths      of responses, generated and trained: the drop bias
+tried_tasks  the tasks of a queue that were tried
 failed_tasks tasks of which too few rollouts succeeded
 weights      weight versions, checkpoints, workers
 standing     the present figures of all experiments that have not ended long ago, for gauges

@@ -32,6 +32,11 @@ class TaskQueue(msgspec.Struct):
         self.offsets.append(offset)
         self.rows += len(event.tasks)
 
+    @property
+    def requests(self) -> int:
+        """The number of requests that added tasks."""
+        return len(self.offsets)
+
     def position_of(self, row: int) -> tuple[int, int]:
         """The offset of the record that added task `row`, and its index there. Raises LookupError for no such task."""
         if not 0 <= row < self.rows:

@@ -28,6 +28,7 @@ def test_tasks_that_are_added_are_each_tried_and_their_end_ends_the_run(embedded
     for _ in range(2):  # the second time adds nothing
         added = scene.rftd("tasks", "add", name, "more.jsonl")
         assert added.out == f"{name}  10 tasks added\n", added
+    poll(lambda: "10 added, 10 tried; more may come" in scene.rftd("get", name).out)
     assert scene.kill("daemon", name)
     poll(lambda: scene.host.tend() or scene.host.restarts)
     with scene.client() as client:
@@ -40,6 +41,9 @@ def test_tasks_that_are_added_are_each_tried_and_their_end_ends_the_run(embedded
     assert page.experiment.summary.state == "completed"
     # Of 13 tasks the last batch of four holds one: it is filled with the first three.
     assert page.experiment.summary.step == 4
+    with scene.client() as client:
+        (queue,) = client.ask(view.queues, name=name).value.items
+    assert queue == view.QueueState(stage=0, name="main", added=13, requests=2, tried=13, ended=True)
     verified = scene.rftd("verify", "--files")
     assert verified.status == 0, verified
 

@@ -130,6 +130,9 @@ class LogOperations:
         event = TasksEnded(stage=0, reason=reason)
         return await self._change(event, experiment_id, request_id, (Status.RUNNING,))
 
+    def spine(self, experiment_id: UUID) -> None:
+        """Nothing is under way on a bare log."""
+
     async def why(self, experiment_id: UUID) -> Why:
         registry = Registry(self._log)
         await registry.catch_up()

@@ -133,6 +133,7 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/experiments/{name}/events": "/v1/experiments/small/events",
         "/v1/experiments/{name}/lengths": "/v1/experiments/small/lengths",
         "/v1/experiments/{name}/logs": "/v1/experiments/small/logs",
+        "/v1/experiments/{name}/tasks": "/v1/experiments/small/tasks",
         "/v1/experiments/{name}/why": "/v1/experiments/small/why",
         "/v1/dead-letters": "/v1/dead-letters?all=true",
         "/v1/requests/refused": "/v1/requests/refused",

@@ -49,7 +49,7 @@ def test_schemas_stay(rftd: Rftd) -> None:
     ]
     page = json.loads(rftd("get", "small", "--json").out)
     assert sorted(page) == [
-        *("checkpoints", "evals", "experiment", "memory", "overdue", "overdue_windows", "pace", "resolved"),
+        *("checkpoints", "evals", "experiment", "memory", "overdue", "overdue_windows", "pace", "queues", "resolved"),
         *("reward_curve", "signal", "waiting", "weights", "why", "workers"),
     ]
     assert page["resolved"]["name"] == "small"

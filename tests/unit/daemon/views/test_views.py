@@ -31,6 +31,7 @@ from rftd.daemon.views import (
     keeping,
     logs,
     refusals,
+    tasks,
     version,
 )
 from rftd.daemon.views.route import Daemon, Limit, Name, ReadRoute, read
@@ -63,6 +64,7 @@ ASKED: dict[Any, dict[str, object]] = {
     access.tokens: {},
     hub.hub_cache: {},
     keeping.keeping: {},
+    tasks.queues: {"name": "small"},
     version.version: {},
     experiments.why: {"name": "small"},
 }

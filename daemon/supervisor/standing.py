@@ -1,0 +1,47 @@
+"""`StandingReads`: what is in memory of an experiment, told at once: neither log nor tables are asked."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from rftd.daemon.registry import Registry
+from rftd.daemon.supervisor.hearing import Hearing
+from rftd.daemon.supervisor.runs import Runs
+from rftd.daemon.why.wait import Wait
+from rftd.daemon.why.workers import largest_use, opening_waits
+from rftd.ops.errors import LogLossError
+from rftd.streams.folds.spine import Spine
+from rftd.streams.worker_memory import WorkerMemory
+
+
+class StandingReads:
+    """The part of `Operations` that waits for nothing."""
+
+    runs: Runs
+    """The experiments under way."""
+    _hearing: Hearing
+    _registry: Registry
+
+    def stopped(self, experiment: UUID) -> LogLossError | None:
+        """See `Operations.stopped`."""
+        return self._hearing.refusal(experiment)
+
+    def memory(self, experiment: UUID) -> list[WorkerMemory]:
+        """See `Operations.memory`."""
+        entry = self._registry.entries.get(experiment)
+        return [] if entry is None else list(entry.spec.memory)
+
+    def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:
+        """See `Operations.used_bytes`."""
+        run = self.runs.of(experiment)
+        return {} if run is None else largest_use(run.scene())
+
+    def opening(self, experiment: UUID) -> list[Wait]:
+        """See `Operations.opening`."""
+        run = self.runs.of(experiment)
+        return [] if run is None else list(opening_waits(run.scene()))
+
+    def spine(self, experiment: UUID) -> Spine | None:
+        """See `Operations.spine`."""
+        run = self.runs.of(experiment)
+        return None if run is None else run.state.spine
