@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import xxhash
 
+from rftd.ops import limits
 from rftd.ops.decoding import UNREADABLE, msgpack_decoder
 from rftd.ops.errors import LogCorruptError
 from rftd.streams.bounds import Count, Finite, Index
 
+_LARGEST_SIZE_BYTES: Final = 8 * limits.EVAL_ANSWERS_CHARS
+"""A character takes up to four bytes, and beside the texts there are figures."""
 _ENDS: Final = 8
 """Of the answers that are kept, one of so many is among the best, and one among the worst."""
 
@@ -53,15 +57,20 @@ _decoder: Final = msgpack_decoder(EvalAnswers)
 
 
 def packed(answers: Sequence[EvalAnswer]) -> bytes:
-    """The answers as bytes of an artifact."""
-    return _encoder.encode(EvalAnswers(answers=tuple(answers)))
+    """The answers as bytes of an artifact, compressed: prompts and truths are the same for every version."""
+    return zlib.compress(_encoder.encode(EvalAnswers(answers=tuple(answers))))
 
 
 def unpacked(data: bytes) -> tuple[EvalAnswer, ...]:
     """The answers in an artifact. Raises LogCorruptError."""
     try:
-        return _decoder.decode(data).answers
-    except UNREADABLE as error:
+        inflate = zlib.decompressobj()
+        # Bounded, for a few bytes of an artifact that somebody else wrote may stand for more than there is memory.
+        plain = inflate.decompress(data, _LARGEST_SIZE_BYTES)
+        if not inflate.eof:
+            raise zlib.error("it is cut, or larger than answers may be")
+        return _decoder.decode(plain).answers
+    except (zlib.error, *UNREADABLE) as error:
         what = f"an artifact of {len(data)} bytes holds no answers: {error}"
         raise LogCorruptError(what, fix="restore the artifacts that belong to this log") from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _NOISE_ABOVE: Final = 0.05
 """The p from which a difference counts as noise, the usual 5 %."""
 _TASKSET: Final = "--taskset"
+_CATEGORY: Final = "category/"
 
 
 @click.command("evals")
@@ -145,6 +146,7 @@ def _answers(page: EvaluationPage) -> Iterator[str]:
     yield labelled("score", f"{number(row.score)}  ({_interval(row, 'score')})")
     if (accuracy := row.metrics.get("accuracy/mean")) is not None:
         yield labelled("accuracy", f"{number(accuracy)}  ({_interval(row, 'accuracy')})")
+    yield from _figures(row.metrics)
     if page.kept < page.answers:
         yield labelled("texts", f"of {page.kept} of {page.answers} answers")
     if page.comparison is not None:
@@ -155,6 +157,27 @@ def _answers(page: EvaluationPage) -> Iterator[str]:
         if pair.before is not None and page.comparison is not None:
             yield labelled("before", f"version {page.comparison.version}: {_verdict(pair.before)}")
             yield labelled("", pair.before.text)
+
+
+def _figures(metrics: Mapping[str, float | None]) -> Iterator[str]:
+    """The lines of several tries, of the lengths of right and wrong answers, and of categories, where there are any."""
+    tried = [name for name in metrics if "@" in name and not name.startswith(_CATEGORY)]
+    if tried:
+        yield labelled("tries", ", ".join(f"{name} {number(metrics[name])}" for name in tried))
+    lengths = [
+        f"{kind} {number(mean, 1)}"
+        for kind in ("right", "wrong")
+        if (mean := metrics.get(f"response_length/{kind}/mean")) is not None
+    ]
+    if lengths:
+        yield labelled("tokens", ", ".join(lengths))
+    for name in metrics:
+        category = name.removeprefix(_CATEGORY).removesuffix("/answers")
+        if name == f"{_CATEGORY}{category}/answers":
+            accuracy = metrics.get(f"{_CATEGORY}{category}/accuracy")
+            right = "" if accuracy is None else f", accuracy {number(accuracy)}"
+            score = number(metrics.get(f"{_CATEGORY}{category}/score"))
+            yield labelled("category", f"{category}: score {score}{right}, {number(metrics[name], 0)} answers")
 
 
 def _compared(comparison: VersionComparison) -> str:

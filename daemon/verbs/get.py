@@ -326,7 +326,9 @@ def _parts(row: EvalRow) -> str:
 def _worthless(row: EvalRow) -> str:
     """The rows of an evaluation that score 0 whatever the model is worth; empty if there are none."""
     told = (("prompts_cut_rows", "prompts were cut"), ("failed_rows", "rows have no answer"))
-    parts = [f"{count:.0f} of {row.rows} {what}" for name, what in told if (count := row.metrics.get(name))]
+    # Counted are answers, of which a row may have several.
+    answers = round(row.rows * (row.metrics.get("tries") or 1.0))
+    parts = [f"{count:.0f} of {answers} {what}" for name, what in told if (count := row.metrics.get(name))]
     return f"  {', '.join(parts)}" if parts else ""
 
 

@@ -1,12 +1,14 @@
-"""The texts of an evaluation's answers, as an explorer keeps them."""
+"""The texts of an evaluation's answers, as an explorer keeps them, and its figures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.arrays import Array
 from rftd.streams.eval_answers import EvalAnswer, packed
+from rftd.streams.events.step import EvalCompleted
 
 
 def eval_texts(rewards: Sequence[float], artifacts: ArtifactStore) -> Array:
@@ -29,3 +31,20 @@ def eval_texts(rewards: Sequence[float], artifacts: ArtifactStore) -> Array:
             )
         )
     return Array.of(list(packed(answers)), "u1").stored(artifacts.put)
+
+
+def eval_completed(eval: UUID, version: int) -> EvalCompleted:
+    """The evaluation of four rows of which three are right."""
+    intervals = {"score/low": 0.25, "score/high": 1.0, "accuracy/low": 0.3, "accuracy/high": 0.95}
+    lengths = {"response_length/mean": 6.5, "response_length/right/mean": 6.7, "response_length/wrong/mean": 6.0}
+    category = {"category/sums/answers": 4.0, "category/sums/score": 0.75, "category/sums/accuracy": 0.75}
+    return EvalCompleted(
+        eval=eval,
+        stage=1,
+        taskset="held_out",
+        version=version,
+        generation=0,
+        rows=4,
+        score=0.75,
+        metrics={"accuracy/mean": 0.75, "pass@1": 0.75, **intervals, **lengths, **category},
+    )

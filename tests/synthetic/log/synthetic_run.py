@@ -8,7 +8,7 @@ from uuid import UUID
 
 import numpy as np
 from synthetic.log.eval_lease import eval_lease
-from synthetic.log.eval_texts import eval_texts
+from synthetic.log.eval_texts import eval_completed, eval_texts
 from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
@@ -353,10 +353,7 @@ class SyntheticRun:
             answers=None if self.artifacts is None else eval_texts(rewards, self.artifacts),
         )
         self.tape.write(scored, self.id, key=eval_id)
-        evaluated = step.EvalCompleted(
-            eval=eval_id, stage=1, taskset="held_out", version=self.version, generation=0, rows=4, score=0.75
-        )
-        self.tape.write(evaluated, self.id, role="dispatcher")
+        self.tape.write(eval_completed(eval_id, self.version), self.id, role="dispatcher")
 
     def go_wrong(self) -> None:
         """A failed rollout, a late one, a retirement, an abandoned batch, zombies, an announcement without a step."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 
+from rftd.ops import limits
 from rftd.ops.errors import LogCorruptError
 from rftd.streams.eval_answers import EvalAnswer, kept_places, packed, unpacked
 
@@ -37,7 +40,22 @@ def test_answers_are_read_as_they_were_written() -> None:
     assert unpacked(packed(answers)) == answers
 
 
-@pytest.mark.parametrize("data", [b"", b"\x00", packed([EvalAnswer(row=1, reward=0.0)])[:-3], b"\xff" * 40])
+def test_texts_take_less_space_than_they_are_long() -> None:
+    answers = [EvalAnswer(row=row, reward=0.0, prompt="What is the sum of all of these?" * 8) for row in range(100)]
+    assert len(packed(answers)) < 5000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00",
+        packed([EvalAnswer(row=1, reward=0.0)])[:-3],
+        b"\xff" * 40,
+        zlib.compress(b"\x81\xa7answers\xc0"),
+        zlib.compress(bytes(9 * limits.EVAL_ANSWERS_CHARS)),
+    ],
+)
 def test_what_is_no_answers_is_refused(data: bytes) -> None:
     with pytest.raises(LogCorruptError, match="holds no answers"):
         unpacked(data)

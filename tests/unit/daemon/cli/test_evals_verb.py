@@ -12,7 +12,20 @@ def test_evaluations_are_a_table(rftd: Rftd) -> None:
     said = rftd("evals", "small")
     header, *rows = said.out.splitlines()
     assert header.split()[:4] == ["VERSION", "TASKSET", "ROWS", "SCORE"]
-    assert [row.split()[:4] for row in rows] == [[version, "held_out", "4", "0.750"] for version in "345"]
+    figures = ["held_out", "4", "0.750", "0.250..1.000", "0.750", "0.300..0.950", "6.5"]
+    assert [row.split() for row in rows] == [[version, *figures] for version in "345"]
+
+
+def test_an_evaluation_has_its_figures(rftd: Rftd) -> None:
+    lines = rftd("evals", "small", "--version", "4", "-n", "1").out.splitlines()
+    for line in (
+        "score         0.750  (0.250..1.000)",
+        "accuracy      0.750  (0.300..0.950)",
+        "tries         pass@1 0.750",
+        "tokens        right 6.7, wrong 6.0",
+        "category      sums: score 0.750, accuracy 0.750, 4 answers",
+    ):
+        assert line in lines
 
 
 def test_the_worst_answers_come_first_with_their_text(rftd: Rftd) -> None:
