@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import msgspec
 
@@ -13,10 +14,11 @@ from rftd.ops.errors import CodecError, RftdError
 from rftd.storage.artifacts import ArtifactStore
 from rftd.storage.queries.evaluations import ScorePlace
 from rftd.streams import topics
-from rftd.streams.codec import decode_as
+from rftd.streams.codec import decode
 from rftd.streams.eval_answers import EvalAnswer, unpacked
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.topics import Partition
+from rftd.streams.writers import source_of
 
 if TYPE_CHECKING:
     from rftd.streams.log import EventLog
@@ -65,17 +67,22 @@ class AnsweredRows:
                 self.kept.add(place)
 
 
-async def answered_rows(log: EventLog, places: Sequence[ScorePlace], store: ArtifactStore | None) -> AnsweredRows:
-    """The answers whose scores lie at these places; `store` has their texts. What cannot be read is noted."""
+async def answered_rows(
+    log: EventLog, places: Sequence[ScorePlace], store: ArtifactStore | None, holders: Mapping[UUID, UUID]
+) -> AnsweredRows:
+    """The answers whose scores lie at these places; `store` has their texts, `holders` the worker of each lease.
+
+    What cannot be read is noted, and so are scores of who held no lease.
+    """
     answered = AnsweredRows()
     for place in places:
         try:
-            scored = await _scored(log, place)
+            scored = await _scored(log, place, holders)
         except CodecError as error:
             answered.notes.append(f"no answers from row {place.row_start} on: {error.what}")
             continue
         if scored is None:
-            answered.notes.append(f"the log holds no scores from row {place.row_start} on")
+            answered.notes.append(f"the log holds no scores from row {place.row_start} on that a lease was for")
             continue
         texts: tuple[EvalAnswer, ...] = ()
         try:
@@ -86,12 +93,18 @@ async def answered_rows(log: EventLog, places: Sequence[ScorePlace], store: Arti
     return answered
 
 
-async def _scored(log: EventLog, place: ScorePlace) -> EvalScored | None:
+async def _scored(log: EventLog, place: ScorePlace, holders: Mapping[UUID, UUID]) -> EvalScored | None:
     records = await log.read(Partition(topics.EXPERIENCES, place.partition), place.offset, max_records=1)
     # A log that has dropped the record answers with the next one that it holds.
     if not records or records[0].offset != place.offset:
         return None
-    return decode_as(records[0], EvalScored)
+    decoded = decode(records[0])
+    scored = decoded.event
+    if not isinstance(scored, EvalScored):
+        return None
+    worker = holders.get(scored.lease)
+    # Anybody may write such a record where he may write to the topic, and the tables keep the first one.
+    return scored if worker is not None and decoded.head.source == source_of("explorer", worker) else None
 
 
 def _texts(scored: EvalScored, store: ArtifactStore | None) -> tuple[EvalAnswer, ...]:

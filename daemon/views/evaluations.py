@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
 from rftd.daemon.views.route import After, Daemon, Int, Name, Offset, Step, Word, read
 from rftd.ops.errors import NotFoundError
-from rftd.storage.queries.evaluations import evaluation_of, evaluations_of, folder_of, score_places
+from rftd.storage.queries.evaluations import evaluation_of, evaluations_of, folder_of, lease_holders, score_places
 from rftd.storage.queries.steps import EvalRow
 
 if TYPE_CHECKING:
@@ -130,8 +131,8 @@ async def evaluation(
         other = None if against is None else evaluation_of(rows, against, field="against")
         now_places = await _places(connection, chosen)
         before_places = None if other is None else await _places(connection, other)
-    now = await _read(daemon, *now_places)
-    before = None if before_places is None else await _read(daemon, *before_places)
+    now = await _read(daemon, now_places)
+    before = None if before_places is None else await _read(daemon, before_places)
     pairs = _ordered(now, before, order)
     shown = pairs[offset : offset + limit]
     return EvaluationPage(
@@ -154,9 +155,9 @@ async def held_out(daemon: Daemon, name: Name, row: Step, taskset: Word = None, 
         places = [await _places(connection, each) for each in rows]
     items: list[RowAnswersView] = []
     notes: list[str] = []
-    for each, (folder, scores) in zip(rows, places, strict=True):
-        holding = [place for place in scores if place.row_start <= row][-1:]
-        answered = await _read(daemon, folder, holding)
+    for each, kept in zip(rows, places, strict=True):
+        holding = [place for place in kept.scores if place.row_start <= row][-1:]
+        answered = await _read(daemon, kept._replace(scores=holding))
         found = [_view(answered, place) for place in sorted(answered.answers) if place[0] == row]
         notes += [f"version {each.version}: {note}" for note in answered.notes]
         if found:
@@ -166,17 +167,29 @@ async def held_out(daemon: Daemon, name: Name, row: Step, taskset: Word = None, 
     return HeldOutRow(taskset=rows[-1].taskset, row=row, items=items, notes=notes)
 
 
-async def _places(connection: AsyncConnection, row: EvalRow) -> tuple[str | None, list[ScorePlace]]:
-    """The folder of the evaluation's experiment, and the places of its scores."""
-    return await folder_of(connection, row.id), await score_places(connection, row.id)
+class _AnswerPlaces(NamedTuple):
+    """Where an evaluation's answers are."""
+
+    folder: str | None
+    """The folder of its experiment."""
+    scores: list[ScorePlace]
+    holders: dict[UUID, UUID]
 
 
-async def _read(daemon: Daemon, folder: str | None, places: list[ScorePlace]) -> AnsweredRows:
+async def _places(connection: AsyncConnection, row: EvalRow) -> _AnswerPlaces:
+    return _AnswerPlaces(
+        folder=await folder_of(connection, row.id),
+        scores=await score_places(connection, row.id),
+        holders=await lease_holders(connection, row.id),
+    )
+
+
+async def _read(daemon: Daemon, kept: _AnswerPlaces) -> AnsweredRows:
     from rftd.storage.answered_rows import answered_rows
     from rftd.storage.artifacts import ArtifactStore
 
-    store = None if folder is None else ArtifactStore(Path(folder) / "artifacts")
-    return await answered_rows(daemon.log, places, store)
+    store = None if kept.folder is None else ArtifactStore(Path(kept.folder) / "artifacts")
+    return await answered_rows(daemon.log, kept.scores, store, kept.holders)
 
 
 def _ordered(now: AnsweredRows, before: AnsweredRows | None, order: Which) -> list[tuple[int, int]]:

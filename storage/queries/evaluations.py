@@ -24,6 +24,11 @@ class ScorePlace(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
 
 
+class _Holder(msgspec.Struct, frozen=True):
+    lease: str
+    worker: str
+
+
 class _JobFolder(msgspec.Struct, frozen=True):
     job_dir: str | None
 
@@ -76,3 +81,14 @@ async def score_places(connection: AsyncConnection, evaluation: str) -> list[Sco
         WHERE eval = :id ORDER BY row_start""",
         id=UUID(evaluation).bytes,
     )
+
+
+async def lease_holders(connection: AsyncConnection, evaluation: str) -> dict[UUID, UUID]:
+    """The worker that each lease of an evaluation was given to."""
+    rows = await fetch(
+        connection,
+        _Holder,
+        "SELECT id AS lease, worker FROM leases WHERE subject = :id AND kind = 'eval'",
+        id=UUID(evaluation).bytes,
+    )
+    return {UUID(row.lease): UUID(row.worker) for row in rows}

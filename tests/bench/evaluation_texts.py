@@ -137,6 +137,7 @@ def compared(page: dict[str, Any], theirs: Sequence[dict[str, Any]]) -> dict[str
         "version": page["evaluation"]["version"],
         "rows": len(ours),
         "differing_answers": len(differing),
+        "first_difference": {"ours": ours[differing[0]], "theirs": theirs[differing[0]]} if differing else None,
         "accuracy": metrics["accuracy/mean"],
         "accuracy_of_transformers": accuracy,
         "differs": bool(differing) or abs(metrics["accuracy/mean"] - accuracy) > 1e-9,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from rftd.streams import topics
 from rftd.streams.codec import decode
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.step import EvalCompleted
+from rftd.streams.events.task import EvalLeased
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.portable.export import OutsideNames
@@ -23,6 +25,17 @@ from rftd.streams.spec import RolloutSpec, SamplingSpec
 from rftd.streams.topics import TOPICS, Partition
 
 TRIES = 4
+
+
+async def holders_of(log: EventLog) -> dict[UUID, UUID]:
+    """The worker of each lease of held-out rows."""
+    found: dict[UUID, UUID] = {}
+    for number in range(TOPICS[topics.TASKS].partitions):
+        for record in await log.read(Partition(topics.TASKS, number), 0, max_records=10_000):
+            event = decode(record).event
+            if isinstance(event, EvalLeased):
+                found[event.lease] = event.worker
+    return found
 
 
 async def scores_of(log: EventLog) -> dict[int, list[ScorePlace]]:
@@ -64,10 +77,11 @@ async def test_a_run_keeps_the_answers_of_its_evaluations(
     store = ArtifactStore(Path(spec.job_dir) / "artifacts")
     completed = {event.version: event for event in await _completed(log)}
     scores = await scores_of(log)
+    holders = await holders_of(log)
     assert scores.keys() == completed.keys()
     for version, places in scores.items():
         assert [place.row_start for place in places] == [0, 5, 10]
-        answered = await answered_rows(log, places, store)
+        answered = await answered_rows(log, places, store, holders)
         assert (answered.notes, answered.rows()) == ([], list(range(12)))
         assert answered.kept == answered.answers.keys() == {(row, n) for row in range(12) for n in range(TRIES)}
         metrics = completed[version].metrics
@@ -78,6 +92,9 @@ async def test_a_run_keeps_the_answers_of_its_evaluations(
         solved = {row for (row, _), answer in answered.answers.items() if answer.right}
         assert metrics[f"pass@{TRIES}"] == pytest.approx(len(solved) / 12)
         assert metrics["score/low"] <= completed[version].score <= metrics["score/high"]
+    strangers = dict.fromkeys(holders, next(iter(holders)))
+    unknown = await answered_rows(log, scores[max(scores)], store, strangers)
+    assert (len(unknown.answers), len(unknown.notes)) == (0, 3), "scores of who held no lease are nobody's"
     named = await outside_of(log)
     assert {path.name for path in store.root.glob("*/*")} == {digest.hex() for digest in named.artifacts}
     report = await fake_world.verified(log)
