@@ -81,8 +81,8 @@ synchronizer: {{sync_method: checkpoint, sync_style: fully_async}}
 
 
 def sums(first: int, count: int) -> list[dict[str, str]]:
-    """Rows of sums, all different."""
-    pairs = [(10 + 7 * number % 89, 3 + number) for number in range(first, first + count)]
+    """Rows of sums that a small model knows some of, all different."""
+    pairs = [(1 + number % 9, 1 + number // 9) for number in range(first, first + count)]
     return [{"question": f"{left}+{right}=", "answer": str(left + right)} for left, right in pairs]
 
 
