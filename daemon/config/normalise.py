@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath, child, matches, show
@@ -77,99 +78,82 @@ def normalise(tree: dict[str, Any], source: SourceMap) -> tuple[dict[str, Any], 
 
     The tree is changed in place.
     """
-    issues: list[Issue] = []
-    notes: list[str] = []
+    moves = _Moves(tree, source)
     for old, _ in RENAMES:
-        _each(tree, old, (), lambda parent, here: _move(tree, parent, here, current_name(here), source, issues, notes))
-    _each(tree, _RESUME, (), lambda parent, here: _resume(tree, parent, here, source, issues, notes))
+        _each(tree, old, (), lambda parent, here: moves.move(parent, here, current_name(here)))
+    _each(tree, _RESUME, (), moves.resume)
     for replay in _REPLAY_KWARGS:
-        _each(tree, replay, (), lambda parent, here: _replay(tree, parent, here, source, issues, notes))
-    return tree, issues, notes
+        _each(tree, replay, (), moves.replay)
+    return tree, moves.issues, moves.notes
 
 
-def _replay(
-    tree: dict[str, Any],
-    parent: dict[str, Any],
-    here: FieldPath,
-    source: SourceMap,
-    issues: list[Issue],
-    notes: list[str],
-) -> None:
-    """Moves the priority function and its arguments, which 2025's files have in one mapping, to their places."""
-    arguments = parent[str(here[-1])]
-    if arguments is None:
-        del parent[str(here[-1])]
-    if not isinstance(arguments, dict):
-        return  # the schema reports it
-    section = (*here[:-1], "replay_buffer")
-    for name in list(arguments):
-        target = (*section, name) if name == "priority_fn" else (*section, "priority_fn_args", name)
-        _move(tree, arguments, (*here, name), target, source, issues, notes)
-    if not arguments:
-        del parent[str(here[-1])]
+@dataclass(slots=True)
+class _Moves:
+    """The moves within one tree: what contradicted the current spelling, and what was moved, in words."""
 
+    tree: dict[str, Any]
+    source: SourceMap
+    issues: list[Issue] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
-def _resume(
-    tree: dict[str, Any],
-    parent: dict[str, Any],
-    here: FieldPath,
-    source: SourceMap,
-    issues: list[Issue],
-    notes: list[str],
-) -> None:
-    """Moves veRL's word for a new start to its place; its other words stay for the check of the tree."""
-    if parent[str(here[-1])] == "disable":
-        parent[str(here[-1])] = False
-        _move(tree, parent, here, _CONTINUE, source, issues, notes)
+    def replay(self, parent: dict[str, Any], here: FieldPath) -> None:
+        """Moves the priority function and its arguments, which 2025's files have in one mapping, to their places."""
+        arguments = parent[str(here[-1])]
+        if arguments is None:
+            del parent[str(here[-1])]
+        if not isinstance(arguments, dict):
+            return  # the schema reports it
+        section = (*here[:-1], "replay_buffer")
+        for name in list(arguments):
+            target = (*section, name) if name == "priority_fn" else (*section, "priority_fn_args", name)
+            self.move(arguments, (*here, name), target)
+        if not arguments:
+            del parent[str(here[-1])]
+
+    def resume(self, parent: dict[str, Any], here: FieldPath) -> None:
+        """Moves veRL's word for a new start to its place; its other words stay for the check of the tree."""
+        if parent[str(here[-1])] == "disable":
+            parent[str(here[-1])] = False
+            self.move(parent, here, _CONTINUE)
+
+    def move(self, parent: dict[str, Any], here: FieldPath, target: FieldPath) -> None:
+        """Moves a field of `parent`, which is at `here`, to its current place."""
+        name = str(here[-1])
+        value = parent[name]
+        section: Any = self.tree
+        for key in target[:-1]:
+            if isinstance(section, dict) and section.get(key) is None:
+                section[str(key)] = {}
+            section = child(section, key)
+        if not isinstance(section, dict):
+            return  # the section has the wrong type, which the schema reports
+        del parent[name]
+        # Files of a time of change give both spellings; that is wrong only where they disagree.
+        present = section.get(target[-1])
+        if present is not None and value is not None and present != value:
+            what = f"set twice with different values, here and as {show(target)}"
+            self.issues.append(Issue(here, what, f"keep {show(target)} only", Contradiction, at_key=True))
+            return
+        # An older field that is null means that it was not given, and must not hide the current one.
+        if value is not None:
+            section[target[-1]] = value
+        self.source.moved.setdefault(target, here)
+        self.notes.append(f"{show(here)} is the older spelling of {show(target)}")
 
 
 def _each(node: Any, pattern: FieldPath, path: FieldPath, act: Callable[[dict[str, Any], FieldPath], None]) -> None:
     """Calls `act(parent, path)` for every field of the tree that has the shape of `pattern`."""
-    part = pattern[0]
+    step = pattern[0]
     rest = pattern[1:]
     if not rest:
-        if isinstance(node, dict) and part in node:
-            act(node, (*path, part))
+        if isinstance(node, dict) and step in node:
+            act(node, (*path, step))
         return
-    if part == "*":
+    if step == "*":
         pairs = (
             list(node.items()) if isinstance(node, dict) else list(enumerate(node)) if isinstance(node, list) else []
         )
         for key, value in pairs:
             _each(value, rest, (*path, key), act)
-    elif isinstance(node, dict) and part in node:
-        _each(node[part], rest, (*path, part), act)
-
-
-def _move(
-    tree: dict[str, Any],
-    parent: dict[str, Any],
-    here: FieldPath,
-    target: FieldPath,
-    source: SourceMap,
-    issues: list[Issue],
-    notes: list[str],
-) -> None:
-    name = str(here[-1])
-    value = parent[name]
-    section: Any = tree
-    for part in target[:-1]:
-        if isinstance(section, dict) and section.get(part) is None:
-            section[str(part)] = {}
-        section = child(section, part)
-    if not isinstance(section, dict):
-        return  # the section has the wrong type, which the schema reports
-    del parent[name]
-    # Files of a time of change give both spellings; that is wrong only where they disagree.
-    present = section.get(target[-1])
-    if present is not None and value is not None and present != value:
-        fix = f"keep {show(target)} only"
-        issues.append(
-            Issue(here, f"set twice with different values, here and as {show(target)}", fix, Contradiction, at_key=True)
-        )
-        return
-    # An older field that is null means that it was not given, and must not hide the current one.
-    if value is not None:
-        section[target[-1]] = value
-    source.moved.setdefault(target, here)
-    notes.append(f"{show(here)} is the older spelling of {show(target)}")
+    elif isinstance(node, dict) and step in node:
+        _each(node[step], rest, (*path, step), act)

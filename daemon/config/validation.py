@@ -60,13 +60,13 @@ def validate(tree: dict[str, Any], source: SourceMap) -> tuple[Experiment | None
 
 
 def _tagged(detail: ErrorDetails) -> FieldPath:
-    return tuple(part for part in detail["loc"] if part != "[key]")
+    return tuple(step for step in detail["loc"] if step != "[key]")
 
 
 def _path(detail: ErrorDetails) -> FieldPath:
     tagged = _tagged(detail)
     # Beside a section with kinds pydantic names the kind, which is no place of the file.
-    return tuple(part for place, part in enumerate(tagged) if not _names_a_kind(tagged, place))
+    return tuple(step for place, step in enumerate(tagged) if not _names_a_kind(tagged, place))
 
 
 def _issue(detail: ErrorDetails, source: SourceMap) -> Issue:
@@ -77,7 +77,7 @@ def _issue(detail: ErrorDetails, source: SourceMap) -> Issue:
     if kind == "extra_forbidden":
         # Both unions are told apart by kind: the fields that are known are those of the kind that was given.
         kinds = CORRECTION_KINDS if "corrections" in tagged else POLICY_KINDS
-        return _unknown(path, next((kinds[str(part)] for part in tagged if part in kinds), None))
+        return _unknown(path, next((kinds[str(step)] for step in tagged if step in kinds), None))
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         if not isinstance(detail["input"], dict):
             return Issue(path, f"expected a mapping, got {_given(detail['input'], path)}", None, WrongValue)
@@ -178,7 +178,7 @@ def nearest_field(path: FieldPath) -> FieldPath | None:
     section = path[:-1]
     if near := difflib.get_close_matches(name, _names(section), 1, 0.6):
         return (*section, near[0])
-    exact = [each for each in all_fields() if each[-1] == name]
+    exact = [field for field in all_fields() if field[-1] == name]
     stage = path[:2] if path[0] == "stages" else ()
     return (*stage, *exact[0]) if len(exact) == 1 else None
 
@@ -186,11 +186,11 @@ def nearest_field(path: FieldPath) -> FieldPath | None:
 def _names(section: FieldPath) -> list[str]:
     """Fields that the schema has in a section."""
     model: type[Section] | None = Experiment
-    for part in section:
+    for step in section:
         if model is None:
             return []
-        if isinstance(part, str) and part in model.model_fields:
-            model = _section_of(model.model_fields[part].annotation)
+        if isinstance(step, str) and step in model.model_fields:
+            model = _section_of(model.model_fields[step].annotation)
         # an index, or a name in a mapping of sections, stays with the section that was found before it
     return list(model.model_fields) if model else []
 
@@ -198,7 +198,7 @@ def _names(section: FieldPath) -> list[str]:
 def _section_of(annotation: Any) -> type[Section] | None:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _section_of(part))), None)
+    return next((section for argument in get_args(annotation) if (section := _section_of(argument))), None)
 
 
 @functools.cache

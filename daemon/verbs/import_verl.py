@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -14,7 +15,13 @@ if TYPE_CHECKING:
     from rftd.daemon.config.verl.importing import ImportedExperiment
     from rftd.daemon.config.verl.shell.script import ShellChoices
 
+F = TypeVar("F", bound=Callable[..., Any])
 _AFTER: Final = "rftd.import_verl.after"
+
+
+def _lines_option(name: str, taken: str, text: str) -> Callable[[F], F]:
+    """An option that names lines of the script, as often as it is given."""
+    return click.option(name, taken, type=click.IntRange(min=1), multiple=True, metavar="LINE", help=text)
 
 
 class _WithCommandLine(click.Command):
@@ -46,22 +53,10 @@ class _WithCommandLine(click.Command):
     metavar="NAME=VALUE",
     help="Value of a variable of the script, wherever it is read; repeatable.",
 )
-@click.option(
-    "--take",
-    "taken",
-    type=click.IntRange(min=1),
-    multiple=True,
-    metavar="LINE",
-    help="Take the branch of an `if` or `case` that this line of the script is in; repeatable.",
+@_lines_option(
+    "--take", "taken", "Take the branch of an `if` or `case` that this line of the script is in; repeatable."
 )
-@click.option(
-    "--skip",
-    "skipped",
-    type=click.IntRange(min=1),
-    multiple=True,
-    metavar="LINE",
-    help="Do not take the branch that this line is in; repeatable.",
-)
+@_lines_option("--skip", "skipped", "Do not take the branch that this line is in; repeatable.")
 @click.option(
     "--config-dir",
     metavar="DIR",

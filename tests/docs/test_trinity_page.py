@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from synthetic.daemon.experiment_files import TEXT
 from synthetic.docs.pages import ROOT
 
 from rftd.daemon.config.issue import ConfigErrors
@@ -15,16 +16,6 @@ from rftd.daemon.config.loading import load_text
 
 PAGE = ROOT / "docs" / "trinity.md"
 STATES = ("works", "partly", "refused", "not here")
-FILE = """
-name: n
-checkpoint_root_dir: /c
-algorithm: {algorithm_type: grpo, repeat_times: 4}
-model: {model_path: /m, max_model_len: 64}
-buffer:
-  batch_size: 2
-  total_steps: 6
-  explorer_input: {taskset: {path: /t.jsonl, default_workflow_type: math_workflow}}
-"""
 TASKSET = "buffer.explorer_input.taskset"
 TINKER = "model.tinker={enable: true, base_model: org/m}"
 ACTOR = "trainer.trainer_config.actor_rollout_ref"
@@ -83,8 +74,8 @@ def test_what_works_names_who_shows_it() -> None:
 
 @pytest.mark.parametrize("item", [row.item for row in rows() if row.state == "refused"])
 def test_what_is_refused_is_refused(item: str) -> None:
-    load_text(FILE, "f.yaml", environ={})
+    load_text(TEXT, "f.yaml", environ={})
     for overrides in REFUSED[item]:
         with pytest.raises(ConfigErrors) as refused:
-            load_text(FILE, "f.yaml", overrides=overrides, environ={})
+            load_text(TEXT, "f.yaml", overrides=overrides, environ={})
         assert all(error.fix for error in refused.value.errors), overrides

@@ -70,9 +70,9 @@ _MODES: Final[Mapping[str, tuple[str, ...]]] = {"mix": ("grpo_loss_agg_mode",), 
 """Other names for the aggregation of its rollouts beside `loss_agg_mode`, by loss."""
 
 
-def find_algorithm(given: Algorithm, notes: Notes) -> AlgorithmDefinition | None:
+def find_algorithm(section: Algorithm, notes: Notes) -> AlgorithmDefinition | None:
     """The definition of the type, or None after saying that it cannot be run."""
-    kind = given.algorithm_type
+    kind = section.algorithm_type
     try:
         return registry.lookup(kind)
     except ConfigError as error:
@@ -84,17 +84,17 @@ def resolve_algorithm(
     experiment: Experiment, definition: AlgorithmDefinition, total_steps: int, notes: Notes
 ) -> AlgorithmSpec:
     """The objective of one stage, complete."""
-    given = experiment.algorithm
+    section = experiment.algorithm
     parts: dict[str, Any] = {}
     made: dict[str, Any] = {}
     mode: str | None = None
     for part, plugins in PARTS.items():
         # A part that the user named has its own defaults: those of the type's part mean nothing to it.
         own: str = getattr(definition, part)
-        name: str = getattr(given, f"{part}_fn") or own
-        args: dict[str, Any] = getattr(given, f"{part}_fn_args") or {}
+        name: str = getattr(section, f"{part}_fn") or own
+        args: dict[str, Any] = getattr(section, f"{part}_fn_args") or {}
         if part == "policy_loss":
-            args, mode = policy_loss_args(given, name, notes)
+            args, mode = policy_loss_args(section, name, notes)
         default: dict[str, Any] = getattr(definition, f"{part}_args") if name == own else {}
         parts[part] = name
         parts[f"{part}_args"] = {**default, **args}
@@ -106,30 +106,30 @@ def resolve_algorithm(
         notes.wrong(("algorithm", "policy_loss_fn"), what, f"leave it out for {definition.policy_loss}", Contradiction)
     if POLICY_LOSSES.builtin(parts["policy_loss"]):
         _check_pairs(parts["policy_loss"], definition, notes)
-    if given.kl_penalty_place == "before":
+    if section.kl_penalty_place == "before":
         _check_penalty_place(made["advantage"], parts, notes)
     greedy = int(getattr(made["advantage"], "greedy_rollouts", 0))
-    strategy, strategy_args = _strategy(given, definition, notes)
+    strategy, strategy_args = _strategy(section, definition, notes)
     return AlgorithmSpec(
-        kind=given.algorithm_type,
+        kind=section.algorithm_type,
         repeat_times=_repeat_times(experiment, definition, notes, greedy),
         greedy_rollouts=greedy,
         **parts,
-        kl_penalty_place=given.kl_penalty_place,
+        kl_penalty_place=section.kl_penalty_place,
         loss_agg_mode=mode or own_mode or definition.loss_agg_mode,
-        loss_scale_factor=given.loss_scale_factor,
+        loss_scale_factor=section.loss_scale_factor,
         sample_strategy=strategy,
         sample_strategy_args=strategy_args,
-        correction=resolve_correction(given, from_rollouts=definition.needs.rollouts, notes=notes),
-        optimizer=_optimizer(given.optimizer, experiment.trainer, total_steps, notes),
+        correction=resolve_correction(section, from_rollouts=definition.needs.rollouts, notes=notes),
+        optimizer=_optimizer(section.optimizer, experiment.trainer, total_steps, notes),
     )
 
 
-def _strategy(given: Algorithm, definition: AlgorithmDefinition, notes: Notes) -> tuple[str, dict[str, Any]]:
+def _strategy(section: Algorithm, definition: AlgorithmDefinition, notes: Notes) -> tuple[str, dict[str, Any]]:
     """The sample strategy and its arguments."""
-    strategy = given.sample_strategy or definition.sample_strategy
+    strategy = section.sample_strategy or definition.sample_strategy
     own = definition.sample_strategy_args if strategy == definition.sample_strategy else {}
-    args = given.sample_strategy_args or {}
+    args = section.sample_strategy_args or {}
     if strategy not in STRATEGIES:
         fix = f"rftd has: {', '.join(STRATEGIES)}"
         near = difflib.get_close_matches(strategy, STRATEGIES, 1)
@@ -201,32 +201,32 @@ def _made_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any]
 
 
 def _repeat_times(experiment: Experiment, definition: AlgorithmDefinition, notes: Notes, greedy: int) -> int:
-    asked = experiment.algorithm.repeat_times
+    repeat_times = experiment.algorithm.repeat_times
     kind = definition.name
     default = definition.repeat_times
     if not definition.needs.rollouts:
-        if asked not in (None, default):
+        if repeat_times not in (None, default):
             notes.warn(f"algorithm.repeat_times is {default} with {kind}, which trains on rows")
         return default
-    if asked is None:
+    if repeat_times is None:
         return default
-    if asked == 1 and definition.own_tries and makes_own_tries(experiment):
+    if repeat_times == 1 and definition.own_tries and makes_own_tries(experiment):
         notes.warn(
             f"algorithm.repeat_times is 1: {kind} learns from every rollout, whatever its reward; "
             "its workflow must try the task itself, and raise an error where no try is worth learning"
         )
-    elif definition.needs.groups and asked < 2:
+    elif definition.needs.groups and repeat_times < 2:
         what = (
-            f"is {asked}, but {kind} compares the answers to one task with each other: "
+            f"is {repeat_times}, but {kind} compares the answers to one task with each other: "
             "with a single answer every advantage is zero and nothing is learnt"
         )
         notes.wrong(
             ("algorithm", "repeat_times"), what, f"set it to 2 or more, or leave it out for {default}", Contradiction
         )
-    if asked <= greedy:
-        what = f"is {asked}, but of each group {greedy} rollout is a greedy baseline: none is left to train"
+    if repeat_times <= greedy:
+        what = f"is {repeat_times}, but of each group {greedy} rollout is a greedy baseline: none is left to train"
         notes.wrong(("algorithm", "repeat_times"), what, f"set it to {greedy + 1} or more", Contradiction)
-    return asked
+    return repeat_times
 
 
 def no_warmup(ratio: float, total_steps: int) -> str:
@@ -240,27 +240,27 @@ def no_warmup(ratio: float, total_steps: int) -> str:
     )
 
 
-def _optimizer(given: Optimizer, trainer: Trainer, total_steps: int, notes: Notes) -> OptimizerSpec:
-    ratio = given.lr_warmup_steps_ratio
-    counted = given.lr_warmup_steps >= 0
+def _optimizer(section: Optimizer, trainer: Trainer, total_steps: int, notes: Notes) -> OptimizerSpec:
+    ratio = section.lr_warmup_steps_ratio
+    counted = section.lr_warmup_steps >= 0
     if total_steps and not counted and (warning := no_warmup(ratio, total_steps)):
         notes.warn(warning)
     return OptimizerSpec(
-        kind=given.optimizer_type,
-        lr=given.lr,
-        betas=(given.betas[0], given.betas[1]),
-        eps=given.eps,
-        weight_decay=given.weight_decay,
-        decay_all=given.decay_all,
+        kind=section.optimizer_type,
+        lr=section.lr,
+        betas=(section.betas[0], section.betas[1]),
+        eps=section.eps,
+        weight_decay=section.weight_decay,
+        decay_all=section.decay_all,
         # Of a stage that lasts for epochs the steps are known only once the daemon has counted the rows: the
         # ratio goes along.
-        warmup_steps=given.lr_warmup_steps if counted else int(ratio * total_steps),
+        warmup_steps=section.lr_warmup_steps if counted else int(ratio * total_steps),
         warmup_ratio=0.0 if counted or total_steps else ratio,
-        scheduler=given.lr_scheduler_type,
-        min_lr_ratio=given.min_lr_ratio,
+        scheduler=section.lr_scheduler_type,
+        min_lr_ratio=section.min_lr_ratio,
         # The guide has the field in two sections: the trainer's counts if it was written, else the
         # optimizer's.
-        grad_clip=trainer.grad_clip if "grad_clip" in trainer.model_fields_set else given.clip_grad,
+        grad_clip=trainer.grad_clip if "grad_clip" in trainer.model_fields_set else section.clip_grad,
     )
 
 
@@ -272,12 +272,12 @@ def other_names(loss: str) -> tuple[str, ...]:
     return (*_RENAMED.get(loss, ()), *(() if whole else _modes(loss)))
 
 
-def policy_loss_args(given: Algorithm, loss: str, notes: Notes) -> tuple[dict[str, Any], str | None]:
+def policy_loss_args(section: Algorithm, loss: str, notes: Notes) -> tuple[dict[str, Any], str | None]:
     """The arguments of the policy loss by our names, and the aggregation that the file asks for, if it does.
 
     Two names of one thing must agree.
     """
-    args = dict(given.policy_loss_fn_args or {})
+    args = dict(section.policy_loss_fn_args or {})
     taken = other_names(loss)
     for old, new in _RENAMED.get(loss, {}).items():
         if old not in args:
@@ -286,23 +286,23 @@ def policy_loss_args(given: Algorithm, loss: str, notes: Notes) -> tuple[dict[st
         if args.setdefault(new, value) != value:
             what = f"is {value!r}, and {new}, which is the same here, {args[new]!r}"
             notes.wrong((*_ARGS, old), what, f"keep {new} only", Contradiction)
-    asked: str | None = given.loss_agg_mode
+    aggregation: str | None = section.loss_agg_mode
     first: FieldPath = ("algorithm", "loss_agg_mode")
     for name in _modes(loss):
         if name not in taken or name not in args:
             continue
         mode = _checked((*_ARGS, name), args.pop(name), notes)
-        if asked is None:
-            asked = mode
+        if aggregation is None:
+            aggregation = mode
             first = (*_ARGS, name)
-        elif mode not in (None, asked):
-            what = f"is {mode}, and {show(first)}, which is the same, {asked}"
+        elif mode not in (None, aggregation):
+            what = f"is {mode}, and {show(first)}, which is the same, {aggregation}"
             notes.wrong((*_ARGS, name), what, "keep one of them", Contradiction)
     switched = sft.mode_of(args.get("use_token_level_loss"))
-    if asked is not None and switched not in (None, asked):
-        what = f"asks for {switched}, and {show(first)} is {asked}"
+    if aggregation is not None and switched not in (None, aggregation):
+        what = f"asks for {switched}, and {show(first)} is {aggregation}"
         notes.wrong((*_ARGS, "use_token_level_loss"), what, "keep one of them", Contradiction)
-    return args, asked
+    return args, aggregation
 
 
 def _modes(loss: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ class GpuShares(NamedTuple):
     per_node: int
     total: int
     engines: int
-    each: int
+    per_engine: int
     """GPUs of one engine."""
     auxiliary: int
     """GPUs of the auxiliary models together."""
@@ -28,25 +28,28 @@ class GpuShares(NamedTuple):
     @property
     def left(self) -> int:
         """GPUs for the trainer; below 0 where there are too few for the engines already."""
-        return self.total - self.engines * self.each - self.auxiliary
+        return self.total - self.engines * self.per_engine - self.auxiliary
 
     def __str__(self) -> str:
         """The numbers in words."""
         have = f"{self.nodes} x {self.per_node} = {self.total}" if self.nodes else f"{self.total}"
         auxiliary = f" and auxiliary models {self.auxiliary}" if self.auxiliary else ""
         unit = "GPU" if self.total == 1 else "GPUs"
-        return (
-            f"{have} {unit}, of which {self.engines} engines x {self.each} take {self.engines * self.each}{auxiliary}"
-        )
+        taken = f"{self.engines} engines x {self.per_engine} take {self.engines * self.per_engine}"
+        return f"{have} {unit}, of which {taken}{auxiliary}"
 
 
 def shares_of(
-    experiment: Experiment, host: Host, *, each: int | None = None, auxiliary: Sequence[RolloutModel] | None = None
+    experiment: Experiment,
+    host: Host,
+    *,
+    per_engine: int | None = None,
+    auxiliary: Sequence[RolloutModel] | None = None,
 ) -> GpuShares:
     """The shares of the written cluster, else of what the host has.
 
-    `each` GPUs are one engine's, by default as many as its parallel sizes say; `auxiliary` are the models that have
-    GPUs of their own, by default all that the file names.
+    An engine takes `per_engine` GPUs, by default as many as its parallel sizes say; `auxiliary` are the models that
+    have GPUs of their own, by default all that the file names.
     """
     nodes = experiment.cluster.node_num or 0
     per_node = experiment.cluster.gpu_per_node or 0
@@ -58,7 +61,7 @@ def shares_of(
         per_node=per_node if written else 0,
         total=nodes * per_node if written else len(host.gpus),
         engines=model.engine_num,
-        each=parallel_of(model) if each is None else each,
+        per_engine=parallel_of(model) if per_engine is None else per_engine,
         auxiliary=sum(gpus_beside(experiment, other, host) for other in beside),
     )
 

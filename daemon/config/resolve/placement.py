@@ -36,29 +36,30 @@ def with_devices(
 
     0 of a worker means that it is given none, and sees what its machine shows.
     """
-    each = _gpus_of_engine(experiment, rollout, host)
-    if host.clustered and host.gpus and each > host.most_gpus:
-        what = (
-            f"the engine takes {each} GPUs, and no node has more than {host.most_gpus}: a rollout engine is on one node"
-        )
+    per_engine = _gpus_of_engine(experiment, rollout, host)
+    if host.clustered and host.gpus and per_engine > host.most_gpus:
+        there = f"no node has more than {host.most_gpus}: a rollout engine is on one node"
+        what = f"the engine takes {per_engine} GPUs, and {there}"
         notes.wrong(_PARALLEL, what, "write parallel sizes that fit on a node", Unsupported)
         return rollout, trainer
     if host.trainers is not None:
         return _apart(experiment, rollout, trainer, host, notes)
     trains = gpus_of_trainer(experiment, trainer, host)
-    if not host.gpus or not (each or trains):
+    if not host.gpus or not (per_engine or trains):
         if not experiment.model.tinker.enable:  # it computes elsewhere, and leaves all of a cluster
             _check_slots(experiment, host, notes)
-        return _given(rollout, each), trainer
+        return _given(rollout, per_engine), trainer
     # A teacher is part of the trainer, on its devices: it has no engine of its own.
     models = experiment.explorer.auxiliary_models
-    shares = shares_of(experiment, host, each=each, auxiliary=models[1:] if trainer.teacher_path else models)
+    shares = shares_of(
+        experiment, host, per_engine=per_engine, auxiliary=models[1:] if trainer.teacher_path else models
+    )
     if not _is_there(shares, host, notes):
         return rollout, trainer
     if experiment.mode == "colocate":
         if host.clustered:
             notes.wrong(_MODE, f"{_IN_TURN}, and each actor of Ray's has GPUs of its own", _NOT_IN_TURN, Unsupported)
-        return _taking_turns(rollout, trainer, each, trains, notes)
+        return _taking_turns(rollout, trainer, per_engine, trains, notes)
     if experiment.explorer.collect_only or experiment.mode in (BENCH, EXPLORE):  # another half has the trainer
         trains = 0
     if shares.left < trains:
@@ -69,14 +70,14 @@ def with_devices(
             _refuse(shares, notes)
         else:
             notes.warn(f"{_needed(shares, trains)}, and there is {host.named()}: they share it")
-            return _given(rollout, each), msgspec.structs.replace(trainer, devices=trains)
+            return _given(rollout, per_engine), msgspec.structs.replace(trainer, devices=trains)
         return rollout, trainer
     # verl spreads over all that is left; torch trains on one, or on as many as its ranks.
     own = shares.left if trains and trainer.engine == "verl" else trains
     if own and own < shares.left:
         more = f"trainer.engine_args: {{device: cuda, ranks: {shares.left}}} would train on all of them"
         notes.warn(f"{shares}; {trainer.engine} trains on {own} of the {shares.left} that are left: {more}")
-    return _given(rollout, each), _on_gpus(trainer, own, notes)
+    return _given(rollout, per_engine), _on_gpus(trainer, own, notes)
 
 
 def with_trainer_devices(experiment: Experiment, trainer: TrainerSpec, host: Host, notes: Notes) -> TrainerSpec:
@@ -87,7 +88,7 @@ def with_trainer_devices(experiment: Experiment, trainer: TrainerSpec, host: Hos
     trains = gpus_of_trainer(experiment, trainer, host)
     if not host.gpus or not trains:
         return trainer
-    shares = shares_of(experiment, host, each=0, auxiliary=())
+    shares = shares_of(experiment, host, per_engine=0, auxiliary=())
     if not _is_there(shares, host, notes):
         return trainer
     own = shares.total if trainer.engine == "verl" else trains
@@ -107,10 +108,12 @@ def _apart(
         what = f"{_IN_TURN}, and here explorers and trainers have launchers of their own"
         notes.wrong(_MODE, what, _NOT_IN_TURN, Unsupported)
         return rollout, trainer
-    each = _gpus_of_engine(experiment, rollout, host)
+    per_engine = _gpus_of_engine(experiment, rollout, host)
     models = experiment.explorer.auxiliary_models
-    shares = shares_of(experiment, host, each=each, auxiliary=models[1:] if trainer.teacher_path else models)
-    taken = shares.engines * shares.each + shares.auxiliary
+    shares = shares_of(
+        experiment, host, per_engine=per_engine, auxiliary=models[1:] if trainer.teacher_path else models
+    )
+    taken = shares.engines * shares.per_engine + shares.auxiliary
     if host.gpus and taken > len(host.gpus):
         what = f"explorers would take {taken} GPUs, and where they run there is {host.named()}"
         notes.wrong(_ENGINES, what, "lower it, or the parallel sizes of its engines")
@@ -124,7 +127,7 @@ def _apart(
             notes.wrong(_CLUSTER, what, "write what is there, or leave cluster out")
         else:
             _refuse_ranks(own, f"where it runs there is {there.named()}", notes)
-    return _given(rollout, each), _on_gpus(trainer, own, notes)
+    return _given(rollout, per_engine), _on_gpus(trainer, own, notes)
 
 
 def _is_there(shares: GpuShares, host: Host, notes: Notes) -> bool:
@@ -148,8 +151,8 @@ def _refuse_ranks(ranks: int, there: str, notes: Notes) -> None:
     notes.wrong(_RANKS, what, "lower it, or write trainer.engine_args.device: cpu")
 
 
-def _given(rollout: RolloutSpec, each: int) -> RolloutSpec:
-    return msgspec.structs.replace(rollout, needs=msgspec.structs.replace(rollout.needs, devices=each))
+def _given(rollout: RolloutSpec, per_engine: int) -> RolloutSpec:
+    return msgspec.structs.replace(rollout, needs=msgspec.structs.replace(rollout.needs, devices=per_engine))
 
 
 def _gpus_of_engine(experiment: Experiment, rollout: RolloutSpec, host: Host) -> int:
@@ -172,10 +175,10 @@ def gpus_of_trainer(experiment: Experiment, trainer: TrainerSpec, host: Host) ->
 
 
 def _taking_turns(
-    rollout: RolloutSpec, trainer: TrainerSpec, each: int, trains: int, notes: Notes
+    rollout: RolloutSpec, trainer: TrainerSpec, per_engine: int, trains: int, notes: Notes
 ) -> tuple[RolloutSpec, TrainerSpec]:
-    if each > 1:
-        what = f"the engine takes {each} GPUs, and mode colocate is for one device that the trainer has in turn"
+    if per_engine > 1:
+        what = f"the engine takes {per_engine} GPUs, and mode colocate is for one device that the trainer has in turn"
         notes.wrong(("explorer", "rollout_model", "tensor_parallel_size"), what, "write 1, or mode: both")
     if trains > 1:
         what = f"is {trains}, and mode colocate is for one device that the explorer has in turn"
@@ -197,13 +200,13 @@ def _refuse(shares: GpuShares, notes: Notes) -> None:
 
 
 def _needed(shares: GpuShares, trains: int) -> str:
-    return f"explorers and trainer would take {shares.engines * shares.each + shares.auxiliary + trains} GPUs"
+    return f"explorers and trainer would take {shares.engines * shares.per_engine + shares.auxiliary + trains} GPUs"
 
 
 def _check_slots(experiment: Experiment, host: Host, notes: Notes) -> None:
     """Without a GPU the cluster's counts are those of processes: says so, and refuses what leaves the trainer none."""
-    shares = shares_of(experiment, host, each=parallel_of(experiment.explorer.rollout_model), auxiliary=())
-    explorers = shares.engines * shares.each
+    shares = shares_of(experiment, host, per_engine=parallel_of(experiment.explorer.rollout_model), auxiliary=())
+    explorers = shares.engines * shares.per_engine
     if not shares.nodes:
         return
     # The trainer of a half is the other submission's, and what is only collected or measured has none.

@@ -208,8 +208,10 @@ def _batches(experiment: Experiment, algorithm: AlgorithmSpec, explores: bool, n
 
 def _fits_a_record(experiment: Experiment, algorithm: AlgorithmSpec, explored: int, rows: int, notes: Notes) -> None:
     """Refuses more items than the record of a plan can name, and more members than that of a closed group can."""
-    given = experiment.buffer.train_batch_size
-    field, factor = ("train_batch_size", "") if given or not explored else ("batch_size", " times repeat_times")
+    train_batch_size = experiment.buffer.train_batch_size
+    by_tasks = explored and not train_batch_size
+    field = "batch_size" if by_tasks else "train_batch_size"
+    factor = " times repeat_times" if by_tasks else ""
     for count, what, most in (
         (explored, "experiences", limits.PLAN_EXPERIENCES),
         (rows, "rows", limits.PLAN_ROWS),
@@ -217,7 +219,7 @@ def _fits_a_record(experiment: Experiment, algorithm: AlgorithmSpec, explored: i
         # Checked here because a record over the limit would only be refused by the log, in the middle of the
         # run.
         if count > most:
-            value = given or experiment.buffer.batch_size
+            value = train_batch_size or experiment.buffer.batch_size
             wrong = (
                 f"is {value}{factor}, so a step trains {count} {what}, and the record of a plan names {most} at most"
             )
@@ -237,17 +239,17 @@ def _replay_notes(experiment: Experiment, kind: str, notes: Notes) -> None:
 
 
 def _model(experiment: Experiment, lengths: LengthLimits, notes: Notes) -> ModelSpec:
-    given = experiment.model
+    model = experiment.model
     spec = ModelSpec(
-        path=given.model_path,
+        path=model.model_path,
         max_model_len=lengths.model,
         max_prompt_tokens=lengths.prompt,
         max_response_tokens=lengths.response,
         min_response_tokens=lengths.min_response,
-        chat_template=given.custom_chat_template,
-        enable_thinking=given.enable_thinking,
-        enable_prompt_truncation=given.enable_prompt_truncation,
-        trust_remote_code=given.trust_remote_code,
-        lora=resolve_lora(given, notes),
+        chat_template=model.custom_chat_template,
+        enable_thinking=model.enable_thinking,
+        enable_prompt_truncation=model.enable_prompt_truncation,
+        trust_remote_code=model.trust_remote_code,
+        lora=resolve_lora(model, notes),
     )
     return with_answer_form(spec, experiment.explorer.rollout_model, notes)

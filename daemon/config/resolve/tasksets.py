@@ -49,31 +49,31 @@ def training_tasksets(
     experiment: Experiment, lengths: LengthLimits, repeat_times: int, notes: Notes
 ) -> tuple[TasksetSpec, ...]:
     """The tasks to explore, of one taskset or of several; none after saying what is missing."""
-    given = experiment.buffer.explorer_input
-    if given.taskset is not None and given.tasksets:
+    inputs = experiment.buffer.explorer_input
+    if inputs.taskset is not None and inputs.tasksets:
         notes.wrong((*_INPUT, "tasksets"), "taskset and tasksets are both given", "keep one of them")
         return ()
-    if given.taskset is None and not given.tasksets and experiment.mode == TRAIN:
+    if inputs.taskset is None and not inputs.tasksets and experiment.mode == TRAIN:
         if not (experiment.buffer.total_steps or experiment.trainer.total_steps):
             what = "is not given, and without a taskset here nobody knows how many steps its epochs are"
             notes.wrong(("buffer", "total_steps"), what, "set it in both files, or name the taskset here, too")
-        if given.eval_tasksets:
+        if inputs.eval_tasksets:
             what = "are given without a taskset: both are the explorers'"
             notes.wrong((*_INPUT, "eval_tasksets"), what, "leave them to the file with mode: explore")
         return ()
-    if given.taskset is None and not given.tasksets:
+    if inputs.taskset is None and not inputs.tasksets:
         notes.wrong(_INPUT, "names no taskset to explore", "set buffer.explorer_input.taskset.path")
         return ()
-    tasksets = given.tasksets or [given.taskset or Taskset()]
+    tasksets = inputs.tasksets or [inputs.taskset or Taskset()]
     specs: list[TasksetSpec] = []
     for index, taskset in enumerate(tasksets):
-        path: FieldPath = (*_INPUT, "tasksets", index) if given.tasksets else (*_INPUT, "taskset")
+        path: FieldPath = (*_INPUT, "tasksets", index) if inputs.tasksets else (*_INPUT, "taskset")
         own = taskset.repeat_times
         if own is not None and own != repeat_times:
             notes.warn(f"{show(path[2:])}.repeat_times {own} is overridden by algorithm.repeat_times {repeat_times}")
         if taskset.format.category_key is not None:
             notes.warn(f"{show((*path, 'format', 'category_key'))} has no effect: it is for eval_tasksets")
-        workflow = taskset.default_workflow_type or given.default_workflow_type
+        workflow = taskset.default_workflow_type or inputs.default_workflow_type
         if not experiment.explorer.collect_only:
             # What is only collected is not trained here, so any temperature will do.
             _check_temperature(taskset, path, experiment, notes)
@@ -95,9 +95,9 @@ def _add(spec: TasksetSpec, specs: list[TasksetSpec], path: FieldPath, kind: str
 
 def conversation_taskset(experiment: Experiment, lengths: LengthLimits, repeat_times: int, notes: Notes) -> TasksetSpec:
     """The taskset of a stage that serves: no file, and the sampling that holds where a client asks for no other."""
-    given = experiment.buffer.explorer_input
+    inputs = experiment.buffer.explorer_input
     path: FieldPath = (*_INPUT, "taskset")
-    taskset = given.taskset or Taskset()
+    taskset = inputs.taskset or Taskset()
     if not experiment.explorer.collect_only:
         _check_temperature(taskset, path, experiment, notes)
     sampling = _sampling(taskset, path, experiment, lengths, notes)
@@ -108,9 +108,9 @@ def conversation_taskset(experiment: Experiment, lengths: LengthLimits, repeat_t
 
 def eval_tasksets(experiment: Experiment, lengths: LengthLimits, notes: Notes) -> tuple[TasksetSpec, ...]:
     """The held-out tasksets; their names are distinct."""
-    given = experiment.buffer.explorer_input
+    inputs = experiment.buffer.explorer_input
     specs: list[TasksetSpec] = []
-    for index, taskset in enumerate(given.eval_tasksets):
+    for index, taskset in enumerate(inputs.eval_tasksets):
         path: FieldPath = (*_INPUT, "eval_tasksets", index)
         spec = _spec(
             taskset,
@@ -120,7 +120,7 @@ def eval_tasksets(experiment: Experiment, lengths: LengthLimits, notes: Notes) -
             notes,
             name=f"eval_taskset_{index}",
             repeat_times=taskset.repeat_times or 1,
-            workflow=taskset.default_workflow_type or given.default_eval_workflow_type or given.default_workflow_type,
+            workflow=taskset.default_workflow_type or inputs.default_eval_workflow_type or inputs.default_workflow_type,
         )
         if spec is not None:
             if spec.repeat_times > 1 and not trainable(spec.sampling.temperature):
@@ -158,8 +158,8 @@ def _spec(
     for key in _OF_ROWS:
         if getattr(taskset.format, key) != Format.model_fields[key].default:
             notes.warn(f"{show(path)}.format.{key} has no effect: it is for rows to train on, not for tasks")
-    given: ExplorerInput = experiment.buffer.explorer_input
-    reward = taskset.default_reward_fn_type or given.default_reward_fn_type
+    inputs: ExplorerInput = experiment.buffer.explorer_input
+    reward = taskset.default_reward_fn_type or inputs.default_reward_fn_type
     _known((*path, "default_workflow_type"), "workflow", workflow, notes)
     own: FieldPath = path if taskset.default_reward_fn_type else _INPUT
     _known((*own, "default_reward_fn_type"), "reward", reward, notes)
@@ -171,7 +171,7 @@ def _spec(
         more_paths=paths[1:],
         subset=taskset.subset_name,
         split=taskset.split,
-        format=_format(taskset, given),
+        format=_format(taskset, inputs),
         repeat_times=repeat_times,
         workflow=workflow,
         workflow_args=workflow_args,
@@ -189,13 +189,13 @@ def _spec(
     )
 
 
-def _format(taskset: Taskset, given: ExplorerInput) -> FormatSpec:
+def _format(taskset: Taskset, inputs: ExplorerInput) -> FormatSpec:
     """The keys of a taskset's rows; what it leaves open may be written for all tasksets."""
     spec = format_spec(taskset.format)
     return msgspec.structs.replace(
         spec,
-        system_prompt=given.system_prompt if spec.system_prompt is None else spec.system_prompt,
-        reply_prefix=given.reply_prefix if spec.reply_prefix is None else spec.reply_prefix,
+        system_prompt=inputs.system_prompt if spec.system_prompt is None else spec.system_prompt,
+        reply_prefix=inputs.reply_prefix if spec.reply_prefix is None else spec.reply_prefix,
     )
 
 
@@ -234,22 +234,22 @@ def _arguments(
     taskset: Taskset, workflow: str, reward: str | None, path: FieldPath, notes: Notes
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments of the workflow and of its reward; upstream's `math_boxed_workflow` hands its own to its reward."""
-    given = dict(taskset.workflow_args)
+    arguments = dict(taskset.workflow_args)
     of_reward = dict(taskset.reward_fn_args)
     where = (*path, "workflow_args")
     if workflow.removeprefix("async_") == "math_boxed_workflow":
-        handed: dict[str, Any] = {name: given[name] for name in _OF_BOXED if name in given}
-        given.pop("format_score_coef", None)
+        handed: dict[str, Any] = {name: arguments[name] for name in _OF_BOXED if name in arguments}
+        arguments.pop("format_score_coef", None)
         scorer = reward or own_reward(workflow)
         if scorer != "math_boxed_reward":
             if "format_score_coef" in handed:
                 notes.warn(f"{show((*where, 'format_score_coef'))} has no effect: {scorer} scores")
         else:
-            coefficient = {name: value for name, value in handed.items() if name not in given}
+            coefficient = {name: value for name, value in handed.items() if name not in arguments}
             check_declared(REWARDS, scorer, coefficient, where, notes)
             of_reward = {**handed, **of_reward}
-    check_declared(WORKFLOWS, workflow, given, where, notes, beside=_BESIDE.get(workflow, ()))
-    return given, of_reward
+    check_declared(WORKFLOWS, workflow, arguments, where, notes, beside=_BESIDE.get(workflow, ()))
+    return arguments, of_reward
 
 
 def _known(path: FieldPath, kind: str, name: str | None, notes: Notes) -> None:

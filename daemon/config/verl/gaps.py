@@ -18,8 +18,6 @@ _MOST_DRAFTS: Final = 48
 _IMAGES: Final = "data.image_key"
 _NUMBERS: Final = (1, 2, 4, 8, 64, 256, 1024)
 """Tried for a number of which nothing is known."""
-_WORKFLOW: Final = "buffer.explorer_input.default_workflow_type"
-_REWARD: Final = "buffer.explorer_input.default_reward_fn_type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,90 +38,93 @@ def _is_given(value: Any) -> bool:
     return value not in (None, "", False)
 
 
+def _undecided(name: str, target: str, note: str, asks: Callable[[Any], bool]) -> _Undecided:
+    return _Undecided(re.compile(name), target, note, asks)
+
+
+def _workflow(name: str, note: str, asks: Callable[[Any], bool]) -> _Undecided:
+    """Keys that ask for a workflow of one's own."""
+    return _undecided(name, "buffer.explorer_input.default_workflow_type", note, asks)
+
+
+def _reward(name: str, note: str, asks: Callable[[Any], bool]) -> _Undecided:
+    """Keys that ask for a reward of one's own."""
+    return _undecided(name, "buffer.explorer_input.default_reward_fn_type", note, asks)
+
+
 _UNDECIDED: Final = (
-    _Undecided(
-        re.compile(r"data\.(image|video|audio)_key"),
-        _WORKFLOW,
+    _workflow(
+        r"data\.(image|video|audio)_key",
         "images, videos and sounds are not read: a workflow of your own has to",
         lambda value: _is_given(value) and value not in ("videos", "audios"),
     ),
-    _Undecided(
-        re.compile(r"actor_rollout_ref\.rollout\.multi_turn\.enable"),
-        _WORKFLOW,
+    _workflow(
+        r"actor_rollout_ref\.rollout\.multi_turn\.enable",
         "turns and tools are a workflow's: docs/agent_programs.md",
         _is_on,
     ),
-    _Undecided(
-        re.compile(
-            r"data\.(tool_config_path|function_tool_path)|actor_rollout_ref\.rollout\.agent\.agent_loop_config_path"
-            r"|actor_rollout_ref\.rollout\.multi_turn\.(tool|interaction)_config_path"
-        ),
-        _WORKFLOW,
+    _workflow(
+        r"data\.(tool_config_path|function_tool_path)|actor_rollout_ref\.rollout\.agent\.agent_loop_config_path"
+        r"|actor_rollout_ref\.rollout\.multi_turn\.(tool|interaction)_config_path",
         "tools are a workflow's: docs/agent_programs.md",
         _is_given,
     ),
-    _Undecided(
-        re.compile(r"actor_rollout_ref\.rollout\.agent\.default_agent_loop"),
-        _WORKFLOW,
+    _workflow(
+        r"actor_rollout_ref\.rollout\.agent\.default_agent_loop",
         "an agent loop is written as a workflow: docs/agent_programs.md",
         lambda value: _is_given(value) and value != "single_turn_agent",
     ),
-    _Undecided(
-        re.compile(r"data\.custom_cls\.path"),
-        _WORKFLOW,
+    _workflow(
+        r"data\.custom_cls\.path",
         "a dataset class is written as a workflow: docs/extending.md",
         _is_given,
     ),
-    _Undecided(
-        re.compile(r"(reward\.)?custom_reward_function\.path"),
-        _REWARD,
+    _reward(
+        r"(reward\.)?custom_reward_function\.path",
         "a reward of your own is installed as a plug-in: docs/extending.md",
         _is_given,
     ),
-    _Undecided(
-        re.compile(r"(reward_model|reward)\.sandbox_fusion\.url|sandbox_fusion\.url"),
-        _REWARD,
+    _reward(
+        r"(reward_model|reward)\.sandbox_fusion\.url|sandbox_fusion\.url",
         "a reward that runs code is installed as a plug-in: docs/extending.md",
         _is_given,
     ),
-    _Undecided(
-        re.compile(r"reward_model\.enable"),
-        _REWARD,
+    _reward(
+        r"reward_model\.enable",
         "a reward of your own has to ask the reward model in explorer.auxiliary_models: docs/extending.md",
         _is_on,
     ),
-    _Undecided(
-        re.compile(r"(actor_rollout_ref|critic)\..*\bqat\.enable"),
+    _undecided(
+        r"(actor_rollout_ref|critic)\..*\bqat\.enable",
         "trainer.engine_args.dtype",
         "training for low precision is not here: float32 or bfloat16",
         _is_on,
     ),
-    _Undecided(
-        re.compile(r"max_turns|do_search|retriever\..*|rllm\..*|data\.max_(start|obs)_length|algorithm\.no_think_rl"),
-        _WORKFLOW,
+    _workflow(
+        r"max_turns|do_search|retriever\..*|rllm\..*|data\.max_(start|obs)_length|algorithm\.no_think_rl",
         "turns with a search engine or an agent are a workflow's: docs/agent_programs.md",
         _is_given,
     ),
-    _Undecided(
-        re.compile(r"trainer\.remove_clip"),
+    _undecided(
+        r"trainer\.remove_clip",
         "algorithm.policy_loss_fn",
         "reinforce has no clip",
         _is_on,
     ),
-    _Undecided(
-        re.compile(r"trainer\.spo\.enable|algorithm\.use_pf_ppo|reward_model\.prime_model\.path|data\.filter_accuracy"),
+    _undecided(
+        r"trainer\.spo\.enable|algorithm\.use_pf_ppo|reward_model\.prime_model\.path|data\.filter_accuracy",
         "algorithm.advantage_fn",
         "nothing here weights experiences so",
         _is_on,
     ),
-    _Undecided(
-        re.compile(r"algorithm\.rollout_correction\.rollout_(token_veto_threshold|rs_threshold_lower)"),
+    _undecided(
+        r"algorithm\.rollout_correction\.rollout_(token_veto_threshold|rs_threshold_lower)",
         "algorithm.rollout_correction.rollout_rs_threshold",
         "both bounds, LOWER_UPPER; a veto is a criterion of rollout_rs",
         _is_given,
     ),
-    _Undecided(
-        re.compile(r"distillation\.enabled"),
+    _undecided(
+        r"distillation\.enabled",
         "algorithm.algorithm_type",
         "on_policy_distill, with the teacher in explorer.auxiliary_models",
         _is_on,
@@ -146,7 +147,7 @@ def drafted(settings: VerlSettings, rules: Callable[[ExperimentDraft], None]) ->
             settings.given[name] = replace(settings.given[name], value=None, unknown=why)
             working[name] = _candidates(settings.given[name], find(name))[0]
         draft, issues = _attempt(settings, working, rules)
-    others: dict[str, list[tuple[Any, ExperimentDraft]]] = {}
+    drafts_of: dict[str, list[tuple[Any, ExperimentDraft]]] = {}
     attempts = 0
     for name, setting in _unknown(settings).items():
         for value in _candidates(setting, find(name)):
@@ -159,9 +160,9 @@ def drafted(settings: VerlSettings, rules: Callable[[ExperimentDraft], None]) ->
             if issues and len(wrong) < len(issues):
                 # With this value more of the rules hold together.
                 working[name], draft, issues = value, other, wrong
-            others.setdefault(name, []).append((value, other))
+            drafts_of.setdefault(name, []).append((value, other))
     settings.issues += issues
-    for name, drafts in others.items():
+    for name, drafts in drafts_of.items():
         _note_differences(draft, settings.given[name], drafts)
     for name, setting in _unknown(settings).items():
         _note_named(draft, name, setting)

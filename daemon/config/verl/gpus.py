@@ -29,7 +29,7 @@ class GpuSplit(NamedTuple):
     """A split of a cluster's GPUs: engines take their share, and the trainer takes the remaining GPUs."""
 
     engines: int
-    each: int
+    per_engine: int
     """GPUs of one engine."""
     beside: int
     """Engines of the reward model."""
@@ -48,23 +48,23 @@ class GpuGrid(NamedTuple):
         return self.nodes * self.per_node
 
 
-def split_gpus(cluster: GpuGrid, *, each: int, beside: int, sizes: int = 1) -> GpuSplit | None:
+def split_gpus(cluster: GpuGrid, *, per_engine: int, beside: int, sizes: int = 1) -> GpuSplit | None:
     """About a quarter of the GPUs for explorers, as much for a reward model, the rest for the trainer, or None.
 
-    One engine takes `each` GPUs, one of the reward model `beside` (0: there is none). The trainer gets a multiple of
-    `sizes`, on one node or on whole ones.
+    One engine takes `per_engine` GPUs, one of the reward model `beside` (0: there is none). The trainer gets a multiple
+    of `sizes`, on one node or on whole ones.
     """
     quarter = cluster.total // 4
     others = max(1, quarter // beside) if beside else 0
-    while quarter // each > limits.WORKER_SLOTS and each * 2 <= cluster.per_node:
-        each *= 2
-    wanted = max(1, quarter // each)
-    most = min(limits.WORKER_SLOTS, cluster.total // each)
+    while quarter // per_engine > limits.WORKER_SLOTS and per_engine * 2 <= cluster.per_node:
+        per_engine *= 2
+    wanted = max(1, quarter // per_engine)
+    most = min(limits.WORKER_SLOTS, cluster.total // per_engine)
     for engines in sorted(range(1, most + 1), key=lambda count: (abs(count - wanted), count)):
-        trainer = cluster.total - engines * each - others * beside
+        trainer = cluster.total - engines * per_engine - others * beside
         whole = trainer <= cluster.per_node or trainer % cluster.per_node == 0
         if trainer >= 1 and whole and trainer % sizes == 0:
-            return GpuSplit(engines, each, others, trainer)
+            return GpuSplit(engines, per_engine, others, trainer)
     return None
 
 
@@ -77,9 +77,9 @@ def put_gpus(draft: ExperimentDraft, program: Program) -> None:
         draft.ask(engine, "explorers generate with vllm, or with torch: explorer.rollout_model.engine_type")
     beside = _put_reward_model(draft)
     training = GpuGrid(draft.number(_NODES), draft.number(_PER_NODE))
-    each = math.prod(draft.number(name) for name in (_PARALLEL, *_SHARED))
+    per_engine = math.prod(draft.number(name) for name in (_PARALLEL, *_SHARED))
     if program != "synchronous":
-        _put_halves(draft, training, each, beside)
+        _put_halves(draft, training, per_engine, beside)
         return
     draft.put("cluster.node_num", training.nodes, _NODES)
     draft.put("cluster.gpu_per_node", training.per_node, _PER_NODE)
@@ -88,24 +88,24 @@ def put_gpus(draft: ExperimentDraft, program: Program) -> None:
         draft.put_given(f"{_ENGINE}.tensor_parallel_size", _PARALLEL)
         draft.put(f"{_ENGINE}.engine_num", 1)
         return
-    split = _split(draft, training, each, beside)
+    split = _split(draft, training, per_engine, beside)
     if split is None:
-        what = f"{training.nodes} x {training.per_node} GPUs are too few for explorers of {each} each"
+        what = f"{training.nodes} x {training.per_node} GPUs are too few for explorers of {per_engine} each"
         what += f", a reward model of {beside}" if beside else ""
         name = _PARALLEL if draft.given(_PARALLEL) else _PER_NODE
         draft.contradict(name, f"{what} and a trainer with GPUs of its own", "give more GPUs, or smaller engines")
         return
-    _put_engines(draft, split, each, beside)
+    _put_engines(draft, split, per_engine, beside)
     text = f"(veRL runs all on the same GPUs, in turn. {_shares(split, beside)}: choose what is fastest)"
     draft.remark("needs a person", f"{_ENGINE}.engine_num", text)
 
 
 def _shares(split: GpuSplit, beside: int) -> str:
     others = f"the reward model {split.beside * beside}, " if beside else ""
-    return f"GPUs: explorers {split.engines * split.each}, {others}the trainer {split.trainer}"
+    return f"GPUs: explorers {split.engines * split.per_engine}, {others}the trainer {split.trainer}"
 
 
-def _split(draft: ExperimentDraft, cluster: GpuGrid, each: int, beside: int) -> GpuSplit | None:
+def _split(draft: ExperimentDraft, cluster: GpuGrid, per_engine: int, beside: int) -> GpuSplit | None:
     """The split by all sizes that the script gives; where there is none, by smaller ones, which it writes."""
     sequences = draft.number(_ULYSSES)
     spread = draft.number(_SPREAD)
@@ -115,10 +115,10 @@ def _split(draft: ExperimentDraft, cluster: GpuGrid, each: int, beside: int) -> 
     if spread >= cluster.total:
         spread = -1
         draft.put(f"trainer.trainer_config.{_SPREAD}", -1, _SPREAD, note="all of the trainer's GPUs, as there")
-    engine = min(each, cluster.per_node)
+    engine = min(per_engine, cluster.per_node)
     while True:
         sizes = math.lcm(sequences, tensors, spread if spread > 0 else 1)
-        split = split_gpus(cluster, each=engine, beside=beside, sizes=sizes)
+        split = split_gpus(cluster, per_engine=engine, beside=beside, sizes=sizes)
         if split is not None:
             break
         if spread > 0:
@@ -132,9 +132,9 @@ def _split(draft: ExperimentDraft, cluster: GpuGrid, each: int, beside: int) -> 
             engine //= 2
         else:
             return None
-    if engine != each and engine == split.each:
-        text = f"({each} would leave the trainer no GPU of its own: {engine} is written. Give more GPUs if that is few)"
-        draft.remark("needs a person", _PARALLEL, text)
+    if engine != per_engine and engine == split.per_engine:
+        why = f"{per_engine} would leave the trainer no GPU of its own: {engine} is written"
+        draft.remark("needs a person", _PARALLEL, f"({why}. Give more GPUs if that is few)")
     _put_smaller(draft, "trainer.ulysses_sequence_parallel_size", _ULYSSES, sequences)
     if megatron:
         _put_smaller(draft, f"trainer.trainer_config.{_TENSORS}", _TENSORS, tensors)
@@ -149,12 +149,13 @@ def _put_smaller(draft: ExperimentDraft, target: str, name: str, size: int) -> N
         draft.remark("needs a person", name, f"({why}: {size} is written)")
 
 
-def _put_engines(draft: ExperimentDraft, split: GpuSplit, each: int, beside: int) -> None:
+def _put_engines(draft: ExperimentDraft, split: GpuSplit, per_engine: int, beside: int) -> None:
     names = [_PARALLEL, *(name for name in _SHARED if draft.given(name))]
-    if draft.given(_PARALLEL) or split.each > 1:
-        shared = "engines share a model by its tensors alone" if split.each == each and len(names) > 1 else ""
-        slots = f"{limits.WORKER_SLOTS} engines at most: each takes more GPUs" if split.each > each else ""
-        draft.put(f"{_ENGINE}.tensor_parallel_size", split.each, *names, note=slots or shared)
+    if draft.given(_PARALLEL) or split.per_engine > 1:
+        by_tensors = split.per_engine == per_engine and len(names) > 1
+        shared = "engines share a model by its tensors alone" if by_tensors else ""
+        slots = f"{limits.WORKER_SLOTS} engines at most: each takes more GPUs" if split.per_engine > per_engine else ""
+        draft.put(f"{_ENGINE}.tensor_parallel_size", split.per_engine, *names, note=slots or shared)
     for name in names[1:]:
         draft.done.setdefault(name, [("explorer", "rollout_model", "tensor_parallel_size")])
     draft.put(f"{_ENGINE}.engine_num", split.engines, note=_shares(split, beside))
@@ -162,7 +163,7 @@ def _put_engines(draft: ExperimentDraft, split: GpuSplit, each: int, beside: int
         draft.put(f"{_BESIDE}.engine_num", split.beside)
 
 
-def _put_halves(draft: ExperimentDraft, training: GpuGrid, each: int, beside: int) -> None:
+def _put_halves(draft: ExperimentDraft, training: GpuGrid, per_engine: int, beside: int) -> None:
     """The GPUs of an asynchronous program, whose explorers and trainer have their own there as well."""
     exploring = GpuGrid(*(draft.number(name) for name in _EXPLORING))
     names = (_NODES, _PER_NODE, *_EXPLORING)
@@ -175,16 +176,16 @@ def _put_halves(draft: ExperimentDraft, training: GpuGrid, each: int, beside: in
     draft.put("cluster.gpu_per_node", per_node, *names, brief=True)
     if together and training.nodes > 1:
         draft.put("trainer.engine_args.nodes", training.nodes, _NODES, note="explorers have the rest of each")
-    each = min(each, exploring.per_node)
-    while exploring.total // each > limits.WORKER_SLOTS and each * 2 <= exploring.per_node:
-        each *= 2
-    engines = min(limits.WORKER_SLOTS, (exploring.total - beside) // each)
+    per_engine = min(per_engine, exploring.per_node)
+    while exploring.total // per_engine > limits.WORKER_SLOTS and per_engine * 2 <= exploring.per_node:
+        per_engine *= 2
+    engines = min(limits.WORKER_SLOTS, (exploring.total - beside) // per_engine)
     if engines < 1:
-        what = f"{exploring.nodes} x {exploring.per_node} GPUs are too few for an engine of {each}"
+        what = f"{exploring.nodes} x {exploring.per_node} GPUs are too few for an engine of {per_engine}"
         draft.contradict(_PARALLEL, what, "give rollout.n_gpus_per_node more, or make engines smaller")
         return
-    trainer = total - engines * each - beside
-    split = GpuSplit(engines, each, min(beside, 1), trainer)
+    trainer = total - engines * per_engine - beside
+    split = GpuSplit(engines, per_engine, min(beside, 1), trainer)
     spread = draft.number(_SPREAD)
     if spread >= trainer or (spread > 0 and trainer % spread):
         draft.put(f"trainer.trainer_config.{_SPREAD}", -1, _SPREAD, note="all of the trainer's GPUs")

@@ -22,7 +22,7 @@ ARGUMENTS = {arguments!r}
 
 
 class {title}:
-    """What the function says of an answer. Look at the columns of your rows: veRL's have a `data_source`."""
+    """The score of an answer by `{function}`, which reads the columns `data_source` and `extra_info` of veRL's rows."""
 
     def score(self, response, truth, task):
         said = {function}(

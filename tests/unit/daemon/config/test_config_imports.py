@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from synthetic.daemon.experiment_files import TEXT
+
 CHECKS = """
 import sys
 from pathlib import Path
@@ -17,15 +19,7 @@ from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
 from rftd.workers.training.losses.registry import POLICY_LOSSES
 
-FILE = '''
-checkpoint_root_dir: /c
-algorithm: {algorithm_type: grpo, repeat_times: 4}
-model: {model_path: /m, max_model_len: 64}
-buffer:
-  batch_size: 2
-  total_steps: 6
-  explorer_input: {taskset: {path: /t.jsonl, default_workflow_type: math_workflow}}
-'''
+FILE = sys.argv[1]
 TASKSET = "buffer.explorer_input.taskset"
 for field, names in (
     ("algorithm.algorithm_type", ALGORITHMS.ours()),
@@ -44,5 +38,5 @@ for field, names in (
 
 
 def test_no_part_that_a_file_names_has_a_check_import_arrays() -> None:
-    done = subprocess.run([sys.executable, "-P", "-c", CHECKS], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-P", "-c", CHECKS, TEXT], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from synthetic.daemon.experiment_files import overlaid
+from synthetic.daemon.experiment_files import TEXT, overlaid
 
 from rftd.daemon.config.effective.experiment import effective_config
 from rftd.daemon.config.grammar import escaped, parse_interpolation
@@ -21,18 +21,6 @@ from rftd.daemon.config.yaml_text import yaml_text
 from rftd.ops import limits
 
 Load = Callable[..., Submission]
-
-SMALL: Final = """
-name: n
-checkpoint_root_dir: /c
-algorithm: {algorithm_type: grpo, repeat_times: 4}
-model: {model_path: /m, max_model_len: 64}
-buffer:
-  batch_size: 2
-  total_steps: 5
-  explorer_input:
-    taskset: {path: /t.jsonl, default_workflow_type: math_workflow}
-"""
 
 
 @pytest.mark.parametrize(
@@ -78,9 +66,9 @@ def test_submitted_text_stays_text_and_is_shown_as_a_file_that_says_the_same(tex
     stop = [text or "x", f"${{{text}"]
     taskset = {"explorer_input": {"taskset": {"rollout_args": {"stop": stop}}}}
     config = {
-        **yaml.safe_load(SMALL),
+        **yaml.safe_load(TEXT),
         "monitor": {"monitor_type": "swanlab", "monitor_args": {"${oc.env:HOME}": "key"}},
-        "buffer": overlaid(yaml.safe_load(SMALL)["buffer"], taskset),
+        "buffer": overlaid(yaml.safe_load(TEXT)["buffer"], taskset),
     }
     try:
         spec = check_config(config)
@@ -123,5 +111,5 @@ def test_a_text_of_backslashes_is_read_once() -> None:
 
 def test_many_of_them_are_not_all_told() -> None:
     many = {f"k{number}": "${x}" for number in range(limits.CONFIG_ERRORS + 9)}
-    spec = check_config({**yaml.safe_load(SMALL), "labels": many})
+    spec = check_config({**yaml.safe_load(TEXT), "labels": many})
     assert sum("stays text" in warning for warning in spec.warnings) == limits.CONFIG_ERRORS

@@ -43,7 +43,7 @@ def loaded(imported: ImportedExperiment, nodes: int, per_node: int) -> StageSpec
 
 
 @pytest.mark.parametrize(
-    ("cluster", "each", "beside", "sizes", "expected"),
+    ("cluster", "per_engine", "beside", "sizes", "expected"),
     [
         (GpuGrid(1, 8), 1, 1, 1, GpuSplit(2, 1, 2, 4)),
         (GpuGrid(1, 8), 2, 0, 1, GpuSplit(1, 2, 0, 6)),
@@ -54,7 +54,7 @@ def loaded(imported: ImportedExperiment, nodes: int, per_node: int) -> StageSpec
         (GpuGrid(2, 8), 2, 0, 1, GpuSplit(4, 2, 0, 8)),
         (GpuGrid(4, 8), 4, 0, 1, GpuSplit(2, 4, 0, 24)),
         (GpuGrid(2, 8), 2, 4, 1, GpuSplit(2, 2, 1, 8)),
-        # An experiment has slots for 16 engines: each takes more GPUs.
+        # An experiment has slots for 16 engines: per_engine takes more GPUs.
         (GpuGrid(16, 8), 1, 0, 8, GpuSplit(16, 2, 0, 96)),
         (GpuGrid(1, 2), 2, 0, 1, None),
         (GpuGrid(1, 1), 1, 0, 1, None),
@@ -62,8 +62,10 @@ def loaded(imported: ImportedExperiment, nodes: int, per_node: int) -> StageSpec
         (GpuGrid(1, 8), 2, 0, 8, None),
     ],
 )
-def test_the_share_of_the_gpus(cluster: GpuGrid, each: int, beside: int, sizes: int, expected: GpuSplit | None) -> None:
-    assert split_gpus(cluster, each=each, beside=beside, sizes=sizes) == expected
+def test_the_share_of_the_gpus(
+    cluster: GpuGrid, per_engine: int, beside: int, sizes: int, expected: GpuSplit | None
+) -> None:
+    assert split_gpus(cluster, per_engine=per_engine, beside=beside, sizes=sizes) == expected
 
 
 @pytest.mark.parametrize(
