@@ -7,6 +7,7 @@
     <job_dir>/turn.door, turn.room, owner.json
     <job_dir>/artifacts/ab/<sha256>, .*.tmp
     <a stage's folder>/serving/history.db, its -wal and -shm, url
+    <job_dir>/datasets/<digest>-N.vN.arrow, <digest>.json, .*.tmp, .*.lock
     <job_dir>/snapshots/N.fold, .*.tmp, and what remembers the log: log.heads, log.heads.ROLE-SLOT, N.fold.aside
 
 Files of other names are not ours, and never touched.
@@ -77,7 +78,16 @@ _IN_SNAPSHOTS: Final = (
     ("memory", re.compile(r"log\.heads(\.[a-z]+-[0-9]+)?|[0-9]{16}\.fold\.aside[0-9]*")),
 )
 _IN_SERVING: Final = (("conversations", re.compile(r"history\.db(-wal|-shm)?|url")),)
+DATASETS: Final = "datasets"
+"""The folder of an experiment's copies of Parquet and Arrow files."""
+_COPY: Final = "dataset-copy"
+_IN_DATASETS: Final = (
+    (_COPY, re.compile(r"[0-9a-f]{32}(-[0-9]+\.v[0-9]+\.arrow|\.json)")),
+    ("dataset-partial", re.compile(r"\.[0-9a-f]{32}[-.].*\.(tmp|lock)")),
+)
 _IN_LOG: Final = (("log", re.compile(r"(trainer|explorer_[0-9]+)\.log")),)
+
+_INNER: Final = ("artifacts", "weights", snapshots.FOLDER, DATASETS, "log")
 
 GRACE_S: Final = 600.0
 """The age below which a file may be that of a worker that nobody has told to stop yet."""
@@ -116,6 +126,8 @@ LEFT_BEHIND: Final = frozenset(
         _LEFT,
         _WORKPLACE,
         "artifact-partial",
+        _COPY,
+        "dataset-partial",
     }
 )
 """The kinds that are never left once the folder of an ended experiment was tidied: snapshots go last."""
@@ -202,6 +214,7 @@ def ours(spec: ExperimentSpec) -> list[OwnFile]:
     for folder in sorted(_folders(job / "artifacts")):
         found += _listed(folder, _IN_ARTIFACTS)
     found += _listed(job / snapshots.FOLDER, _IN_SNAPSHOTS)
+    found += _listed(job / DATASETS, _IN_DATASETS)
     found += _listed(job / "log", _IN_LOG)
     return found
 
@@ -252,7 +265,7 @@ def remove_empty_memory(spec: ExperimentSpec) -> None:
 def remove_empty(spec: ExperimentSpec) -> None:
     """Removes those of the experiment's folders that hold nothing. Blocks."""
     job = Path(spec.job_dir)
-    inner = [*_folders(job / "artifacts"), *(job / name for name in ("artifacts", "weights", snapshots.FOLDER, "log"))]
+    inner = [*_folders(job / "artifacts"), *(job / name for name in _INNER)]
     inner += _shared(spec)
     inner += [folder / "serving" for folder in stage_folders(spec)]
     stages = sorted((Path(stage.folder) for stage in spec.stages if stage.folder), reverse=True)
@@ -278,6 +291,8 @@ def _why(found: OwnFile, kept: Referenced, there: set[str]) -> str:
             return "no event names it"
         case "snapshot" if not kept.snapshots:
             return "nobody folds it again"
+        case "dataset-copy" if not kept.snapshots:
+            return "its experiment has ended, and a replay copies the file anew"
         case kind if kind.endswith(_PARTIAL):
             return "it was never finished"
         case "checkpoint-replaced" if str(path.with_name(path.name.split(".")[1])) in there:

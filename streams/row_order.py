@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rftd.ops.errors import ConfigError
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 SELECTORS: Final = ("sequential", "shuffle", "random")
 """The selectors whose rows follow from the place alone; what the others chose is in the log."""
+
+
+_DRAWN_ROWS: Final = 2**20
+"""The most rows whose shuffled order is drawn at once and kept, in 8 MiB; of more each place is computed by itself."""
+_ROUNDS: Final = 4
 
 
 def locate(sequence: int, *, rows: int, selector: str, seed: int, draw: int = 1) -> tuple[int, int]:
@@ -41,7 +47,27 @@ def locate(sequence: int, *, rows: int, selector: str, seed: int, draw: int = 1)
     epoch, place = divmod(sequence, rows)
     if selector == "sequential":
         return place, epoch
+    if rows > _DRAWN_ROWS:
+        return _row_at(place, rows, (seed + epoch) % 2**64), epoch
     return int(permutation(rows, seed, epoch)[place]), epoch
+
+
+def _row_at(place: int, rows: int, key: int) -> int:
+    """The row at a place of a permutation that is nowhere written out.
+
+    A Feistel network permutes the numbers of an even count of bits; from one that is no row it goes on to the next.
+    """
+    half = ((rows - 1).bit_length() + 1) // 2
+    mask = (1 << half) - 1
+    secret = key.to_bytes(8, "little")
+    while True:
+        high, low = place >> half, place & mask
+        for number in range(_ROUNDS):
+            mixed = blake2b(low.to_bytes(8, "little"), key=secret, salt=bytes([number]), digest_size=8).digest()
+            high, low = low, high ^ (int.from_bytes(mixed, "little") & mask)
+        place = high << half | low
+        if place < rows:
+            return place
 
 
 class RowOrder(NamedTuple):

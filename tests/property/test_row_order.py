@@ -32,6 +32,32 @@ def test_a_place_has_one_row_whatever_was_asked_before(rows: int, seed: int, pla
         assert locate(place, rows=rows, selector="shuffle", seed=seed) == forward[place]
 
 
+@given(rows=st.integers(1, 300), seed=st.integers(-5, 2**64), epoch=st.integers(0, 50))
+def test_each_epoch_of_many_rows_is_a_permutation(rows: int, seed: int, epoch: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_order, "_DRAWN_ROWS", 0)
+        places = range(epoch * rows, (epoch + 1) * rows)
+        found = [locate(place, rows=rows, selector="shuffle", seed=seed) for place in places]
+    assert sorted(row for row, _ in found) == list(range(rows))
+    assert {number for _, number in found} == {epoch}
+
+
+def test_the_order_of_ten_million_rows_is_nowhere_in_memory() -> None:
+    rows = 10**7
+    row_order._permutations.cache_clear()
+    orders = [
+        [locate(epoch * rows + place, rows=rows, selector="shuffle", seed=1)[0] for place in range(2000)]
+        for epoch in (0, 1)
+    ]
+    assert row_order._permutations.cache_info().currsize == 0
+    for order in orders:
+        assert len(set(order)) == 2000
+        # Of a uniform draw each tenth of the rows gets 200 of them, give or take 14.
+        assert all(120 < count < 280 for count in np.bincount([row * 10 // rows for row in order], minlength=10))
+        assert abs(np.corrcoef(order, range(2000))[0, 1]) < 0.1
+    assert orders[0] != orders[1]
+
+
 def test_shuffle_differs_between_epochs_and_between_seeds() -> None:
     def order(seed: int, epoch: int) -> list[int]:
         return [locate(epoch * 50 + place, rows=50, selector="shuffle", seed=seed)[0] for place in range(50)]

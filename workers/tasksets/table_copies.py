@@ -17,14 +17,13 @@ from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.durable import make_durable_folder, sync_folder, write_durable
 from rftd.ops.errors import DataError
 from rftd.ops.logs import Logger
+from rftd.storage.unreferenced import DATASETS
 from rftd.workers.tasksets.row_file import FileStamp, RowFile
 from rftd.workers.tasksets.table_rows import BATCH_ROWS, MappedRows, TableRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FOLDER: Final = "datasets"
-"""The folder of the copies, below that of the experiment."""
 _VERSION: Final = 1
 """The version of what a copy holds, in its name: another one is written anew."""
 _SAID_FROM_BYTES: Final = 256 * limits.MIB
@@ -65,12 +64,17 @@ class TableCopies:
     def map(self, files: Sequence[TableRows], digest: str) -> None:
         """Lets the files be read from their copies, which are written if they lack. Blocks; raises DataError."""
         for number, file in enumerate(files):
-            path = self._folder / f"{digest[:32]}-{number}.v{_VERSION}.arrow"
+            file.use(self._mapped(file, self._folder / f"{digest[:32]}-{number}.v{_VERSION}.arrow"))
+
+    def _mapped(self, file: TableRows, path: Path) -> MappedRows:
+        """The copy, which is written if it lacks."""
+        while True:
             if not path.exists():
                 with self._alone(path):
                     if not path.exists():
                         self._write(file, path)
-            file.use(MappedRows(path))
+            with suppress(FileNotFoundError):  # of an experiment that ended, a daemon has just removed it
+                return MappedRows(path)
 
     @contextmanager
     def _alone(self, path: Path) -> Iterator[None]:
@@ -117,7 +121,7 @@ class TableCopies:
 
 def experiment_copies(job_dir: str, log: Logger) -> TableCopies:
     """The copies of the experiment with this folder."""
-    return TableCopies(Path(job_dir) / FOLDER, log)
+    return TableCopies(Path(job_dir) / DATASETS, log)
 
 
 def digest_of(files: Sequence[RowFile]) -> str:

@@ -10,7 +10,15 @@ from synthetic.log.synthetic_run import spec_of
 from rftd.storage.shared_memory import shared_folder
 from rftd.storage.unreferenced import GRACE_S, Referenced, ours, remove, remove_empty, remove_empty_memory, unreferenced
 
-FOREIGN = ("notes.txt", "global_step_x/file", "weights/mine/file", "log/my.log", "artifacts/readme", ".hidden")
+FOREIGN = (
+    "notes.txt",
+    "datasets/mine.arrow",
+    "global_step_x/file",
+    "weights/mine/file",
+    "log/my.log",
+    "artifacts/readme",
+    ".hidden",
+)
 OURS = {
     "global_step_4/actor/model.safetensors": "",
     "global_step_8/actor/model.safetensors": "no checkpoint.committed names it",
@@ -35,6 +43,10 @@ OURS = {
     "artifacts/cd/.xyz.tmp": "it was never finished",
     f"snapshots/{7:016d}.fold": "",
     f"snapshots/.{8:016d}.fold.tmp": "it was never finished",
+    f"datasets/{'ef' * 16}-0.v1.arrow": "",
+    f"datasets/{'ef' * 16}.json": "",
+    f"datasets/.{'ef' * 16}-0.v1.arrow.host-12.tmp": "it was never finished",
+    f"datasets/.{'ef' * 16}-0.v1.arrow.lock": "it was never finished",
     "log/trainer.log": "",
     "turn.door": "",
     "turn.room": "",
@@ -71,7 +83,7 @@ def test_what_no_event_names_is_garbage_and_nothing_else(tmp_path: Path) -> None
     expected = {}
     for name, why in OURS.items():
         parts = name.split("/")
-        depth = 2 if parts[0] in ("weights", "snapshots", "log") else 3 if parts[0] == "artifacts" else 1
+        depth = 2 if parts[0] in ("weights", "snapshots", "datasets", "log") else 3 if parts[0] == "artifacts" else 1
         if why:
             expected["/".join(parts[:depth])] = why
     assert judged == expected
