@@ -1,6 +1,6 @@
 """The answers that evaluations of a real chat model keep, beside transformers' own on the same weights.
 
-    python -P tests/bench/evaluation_texts.py --model FOLDER [--rows 16] [--steps 4]
+    python -P tests/bench/evaluation_texts.py --model FOLDER [--rows 18] [--steps 3]
 
 The model is trained for a few steps of GRPO on sums, and evaluated greedily before the first and after the last.
 `rftd evals --json` gives the answers to every held-out row by both versions; transformers loads the model's folder and
@@ -148,8 +148,8 @@ def main() -> int:
     """Prints the figures; 1 if one of them differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="the folder of a chat model")
-    parser.add_argument("--rows", type=int, default=16, help="held-out rows")
-    parser.add_argument("--steps", type=int, default=4, help="steps of GRPO")
+    parser.add_argument("--rows", type=int, default=18, help="held-out rows")
+    parser.add_argument("--steps", type=int, default=3, help="steps of GRPO")
     options = parser.parse_args()
     torch.set_num_threads(1)
     held_out = sums(0, options.rows)

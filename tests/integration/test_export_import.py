@@ -138,7 +138,7 @@ async def test_a_half_run_goes_on_elsewhere_and_ends_well(tmp_path: Path, clock,
     state = await driven(first, experiment, fake_world.executor(first, clock, ids), clock, ids, until_step=5)
     assert state.spine.status is Status.RUNNING
     exported = await export_experiment(first, experiment, tmp_path / "x.rftd", release="1", clock=clock)
-    assert {file.kind for file in exported.manifest.files} == {"checkpoint", "weights"}
+    assert {file.kind for file in exported.manifest.files} == {"artifact", "checkpoint", "weights"}
     await first.close()
     (tmp_path / "job").rename(tmp_path / "gone")
 
