@@ -197,7 +197,7 @@ class VerlSettings:
         """Takes the values of a whole configuration; False if there is none of that name."""
         values = configuration(choice)
         if values is None or self.files.names_another(self.folder):
-            found = self.files.find(choice, self.folder)
+            found = self.files.find(choice, self.folder, self.program)
             if found is not None:
                 self._from_file(*found, place)
                 return True

@@ -85,6 +85,27 @@ def test_a_file_of_the_users_is_found_from_the_script(script: Path, options: str
     assert places["actor_rollout_ref.rollout.n"].endswith("config/mine.yaml:13:8")
 
 
+@pytest.mark.parametrize("home", ["recipe/dapo", "dapo"])
+@pytest.mark.parametrize(
+    ("program", "folder"),
+    [
+        ("-m recipe.dapo.main_dapo", "config"),
+        ("recipe/dapo/main_dapo.py", "./config"),
+        ("./recipe/dapo/main_dapo.py", "config"),
+        ("-m recipe.dapo.main_dapo", '"$VERL/recipe/dapo/config"'),
+    ],
+)
+def test_a_folder_is_beside_the_program_of_a_recipe(tmp_path: Path, home: str, program: str, folder: str) -> None:
+    """Recipes are in veRL's repository, and in one of their own without the folder `recipe`."""
+    config = tmp_path / home / "config"
+    config.mkdir(parents=True)
+    (config / "mine.yaml").write_text("actor_rollout_ref: {rollout: {n: 3}}\n")
+    script = tmp_path / "other" / "run.sh"
+    script.parent.mkdir()
+    script.write_text(f"python3 {program} {KEYS} --config-path={folder} --config-name=mine\n")
+    assert fields(import_file(script))["algorithm"]["repeat_times"] == 3
+
+
 def test_a_folder_that_is_named_is_looked_in_first(script: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
