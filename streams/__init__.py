@@ -47,6 +47,7 @@ start         where an experiment begins in the log
 group_id      the id of a group, which says its place
 shared_history what a fork shares with its parent
 spine_digest  a digest of the spine that steps and checkpoints carry
+announcement  a digest of the newest announcement of weights, which steps carry
 feed          hands out what is read; nothing is passed before it was taken
 follower      reads partitions into a fold
 role          a leased role: fenced, its appends read back

@@ -68,6 +68,8 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     """Why nothing was trained, so that the weights are those of the version before; empty if something was."""
     spine: Annotated[SpineMark | None, DIGEST] = None
     """The digest of the spine below it, as its trainer has read that; None before there were digests."""
+    announced: Annotated[bytes | None, DIGEST] = None
+    """The digest of the newest announcement of weights that its trainer has read (`rftd.streams.announcement`)."""
 
 
 @event("eval.completed", stream=topics.EXPERIMENTS, owner=DISPATCHER)

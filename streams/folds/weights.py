@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.streams.announcement import announcement_digest
 from rftd.streams.codec import Decoded
 from rftd.streams.envelope import Head
 from rftd.streams.events import weights
@@ -104,6 +105,11 @@ class Weights(msgspec.Struct):
     def answered(self, request: weights.WeightsRequested) -> bool:
         """True if the trainer has answered it, or one after it."""
         return self.answer is not None and weights.order_of(self.answer) >= weights.order_of(request)
+
+    @property
+    def newest_digest(self) -> bytes | None:
+        """The digest of the newest announcement that was not retired; None without one."""
+        return announcement_digest(self.published[self.standing[-1]]) if self.standing else None
 
     def counts(self, version: int, generation: int, spine: Spine) -> bool:
         """True if (version, generation) was published, its step is on the spine, and its files are still there."""

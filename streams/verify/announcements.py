@@ -2,19 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from struct import Struct
 from typing import Any, Final
 
+import numpy as np
+import xxhash
+
+from rftd.streams import topics
+from rftd.streams.announcement import announcement_digest
 from rftd.streams.codec import Decoded
-from rftd.streams.events import checkpoint, weights, worker
+from rftd.streams.events import checkpoint, step, weights, worker
 from rftd.streams.verify.evidence import Evidence, hashed
-from rftd.streams.verify.facts import Facts
+from rftd.streams.verify.facts import ANNOUNCED, Facts
 from rftd.streams.writers import source_of
 
 RULE: Final = "announcements-have-a-step"
+_KEY: Final = Struct("<Q")
+_ANNOUNCED: Final = Struct("<QQII")
+_U32: Final = (1 << 32) - 1
+
+
+def named_by_step(facts: Facts, evidence: Evidence, event: step.StepCompleted) -> None:
+    """Keeps the announcement of weights that the step's trainer had read last."""
+    if event.announced:
+        key = _key(evidence, event.announced)
+        facts.announced.add(_ANNOUNCED.pack(key, event.step, evidence.index, event.generation & _U32))
+
+
+def judge_announcements(facts: Facts, evidences: Sequence[Evidence]) -> None:
+    """Notes the first step after each announcement of weights that is not there as its trainer had read it."""
+    told: set[int] = set()
+    for block in facts.announced.blocks():
+        rows = np.frombuffer(block, dtype=ANNOUNCED)
+        missing = set(rows["key"].tolist())
+        for published_block in facts.published.blocks():
+            missing.difference_update(np.frombuffer(published_block, dtype="<u8").tolist())
+        for row in rows if missing - told else ():
+            evidence = evidences[int(row["experiment"])]
+            key = int(row["key"])
+            if key not in missing or key in told or evidence.lost_some(topics.WEIGHTS):
+                continue
+            told.add(key)
+            what = f"step {row['step']} of generation {row['generation']} followed an announcement of weights"
+            facts.note(RULE, evidence.id, f"{what} that is not there, or is there with other content")
+
+
+def _key(evidence: Evidence, digest: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(digest, seed=evidence.index)
 
 
 def published(facts: Facts, evidence: Evidence, event: weights.WeightsPublished, _decoded: Decoded) -> None:
     """Rule 3: a published version of a completed experiment names weights that the spine knows."""
+    facts.published.add(_KEY.pack(_key(evidence, announcement_digest(event))))
     if event.version == 0:
         evidence.base_checksums.add(event.step_checksum)
     elif evidence.state == "completed" and evidence.checksum(facts, event.version, event.generation) != hashed(

@@ -53,13 +53,13 @@ async def judge_answers(facts: Facts, evidences: list[Evidence], record_at: Reco
     """Notes answers to leases that their writers never held, and leases of workers that never joined."""
     for evidence in evidences:
         for worker in sorted(evidence.leased_to - evidence.workers):
-            if not _lost_some(evidence, topics.WORKERS):
+            if not evidence.lost_some(topics.WORKERS):
                 facts.note(RULE, evidence.id, f"worker {worker} was given leases and never joined")
     for rows in _some(facts):
         await _note_second_answers(facts, evidences, rows, record_at)
         for row in rows[~_held(facts, rows["key"])]:
             evidence = evidences[int(row["experiment"])]
-            if _lost_some(evidence, topics.TASKS):
+            if evidence.lost_some(topics.TASKS):
                 continue  # the lease may be among the records that a person let it go on without
             partition, offset = _where(row)
             if offset >= facts.leased_below.get(partition, 0):
@@ -102,11 +102,6 @@ def _where(row: Any) -> tuple[Partition, int]:
 
 def _named(head: Head | None) -> str:
     return f"{head.type} of {head.source!r}" if head is not None else "the record"
-
-
-def _lost_some(evidence: Evidence, stream: str) -> bool:
-    """True if a person let the experiment go on without some records of the stream."""
-    return any(lost.stream == stream for lost in evidence.losses_accepted)
 
 
 def _some(facts: Facts) -> Iterator[NDArray[Any]]:

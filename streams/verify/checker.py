@@ -199,6 +199,8 @@ class Checker:
         handler = HANDLERS.get(type(event))
         if handler is not None:
             handler(self.facts, evidence, event, decoded)
+        if type(event) is StepCompleted:
+            announcements.named_by_step(self.facts, evidence, event)
         if type(event) is StepCompleted and event.spine is not None:
             return judged(self._reading.log, self.facts, evidence, event, record.offset)
         return None
@@ -301,6 +303,7 @@ class Checker:
                     facts.note(rule, evidence.id, what)
             await judge_fork(facts, evidence, self._plan_at)
         weights_were_activated(facts, self.evidences)
+        announcements.judge_announcements(facts, self.evidences)
         await answers.judge_answers(facts, self.evidences, self._reading.record)
 
     async def look_outside(self, look: Look) -> None:

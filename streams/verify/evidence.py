@@ -186,6 +186,10 @@ class Evidence:
         """True once its life is over."""
         return self.state in ("completed", "failed", "cancelled", "rejected")
 
+    def lost_some(self, stream: str) -> bool:
+        """True if a person let it go on without some records of the stream."""
+        return any(lost.stream == stream for lost in self.losses_accepted)
+
     @property
     def shared(self) -> int:
         """The last step that another experiment's history made; 0 without one."""

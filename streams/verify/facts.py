@@ -99,6 +99,8 @@ RETIREMENT: Final = Struct("<16sQII")
 ANSWERS: Final = np.dtype([("key", "<u8"), ("place", "<u8"), ("experiment", "<u4"), ("number", "<u4")])
 """An answer of a worker: its lease and its writer as one number, its place as a number, the experiment, the number of
 its rollout or of its first row."""
+ANNOUNCED: Final = np.dtype([("key", "<u8"), ("step", "<u8"), ("experiment", "<u4"), ("generation", "<u4")])
+"""An announcement of weights that a step names: its digest as a number, the step, the experiment, the generation."""
 ARTIFACT: Final = Struct("<32sI")
 """A sha256 and the experiment that names it."""
 
@@ -124,6 +126,10 @@ class Facts:
         """`ANSWERS` rows."""
         self.leases = Spool(scratch, 8)
         """Leases with their holders: numbers like the key of an answer."""
+        self.announced = Spool(scratch, ANNOUNCED.itemsize)
+        """`ANNOUNCED` rows."""
+        self.published = Spool(scratch, 8)
+        """Announcements of weights that are there: numbers like the key of one that a step names."""
         self.rows = Bits()
         """Rows of tasksets and datasets that were given out or planned, under (experiment, stage, dataset, epoch)."""
         self.drawn = Bits()

@@ -337,6 +337,7 @@ class TrainingLoop:
             metrics=executed.result.metrics,
             skipped=executed.result.skipped,
             spine=self.digest.mark,
+            announced=self.state.weights.newest_digest,
         )
         draft = self.lease.writer.draft(
             done, experiment=self.state.experiment, causation=plan.batch, correlation=plan.batch

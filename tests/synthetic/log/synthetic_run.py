@@ -14,6 +14,7 @@ from synthetic.log.tape import Tape
 from rftd.ops.ids import derive
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams import topics
+from rftd.streams.announcement import announcement_digest
 from rftd.streams.arrays import Array
 from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
 from rftd.streams.group_id import group_id
@@ -80,6 +81,8 @@ class SyntheticRun:
     ahead: list[UUID] = field(default_factory=list)
     workers: list[UUID] = field(default_factory=list)
     version: int = 0
+    announced: bytes | None = None
+    """The digest of the newest announcement of weights."""
     groups: int = 0
     lease: UUID = field(init=False)
     """The last lease that was given."""
@@ -285,6 +288,7 @@ class SyntheticRun:
             tokens=items * 7,
             duration_s=0.25,
             metrics={"loss": 1.0 / self.version, "bad": float("nan")},
+            announced=self.announced,
         )
         self.tape.write(completed, self.id, role="trainer")
 
@@ -302,6 +306,7 @@ class SyntheticRun:
             size_bytes=1000,
         )
         self.tape.write(published, self.id, role="trainer")
+        self.announced = announcement_digest(published)
         for id in self.workers[:2]:
             activated = weights.WeightsActivated(
                 worker=id,
