@@ -258,12 +258,22 @@ def _in_order(entries: Iterable[Entry], *states: Status) -> list[Entry]:
 
 async def find_entry(log: EventLog, wanted: str) -> Entry:
     """The experiment that `wanted` names, by the log alone. Raises NotFoundError, UsageError."""
+    return named_entry(await _read(log), wanted)
+
+
+async def every_entry(log: EventLog) -> list[Entry]:
+    """Every experiment whose files are in its folder, by the log alone."""
+    registry = await _read(log)
+    return [entry for entry in registry.entries.values() if entry.spine.kept is Kept.HERE]
+
+
+async def _read(log: EventLog) -> Registry:
     registry = Registry(log)
     try:
         await registry.catch_up()
     finally:
         await registry.close()
-    return named_entry(registry, wanted)
+    return registry
 
 
 def named_entry(registry: Registry, wanted: str) -> Entry:

@@ -17,6 +17,8 @@ from rftd.ops.logs import Logger
 from rftd.storage.folder_owner import LogIdentity, read_owner, write_owner
 from rftd.streams.folds.spine import Kept
 
+EVERY: Final = "*"
+"""Stands for every experiment whose folder is another log's; no experiment has this name."""
 LOOK_S: Final = 2.0
 """The least time between two looks of a run into its folder: another log may have been given it."""
 
@@ -112,5 +114,6 @@ def _error(entry: Entry, owner: LogIdentity, own: LogIdentity) -> OtherLogError:
         f"{entry.job_dir} belongs to the log of {owner.place}{on}: this one, of {own.place}, is a copy of it, or a "
         "backup that is served beside it, and would write over its files",
         where=entry.job_dir,
-        fix=f"go on there; or, if that log is not to be used any more: rftd serve --take-over {entry.name}",
+        fix=f"go on there; or, if that log is not to be used any more: rftd serve --take-over {entry.name} (for every "
+        f"experiment, as after a move to another machine: --take-over '{EVERY}')",
     )

@@ -15,8 +15,8 @@ import msgspec
 from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.folder_log import of_another_log
 from rftd.daemon.log_identity import last_identity
-from rftd.daemon.registry import Entry, Registry, find_entry
-from rftd.daemon.supervisor.folder_claims import LOOK_S, FolderClaims
+from rftd.daemon.registry import Entry, Registry, every_entry, find_entry
+from rftd.daemon.supervisor.folder_claims import EVERY, LOOK_S, FolderClaims
 from rftd.ops.clock import Clock
 from rftd.ops.errors import LogLossError, OtherLogError, UnreachableError, UsageError
 from rftd.ops.logs import Logger
@@ -272,15 +272,15 @@ class Hearing:
             if self._logger is not None:
                 self._logger.warning("loss.accepted", experiment=entry.name, heads=len(heads), by=by)
 
-    async def take_over(self, names: Iterable[str]) -> None:
-        """Gives the folders of these experiments to this log. Raises NotFoundError, UsageError."""
-        for name in names:
-            entry = await find_entry(self._log, name)
+    async def take_over(self, names: Collection[str]) -> None:
+        """Gives the folders of these experiments, or of `EVERY` one, to this log. Raises NotFoundError, UsageError."""
+        every = await every_entry(self._log) if EVERY in names else []
+        for entry in [*every, *[await find_entry(self._log, name) for name in names if name != EVERY]]:
             try:
                 await asyncio.to_thread(self.claims.take_over, entry)
             except OSError as error:
                 raise UsageError(
-                    f"the folder of {name} cannot be taken over: {error.strerror}",
+                    f"the folder of {entry.name} cannot be taken over: {error.strerror}",
                     where=entry.job_dir,
                     fix="give the daemon's user the right to write there, or put the folder back, or omit --take-over",
                 ) from error

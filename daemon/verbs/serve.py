@@ -170,7 +170,7 @@ def _claimed(data: Path, host: str, port: int, *, embedded: bool) -> Claim:
     "take_over",
     multiple=True,
     metavar="EXPERIMENT",
-    help="Let this log have the folder of an experiment that remembers another log, such as the original. Repeatable.",
+    help="Let this log have the folder of an experiment that remembers another log; '*': every folder. Repeatable.",
 )
 @click.option(
     "--price",

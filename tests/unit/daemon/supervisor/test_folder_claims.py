@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -162,6 +164,59 @@ async def test_a_log_that_was_moved_keeps_its_folders_and_an_original_that_comes
     away.rename(scene.data.root)
     hearing, _ = await scene.served(scene.identity(scene.data))
     assert isinstance(hearing.refusal(scene.experiment), OtherLogError)
+
+
+@pytest.fixture
+def another_machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Everything that begins after the call is on a machine of another name."""
+    return lambda: monkeypatch.setattr(platform, "node", lambda: "another")
+
+
+async def test_a_copy_on_another_machine_goes_on_once_a_person_says_so(
+    scene: Scene, another_machine: Callable[[], None]
+) -> None:
+    original = scene.identity(scene.data)
+    await scene.served(original)
+    copy = scene.copied()
+    another_machine()
+    own = scene.identity(copy)
+    for _ in range(2):
+        hearing, survivors = await scene.served(own)
+        error = hearing.refusal(scene.experiment)
+        assert isinstance(error, OtherLogError)
+        assert "--take-over '*'" in (error.fix or "")
+        with pytest.raises(OtherLogError):
+            await survivors.hear(RunState(scene.experiment))
+        owner = read_owner(scene.job)
+        assert owner is not None
+        assert owner.id == original.id
+        own = scene.identity(copy)
+    await hearing.take_over(("*",))
+    hearing, _ = await scene.served(own)
+    assert hearing.refusal(scene.experiment) is None
+
+
+async def test_a_volume_that_another_container_mounts_at_its_place_stays_the_same_log(
+    scene: Scene, another_machine: Callable[[], None]
+) -> None:
+    before = scene.identity(scene.data)
+    another_machine()
+    assert scene.identity(scene.data).id == before.id
+    shutil.copytree(scene.data.root, scene.folder / "kept")
+    scene.data.root.rename(scene.folder / "original")
+    (scene.folder / "kept").rename(scene.data.root)
+    assert scene.identity(scene.data).id == before.id, "put back on the same machine"
+
+
+def test_a_copy_at_the_same_path_of_another_machine_is_a_copy(
+    scene: Scene, another_machine: Callable[[], None]
+) -> None:
+    before = scene.identity(scene.data)
+    copy = scene.copied()
+    scene.data.root.rename(scene.folder / "original")
+    copy.root.rename(scene.data.root)
+    another_machine()
+    assert not scene.identity(scene.data).owns(before)
 
 
 def test_a_folder_that_is_renamed_or_put_back_in_its_place_stays_the_same_log(scene: Scene) -> None:
