@@ -372,11 +372,8 @@ class SyntheticRun:
         tape.write(retired, self.id, role="planner")
         back = list(self.waiting)
         abandoned = self.plan(stage=1, take=len(back))
-        tape.write(
-            batch.BatchAbandoned(batch=abandoned, step=self.version + 1, code="X", reason="no"),
-            self.id,
-            role="planner",
-        )
+        gone = batch.BatchAbandoned(batch=abandoned, step=self.version + 1, code="X", reason="no")
+        tape.write(gone, self.id, role="planner")
         self.waiting, self.abandoned = back, self.batches.pop()
         self.ahead.pop()
         tape.fence("planner", self.id, self.spine)

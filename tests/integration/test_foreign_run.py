@@ -1,0 +1,123 @@
+"""A stranger forges experiences, fences and plans of a run under way: its weights are those of an undisturbed run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from rftd.daemon.supervisor.run import Run
+from rftd.ops.clock import Clock
+from rftd.ops.ids import Ids
+from rftd.streams import topics
+from rftd.streams.arrays import Array
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.codec import Writer
+from rftd.streams.effective import effective
+from rftd.streams.envelope import Draft, Position
+from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.experience import ExperienceProduced, Span
+from rftd.streams.events.experiment import Fence
+from rftd.streams.fencing import FenceView, Role
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
+from rftd.streams.spec import PolicySpec
+from rftd.streams.topics import partition_of
+from rftd.workers.rollout.leased import experience_ids, rollout_ids
+
+ROLES = ("controller", "planner", "dispatcher", "trainer")
+
+
+class Stranger:
+    """A program with the right to write, which answers leases that are not its own and plays the roles."""
+
+    def __init__(self, log: EventLog, run: Run, clock: Clock, ids: Ids) -> None:
+        self.written: list[str] = []
+        """The places of its records."""
+        self._log = log
+        self._run = run
+        self._ids = ids
+        self._writer = Writer(source="stranger", clock=clock, ids=ids)
+
+    async def strike(self) -> None:
+        """Appends an answer to each lease that is under way, and a fence and a plan of each role's present epoch."""
+        drafts = [*self._answers(), *[draft async for draft in self._as_roles()]]
+        positions: list[Position] = await self._log.append(drafts)
+        self.written += map(str, positions)
+
+    def _answers(self) -> Iterator[Draft]:
+        state = self._run.state
+        for lease in list(state.groups.leases.values()):
+            group = state.groups.open[lease.group]
+            for rollout, id in zip(
+                lease.rollouts, experience_ids(rollout_ids(lease.group, lease.rollouts)), strict=True
+            ):
+                produced = ExperienceProduced(
+                    experience=id,
+                    group=lease.group,
+                    rollout=rollout,
+                    stage=group.stage,
+                    lease=lease.id,
+                    tokens=Array.of([1, 2, 3, 4], "u4"),
+                    prompt_tokens=2,
+                    loss_mask=Array.of([1, 1], "u1"),
+                    logprobs=Array.of([-1.0, -1.0], "f4"),
+                    spans=(Span(0, 0, 0, 2),),
+                    reward=1000.0,
+                )
+                yield self._writer.draft(produced, experiment=state.experiment, key=lease.group)
+
+    async def _as_roles(self) -> AsyncIterator[Draft]:
+        experiment = self._run.state.experiment
+        spine = partition_of(topics.EXPERIMENTS, experiment)
+        fences = FenceView()
+        for record in await self._log.read(spine, 0, max_records=10_000):
+            effective(record, fences)
+        for role in ROLES:
+            epoch = fences.epoch(spine, Role(experiment, role))
+            if role == "planner" and epoch:
+                step = self._run.state.spine.planned + 1
+                plan = BatchPlanned(batch=self._ids.new(), step=step, stage=1, observed=(), decided_at_ns=0)
+                yield self._writer.under(role=role, epoch=epoch).draft(plan, experiment=experiment)
+            fence = Fence(role=role, epoch=epoch + 1, previous=epoch, owner=self._ids.new())
+            yield self._writer.under(role=role, epoch=epoch + 1).draft(fence, experiment=experiment, partition=spine)
+
+
+def checksums(state: RunState) -> list[str]:
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    return [state.spine.checksums[version, 0] for version in range(1, 9)]
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_a_run_beside_a_stranger_makes_the_weights_of_an_undisturbed_run(
+    tmp_path: Path, log: EventLog, clock: Clock, ids: Ids, fake_world
+) -> None:
+    fixed = fake_world.fixed(1, 0) | {
+        "policy": PolicySpec(kind="in_order", max_staleness_versions=0, max_inflight_batches=1)
+    }
+    for name in ("alone", "disturbed"):
+        (tmp_path / name).mkdir()
+    undisturbed = await fake_world.completed(MemoryLog(), fake_world.spec(tmp_path / "alone", **fixed), clock, ids)
+    run = await fake_world.run(log, fake_world.spec(tmp_path / "disturbed", **fixed), clock, ids)
+    stranger = Stranger(log, run, clock, ids)
+
+    async def strikes() -> None:
+        while True:
+            await stranger.strike()
+            await clock.sleep(0.05)
+
+    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
+        striking = tasks.create_task(strikes())
+        await run.drive()
+        striking.cancel()
+    assert checksums(run.state) == checksums(undisturbed)
+    report = await fake_world.verified(log)
+    assert any(place.startswith(topics.EXPERIENCES) for place in stranger.written)
+    whats = [finding.what for finding in report.findings]
+    assert all("'stranger'" in what for what in whats), [what for what in whats if "'stranger'" not in what]
+    assert sum(report.left_out.values()) + len(whats) == len(stranger.written), "each is named, or counted"
+    assert report.experiments[0].steps == 8
