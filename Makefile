@@ -5,7 +5,7 @@ READY := .venv/.ready
 # What is being fetched, and how far it is, is shown on a terminal; a log gets the line that says what is installed.
 QUIET := $(shell [ -t 2 ] || echo -q)
 
-.PHONY: demo test test-fast test-base test-engines test-tinker test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker torture-demo torture-cluster lock audit newer clean
+.PHONY: demo test test-fast test-base test-engines test-tinker test-trackers test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker torture-demo torture-cluster lock audit newer clean
 
 STACK ?= embedded
 
@@ -41,6 +41,18 @@ engines-cuda: $(CUDA)/.ready        ## an environment with rftd and the CUDA bui
 
 test-engines: $(ENGINES)/.ready     ## their tests, which `make test` skips; minutes, for an engine starts slowly
 	$(ENGINES)/bin/python -P -m pytest -q tests/engines
+
+TRACKERS := build/trackers
+
+test-trackers: $(TRACKERS)/.ready   ## trackers against their own packages and readers: TensorBoard, W&B offline, an MLflow server, a minute
+	$(TRACKERS)/bin/python -P -m pytest -q tests/trackers
+
+$(TRACKERS)/.ready: requirements/trackers.txt pyproject.toml $(READY)
+	@echo "rftd: installing trackers into $(TRACKERS): about 1 GB, a minute" >&2
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(TRACKERS)
+	$(BIN)/uv pip install $(QUIET) --compile-bytecode --python $(TRACKERS)/bin/python --no-deps --require-hashes -r requirements/trackers.txt
+	$(BIN)/uv pip install -q --python $(TRACKERS)/bin/python --no-deps --no-build-isolation -e .
+	touch $(TRACKERS)/.ready
 
 test-kafka-acl: $(READY)            ## each role under its own Kafka user, by the commands of docs/production.md, minutes
 	$(BIN)/python -P -m pytest -q tests/e2e/kafka_rights.py
@@ -91,7 +103,7 @@ check: $(READY)                     ## format, types, layers, file lengths
 
 BENCHES := start_up config_check log_append log_size log_socket experience_path rollout_torch rollout_penalties train_step projector_apply demo_runs demo_kills \
   deterministic_kills replay_runs kafka_produce kafka_consume taken_up experience_path_kafka projector_postgres page_postgres demo_stacks cluster_faults lineage_why \
-  endpoint_calls held_connections recovery_time rebuild_million verify_log large_history departed_workers soak soak_clients hard_bound select_many async_sync inflight drop_bias elastic buffer_cooldown weight_channel staleness_learning demo_async algorithms_learn vocabulary_memory math_rewards convert metrics_kills queue_kills daemon_load traced_runs metrics_windows training_memory parquet_rows gpu_figures
+  endpoint_calls held_connections recovery_time rebuild_million verify_log large_history departed_workers soak soak_clients hard_bound select_many async_sync inflight drop_bias elastic buffer_cooldown weight_channel staleness_learning demo_async algorithms_learn vocabulary_memory math_rewards convert metrics_kills queue_kills daemon_load traced_runs metrics_windows training_memory parquet_rows gpu_figures tracker_cost
 
 bench: $(READY)                     ## measure everything on docs/benchmarks.md; about three hours
 	for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -P tests/bench/$$each.py || exit 1; done
@@ -177,6 +189,8 @@ lock:                               ## re-resolve the lock (needs uv)
 	  -o requirements/engines-cuda.txt
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 	  --no-header --no-annotate -c requirements/lock.txt requirements/tinker-client.in -o requirements/tinker-client.txt
+	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	  --no-header --no-annotate pyproject.toml requirements/trackers.in -o requirements/trackers.txt
 	uv pip compile -q --generate-hashes --python-version 3.12 --python-platform linux --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate requirements/tinker-server.in -o requirements/tinker-server.txt
 

@@ -41,6 +41,7 @@ VERBS: Final = {
     "evals": Verb(
         f"{_HERE}.evals:command", "Show the evaluations of an experiment, the answers of one, or two side by side."
     ),
+    "track": Verb(f"{_HERE}.track:track", "Write an experiment to a tracker: TensorBoard, W&B, MLflow, JSON Lines."),
     "logs": Verb(f"{_HERE}.logs:command", "Show the log lines of an experiment's workers, merged by time."),
     "tasks": Verb(f"{_HERE}.tasks:tasks", "Add tasks to an experiment while it runs, or tell their end."),
     "events": Verb(f"{_HERE}.events:command", "Show the events of an experiment, from the log."),

@@ -18,8 +18,10 @@ from rftd.streams.events.experiment import Grant
 from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.streams.stored_path import inputs_of
+from rftd.streams.tracking import TrackerSpec
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
+from rftd.workers.tracking.registry import SERVICES
 
 _PLAIN_NAME: Final = re.compile(r"[\w.-]+")
 _PLAIN_WORD: Final = re.compile(r"[\w.+-]{0,64}")
@@ -79,6 +81,8 @@ class SubmissionJudge:
             self._keys(stage, at)
             for taskset, path in placed_tasksets(stage):
                 self._parts(taskset, (*at, *path))
+        for tracker in spec.trackers:
+            self._tracker(tracker)
         # Last: whatever else the workers would read, none of which a field of the file names by itself.
         for folder in sorted(inputs_of(spec)):
             self._path(("model", "model_path"), folder)
@@ -246,6 +250,21 @@ class SubmissionJudge:
                 if name:
                     grant = self._allowances.secret(name, None)
                     self._take(grant, ("model", "external_model"), _SECRETS, "this variable", "{NAME: [HOST]}")
+
+    def _tracker(self, tracker: TrackerSpec) -> None:
+        """Judges the service that a tracker sends to: its address, its key, and the variables that it names."""
+        at: FieldPath = ("monitor", "monitor_type")
+        for argument, variable in tracker.variables.items():
+            grant = self._allowances.secret(variable, None)
+            self._take(grant, ("monitor", "monitor_args", argument), _SECRETS, "this variable", "{NAME: [HOST]}")
+        if tracker.kind not in SERVICES:
+            return
+        key, url = SERVICES[tracker.kind]
+        if key:
+            grant = self._allowances.secret(tracker.variables.get("api_key", key), url)
+            self._take(grant, at, _SECRETS, f"to use its key of {tracker.kind}", f"{{{key}: [HOST]}}")
+        elif "uri" not in tracker.variables:
+            self._url(NamedValue(NameKind.URL, at, url))
 
     def _keys(self, stage: StageSpec, at: FieldPath) -> None:
         """Judges the hosts that keys of auxiliary models go to; where a variable says the host, its worker does."""

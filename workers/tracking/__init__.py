@@ -14,6 +14,8 @@ jsonl         one line of JSON for each point
 console       one line of text for each point
 event_file    the records of TensorBoard's event files
 tensorboard   TensorBoard's event files
+wandb         runs of Weights & Biases
+mlflow        runs of an MLflow server
 
 A tracker decides nothing and appends nothing: training never waits for it.
 """

@@ -38,6 +38,8 @@ class TrackedPlace(msgspec.Struct, frozen=True, array_like=True):
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one tracker."""
 
+    target: str = ""
+    """The digest of the tracker's arguments: with other ones it would write somewhere else."""
     places: tuple[TrackedPlace, ...] = ()
     fences: tuple[FenceOwner, ...] = ()
     fold: PointFold = msgspec.field(default_factory=PointFold)

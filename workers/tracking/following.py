@@ -59,9 +59,13 @@ class TrackerFollower:
         clock: Clock,
         logger: Logger,
         stop: asyncio.Event,
+        patient: bool = True,
         point: Callable[[str], None] = faults.point,
     ) -> None:
-        """`positions` are where the experiment begins; `file` is held by the caller."""
+        """`positions` are where the experiment begins; `file` is held by the caller.
+
+        One that is not `patient` raises the error of a service that is away, or of a full disk.
+        """
         self._tracker = tracker
         self._file = file
         self._cursor = cursor
@@ -71,6 +75,7 @@ class TrackerFollower:
         self._clock = clock
         self._logger = logger
         self._stop = stop
+        self._patient = patient
         self._point = point
         self._fold: PointFold = cursor.fold
         self._fences = FenceView(cursor.fences)
@@ -144,6 +149,8 @@ class TrackerFollower:
                 await self._attempt(noted, again=failures > 0)
             except _AWAY as error:
                 end_if_cancelled()
+                if not self._patient:
+                    raise
                 failures += 1
                 if not await self._rest(error, failures):
                     return False

@@ -14,7 +14,7 @@ import msgspec
 
 from rftd.ops import faults
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConfigError, NotFoundError
+from rftd.ops.errors import ConfigError, ConflictError, NotFoundError
 from rftd.ops.logs import Logger
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
@@ -38,25 +38,39 @@ async def run_tracker(
     environ: Mapping[str, str],
     spine_offset: int = 0,
     until_head: bool = False,
+    into: Path | None = None,
+    patient: bool = True,
     point: Callable[[str], None] = faults.point,
 ) -> int:
     """Follows an experiment with one tracker until it ends or `stop` is set; returns the number of points so far.
 
-    `wanted` is the tracker, or the kind of one that the experiment's specification has.
-    Raises NotFoundError for one that it has not, ConflictError if another process has the tracker, ConfigError for
-    arguments that it does not take.
+    `wanted` is the tracker, or the kind of one that the experiment's specification has; `into` is the folder that has
+    the place of the job's.
+    Raises NotFoundError for one that it has not and for a job's folder that is not here, ConflictError if another
+    process has the tracker, or it was begun with other arguments, ConfigError for arguments that it does not take.
     """
     beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
     spec = beginning.spec
     tracked = wanted if isinstance(wanted, TrackerSpec) else _of_kind(spec, wanted)
     run = run_of(experiment, spec, single_run=tracked.single_run)
-    folder = Path(spec.job_dir) / MONITOR / tracked.kind
+    TRACKERS.check(tracked.kind)
+    root = Path(spec.job_dir) if into is None else into
+    if into is None and not root.is_dir():
+        raise NotFoundError(
+            f"the folder of {spec.name} is not here", where=str(root), fix="name another: --into FOLDER"
+        )
+    folder = root / MONITOR / tracked.kind
     args = {**tracked.args, **_values(tracked, environ)}
     tracker = TRACKERS.load(tracked.kind)(Opening(run=run, folder=folder, args=args))
-    file = CursorFile(Path(spec.job_dir), tracked.kind, run.short_id)
+    file = CursorFile(root, tracked.kind, run.short_id)
     await asyncio.to_thread(file.take)
     try:
         cursor = await asyncio.to_thread(file.read)
+        target = _target(tracked)
+        if cursor.target not in ("", target):
+            what = f"the tracker {tracked.kind!r} of {spec.name} was begun with other arguments"
+            raise ConflictError(what, where=str(file.path), fix="give the same, or another folder: --into FOLDER")
+        cursor = msgspec.structs.replace(cursor, target=target)
         if cursor.ended:
             return cursor.fold.next_number
         follower = TrackerFollower(
@@ -69,6 +83,7 @@ async def run_tracker(
             clock=clock,
             logger=logger,
             stop=stop,
+            patient=patient,
             point=point,
         )
         await follower.run(until_head=until_head)
@@ -104,6 +119,11 @@ def _of_kind(spec: ExperimentSpec, kind: str) -> TrackerSpec:
         if tracker.kind == kind:
             return tracker
     raise NotFoundError(f"{spec.name} has no tracker {kind!r}", fix="see monitor in rftd config show")
+
+
+def _target(tracker: TrackerSpec) -> str:
+    written = msgspec.json.encode([tracker.args, tracker.single_run], order="sorted")
+    return hashlib.sha256(written).hexdigest()
 
 
 def _values(tracker: TrackerSpec, environ: Mapping[str, str]) -> dict[str, Any]:

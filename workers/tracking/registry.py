@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from rftd.ops.plugins import Plugins
 
-_VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {}
+_VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "wandb": ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE"),
+    "mlflow": ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
+}
 """The variables of the environment that a tracker reads by itself, if they are there."""
 
 if TYPE_CHECKING:
@@ -20,8 +23,17 @@ TRACKERS: Final[Plugins[Tracker]] = Plugins(
         "jsonl": "rftd.workers.tracking.jsonl:JsonLines",
         "console": "rftd.workers.tracking.console:Console",
         "tensorboard": "rftd.workers.tracking.tensorboard:TensorBoard",
+        "wandb": "rftd.workers.tracking.wandb:WeightsAndBiases",
+        "mlflow": "rftd.workers.tracking.mlflow:MlflowRuns",
     },
+    extras={"wandb": ("wandb", "wandb"), "mlflow": ("mlflow", "mlflow")},
 )
+
+SERVICES: Final[Mapping[str, tuple[str, str]]] = {
+    "wandb": ("WANDB_API_KEY", "https://api.wandb.ai"),
+    "mlflow": ("", "http://localhost:5000"),
+}
+"""Trackers that send over a network: the variable of the key, and the address unless another one is written."""
 
 
 def variables_of(kind: str) -> tuple[str, ...]:

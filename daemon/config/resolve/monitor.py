@@ -51,6 +51,11 @@ def trackers_of(monitor: Monitor) -> tuple[TrackerSpec, ...]:
     return tuple(_tracker(kind, monitor) for kind in _kinds(monitor) if TRACKERS.builtin(kind))
 
 
+def arguments_of(kind: str) -> tuple[str, ...]:
+    """The names of the arguments that a tracker takes."""
+    return _TAKEN[kind]
+
+
 def check_monitor(monitor: Monitor) -> tuple[list[Issue], list[str]]:
     """The errors and the warnings of the section. A misspelt argument is an error."""
     notes = Notes()
@@ -106,7 +111,7 @@ def _check_kind(kind: str, notes: Notes) -> None:
     try:
         TRACKERS.check(kind)
     except ConfigError as error:
-        notes.warn(f"{where}: {error.what}: nothing is sent until it is; {error.fix}. What was missed follows")
+        notes.warn(f"{where}: {error.what}; {error.fix}. What is missed until then follows")
 
 
 def _check_stranger(name: str, kinds: tuple[str, ...], notes: Notes, *, acts: bool) -> None:

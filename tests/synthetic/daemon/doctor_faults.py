@@ -312,7 +312,7 @@ FAULTS: Final = {
     "a field that nobody knows": Fault(experiment(traner={}), "file", "fail", ("mine.yaml:", "did you mean")),
     "no mapping in the file": Fault(lambda world: [str(world.put("a.yaml", "- 1"))], "file", "fail", ("a mapping",)),
     "a monitor that nothing is sent to": Fault(
-        experiment(monitor={"monitor_type": "wandb"}), "monitor", "warn", ("has no effect", "/metrics")
+        experiment(monitor={"monitor_type": "swanlab"}), "monitor", "warn", ("has no effect", "/metrics")
     ),
     "no model": Fault(experiment(model={"model_path": "/no/model"}), "model", "fail", ("mine.yaml:", "/no/model")),
     "weights cut off": Fault(model(cut_weights), "model", "fail", ("model.safetensors", "download the file again")),

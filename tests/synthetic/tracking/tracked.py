@@ -75,9 +75,10 @@ async def expected(kind: str, run: SyntheticRun, log: MemoryLog) -> list[Shown]:
             shown.append(as_shown(kind, "trainer", row.step, "perf/tokens", row.tokens))
             shown.append(as_shown(kind, "trainer", row.step, "perf/tokens_per_s", row.tokens / row.duration_s))
         for score in await list_evals(connection, run.id):
-            assert score.score is not None
-            shown.append(as_shown(kind, "explorer", score.version, f"eval/{score.taskset}/score", score.score))
-            shown.append(as_shown(kind, "explorer", score.version, f"eval/{score.taskset}/rows", score.rows))
+            figures = {**score.metrics, "score": score.score, "rows": score.rows}
+            for name, value in figures.items():
+                assert value is not None
+                shown.append(as_shown(kind, "explorer", score.version, f"eval/{score.taskset}/{name}", value))
     await engine.dispose()
     return sorted(shown, key=lambda figure: (figure.run, figure.step, figure.name))
 

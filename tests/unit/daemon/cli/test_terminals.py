@@ -73,6 +73,11 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
         "evals second",
         "evals small --row 99",
     ),
+    "track add": (
+        "track add small jsonl --into {empty}",
+        "track add small mlflow --arg url=x",
+        "track add small tensorboard",
+    ),
     "logs": ("logs small -n 20", "logs small --level warning"),
     "tasks add": ("tasks add small {file}", "tasks add small {tasks}"),
     "tasks end": ("tasks end small",),
@@ -130,6 +135,7 @@ OFFLINE: Final = (
     *("serve", "demo", "stack up", "stack down", "stack status", "stack run", "run", "convert", "config check"),
     *("config show", "config schema", "import-verl", "sim async", "doctor", "verify", "replay", "rebuild", "export"),
     *("backup", "import", "explain", "completion", "version", "gc", "worker explorer", "worker tracker"),
+    "track add",
     "worker trainer",
     *("token add", "token ls", "token rm", "token rotate"),
 )

@@ -88,7 +88,7 @@ _OVER: Final[tuple[tuple[dict[str, Any], Host], ...]] = (
     ({"buffer": {"explorer_input": {"taskset": _BY_DIFFICULTY}}}, _NO_GPU),
     ({"buffer": {"explorer_input": {"taskset": None, "tasksets": [_TASKS | _BY_DIFFICULTY]}}}, _NO_GPU),
     ({"explorer": {"auxiliary_models": [_TORCHS]}, "trainer": {"trainer_type": "verl"}}, _GPUS),
-    ({"monitor": {"monitor_type": "jsonl"}}, _NO_GPU),
+    ({"monitor": {"monitor_type": "wandb"}}, _NO_GPU),
 )
 """Experiments in one of which each field acts: what is laid over `_BASE`, and the machine."""
 _EVERY_MODE: Final = (0, 1, 2, 4, 8, 9, 13, 14, 15, 17)
@@ -107,7 +107,6 @@ _ACT_ELSEWHERE: Final = [
     f"{_AUXILIARY}.replay_buffer.priority_fn_args",
     f"{_AUXILIARY}.schema_type",
     "trainer.trainer_config_path",  # the client reads it
-    "monitor.monitor_args",  # of wandb
 ]
 _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "monitor_args": ({"base_url": "http://x"},),

@@ -121,6 +121,5 @@ def test_the_whole_guide_in_its_own_spelling() -> None:
         "buffer.trainer_input.experience_buffer.name",
         "buffer.trainer_input.experience_buffer.path",
         "model.critic_model_path",
-        "monitor.monitor_type",
         "service",
     ]

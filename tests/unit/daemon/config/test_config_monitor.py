@@ -92,3 +92,22 @@ def test_a_tracker_twice_is_refused(errors: Errors) -> None:
 def test_one_run_without_a_tracker_has_no_effect(load: Load) -> None:
     warnings = load(overrides=["monitor={single_run: true}"]).warnings
     assert "monitor.single_run has no effect: there is no monitor_type" in warnings
+
+
+@pytest.mark.parametrize("kind", ["wandb", "mlflow"])
+def test_a_missing_package_is_a_warning_with_its_extra(load: Load, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    submission = load(overrides=[f"monitor={{monitor_type: {kind}}}"])
+    (text,) = (text for text in submission.warnings if text.startswith("monitor."))
+    assert f"needs the module {kind}, which is not installed" in text
+    assert f"pip install 'rftd[{kind}]'" in text
+    assert [tracker.kind for tracker in submission.spec.trackers] == [kind]
+
+
+def test_arguments_go_to_the_trackers_that_take_them(load: Load) -> None:
+    arguments = "{base_url: 'http://w', api_key: {env: KEY}, uri: 'http://m'}"
+    spec = load(overrides=[f"monitor={{monitor_type: wandb, also: [mlflow], monitor_args: {arguments}}}"]).spec
+    assert spec.trackers == (
+        TrackerSpec(kind="wandb", args={"base_url": "http://w"}, variables={"api_key": "KEY"}),
+        TrackerSpec(kind="mlflow", args={"uri": "http://m"}),
+    )

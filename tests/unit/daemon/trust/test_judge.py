@@ -75,6 +75,10 @@ def variable(name: str, value: Any = "x") -> dict[str, Any]:
     return {"explorer": {"env_vars": {name: value}}}
 
 
+def monitor(kind: str, **arguments: Any) -> dict[str, Any]:
+    return {"monitor": {"monitor_type": kind, "monitor_args": arguments}}
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "code by a variable of Python": (variable("PYTHONWARNINGS"), "explorer.env_vars.PYTHONWARNINGS", "allow_env"),
     "a browser": (variable("BROWSER"), "explorer.env_vars.BROWSER", "allow_env"),
@@ -111,6 +115,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "model.tinker.enable",
         "secrets",
     ),
+    "a tracker with the owner's key": (monitor("wandb"), "monitor.monitor_type", "secrets"),
+    "the token to a tracker": (monitor("wandb", api_key={"env": "RFTD_TOKEN"}), "monitor_args.api_key", "secrets"),
+    "a key to a tracker's host": (monitor("wandb", api_key={"env": "GRANTED_KEY"}), "monitor_type", "secrets"),
+    "a tracker on this machine": (monitor("mlflow"), "monitor.monitor_type", "allow_urls"),
+    "a tracker's address": (monitor("wandb", base_url="http://10.0.0.1"), "monitor_args.base_url", "allow_args"),
     "checkpoints anywhere": ({"checkpoint_root_dir": "/etc/rftd"}, "checkpoint_root_dir", "roots"),
     "a dataset anywhere": (taskset(path="/etc/passwd"), "buffer.explorer_input.taskset.path", "roots"),
     "a dataset that is not there": (
@@ -222,6 +231,20 @@ async def test_a_stranger_names_nothing_that_is_not_allowed(case: str, root: Pat
     assert "canary" not in f"{error.what} {error.fix} {error.where}"
     assert await log.heads() == heads
     assert sorted(str(path) for path in root.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "tensorboard", "console"])
+async def test_a_stranger_may_have_trackers_that_write_files(kind: str, root: Path) -> None:
+    commands = supervisor(MemoryLog(), allowances(root)).for_asker(ANN)
+    spec = await commands.check(file_of(root, monitor(kind)))
+    assert [tracker.kind for tracker in spec.trackers] == [kind]
+
+
+async def test_a_stranger_uses_the_key_of_a_tracker_that_is_allowed_for_its_host(root: Path) -> None:
+    allowed = Allowances(roots=(str(root),), secrets={"WANDB_API_KEY": ("api.wandb.ai",)})
+    commands = supervisor(MemoryLog(), allowed).for_asker(ANN)
+    spec = await commands.check(file_of(root, monitor("wandb")))
+    assert [tracker.kind for tracker in spec.trackers] == ["wandb"]
 
 
 async def test_the_owner_names_what_his_user_may(root: Path) -> None:

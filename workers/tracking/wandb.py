@@ -1,0 +1,102 @@
+"""`WeightsAndBiases`: runs of Weights & Biases, online or offline; each row has a number, so none comes twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rftd.ops.clock import Clock, SystemClock
+from rftd.ops.errors import ConfigError, UnreachableError, WorkError
+from rftd.workers.tracking.point import EXPLORER, TRAINER, Point
+from rftd.workers.tracking.tracker import Kept, Opening
+
+SURE_S: Final = 300.0
+"""The time between two moments at which everything is surely stored: the library says so of finished runs alone."""
+_STEPS: Final = {EXPLORER: "explorer_step", TRAINER: "trainer_step"}
+"""The figure that curves of each role are drawn over."""
+
+
+class WeightsAndBiases:
+    """Keeps the runs of one experiment, each under an id of its own, so that a later process goes on with them."""
+
+    sure_at_once = False
+
+    def __init__(self, opening: Opening, clock: Clock | None = None) -> None:
+        self._run = opening.run
+        self._folder = opening.folder
+        self._args = opening.args
+        self._clock = clock or SystemClock()
+        self._runs: dict[str, Any] = {}
+        self._sure_s = 0.0
+
+    def open(self, kept: Kept) -> None:
+        self._finish(0)
+        self._sure_s = self._clock.monotonic_s()
+
+    def write(self, points: Sequence[Point]) -> None:
+        for point in points:
+            if point.row < 0:
+                continue
+            run = self._of(self._run.run_of(point))
+            # A row that the service has already, from before a kill, is dropped: by the library too, with a warning.
+            if point.row >= run.step:
+                run.log({**point.figures, _STEPS[point.role]: point.step}, step=point.row)
+
+    def settle(self, *, surely: bool) -> Kept | None:
+        if not surely and self._clock.monotonic_s() - self._sure_s < SURE_S:
+            return None
+        self._finish(None)
+        self._sure_s = self._clock.monotonic_s()
+        return {}
+
+    def close(self, ended: str) -> None:
+        self._finish(0 if ended in ("", "completed", "cancelled") else 1)
+
+    def _of(self, role: str) -> Any:
+        if role not in self._runs:
+            self._runs[role] = self._begin(role)
+        return self._runs[role]
+
+    def _begin(self, role: str) -> Any:
+        import wandb
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        settings: dict[str, Any] = {"silent": True, "console": "off", "disable_git": True, "disable_code": True}
+        settings |= {name: self._args[name] for name in ("base_url", "api_key") if self._args.get(name)}
+        try:
+            run = wandb.init(
+                project=self._run.project,
+                group=self._run.group,
+                name=self._run.title(role),
+                id="-".join(part for part in (self._run.experiment, role) if part),
+                job_type=role or None,
+                tags=[role] if role else None,
+                config={**self._run.config, "rftd_experiment": self._run.experiment, "rftd_digest": self._run.digest},
+                dir=str(self._folder),
+                resume="allow",
+                reinit="create_new",
+                settings=wandb.Settings(**settings),
+            )
+        except wandb.errors.AuthenticationError:
+            # Its text may quote a part of the key.
+            raise ConfigError("wandb refuses the key", field="WANDB_API_KEY", fix="export the right one") from None
+        except wandb.errors.UsageError:
+            what = "wandb has no key, or does not take what it was given"
+            raise ConfigError(what, field="WANDB_API_KEY", fix="export it, or WANDB_MODE=offline") from None
+        except wandb.errors.CommError as error:
+            raise UnreachableError(f"wandb does not answer: {type(error).__name__}") from None
+        for name, pattern in ((_STEPS[EXPLORER], "eval/*"), (_STEPS[EXPLORER], "rollout/*"), (_STEPS[TRAINER], "*")):
+            run.define_metric(name)
+            if role != EXPLORER or name == _STEPS[EXPLORER]:
+                run.define_metric(pattern, step_metric=name)
+        return run
+
+    def _finish(self, code: int | None) -> None:
+        """Waits until the library has stored all of it, and lets go of the runs."""
+        runs = self._runs
+        self._runs = {}
+        for run in runs.values():
+            try:
+                run.finish(exit_code=code)
+            except Exception as error:
+                raise WorkError(f"wandb did not finish a run: {type(error).__name__}") from error
