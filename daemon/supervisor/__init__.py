@@ -14,6 +14,7 @@ engine_packages  packages that engines need, where workers run and where the dae
 stage_steps  how many steps the rows of a stage make
 preflight    what only the daemon can know before it accepts: models, rows, tasksets, digests
 sql_tables   tables of databases, read once into files that the experiment keeps
+kept_tables  those files, and the ones that no experiment reads any more
 hub_cache    models and datasets of the hub that the daemon's user has fetched
 row_looks    a look at the rows of a dataset
 memory_plan  the memory of workers against their devices, and micro-batches that fit: chosen once

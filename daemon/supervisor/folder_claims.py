@@ -37,7 +37,8 @@ class FolderClaims:
         is_gone: Callable[[LogIdentity], bool] = is_gone,
     ) -> None:
         """Without a `logger` nothing is written."""
-        self._own = own
+        self.own: Final = own
+        """The log of this daemon."""
         self._logger = logger
         self._is_gone = is_gone
         self.refused: Final[dict[UUID, OtherLogError]] = {}
@@ -46,14 +47,14 @@ class FolderClaims:
     async def claim_all(self, entries: Iterable[Entry]) -> None:
         """Takes the folders that are there and nobody's; notes those of other logs in `refused`."""
         here = [entry for entry in entries if entry.spine.kept is Kept.HERE]
-        if self._own is not None:
+        if self.own is not None:
             await asyncio.to_thread(self._claim_readable, here)
 
     def claim(self, entry: Entry) -> OtherLogError | None:
         """The reason why nothing may be written to the experiment's folder; None if it is this log's by now. Blocks."""
         error = self.look(entry)
-        if error is None and self._own is not None:
-            self._write(Path(entry.job_dir), self._own)
+        if error is None and self.own is not None:
+            self._write(Path(entry.job_dir), self.own)
         return error
 
     def begin(self, entry: Entry) -> OtherLogError | None:
@@ -62,29 +63,29 @@ class FolderClaims:
         Who makes the folder later, with the first log or checkpoint in it, leaves a moment in which a copy of the log
         could take it. A folder that an experiment had and has no more is not made anew: its disk may be away.
         """
-        if self._own is not None and not entry.fence:
+        if self.own is not None and not entry.fence:
             with suppress(OSError):  # the workers meet it, and tell of it
                 make_durable_folder(Path(entry.job_dir))
         return self.claim(entry)
 
     def look(self, entry: Entry) -> OtherLogError | None:
         """As `claim`, without taking the folder."""
-        if self._own is None:
+        if self.own is None:
             return None
         owner = read_owner(Path(entry.job_dir))
-        if owner is None or self._own.owns(owner) or self._is_gone(owner):
+        if owner is None or self.own.owns(owner) or self._is_gone(owner):
             self.refused.pop(entry.id, None)
             return None
-        error = self.refused[entry.id] = _error(entry, owner, self._own)
+        error = self.refused[entry.id] = _error(entry, owner, self.own)
         return error
 
     def take_over(self, entry: Entry) -> None:
         """Gives the folder to this log, whosever it is. Raises OSError. Blocks."""
-        if self._own is None:
+        if self.own is None:
             return
         folder = Path(entry.job_dir)
         owner = read_owner(folder)
-        write_owner(folder, self._own)
+        write_owner(folder, self.own)
         self.refused.pop(entry.id, None)
         if self._logger is not None and owner is not None:
             self._logger.warning("folder.taken_over", experiment=entry.name, path=entry.job_dir, former=owner.place)

@@ -24,14 +24,13 @@ from sqlalchemy.exc import ArgumentError, NoSuchTableError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.supervisor.kept_tables import KeptTables
 from rftd.daemon.trust.judge import SubmissionJudge
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.storage.database import open_database
 from rftd.workers.tasksets.table_rows import plain_value
 
-FOLDER: Final = ".tables"
-"""The folder of the files, below the checkpoint root: workers read them there."""
 _SQL: Final = "sql"
 _ROWS_AT_ONCE: Final = 1000
 _LOCKED_S: Final = 30.0
@@ -54,7 +53,9 @@ def names_tables(config: dict[str, Any]) -> bool:
 class SqlTables:
     """The tables that a submission names."""
 
-    def __init__(self, environ: Mapping[str, str], judge: SubmissionJudge) -> None:
+    def __init__(self, environ: Mapping[str, str], judge: SubmissionJudge, kept: KeptTables) -> None:
+        """`kept` says where the files lie, below the checkpoint root: workers read them there."""
+        self._kept = kept
         self._environ = environ
         self._judge = judge
         self.notes: list[str] = []
@@ -76,7 +77,7 @@ class SqlTables:
                     "is required: it is the name of the table", field=show((*section.path, "name")), fix="set it"
                 )
             try:
-                file, rows = asyncio.run(_copied(url, table, folder or self.root(changed) / FOLDER))
+                file, rows = asyncio.run(_copied(url, table, folder or self._kept.folder(self.root(changed))))
             except RftdError as error:
                 error.field = show(where)
                 raise
@@ -208,6 +209,7 @@ def _write(connection: Connection, name: str, folder: Path) -> tuple[Path, int]:
         if not kept.exists():  # named by what is in it, so another submission's is the same
             os.link(file.name, kept)
             kept.chmod(0o644 & ~_umask())
+        os.utime(kept)  # it is in use again, though no event says so yet
     sync_folder(folder)
     return kept, rows
 

@@ -17,6 +17,7 @@ from rftd.daemon.registry import Entry, Registry
 from rftd.daemon.supervisor.forking import moved
 from rftd.daemon.supervisor.hub_cache import HubCache, with_snapshots
 from rftd.daemon.supervisor.intake import Intake, WantedFork
+from rftd.daemon.supervisor.kept_tables import KeptTables
 from rftd.daemon.supervisor.orders import Orders, order_of
 from rftd.daemon.supervisor.preflight import preflight, with_files
 from rftd.daemon.supervisor.relocation import imported_from, relocated
@@ -47,12 +48,14 @@ class Submissions:
         folders: asyncio.Lock,
         host: Callable[[], Host],
         allowances: Allowances,
+        tables: KeptTables,
     ) -> None:
         """`folders` is held by whoever takes or frees a job's folder; `refresh` brings the registry up to date.
 
         `host` says what workers are given; it may block. `allowances` hold for everybody but the owner.
         """
         self._allowances = allowances
+        self._tables = tables
         self._host = host
         self._intake = intake
         self._registry = registry
@@ -112,7 +115,7 @@ class Submissions:
         if not names_tables(config):
             return self._checked(config, judge, entries)
         # Below the root, where everybody who may submit to it may name a file.
-        root = SqlTables(os.environ, judge).root(config)
+        root = SqlTables(os.environ, judge, self._tables).root(config)
         with tempfile.TemporaryDirectory(dir=nearest(root)) as folder:
             return self._with_tables(config, judge, entries, Path(folder))
 
@@ -120,7 +123,7 @@ class Submissions:
         self, config: dict[str, Any], judge: SubmissionJudge, entries: Sequence[Entry], folder: Path | None
     ) -> ExperimentSpec:
         """As `_checked`, with tables of databases read into `folder`, or into one below the checkpoint root. Blocks."""
-        tables = SqlTables(os.environ, judge)
+        tables = SqlTables(os.environ, judge, self._tables)
         spec = self._checked(tables.read(config, folder), judge, entries)
         return msgspec.structs.replace(spec, warnings=(*spec.warnings, *tables.notes))
 

@@ -20,6 +20,7 @@ from rftd.daemon.supervisor.hosting import Hosting
 from rftd.daemon.supervisor.inbox import paused_for
 from rftd.daemon.supervisor.intake import Intake
 from rftd.daemon.supervisor.keeper import Keeper
+from rftd.daemon.supervisor.kept_tables import KeptTables
 from rftd.daemon.supervisor.orders import Orders, Verdicts, order_of
 from rftd.daemon.supervisor.payloads import PayloadKeeper
 from rftd.daemon.supervisor.run import Run
@@ -31,6 +32,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.ids import Ids, derive
 from rftd.ops.logs import Logger
 from rftd.ops.tracing.tracer import Tracer
+from rftd.storage.unreferenced import remove
 from rftd.streams.codec import Writer
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Kept, Status
@@ -107,8 +109,9 @@ class Supervisor(AskedCommands):
         self._reading = asyncio.Lock()
         folders = self._one_submission = asyncio.Lock()  # held by whoever takes or frees a job's folder
         intake = Intake(log, self._registry.entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
+        self._tables = KeptTables(hearing.claims.own)
         self._submissions = Submissions(
-            intake, self._registry, self._orders, self._refresh, folders, executor.host, allowances
+            intake, self._registry, self._orders, self._refresh, folders, executor.host, allowances, self._tables
         )
         self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
         if guard is not None:
@@ -140,6 +143,15 @@ class Supervisor(AskedCommands):
         await self._refresh()
         if self._decides:
             await self._collector.collect(every=every)
+            await self._collect_tables()
+
+    async def _collect_tables(self) -> None:
+        entries = list(self._registry.entries.values())
+        if any(self._hearing.bereft(entry) for entry in entries):  # what named a file may be what was lost
+            return
+        for unused in await asyncio.to_thread(self._tables.unused, entries, now_ns=self._clock.now_ns()):
+            self._logger.info("garbage.removed", path=unused.path, size_bytes=unused.size_bytes, reason=unused.why)
+            await asyncio.to_thread(remove, [unused.path])
 
     async def keep_payloads(self) -> None:
         """Drops the payload of experiences that nobody needs any more, until cancelled."""
@@ -185,7 +197,9 @@ class Supervisor(AskedCommands):
         return {id: entry for id, entry in entries.items() if id not in self.runs and not self._hearing.bereft(entry)}
 
     def _folders(self) -> list[Path]:
-        return [Path(entry.job_dir) for entry in self._registry.entries.values() if entry.spine.kept is Kept.HERE]
+        entries = self._registry.entries.values()
+        jobs = [Path(entry.job_dir) for entry in entries if entry.spine.kept is Kept.HERE]
+        return [*jobs, *self._tables.folders(entries)]
 
     async def drain(self) -> None:
         """Ends what is under way: its workers finish and leave; the next daemon goes on from there."""

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import asyncpg
 import pytest
 
-from rftd.daemon.supervisor.sql_tables import FOLDER, SqlTables
+from rftd.daemon.supervisor.kept_tables import KeptTables
+from rftd.daemon.supervisor.sql_tables import SqlTables
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
 from rftd.daemon.trust.judge import SubmissionJudge
 from rftd.ops.errors import ConfigError, DataError
+from rftd.storage.folder_owner import LogIdentity
+from rftd.streams.folds.spine import Kept
 
 CREATE = "CREATE TABLE tasks (id INTEGER PRIMARY KEY, question TEXT, answer TEXT, weight FLOAT)"
 INSERT = "INSERT INTO tasks VALUES (3, 'c', '3', 0.5), (1, 'a', '1', NULL), (2, 'b', '2', 1.5)"
@@ -27,6 +32,9 @@ ROWS = [
     {"id": 2, "question": "b", "answer": "2", "weight": 1.5},
     {"id": 3, "question": "c", "answer": "3", "weight": 0.5},
 ]
+
+
+LOG = LogIdentity(id="ours", place="/data")
 
 
 @pytest.fixture
@@ -45,7 +53,7 @@ def file_of(root: Path, source: Any, name: str = "tasks") -> dict[str, Any]:
 
 
 def owners(environ: dict[str, str] | None = None) -> SqlTables:
-    return SqlTables(environ or {}, SubmissionJudge(OWNER, Allowances()))
+    return SqlTables(environ or {}, SubmissionJudge(OWNER, Allowances()), KeptTables(LOG))
 
 
 def read(root: Path, source: Any, environ: dict[str, str] | None = None, name: str = "tasks") -> Path:
@@ -61,7 +69,7 @@ def rows_in(file: Path) -> list[dict[str, Any]]:
 def test_a_table_of_sqlite_is_kept_as_it_was(tmp_path: Path, database: Path) -> None:
     url = f"sqlite:///{database}"
     first = read(tmp_path / "root", url)
-    assert first.parent == tmp_path / "root" / FOLDER
+    assert first.parent == tmp_path / "root" / ".tables" / LOG.id
     assert rows_in(first) == ROWS
     assert read(tmp_path / "root", {"env": "TASKS"}, {"TASKS": url}) == first, "the same rows are the same file"
     with sqlite3.connect(database) as connection:
@@ -185,3 +193,33 @@ def test_a_table_that_changes_while_it_is_read_is_kept_in_one_state(tmp_path: Pa
         kept = rows_in(file)
         assert len(kept) == 5000
         assert len({row["answer"] for row in kept}) == 1
+
+
+def test_a_file_that_no_experiment_reads_goes_after_a_while_and_another_logs_stays(
+    tmp_path: Path, database: Path
+) -> None:
+    root = tmp_path / "root"
+    url = f"sqlite:///{database}"
+    first = read(root, url)
+    with sqlite3.connect(database) as connection:
+        connection.execute("UPDATE tasks SET answer = '7'")
+    second = read(root, url)
+    others = root / ".tables" / "theirs" / second.name
+    others.parent.mkdir()
+    others.write_text("{}")
+    reads = {"checkpoint_root_dir": str(root), "buffer": {"explorer_input": {"taskset": {"path": str(first)}}}}
+    removed = {"checkpoint_root_dir": str(root), "buffer": {"explorer_input": {"taskset": {"path": str(second)}}}}
+    entries = [entry_of(reads, Kept.ARCHIVED), entry_of(removed, Kept.REMOVED)]
+    now_ns = second.stat().st_mtime_ns
+    kept = KeptTables(LOG)
+    assert kept.unused(entries, now_ns=now_ns) == [], "a submission may be about to name it"
+    later_ns = now_ns + 3600 * 10**9
+    assert [unused.path for unused in kept.unused(entries, now_ns=later_ns)] == [str(second)]
+    os.utime(second, ns=(0, 0))
+    assert read(root, url) == second
+    assert second.stat().st_mtime_ns >= now_ns, "read again, it is as if it were new"
+    assert KeptTables(None).unused(entries, now_ns=later_ns) == []
+
+
+def entry_of(config: dict[str, Any], kept: Kept) -> Any:
+    return SimpleNamespace(spec=SimpleNamespace(config=config), spine=SimpleNamespace(kept=kept))
