@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath, parse
 from rftd.daemon.config.issue import ConfigErrors, say_where
 from rftd.daemon.config.loading import Submission, check_config
+from rftd.daemon.config.source import SourceMap
 from rftd.daemon.doctor.checkpoints import check_checkpoints
 from rftd.daemon.doctor.prompts import check_prompts
 from rftd.daemon.supervisor.hub_cache import HubCache, with_snapshots
+from rftd.daemon.supervisor.kept_tables import KeptTables
 from rftd.daemon.supervisor.preflight import preflight, with_files
+from rftd.daemon.supervisor.sql_tables import SqlTables, names_tables
+from rftd.daemon.trust.allowances import NOTHING_MORE
+from rftd.daemon.trust.asker import OWNER
+from rftd.daemon.trust.judge import SubmissionJudge
 from rftd.daemon.views.memory import memory_line, rows_of
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError, DataError, NotInstalledError, RftdError, WorkError
@@ -37,14 +45,40 @@ def check_file(submission: Submission, host: Host, clock: Clock) -> list[Diagnos
         wrong = with_files(submission.wrong)
         say_where(wrong, submission.source)
         return [*of_errors(wrong.errors), *warned]
-    config = with_snapshots(spec.config, HubCache.of(os.environ))
-    if config != spec.config:
-        spec = check_config(config, host=host)
-    found = [Diagnosis("file", "ok", f"{submission.source.origin}: {spec.project}/{spec.name} can be read"), *warned]
+    with ExitStack() as held:
+        try:
+            config = _with_files(spec.config, held)
+            if config != spec.config:
+                spec = check_config(config, host=host)
+        except RftdError as error:
+            say_where(error, submission.source)
+            return [*of_errors(getattr(error, "errors", (error,))), *warned]
+        found = [
+            Diagnosis("file", "ok", f"{submission.source.origin}: {spec.project}/{spec.name} can be read"),
+            *warned,
+        ]
+        return _looked_at(spec, found, submission.source, host, clock)
+
+
+def _with_files(config: dict[str, Any], held: ExitStack) -> dict[str, Any]:
+    """The configuration with a folder for each name on the hub, and a file for each table of a database.
+
+    The files are gone once `held` is left. Raises what reading a table raises.
+    """
+    if names_tables(config):
+        folder = held.enter_context(tempfile.TemporaryDirectory(prefix="rftd-doctor-"))
+        judge = SubmissionJudge(OWNER, NOTHING_MORE)
+        config = SqlTables(os.environ, judge, KeptTables(None)).read(config, Path(folder))
+    return with_snapshots(config, HubCache.of(os.environ))
+
+
+def _looked_at(
+    spec: ExperimentSpec, found: list[Diagnosis], source: SourceMap, host: Host, clock: Clock
+) -> list[Diagnosis]:
     try:
         counted = preflight(spec, host)
     except (ConfigErrors, ConfigError, DataError) as error:
-        say_where(error, submission.source)
+        say_where(error, source)
         found += of_errors(getattr(error, "errors", (error,)))
         # What is right of it may have more to say: a model may be there whose dataset is not.
         counted = spec

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -29,6 +29,7 @@ from rftd.daemon.trust.quota import QuotaError
 from rftd.ops import faults
 from rftd.ops.errors import ConfigError
 from rftd.storage.disk import nearest
+from rftd.storage.folder_owner import LogIdentity
 from rftd.streams.envelope import Position
 from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.spine import Status
@@ -48,14 +49,16 @@ class Submissions:
         folders: asyncio.Lock,
         host: Callable[[], Host],
         allowances: Allowances,
-        tables: KeptTables,
+        own: LogIdentity | None,
     ) -> None:
         """`folders` is held by whoever takes or frees a job's folder; `refresh` brings the registry up to date.
 
-        `host` says what workers are given; it may block. `allowances` hold for everybody but the owner.
+        `host` says what workers are given; it may block. `allowances` hold for everybody but the owner;
+        `own` is the log.
         """
         self._allowances = allowances
-        self._tables = tables
+        self.tables: Final = KeptTables(own)
+        """The files of the tables that submissions name."""
         self._host = host
         self._intake = intake
         self._registry = registry
@@ -115,7 +118,7 @@ class Submissions:
         if not names_tables(config):
             return self._checked(config, judge, entries)
         # Below the root, where everybody who may submit to it may name a file.
-        root = SqlTables(os.environ, judge, self._tables).root(config)
+        root = SqlTables(os.environ, judge, self.tables).root(config)
         with tempfile.TemporaryDirectory(dir=nearest(root)) as folder:
             return self._with_tables(config, judge, entries, Path(folder))
 
@@ -123,7 +126,7 @@ class Submissions:
         self, config: dict[str, Any], judge: SubmissionJudge, entries: Sequence[Entry], folder: Path | None
     ) -> ExperimentSpec:
         """As `_checked`, with tables of databases read into `folder`, or into one below the checkpoint root. Blocks."""
-        tables = SqlTables(os.environ, judge, self._tables)
+        tables = SqlTables(os.environ, judge, self.tables)
         spec = self._checked(tables.read(config, folder), judge, entries)
         return msgspec.structs.replace(spec, warnings=(*spec.warnings, *tables.notes))
 

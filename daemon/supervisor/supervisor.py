@@ -20,7 +20,6 @@ from rftd.daemon.supervisor.hosting import Hosting
 from rftd.daemon.supervisor.inbox import paused_for
 from rftd.daemon.supervisor.intake import Intake
 from rftd.daemon.supervisor.keeper import Keeper
-from rftd.daemon.supervisor.kept_tables import KeptTables
 from rftd.daemon.supervisor.orders import Orders, Verdicts, order_of
 from rftd.daemon.supervisor.payloads import PayloadKeeper
 from rftd.daemon.supervisor.run import Run
@@ -109,9 +108,8 @@ class Supervisor(AskedCommands):
         self._reading = asyncio.Lock()
         folders = self._one_submission = asyncio.Lock()  # held by whoever takes or frees a job's folder
         intake = Intake(log, self._registry.entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
-        self._tables = KeptTables(hearing.claims.own)
         self._submissions = Submissions(
-            intake, self._registry, self._orders, self._refresh, folders, executor.host, allowances, self._tables
+            intake, self._registry, self._orders, self._refresh, folders, executor.host, allowances, hearing.claims.own
         )
         self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
         if guard is not None:
@@ -149,7 +147,7 @@ class Supervisor(AskedCommands):
         entries = list(self._registry.entries.values())
         if any(self._hearing.bereft(entry) for entry in entries):  # what named a file may be what was lost
             return
-        for unused in await asyncio.to_thread(self._tables.unused, entries, now_ns=self._clock.now_ns()):
+        for unused in await asyncio.to_thread(self._submissions.tables.unused, entries, now_ns=self._clock.now_ns()):
             self._logger.info("garbage.removed", path=unused.path, size_bytes=unused.size_bytes, reason=unused.why)
             await asyncio.to_thread(remove, [unused.path])
 
@@ -199,7 +197,7 @@ class Supervisor(AskedCommands):
     def _folders(self) -> list[Path]:
         entries = self._registry.entries.values()
         jobs = [Path(entry.job_dir) for entry in entries if entry.spine.kept is Kept.HERE]
-        return [*jobs, *self._tables.folders(entries)]
+        return [*jobs, *self._submissions.tables.folders(entries)]
 
     async def drain(self) -> None:
         """Ends what is under way: its workers finish and leave; the next daemon goes on from there."""
