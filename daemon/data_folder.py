@@ -117,7 +117,7 @@ class DataFolder:
             )
 
     def close(self) -> None:
-        """Closes the folder to other users, and what earlier releases left open in it."""
+        """Closes the folder to other users, and what is open to them in it."""
         # To pass through, for the Postgres of `rftd stack`: where root starts that, it runs as another user. A folder
         # without a cluster counts as well: one that starts beside this daemon makes its cluster at this moment.
         postgres = self.root / "stack/postgres"

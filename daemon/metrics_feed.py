@@ -325,7 +325,7 @@ class MetricsFeed:
         method = self._method(decoded.head.experiment)
         load_s = max(0.0, event.duration_s - event.transfer_s - event.resume_s)
         for phase, spent_s in (("transfer", event.transfer_s), ("load", load_s), ("resume", event.resume_s)):
-            if spent_s:  # an engine, or an older release, may not tell a phase
+            if spent_s:  # an engine may not tell a phase
                 self.metrics.weight_sync_duration.labels(name, method, phase).observe(spent_s)
 
     def _weights_retired(self, name: str, decoded: Decoded, event: weights.WeightsRetired) -> None:

@@ -31,7 +31,7 @@ class CheckpointWitness(msgspec.Struct, frozen=True, kw_only=True):
     heads: tuple[HeadRef, ...]
     spine: SpineMark | None
     sha256: str = ""
-    """The digest of everything else in the file; empty in files of older releases."""
+    """The digest of everything else in the file, which `write_witness` fills in."""
 
 
 def write_witness(folder: Path, witness: CheckpointWitness) -> None:
@@ -42,20 +42,20 @@ def write_witness(folder: Path, witness: CheckpointWitness) -> None:
 
 
 def read_witness(folder: Path) -> CheckpointWitness | None:
-    """The witness of a folder; None for a checkpoint of an older release, without one, and for a damaged file.
+    """The witness of a folder; None for a folder without one, and for a damaged file.
 
     A wrong bit in the file must not pass for records that the log has lost: that stops an experiment.
     """
     try:
         text = (folder / NAME).read_bytes()
         witness = json_decoder(CheckpointWitness).decode(text)
+        whole = witness.sha256 == _digest(msgspec.json.decode(text))
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    whole = not witness.sha256 or witness.sha256 == _digest(msgspec.json.decode(text))
     return witness if whole else None
 
 
 def _digest(said: dict[str, Any]) -> str:
-    """The digest of the file's fields, in their order, however they are laid out and whatever other releases add."""
+    """The digest of the file's fields, in their order, however they are laid out."""
     rest = {name: value for name, value in said.items() if name != "sha256"}
     return sha256(msgspec.json.encode(rest)).hexdigest()

@@ -14,7 +14,6 @@ they take up the disk once, and are there until the last folder that names them 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -177,10 +176,9 @@ def put_back(folder: Path) -> None:
     """Undoes a replacement that was cut off after the old folder had made room. For the folder's only writer."""
     if folder.exists() or not folder.parent.is_dir():
         return
-    name = re.compile(rf"\.{re.escape(folder.name)}\.(?:g([0-9]+)\.)?old")  # with a generation: of an older release
-    found = [(int(match[1] or 0), path) for path in folder.parent.iterdir() if (match := name.fullmatch(path.name))]
-    if found:
-        max(found)[1].rename(folder)
+    old = _beside(folder, None, "old")
+    if old.exists():
+        old.rename(folder)
         sync_folder(folder.parent)
 
 

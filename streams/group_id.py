@@ -32,14 +32,14 @@ class GroupPlace(NamedTuple):
 def group_id(experiment: UUID, stage: int, sequence: int) -> UUID:
     """The id of the group at this place of the experiment."""
     plain = derive(experiment, "group", stage, sequence)
-    # A place that the digits do not hold has the derived id alone, as groups of former releases have.
+    # A place that the digits do not hold has the derived id alone.
     if not (0 <= sequence < _SEQUENCES and 0 <= stage < _STAGES):
         return plain
     return UUID(int=plain.int & _TAKEN | _FIXED | stage << 64 | sequence)
 
 
 def place_of_group(experiment: UUID | None, id: UUID) -> GroupPlace | None:
-    """The place that the id says; None for a retry of a failed group, and for groups of releases before this form."""
+    """The place that the id says; None for a retry of a failed group."""
     number = id.int
     place = GroupPlace(number >> 64 & _STAGES - 1, number & _SEQUENCES - 1)
     # Made again and compared whole: any UUID of version 8 has such digits, and only ours has the derived ones.

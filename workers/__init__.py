@@ -18,12 +18,6 @@ process       a worker process around its loop
 guest         a worker that its host runs: on a thread and a loop of its own
 launcher/     where worker processes run
 api           the names that packages of third parties import
-moved         modules of the release before, under the names that they had
 
 No import runs between control, rollout and training. Only engines and losses import torch.
 """
-
-from rftd.workers.moved import find_moved_modules
-
-# A package that was written for the release before imports its modules before anything else of ours runs.
-find_moved_modules()

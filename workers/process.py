@@ -150,7 +150,7 @@ async def _announced(
 ) -> None:
     """Runs the work; its end, clean or not, is announced if the log can still be reached."""
     error: RftdError | None = None
-    # An earlier release, or another program, may have made it open to everybody.
+    # Another program may have made it open to everybody.
     await asyncio.to_thread(close_folder, Path(job_dir))
     try:
         await work()

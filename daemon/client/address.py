@@ -37,7 +37,7 @@ class Address(NamedTuple):
     folder: str = ""
     """The data folder that names this URL as its daemon's, as a person names it; empty if no folder does."""
     folder_id: str = ""
-    """The id of that folder; empty if an earlier release wrote it."""
+    """The id of that folder; empty if it is not known."""
     token: Secret = Secret("")
     """The token that belongs to this URL; empty if none is known."""
 

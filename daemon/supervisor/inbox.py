@@ -55,7 +55,10 @@ class _Asked(NamedTuple):
 
 
 class Inbox:
-    """Commands in the order in which they came; `check` raises ConflictError for one that is illegal now."""
+    """Commands in the order in which they came; `check` raises ConflictError for one that is illegal now.
+
+    It raises UnreachableError if that cannot be told yet.
+    """
 
     def __init__(self, experiment: UUID, check: Callable[[Event], None]) -> None:
         self._experiment = experiment
@@ -121,7 +124,7 @@ class Inbox:
         for each in asked:
             try:
                 self._check(each.event)
-            except ConflictError as error:
+            except (ConflictError, UnreachableError) as error:
                 _refuse(each, error)
             else:
                 _refuse(each, _elsewhere())
@@ -145,7 +148,12 @@ LEGAL: Final[dict[type[Event], tuple[Status, ...]]] = {
 
 
 def check_command(state: RunState, event: Event) -> None:
-    """Raises ConflictError if the event, which somebody asked for, may not follow what there is."""
+    """Raises ConflictError if the event, which somebody asked for, may not follow what there is.
+
+    Raises UnreachableError while the run has not read its own beginning, as when the log is away: nobody knows yet.
+    """
+    if state.spine.spec is None:
+        raise _elsewhere()
     if isinstance(event, TaskRetried):
         check_retry(state, event)
     elif isinstance(event, ExperiencePrioritized):

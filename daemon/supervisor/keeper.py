@@ -77,7 +77,9 @@ class Keeper:
             await asyncio.to_thread(fresh, path)
         # File, event, deletion, in this order: a crash before the event leaves a file that nobody refers to, a crash
         # after it leaves files that `finish` removes. The other way round either would lose the only copy.
-        written = await write_archive(self._log, entry.id, path, release=release_of("rftd"), clock=self._clock)
+        written = await write_archive(
+            self._log, entry.id, path, release=release_of("rftd"), clock=self._clock, event=id
+        )
         faults.point("archive.after_file")
         position = await self._append(entry, msgspec.structs.replace(written.event, by=by), id, key)
         faults.point("archive.after_append")

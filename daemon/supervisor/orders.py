@@ -136,11 +136,6 @@ class Orders:
         uses = [use for fold in self._folds for use in fold.of(order.key) if use.effective]
         if not uses or (seen is not None and uses[0].event == seen.event):
             return seen
-        first = uses[0]
-        # Events of older releases carry the key as their id and no digest of the body, so that only verb and
-        # experiment can be compared.
-        if not first.keyed and (first.verb, first.experiment) == (order.verb, order.experiment):
-            return first
         raise _used(order, uses)
 
     def _next_id(self, order: Order) -> UUID:

@@ -9,7 +9,6 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.ops import limits
 from rftd.ops.processors import most
 from rftd.streams.explorer_devices import explorer_devices
 from rftd.streams.spec import ExperimentSpec, StageSpec, TrainerSpec
@@ -42,7 +41,7 @@ def worker_orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> 
     )
     exploring = [stage for stage in spec.stages if stage.kind != "train"]
     explorers = max((stage.rollout.explorers for stage in exploring), default=0)
-    for slot in range(min(explorers, limits.WORKER_SLOTS)):  # older releases accepted more
+    for slot in range(explorers):
         yield WorkerOrder(
             experiment=experiment,
             role="explorer",

@@ -153,12 +153,10 @@ async def _named(connection: AsyncConnection, reading: TableSnapshot, wanted: st
 
 
 async def _task(reading: TableSnapshot, wanted: str, experiment: bytes, stage: int, sequence: int) -> Key:
-    # Two derivations: that of the present release, and the one of logs that older releases wrote.
-    owner = UUID(bytes=experiment)
-    for group in (group_id(owner, stage, sequence).bytes, derive(owner, "group", stage, sequence).bytes):
-        for table, column in (("groups", "id"), ("leases", "subject")):
-            if await reading.rows(f"SELECT 1 FROM {table} WHERE {column} = :group LIMIT 1", group=group):
-                return Key(Kind.TASK, group)
+    group = group_id(UUID(bytes=experiment), stage, sequence).bytes
+    for table, column in (("groups", "id"), ("leases", "subject")):
+        if await reading.rows(f"SELECT 1 FROM {table} WHERE {column} = :group LIMIT 1", group=group):
+            return Key(Kind.TASK, group)
     raise NotFoundError(f"{wanted} was not given out", fix="stages and sequences count from 0")
 
 

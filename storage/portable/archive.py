@@ -12,7 +12,7 @@ import msgspec
 
 from rftd.ops.clock import Clock
 from rftd.ops.durable import make_durable_folder
-from rftd.ops.errors import ArchiveError, LogCorruptError
+from rftd.ops.errors import ArchiveError, LogCorruptError, RftdError
 from rftd.storage.artifacts import size_and_sha256
 from rftd.storage.portable.experiment import export_experiment
 from rftd.storage.portable.files import check_files, restore
@@ -37,13 +37,20 @@ class Archived(msgspec.Struct, frozen=True, kw_only=True):
     """The things that were left out, with reasons."""
 
 
-async def write_archive(log: EventLog, experiment: UUID, path: Path, *, release: str, clock: Clock) -> Archived:
+async def write_archive(
+    log: EventLog, experiment: UUID, path: Path, *, release: str, clock: Clock, event: UUID
+) -> Archived:
     """Exports the experiment with every kept checkpoint to a new file, and checks that as a whole.
+
+    The file that an earlier attempt at the same `event` left is replaced: no event names it.
 
     Raises ConflictError if the file exists, DiskFullError, ArchiveError if it cannot be read back.
     """
     # Read back as a whole before anybody relies on it: the caller removes the files that it holds next.
-    exported = await export_experiment(log, experiment, path, release=release, clock=clock, checkpoints="all")
+    await asyncio.to_thread(_discard_attempt, path, event)
+    exported = await export_experiment(
+        log, experiment, path, release=release, clock=clock, checkpoints="all", event=event
+    )
     return Archived(event=await asyncio.to_thread(_checked, path, experiment), notes=exported.notes)
 
 
@@ -95,6 +102,16 @@ def fresh(path: Path) -> None:
     """Makes room for an archive of ours of this name: the rest of an earlier attempt is removed. Blocks."""
     make_durable_folder(path.parent)
     path.unlink(missing_ok=True)
+
+
+def _discard_attempt(path: Path, event: UUID) -> None:
+    try:
+        archive = ArchiveReader(path)
+    except RftdError:  # none, or somebody's: the export refuses a name that is taken
+        return
+    archive.close()
+    if archive.manifest.event == event:
+        path.unlink(missing_ok=True)
 
 
 def _checked(path: Path, experiment: UUID) -> ExperimentArchived:

@@ -81,8 +81,9 @@ async def export_experiment(
     clock: Clock,
     checkpoints: str = "newest",
     on_records: Progress = lambda records: None,
+    event: UUID | None = None,
 ) -> ExportReport:
-    """Writes the experiment to a new file, as far as the log goes now.
+    """Writes the experiment to a new file, as far as the log goes now; `event` is that which will archive it.
 
     Raises NotFoundError for an experiment that the log does not know, ConflictError if the file exists, DiskFullError.
     """
@@ -111,6 +112,7 @@ async def export_experiment(
             state=status.value,
             job_dir=spec.job_dir,
             created=iso(clock.now_ns()),
+            event=event,
             partitions=partitions,
             files=files,
         )

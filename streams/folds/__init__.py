@@ -21,6 +21,5 @@ letters     dead letters, and what became of each: of the whole log
 failed_tasks tasks of which too few rollouts succeeded: of the whole log
 run_state   all of it, and the kept checkpoints: what the planner, the dispatcher and the controller decide on
 pieces      a fold in pieces, none of which takes long to encode
-former      snapshots of the version before, converted
 snapshot    a fold as bytes, with what must be true of the log for it to be believed
 """

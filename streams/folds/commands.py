@@ -40,8 +40,6 @@ class KeyUse(msgspec.Struct, frozen=True, gc=False):
     position: Position
     effective: bool
     """False: a fence made it void."""
-    keyed: bool
-    """False: an older release wrote it, whose events had their keys as ids."""
 
     @property
     def verb(self) -> str:
@@ -59,7 +57,7 @@ class Commands(msgspec.Struct):
         """Takes in one record, also if it is void; those that no command became change nothing."""
         decoded = ruling.decoded
         head = decoded.head
-        if head.type not in VERBS or head.id in self._at:
+        if head.type not in VERBS or head.correlation is None or head.id in self._at:
             return
         use = KeyUse(
             event=head.id,
@@ -68,11 +66,9 @@ class Commands(msgspec.Struct):
             time_ns=head.time_ns,
             position=Position(decoded.partition, decoded.offset),
             effective=ruling.effective,
-            keyed=head.correlation is not None,
         )
-        # Older releases wrote the key as the event's id, and no correlation.
         self._at[head.id] = use
-        self._of.setdefault(head.correlation or head.id, []).append(use)
+        self._of.setdefault(head.correlation, []).append(use)
 
     def adopt(self, other: Commands) -> None:
         """Takes over what a snapshot holds."""

@@ -4,7 +4,7 @@
 
 The first piece says of what it is and how far it has come, whatever its version: it is a witness of the log's heads.
 The others are the fold (see `rftd.streams.folds.pieces`). The version is that of what folds mean, and is written by
-hand: a release that folds something else, or keeps it in another shape, has a new one and converts the one before.
+hand: a release that folds something else, or keeps it in another shape, has a new one and folds from the log.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from rftd.ops.errors import CodecError
 from rftd.streams.chain import Heads, Mark
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.fencing import FenceOwner
-from rftd.streams.folds import former
 from rftd.streams.folds.pieces import from_pieces, pieces_of
 from rftd.streams.topics import TOPICS, Partition
 
 P = TypeVar("P", bound=msgspec.Struct)
 
 VERSION: Final = 1
-"""Raise it with every change of what the folds keep or mean, and convert the version before in `former`."""
+"""Raise it with every change of what the folds keep or mean, from 0.1.0 on."""
 
 _MAGIC: Final = b"rftd-fold"
 _VERSION_SIZE_BYTES: Final = 16
@@ -102,8 +101,6 @@ def unpack(data: bytes, kind: type[Snapshot[P]]) -> Snapshot[P]:
     parts = _parts_of(kind)
     version = bytes(view[len(_MAGIC) : start])
     try:
-        if former.is_of(version):
-            return kind(**former.read(payload, parts))
         if version != b"%016d" % VERSION and parts is not Nothing:
             raise CodecError(f"it is of version {version.decode(errors='replace')}, and this release reads {VERSION}")
         pieces = _cut(payload)

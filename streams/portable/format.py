@@ -68,6 +68,8 @@ class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
     job_dir: str
     created: str
     """The time of the export, ISO 8601 in UTC."""
+    event: UUID | None = None
+    """The `experiment.archived` that names the file once it is whole; None for an export."""
     partitions: tuple[PartitionPart, ...]
     files: tuple[FilePart, ...] = ()
 

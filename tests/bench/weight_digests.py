@@ -2,9 +2,8 @@
 
     python -P tests/bench/weight_digests.py [--mb 500] [--rounds 7] [--threads 1] [--device cuda]
 
-`step` is what each training step takes: xxh3 on a CPU, sums of bits on a device; `step_on_host` is what older releases
-did on a device: copy the model, then xxh3. `sha256` is over the tensors' sha256, `sha256_in_a_row` what older releases
-recorded. Each round takes all of them in turn, and medians are told.
+`step` is what each training step takes: xxh3 on a CPU, sums of bits on a device; `step_on_host` is the model copied to
+the host, then xxh3. `sha256` is over the tensors' sha256. Each round takes all of them in turn, and medians are told.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from figures import tell
 from weight_channel import shapes
 
-from rftd.workers.weights.checksum import checksum, sha256_of
+from rftd.workers.weights.checksum import checksum
 from rftd.workers.weights.tensor_digests import TensorDigests
 from rftd.workers.weights.torch_bytes import bytes_of
 
@@ -39,7 +38,6 @@ def main(mb: int, rounds: int, threads: int, device: str) -> None:
         "step_on_host": lambda: checksum(bytes_of(tensors)),
         "bits": lambda: digests.of("bits", tensors),
         "sha256": lambda: digests.of("tensors", tensors),
-        "sha256_in_a_row": lambda: sha256_of(bytes_of(tensors)),
     }
     took_ms: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):

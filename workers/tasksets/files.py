@@ -109,7 +109,7 @@ def _bases(spec: TasksetSpec, path: Path) -> list[Path]:
 def _named(spec: TasksetSpec, folder: Path) -> tuple[Path, ...]:
     """The files of a folder that are named for the split, of one format."""
     readings = [files for suffix in FORMATS if (files := _of_split(spec, folder, suffix))]
-    # What an earlier release read of a folder, this one reads, whatever lies beside it.
+    # JSON Lines go first, whatever lies beside them.
     if readings and readings[0][0].suffix != LINES and len(readings) > 1:
         either = [files[0] for files in readings]
         _refuse(spec, f"split {spec.split!r} could mean any of {_names(either)}", folder)

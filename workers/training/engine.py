@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
+from rftd.ops.errors import RankError
 from rftd.storage.service_state import ServiceState
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.weights.channel import WeightsKind
+from rftd.workers.weights.checksum import form_of
 from rftd.workers.weights.tensor_bytes import Weights
 
 if TYPE_CHECKING:
@@ -127,7 +129,7 @@ class WatchedEngine(Protocol):
 
 @runtime_checkable
 class DigestingEngine(Protocol):
-    """A trainer engine that gives digests of other forms than its own: what older releases and other devices made."""
+    """A trainer engine that gives digests of other forms than its own, as trainers on other devices record them."""
 
     def digest_like(self, recorded: str) -> str:
         """The digest of the weights in the form of one that was recorded."""
@@ -202,6 +204,22 @@ class TrainerEngine(Protocol):
 def checksum_like(engine: TrainerEngine, recorded: str) -> str:
     """The checksum of the engine's weights, to be compared with one that was recorded; empty: in its own form."""
     return engine.digest_like(recorded) if recorded and isinstance(engine, DigestingEngine) else engine.checksum()
+
+
+def check_saved(engine: TrainerEngine, step: int, checksum: str) -> None:
+    """Raises RankError if the weights that were just saved are not those that the step's checksum is of.
+
+    Committed, they would be loaded under that checksum by every trainer that comes after.
+    """
+    if form_of(checksum) == "name":  # of nothing that could be compared
+        return
+    found = checksum_like(engine, checksum)
+    if found != checksum:
+        raise RankError(
+            f"the weights of step {step} changed in the trainer's memory before they were saved: their checksum was "
+            f"{checksum}, it is {found}",
+            fix="nothing: the trainer begins anew from the checkpoint before; if it comes again, test the memory",
+        )
 
 
 def sha256_like(engine: TrainerEngine, recorded: str) -> str:

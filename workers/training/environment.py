@@ -34,7 +34,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def drift(generation: int, recorded: Mapping[str, str], here: Mapping[str, str]) -> tuple[Drift, ...]:
-    """The differences, by name; empty if nothing was recorded, as by earlier releases."""
+    """The differences, by name; empty if nothing was recorded."""
     names = sorted(recorded.keys() | here.keys()) if recorded else ()
     pairs = [(name, recorded.get(name, "unknown"), here.get(name, "unknown")) for name in names]
     return tuple(

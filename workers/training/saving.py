@@ -25,7 +25,7 @@ from rftd.streams.log import EventLog
 from rftd.streams.role import RoleLease, as_refs
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.tasksets.stage_tokenizer import place_template
-from rftd.workers.training.engine import RemoteEngine, TrainerEngine
+from rftd.workers.training.engine import RemoteEngine, TrainerEngine, check_saved
 from rftd.workers.training.tidying import discard, named_states
 
 
@@ -113,13 +113,13 @@ class Saver:
         def fill(beside: Path) -> None:
             self._engine.save(beside, hf=hf)
             place_template(beside, spec)
-            # In the folder too: a log that was rewritten with a chain made anew does not agree with what checkpoints
-            # remember.
+            # In the folder too: a log rewritten with a chain made anew does not agree with what checkpoints remember.
             write_witness(beside, witness)
 
         def write() -> Staged:
             within.open()
             staged = stage_folder(folder, fill, within=within.path, former=former)
+            check_saved(self._engine, step, checksum)
             stage_markers(folder.parent, stage_step, within=within.path)
             return staged
 

@@ -1,15 +1,14 @@
 """Digests of weights: one text over every tensor, so that two processes can compare what they hold.
 
-There are five forms, and a text says by itself which it is (`form_of`), so that what an older release recorded, or a
-trainer on another device, is compared with a digest of its own form:
+There are four forms, and a text says by itself which it is (`form_of`), so that the digest recorded by a trainer on
+another device is compared with one of the same form:
 
     xxh3      32 hex digits                     xxh3-128 over the lines of a manifest
     bits      `bits:` and 32 hex digits         over sums that torch makes where the tensors lie (`bit_sums`)
     tensors   `tensors:` and 64 hex digits      sha256 over the tensors' sha256
-    sha256    64 hex digits                     sha256 over all bytes in a row, which older releases recorded
     name      `name:` and 32 hex digits         of nothing that can be read: weights at a service, by their training
 
-The first two tell faults and other weights, the next two forgeries as well. The last tells one execution from another,
+The first two tell faults and other weights, the third forgeries as well. The last tells one execution from another,
 and nothing of the numbers.
 """
 
@@ -25,11 +24,10 @@ from rftd.ops.errors import RankError
 from rftd.workers.weights.manifest import TensorSum
 from rftd.workers.weights.tensor_bytes import Weights
 
-Form: TypeAlias = Literal["xxh3", "bits", "tensors", "sha256", "name"]
+Form: TypeAlias = Literal["xxh3", "bits", "tensors", "name"]
 NAME_PREFIX: Final = "name:"
 _BITS: Final = "bits:"
 _TENSORS: Final = "tensors:"
-_SHA256_DIGITS: Final = 64
 
 
 class TensorDigest(NamedTuple):
@@ -53,7 +51,7 @@ def form_of(digest: str) -> Form:
         return "tensors"
     if digest.startswith(NAME_PREFIX):
         return "name"
-    return "sha256" if len(digest) == _SHA256_DIGITS else "xxh3"
+    return "xxh3"
 
 
 def trained_checksum(step: str, exported: str, *, exact: bool, version: int) -> str:
@@ -99,7 +97,7 @@ def checksum(weights: Weights) -> str:
 def digest_of(form: Form, tensors: Iterable[TensorDigest]) -> str:
     """The digest of this form over those of the tensors, which are of the same form: given in any order.
 
-    Raises ValueError for `sha256`, which is over the bytes and not over digests, and for `name`, which is of neither.
+    Raises ValueError for `name`, which is of no tensors.
     """
     # A digest of digests: the tensors can be digested by several threads, while they are copied, and one at a time.
     lines = sorted(tensors)
@@ -114,16 +112,6 @@ def digest_of(form: Form, tensors: Iterable[TensorDigest]) -> str:
             whole.update(line.digest)
         return _TENSORS + whole.hexdigest()
     raise ValueError(f"a checksum of the form {form} is not made of digests")
-
-
-def sha256_of(weights: Weights) -> str:
-    """The sha256 (hex) over name, dtype, shape and bytes of every tensor in a row, as older releases recorded it."""
-    digest = hashlib.sha256()
-    for name in sorted(weights):
-        each = weights[name]
-        _header(digest, name, each.dtype, each.shape)
-        digest.update(each.data)
-    return digest.hexdigest()
 
 
 def _xxh3(lines: Iterable[TensorDigest]) -> str:

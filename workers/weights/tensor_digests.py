@@ -11,8 +11,8 @@ import torch
 import xxhash
 
 from rftd.workers.weights.bit_sums import BitSums
-from rftd.workers.weights.checksum import Form, TensorDigest, digest_of, sha256_of
-from rftd.workers.weights.torch_bytes import bytes_of, dtype_name, memory
+from rftd.workers.weights.checksum import Form, TensorDigest, digest_of
+from rftd.workers.weights.torch_bytes import dtype_name, memory
 
 _THREADED_BYTES: Final = 1 << 24
 """Starting threads takes longer than digesting less."""
@@ -26,20 +26,18 @@ class TensorDigests:
         self._sums: dict[torch.device, BitSums] = {}
 
     def of(self, form: Form, tensors: Mapping[str, torch.Tensor]) -> str:
-        """The digest of all tensors, by name. Only the form `sha256` has the whole of a device's tensors on the host.
+        """The digest of all tensors, by name.
 
         `bits` copies 16 bytes of each tensor from its device; `xxh3` and `tensors` have as many tensors on the host at
         once as there are threads.
         """
-        if form == "sha256":
-            return sha256_of(bytes_of(tensors))
         if form == "name":
             # What was recorded is of no numbers: in any form of these tensors it is another.
             return digest_of("xxh3", self.each("xxh3", tensors))
         return digest_of(form, self.each(form, tensors))
 
     def each(self, form: Form, tensors: Mapping[str, torch.Tensor]) -> list[TensorDigest]:
-        """The digests of some tensors, for `digest_of`; not of the form `sha256`, which is over all bytes."""
+        """The digests of some tensors, for `digest_of`."""
         if form == "xxh3":
             return self._hashed(tensors, lambda data: xxhash.xxh3_128(data).digest())
         if form == "tensors":

@@ -108,7 +108,7 @@ def _verify(connection: apsw.Connection, part: StoredPart, start: int) -> Scan:
         chain = before[1]
     size = 0
     end = start
-    for _, record in checked_rows(connection, schema.statements_of(connection, part.id), partition, start, _EVERY):
+    for _, record in checked_rows(connection, Statements(part.id), partition, start, _EVERY):
         # The chain covers the payload that a thin record no longer has: its own link is taken as it stands, under the
         # row's checksum, and the next one is checked against it.
         chain = record.chain if record.thin else link(chain, record.head, record.value)

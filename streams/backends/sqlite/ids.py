@@ -21,8 +21,6 @@ class IdIndex:
     """The index of one writing connection; made anew after a failed write, when nobody knows what it should hold."""
 
     def __init__(self, connection: apsw.Connection, part_ids: Iterable[int]) -> None:
-        """Within a transaction of the caller, which gives the log of an older release its new table."""
-        schema.upgrade(connection)
         self._connection = connection
         self._recent: dict[bytes, int] = {}
         ends = schema.indexed_ends(connection)

@@ -135,7 +135,7 @@ def read_rows(
             return []
         part_id, first = part
         start = max(start, first)
-        rows = checked_rows(connection, schema.statements_of(connection, part_id), partition, start, max_records)
+        rows = checked_rows(connection, Statements(part_id), partition, start, max_records)
         for _, record in rows:
             size += len(record.head) + len(record.value)
             if found and size > max_size_bytes:

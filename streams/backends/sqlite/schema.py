@@ -21,10 +21,6 @@ from rftd.streams.topics import Partition
 FILE_NAME: Final = "log.db"
 APPLICATION_ID: Final = 0x52465444
 SCHEMA_VERSION: Final = 3
-_ALL_INDEXED: Final = 1
-"""The version whose logs have no table `indexed`: there, the ids of all records are in `ids`."""
-_NO_FORM: Final = 2
-"""The last version whose rows have no `form`: there, each value is stored as it was appended."""
 PAGE_SIZE_BYTES: Final = 16384
 CACHE_SIZE_KIB: Final = 8 * 1024
 """The page cache of the writing connection, which only appends; the operating system caches the ids that it reads."""
@@ -47,20 +43,16 @@ ROW_WIDTH: Final = 8
 ROWS_AT_ONCE: Final = 32
 """Rows of one INSERT: each statement hands Python's lock over, so fewer are better."""
 
-_CREATE_INDEXED: Final = "CREATE TABLE indexed(part INTEGER PRIMARY KEY, off INTEGER NOT NULL);"
-CREATE: Final = (
-    """
+CREATE: Final = """
     CREATE TABLE part(id INTEGER PRIMARY KEY, stream TEXT NOT NULL, number INTEGER NOT NULL,
         start_off INTEGER NOT NULL, start_chain BLOB NOT NULL, start_size INTEGER NOT NULL, UNIQUE(stream, number));
     CREATE TABLE ids(id BLOB PRIMARY KEY, place INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE indexed(part INTEGER PRIMARY KEY, off INTEGER NOT NULL);
 """
-    + _CREATE_INDEXED
-)
 _CREATE_ROWS: Final = """
     CREATE TABLE ROWS(off INTEGER PRIMARY KEY, id BLOB NOT NULL, chain BLOB NOT NULL, sum BLOB NOT NULL,
-        end_size INTEGER NOT NULL, head BLOB NOT NULL, value BLOB NOT NULL, form INTEGER NOT NULL DEFAULT 0);
+        end_size INTEGER NOT NULL, head BLOB NOT NULL, value BLOB NOT NULL, form INTEGER NOT NULL);
 """
-_ADD_FORM: Final = "ALTER TABLE ROWS ADD COLUMN form INTEGER NOT NULL DEFAULT 0"
 
 _PARTS: Final = "SELECT id, stream, number, start_off, start_chain, start_size FROM part ORDER BY id"
 PART: Final = "SELECT id, start_off FROM part WHERE stream = ? AND number = ?"
@@ -85,8 +77,7 @@ _RANGE: Final = "SELECT off, id, chain, sum, head, value, form FROM ROWS WHERE o
 class Statements:
     """The statements over the rows of one partition; cheap to make, so nothing caches it."""
 
-    def __init__(self, part_id: int, *, with_form: bool = True) -> None:
-        """`with_form` is False for a log of an older release that nobody has appended to since."""
+    def __init__(self, part_id: int) -> None:
         row = "(" + ", ".join("?" * ROW_WIDTH) + ")"
 
         def over(template: str) -> str:
@@ -97,9 +88,8 @@ class Statements:
         self.add_many = over("INSERT INTO ROWS VALUES") + ", ".join([row] * ROWS_AT_ONCE)
         self.last = over("SELECT off, chain, end_size FROM ROWS ORDER BY off DESC LIMIT 1")
         self.at = over("SELECT off, chain, end_size FROM ROWS WHERE off = ?")
-        self.range = over(_RANGE if with_form else _RANGE.replace("form", "0"))
+        self.range = over(_RANGE)
         self.remove_one = over("DELETE FROM ROWS WHERE off = ?")
-        self.add_form = over(_ADD_FORM)
         self.ids_below = over("SELECT id FROM ROWS WHERE off < ?")
         self.ids_from = over("SELECT id, off FROM ROWS WHERE off >= ?")
         self.remove_below = over("DELETE FROM ROWS WHERE off < ?")
@@ -134,40 +124,22 @@ def stored_parts(connection: apsw.Connection) -> list[StoredPart]:
 
 def indexed_ends(connection: apsw.Connection) -> dict[int, int]:
     """The offset, by partition id, below which the ids of a partition's records are in `ids`; 0 where it is absent."""
-    if connection.pragma("user_version") == _ALL_INDEXED:
-        return {part.id: part.head.next_offset for part in stored_parts(connection)}
     rows: list[Any] = connection.execute(_INDEXED).fetchall()
     return dict(rows)
 
 
-def statements_of(connection: apsw.Connection, part_id: int) -> Statements:
-    """The statements over a partition's rows in the log as it is now: an older one is upgraded by its next append."""
-    return Statements(part_id, with_form=connection.pragma("user_version") > _NO_FORM)
-
-
-def upgrade(connection: apsw.Connection) -> None:
-    """Makes the log of an older release one of this release; within a transaction of the caller."""
-    version = connection.pragma("user_version")
-    if version == SCHEMA_VERSION:
-        return
-    if version == _ALL_INDEXED:
-        ends = indexed_ends(connection)
-        connection.execute(_CREATE_INDEXED)
-        connection.executemany(MOVE_INDEXED, ends.items())
-    rows: list[Any] = connection.execute(_PARTS).fetchall()
-    for id, *_ in rows:
-        connection.execute(Statements(id).add_form)
-    connection.pragma("user_version", SCHEMA_VERSION)
-
-
 def connect_writer(path: Path) -> apsw.Connection:
-    """The connection that writes: durable at each commit; creates the file if there is none."""
+    """The connection that writes: durable at each commit; creates the file if there is none.
+
+    Raises as `check_schema`; a file of another version is left as it is.
+    """
+    _refuse_other_version(path)
     connection = apsw.Connection(str(path), statementcachesize=256)
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         # The order matters: page size and vacuum mode of a new file are fixed by its first write, which WAL mode is.
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE_BYTES}")
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file; an older one stays as it was made
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         mode = connection.pragma("journal_mode", "wal")
         # NORMAL, SQLite's usual choice with WAL, syncs at checkpoints only: acknowledged commits would be lost with the
         # power. FULL syncs the write-ahead log at each commit.
@@ -222,12 +194,25 @@ def check_schema(connection: apsw.Connection, path: Path) -> None:
             where=str(path),
             fix="restore the data folder from a backup, or choose another folder",
         )
-    if not _ALL_INDEXED <= version <= SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise ConflictError(
-            f"the log's schema is version {version}; this release reads versions up to {SCHEMA_VERSION}",
+            f"the log's schema is version {version}; this release reads version {SCHEMA_VERSION}",
             where=str(path),
             fix="use the release of rftd that wrote it",
         )
+
+
+def _refuse_other_version(path: Path) -> None:
+    """Raises ConflictError before a writing connection sets anything in a file of another version."""
+    if not path.exists():
+        return
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        if connection.pragma("application_id") == APPLICATION_ID:
+            check_schema(connection, path)
+    finally:
+        connection.close()
 
 
 def _ensure_schema(connection: apsw.Connection, path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain as flatten
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import apsw
 import msgspec
@@ -21,7 +21,6 @@ from rftd.streams.chain import GENESIS, Heads, Mark, check_mark, different, link
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.topics import Partition
 
-_INCREMENTAL: Final = 2
 """SQLite's number of the vacuum mode in which a file can give pages back."""
 
 
@@ -141,7 +140,6 @@ class Store:
             if part is None:
                 return
             self.connection.execute("BEGIN IMMEDIATE")
-            self._index()  # an older log gets its column here
             for offset, value in values.items():
                 if part.start.next_offset <= offset < part.head.next_offset:
                     self._rewrite(part, partition, offset, value, thin=thin)
@@ -170,14 +168,9 @@ class Store:
         return chain
 
     def give_back(self) -> int:
-        """Returns some pages that nothing uses to the file system; the number of pages that are left.
-
-        The number is 0 for a file that an older release made: its pages stay, for records to come.
-        """
+        """Returns some pages that nothing uses to the file system; the number of pages that are left."""
         try:
             self._recover()
-            if self.connection.pragma("auto_vacuum") != _INCREMENTAL:
-                return 0
             self.connection.execute(f"PRAGMA incremental_vacuum({schema.GIVEN_BACK_PAGES})").fetchall()
             left = int(self.connection.pragma("freelist_count"))
             if left == 0:  # a whole checkpoint cuts the file; one that a reader is in the way of leaves that to another

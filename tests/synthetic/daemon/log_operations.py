@@ -187,7 +187,7 @@ class LogOperations:
         async def give_out(task: FailedTask) -> KeyUse:
             event = derive(task.group, "retried")
             position = await self._give_out(task, by, reason, event)
-            return KeyUse(event, "task.retried", task.experiment, 0, position, effective=True, keyed=True)
+            return KeyUse(event, "task.retried", task.experiment, 0, position, effective=True)
 
         return await self._desk.retry(dead, give_out, by=by)
 

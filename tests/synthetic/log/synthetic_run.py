@@ -395,5 +395,5 @@ class SyntheticRun:
 
 
 def group_of(experiment: UUID, sequence: int) -> UUID:
-    """The id of a group; every third is made as releases made it that knew no other."""
-    return group_id(experiment, 1, sequence) if sequence % 3 else derive(experiment, "group", 1, sequence)
+    """The id of a group of the second stage."""
+    return group_id(experiment, 1, sequence)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from synthetic.log.synthetic_run import REPEAT, SyntheticRun
+from synthetic.log.synthetic_run import REPEAT, SyntheticRun, group_of
 from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
@@ -81,7 +81,7 @@ async def test_the_base_is_where_it_ends(connection: AsyncConnection) -> None:
 
 
 async def test_what_became_of_a_rollout(connection: AsyncConnection, run: SyntheticRun) -> None:
-    group = derive(run.id, "group", 1, 0)
+    group = group_of(run.id, 0)
     rollout = derive(group, "rollout", 1)
     graph = await lineage(connection, str(rollout), direction="down", depth=5)
     assert graph.root == str(rollout)
@@ -90,7 +90,7 @@ async def test_what_became_of_a_rollout(connection: AsyncConnection, run: Synthe
 
 
 async def test_every_kind_has_two_directions(connection: AsyncConnection, run: SyntheticRun) -> None:
-    group = derive(run.id, "group", 1, 0)
+    group = group_of(run.id, 0)
     lease = event_of(run.tape, task.TaskLeased).lease
     wanted = {
         str(run.id): (set(), {"task", "step", "checkpoint", "eval", "worker"}),
@@ -178,7 +178,7 @@ async def test_events_are_found_by_what_they_announce(connection: AsyncConnectio
 
 
 async def test_ids_by_their_beginning(connection: AsyncConnection, run: SyntheticRun) -> None:
-    group = derive(run.id, "group", 1, 3)
+    group = group_of(run.id, 3)
     assert (await find(connection, group.hex[:8])).uuid == group
     assert (await find(connection, str(group)[:13])).uuid == group
     with pytest.raises(UsageError, match="names several things") as several:

@@ -1,4 +1,4 @@
-"""A repeated id is recognised wherever it is kept: in memory, in the table, in the log of an older release."""
+"""A repeated id is recognised wherever it is kept: in memory or in the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import apsw
 import pytest
 from synthetic.log.scan_chain import scan_chain
 
-from rftd.ops.errors import LogCorruptError
+from rftd.ops.errors import ConflictError, LogCorruptError
 from rftd.streams.backends.sqlite.log import SqliteLog, schema
 from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.envelope import Draft, Position
@@ -78,34 +78,21 @@ async def test_a_truncated_id_is_forgotten_in_memory_and_in_the_table(
     assert scan_chain(tmp_path).records == 4
 
 
-@pytest.mark.parametrize("version", [1, 2])
-async def test_a_log_of_an_older_version_is_read_as_it_is_and_written_as_a_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
-    monkeypatch.setattr(schema, "INDEXED_AT_ONCE", 1)
+@pytest.mark.parametrize("version", [1, 2, 4])
+async def test_a_log_of_another_version_is_refused_untouched(tmp_path: Path, version: int) -> None:
     log = await SqliteLog.open(tmp_path)
-    places = await log.append([draft(number) for number in range(50)])
+    await log.append([draft(1)])
     await log.close()
-    monkeypatch.setattr(schema, "INDEXED_AT_ONCE", 10_000)
-    connection = apsw.Connection(str(tmp_path / schema.FILE_NAME))
-    for number in (1, 2):
-        connection.execute(f"ALTER TABLE p{number} DROP COLUMN form")
-    if version == 1:
-        connection.execute("DROP TABLE indexed")
+    file = tmp_path / schema.FILE_NAME
+    connection = apsw.Connection(str(file))
     connection.pragma("user_version", version)
     connection.close()
-
-    assert scan_chain(tmp_path).records == 50
-    view = await SqliteView.open(tmp_path)
-    assert len(await view.read(A, 0)) == 25
-    await view.close()
-    for number in (0, 50):  # the first append after each start: of what is known, and of what is not
-        log = await SqliteLog.open(tmp_path)
-        assert await log.append([draft(n) for n in range(50)]) == places
-        assert await log.append([draft(number), draft(number)]) == [Position(A, number // 2)] * 2
-        await log.close()
-    assert indexed(tmp_path) == (50, {1: 25, 2: 25})
-    assert scan_chain(tmp_path).records == 51
+    before = file.read_bytes()
+    with pytest.raises(ConflictError, match=f"version {version}; this release reads version 3"):
+        await SqliteLog.open(tmp_path)
+    with pytest.raises(ConflictError, match=f"version {version}"):
+        await SqliteView.open(tmp_path)
+    assert file.read_bytes() == before
 
 
 async def test_the_scan_names_an_id_that_is_missing_in_the_table(

@@ -164,14 +164,13 @@ def _hear_of_it_once(publish: Any) -> Any:
     return published
 
 
-def _drifting(method: str, nth: int) -> Any:
-    """Has rank 0 drift in this call in every world that has ranks: by chance they seldom do."""
+def _drifting(method: str, *numbers: int) -> Any:
+    """Has rank 0 drift in these calls in every world that has ranks: by chance they seldom do."""
     usual = LostRanks.draw
 
     def draw(self: LostRanks, scenario: Any, chance: Any) -> Any:
-        return msgspec.structs.replace(
-            usual(self, scenario, chance), mishaps=(Mishap(method=method, nth=nth, rank=0, how="drift"),)
-        )
+        mishaps = tuple(Mishap(method=method, nth=nth, rank=0, how="drift") for nth in numbers)
+        return msgspec.structs.replace(usual(self, scenario, chance), mishaps=mishaps)
 
     return mock.patch.object(LostRanks, "draw", draw)
 
@@ -190,6 +189,13 @@ def _announce_whatever_was_copied() -> Any:
     stack = ExitStack()
     stack.enter_context(mock.patch.object(publishing, "trained_checksum", lambda _step, _exported, **_: ""))
     stack.enter_context(_drifting("checksum", 2))
+    return stack
+
+
+def _save_whatever_is_there() -> Any:
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(saving, "check_saved", lambda *_: None))
+    stack.enter_context(_drifting("snapshot", 2, 3, 4, 5, 6))
     return stack
 
 
@@ -212,6 +218,12 @@ BUGS = (
         "weights that drifted after their checksum are announced",
         "liveness",
         _announce_whatever_was_copied,
+        within_seeds=200,
+    ),
+    Bug(
+        "weights that drifted after their step are saved",
+        "verify: announcements-have-a-step",
+        _save_whatever_is_there,
         within_seeds=200,
     ),
     Bug(

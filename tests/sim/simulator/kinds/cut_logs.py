@@ -245,11 +245,12 @@ def _witnesses(world: World, old: Heads, cut: set[Partition]) -> Iterator[tuple[
 
 
 def _appended(world: World, before: dict[Partition, int]) -> Iterator[str]:
-    """What daemons wrote to the experiment meanwhile."""
+    """What daemons wrote to the experiment meanwhile, beside commands of its owner, which are kept for its next run."""
     for partition, start in before.items():
         for record in world.log.stored(partition, start, 1 << 30):
             head = decode_head(record)
-            if partition in TRUTH and head.experiment == world.experiment and head.source.startswith("daemon/"):
+            own = head.experiment == world.experiment and head.source.startswith("daemon/")
+            if partition in TRUTH and own and head.correlation is None:
                 yield f"{head.type} at {partition}@{record.offset}"
 
 

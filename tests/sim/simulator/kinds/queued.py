@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,6 +24,10 @@ from simulator.kinds.kind import Kind
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
     from simulator.world import World
+
+
+CHECKED_S = 20.0
+"""The time between two looks of whoever adds tasks, in a world whose log may be cut."""
 
 
 def added_once(world: World) -> Iterator[str]:
@@ -90,8 +94,18 @@ class Queued(Kind):
         world.process.spawn(self._add(world, plot))
 
     async def _add(self, world: World, plot: Any) -> None:
+        pauses_s = [pause_s for pause_s, _ in plot["requests"]]
+        await self._add_all(world, plot, pauses_s)
+        # A log that was cut has lost what it took: who adds tasks looks whether they are there, and adds them again.
+        while CutLogs.name in world.scenario.extras and not world.over(world.state):
+            await asyncio.sleep(CHECKED_S)
+            world.observe()
+            if not _complete(world, plot):
+                await self._add_all(world, plot, [0.0] * len(pauses_s))
+
+    async def _add_all(self, world: World, plot: Any, pauses_s: Sequence[float]) -> None:
         number = 0
-        for index, (pause_s, size) in enumerate(plot["requests"]):
+        for index, (pause_s, (_, size)) in enumerate(zip(pauses_s, plot["requests"], strict=True)):
             await asyncio.sleep(pause_s)
             tasks = [_task(row) for row in range(number, number + size)]
             number += size
@@ -112,7 +126,15 @@ class Queued(Kind):
             if done:
                 return True
             world.observe()
+            if what == "END" and CutLogs.name in world.scenario.extras:
+                return False  # the tasks may be gone: they are looked at, and added, first
         return False
+
+
+def _complete(world: World, plot: Any) -> bool:
+    """True if the log has every task and the end."""
+    queue = next(iter(world.state.spine.queues.by_stage.values()), None)
+    return queue is not None and queue.ended and queue.rows == sum(size for _, size in plot["requests"])
 
 
 def _task(row: int) -> str:

@@ -176,7 +176,7 @@ def test_each_token_has_the_version_that_drew_it(spans: tuple[Span, ...], versio
         ((SamplingSpan(1, 2, 0.0),), [0.8, 0.0, 0.8, 0.8]),
         ((), [0.8] * 4),
     ],
-    ids=["all", "each", "some", "an older release's"],
+    ids=["all", "each", "some", "none"],
 )
 def test_each_token_has_the_temperature_that_drew_it(
     sampling: tuple[SamplingSpan, ...], temperatures: list[float]

@@ -128,5 +128,5 @@ class FrozenCopy:
 
 
 def _with_buffers(weights: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
-    """The weights, and the model's own buffers where a checkpoint of an earlier release has none: they do not learn."""
+    """The weights, and the model's own buffers for those that the checkpoint has not: they do not learn."""
     return buffers_of(model) | dict(weights)

@@ -119,8 +119,8 @@ def test_sft_is_minus_the_log_likelihood() -> None:
     np.testing.assert_allclose(tokens.logprobs.grad, -np.ones(sum(LENGTHS)))
 
 
-class OfBefore:
-    """A loss that a third party wrote for the release before: plain attributes."""
+class PlainLoss:
+    """A third party's loss that names its needs by plain attributes."""
 
     needs_old_logprobs = True
     loss_agg_mode = "seq-mean-token-mean"
@@ -130,7 +130,7 @@ class OfBefore:
 
 
 def test_a_loss_says_what_it_needs_by_attributes_and_every_other_need_has_its_default() -> None:
-    assert LossNeeds.of(OfBefore()) == LossNeeds(old_logprobs=True, loss_agg_mode="seq-mean-token-mean")
+    assert LossNeeds.of(PlainLoss()) == LossNeeds(old_logprobs=True, loss_agg_mode="seq-mean-token-mean")
 
 
 @pytest.mark.parametrize("name", POLICY_LOSSES.names())

@@ -1,8 +1,7 @@
 # two_tries.py
 """A workflow that lets the model try again, and a reward that prefers short answers."""
 
-from rftd.workers.chat.message import Message
-from rftd.workers.workflows.trajectory import Trajectory
+from rftd.workers.api import Trajectory
 
 
 class ShortAnswer:

@@ -1,7 +1,7 @@
 # one_ahead.py
 """A policy that keeps one batch ahead, and a priority for what was hard."""
 
-from rftd.workers.policies.paced import Paced
+from rftd.workers.api import Paced
 
 
 class OneAhead(Paced):
