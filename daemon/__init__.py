@@ -36,6 +36,7 @@ requests/       the same by records in the log, from anywhere
 metrics_declared  what the metrics need of a specification
 metrics_counted  the fields of an experience that are counted
 metrics_plans   the plans that count
+metrics_void    the records that do not
 metrics_groups  the groups under way, for what is cancelled of them
 metrics_feed    records to metrics
 metrics_follower  the log to that feed

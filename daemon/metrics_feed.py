@@ -17,6 +17,7 @@ from rftd.daemon.metrics_counted import Counted
 from rftd.daemon.metrics_declared import Declared, declared_by
 from rftd.daemon.metrics_groups import OpenGroups
 from rftd.daemon.metrics_plans import SeenPlans
+from rftd.daemon.metrics_void import VoidRecords
 from rftd.ops.errors import NonFiniteLossError, RolloutTimeoutError
 from rftd.ops.metrics import Metrics, label_of
 from rftd.ops.tracing.trace_context import TraceContext, exported
@@ -93,6 +94,7 @@ class MetricsFeed:
         """The last heartbeat of each live worker."""
         self.groups = OpenGroups()
         self._plans = SeenPlans()
+        self.void = VoidRecords(metrics)
         self._series: dict[tuple[object, ...], Any] = {}
         """Series by metric and labels: looking one up in the metric itself costs more than counting."""
         self._handlers: Final[dict[type[Event], Callable[[str, Decoded, Any], None]]] = {

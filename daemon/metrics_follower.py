@@ -89,6 +89,7 @@ def show(records: Sequence[Record], feed: MetricsFeed, fences: FenceView) -> Non
             decoded, effective = ruling(record, fences)
         except CodecError:
             continue  # the projector reports it as a dead letter
+        feed.void.take(decoded, fences, effective=effective)
         if effective:
             feed.observe(decoded)
     feed.settle()

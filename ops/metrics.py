@@ -318,12 +318,8 @@ class Metrics:
         self.disk_short = Gauge(
             "rftd_disk_short", "1 while experiments pause for want of space", ["cause"], registry=self.registry
         )
-        self.wal_size = Gauge(
-            "rftd_log_wal_size_bytes", "What lies in the embedded log's write-ahead file", registry=self.registry
-        )
-        self.wal_blocked = Gauge(
-            "rftd_log_wal_blocked", "1 while a reader keeps it from being emptied", registry=self.registry
-        )
+        self.wal_size = Gauge("rftd_log_wal_size_bytes", "Size of the log's write-ahead file", registry=self.registry)
+        self.wal_blocked = Gauge("rftd_log_wal_blocked", "1 while a reader keeps it full", registry=self.registry)
         self.wal_blocked_by = Gauge(
             "rftd_log_wal_blocked_by_pid", "Process id of that reader; 0 without one", registry=self.registry
         )
@@ -350,6 +346,12 @@ class Metrics:
             "rftd_stream_duplicates_total",
             "Redelivered records that were recognised by their id and skipped",
             ["stream", "consumer_group"],
+            registry=self.registry,
+        )
+        self.void_records = Counter(
+            "rftd_stream_void_records_total",
+            "Records without effect: of a process that was replaced, or of a stranger in the name of a role",
+            ["stream", "cause"],
             registry=self.registry,
         )
         self.rebuild_duration = Gauge(

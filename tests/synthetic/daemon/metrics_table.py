@@ -26,6 +26,7 @@ rftd_stream_consumed_records_total counter stream,consumer_group
 rftd_stream_dead_letters_total counter stream,consumer_group,reason
 rftd_stream_handler_duration_seconds histogram stream,consumer_group
 rftd_stream_duplicates_total counter stream,consumer_group
+rftd_stream_void_records_total counter stream,cause
 rftd_projection_lag_events gauge projection
 rftd_projection_rebuild_duration_seconds gauge projection
 rftd_weight_version gauge experiment,holder

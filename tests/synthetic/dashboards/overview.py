@@ -143,6 +143,12 @@ STREAMS: Final = Dashboard(
                     on_failure=True,
                 ),
                 Panel(
+                    title="Void records",
+                    text="Of processes that were replaced, and of strangers in the name of a role: `rftd verify`.",
+                    queries={"{{stream}} {{cause}}": "sum by (stream, cause) (rftd_stream_void_records_total)"},
+                    on_failure=True,
+                ),
+                Panel(
                     title="Last rebuild",
                     text="Time for which the tables were filled from the first record on.",
                     queries={"{{projection}}": "rftd_projection_rebuild_duration_seconds"},

@@ -41,7 +41,6 @@ from rftd.streams.spec import TasksetSpec
 from rftd.streams.topics import EXPERIENCES, EXPERIMENTS, TASKS, Partition
 from rftd.workers.rollout.leased import experience_ids, rollout_ids
 
-PLANNED = "outcome=ok,stage=plan"
 BUDGET_SERIES = 5000
 """Of one daemon with its experiments."""
 
@@ -66,7 +65,9 @@ def fed(run: SyntheticRun) -> MetricsFeed:
     feed, fences = MetricsFeed(Metrics(version="1")), FenceView()
     for record in run.tape.records:
         decoded = decode(record)
-        if fences.admit(record.partition, decoded.head, decoded.event):
+        effective = fences.admit(record.partition, decoded.head, decoded.event)
+        feed.void.take(decoded, fences, effective=effective)
+        if effective:
             feed.observe(decoded)
     feed.settle()
     return feed
@@ -103,26 +104,6 @@ def test_experiences_of_a_foreign_program_count_nothing(run: SyntheticRun) -> No
     feed = MetricsFeed(Metrics(version="1"))
     show(tape.records, feed, FenceView())
     assert not any(name.startswith("rftd_rollouts") for name in samples(feed.metrics))
-
-
-@pytest.mark.parametrize("begins_midway", [False, True])
-def test_plans_that_are_void_are_not_counted(begins_midway: bool) -> None:
-    run = SyntheticRun(Tape(), faults=False)
-    run.begin()
-    run.warm_up()
-    run.explore()
-    begin = len(run.tape.records) if begins_midway else 0
-    run.plan(stage=1, again=run.waiting[:])
-    for step in (1, run.version, run.version + 1, run.version + 40):
-        run.ahead.clear()
-        version = run.version
-        run.version = step - 1
-        run.plan(stage=1, again=run.waiting[:])
-        run.version = version
-    feed = MetricsFeed(Metrics(version="1"))
-    show(run.tape.records[begin:], feed, FenceView(midway=begins_midway))
-    planned = [value for name, value in samples(feed.metrics).items() if PLANNED in name]
-    assert planned == [len(run.waiting)]
 
 
 def test_a_prompt_that_was_cut_is_no_long_answer() -> None:
