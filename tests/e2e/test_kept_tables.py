@@ -52,10 +52,9 @@ def test_the_file_of_a_table_goes_after_the_last_experiment_that_reads_it(embedd
 @pytest.mark.e2e
 def test_the_doctor_reads_the_table_and_keeps_nothing(embedded_scene: Scene) -> None:
     scene = embedded_scene
-    text = EXPERIMENT.replace(
-        "path: ./train.jsonl", "storage_type: sql\n      path: sqlite:///DB\n      name: tasks", 1
-    )
-    scene.write(text.replace("name: sums\n      storage_type", "storage_type").replace("DB", str(table(scene))))
+    of_file = "name: sums\n      path: ./train.jsonl"
+    text = EXPERIMENT.replace(of_file, "name: tasks\n      storage_type: sql\n      path: sqlite:///DB")
+    scene.write(text.replace("DB", str(table(scene))))
     said = scene.rftd("doctor", "exp.yaml")
     assert (said.status, "none failed" in said.out) == (0, True), said
     assert not (scene.folder / "checkpoints").exists()
