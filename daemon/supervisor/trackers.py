@@ -100,9 +100,11 @@ class Trackers:
         alive = sum(other.child is not None for other in self._processes.values())
         if alive >= _MOST or (process is not None and now_s < process.due_s):
             return
-        if not await asyncio.to_thread(self._may_start, entry, tracker):
+        if await asyncio.to_thread(self._is_over, entry, tracker):
             self._done.add(key)
             return
+        if not await asyncio.to_thread(Path(entry.job_dir).is_dir):
+            return  # its run makes it in a moment
         process = self._processes.setdefault(key, _Process())
         try:
             process.child = await asyncio.to_thread(self._start, entry, tracker)
@@ -123,21 +125,19 @@ class Trackers:
             process.points = cursor.fold.next_number
         process.due_s = self._clock.monotonic_s() + _DELAYS_S[min(process.failures, len(_DELAYS_S) - 1)]
         process.failures += 1
-        self._logger.warning(
-            "tracker.ended",
-            name=entry.name,
-            tracker=key.kind,
-            code=code,
-            where=str(_log_path(entry, key.kind)),
-            fix="see the end of that file; it is started again",
-        )
+        fix = "see the end of that file; it is started again"
+        if entry.spine.ended and process.failures > len(_DELAYS_S):
+            self._done.add(key)
+            fix = f"see the end of that file; then: rftd track add {entry.name} {key.kind}, or start the daemon again"
+        where = str(_log_path(entry, key.kind))
+        self._logger.warning("tracker.ended", name=entry.name, tracker=key.kind, code=code, where=where, fix=fix)
 
-    def _may_start(self, entry: Entry, tracker: TrackerSpec) -> bool:
-        """False for one that has written everything, or that another log's daemon follows. Blocks."""
+    def _is_over(self, entry: Entry, tracker: TrackerSpec) -> bool:
+        """True for one that has written everything, or that nobody can write here any more. Blocks."""
         job_dir = Path(entry.job_dir)
         if self._identity is not None and is_of_another(job_dir, self._identity):
-            return False
-        return job_dir.is_dir() and not _cursor(entry, tracker.kind).ended
+            return True
+        return (entry.spine.ended and not job_dir.is_dir()) or _cursor(entry, tracker.kind).ended
 
     def _start(self, entry: Entry, tracker: TrackerSpec) -> subprocess.Popen[bytes]:
         arguments = [*self._command, "worker", "tracker", "--log", self._log_url, "--experiment", str(entry.id)]
