@@ -62,23 +62,19 @@ def test_one_word_is_for_both_roles_and_a_pair_for_each(words: list[str], roles:
     assert found.decides == (roles != ["explorer"])
 
 
-def test_a_daemon_that_decides_answers_requests_and_no_other(tmp_path: Path) -> None:
+def test_a_daemon_that_decides_answers_requests_and_keeps_trackers_and_no_other(tmp_path: Path) -> None:
     """One that only starts explorers would refuse what is for the other one on its log."""
     clock = SystemClock()
     nothing: Any = None
-    for roles, desks in ((BOTH, ["requests"]), (frozenset(), ["requests"]), (frozenset(("explorer",)), [])):
+    supervisor: Any = SimpleNamespace(known=nothing, for_asker=lambda asker: nothing)
+    owned: Any = SimpleNamespace(log=nothing, worker_url="unix:x")
+    every = ["requests", "trackers"]
+    for roles, parts_of_it in ((BOTH, every), (frozenset(), every), (frozenset(("explorer",)), [])):
         options = ServiceOptions(data=tmp_path, launching=Launching(roles=roles))
         parts = service._Parts(
             options, DataFolder(tmp_path), Gate(), AsyncExitStack(), clock=clock, ids=SystemIds(clock), logger=logger()
         )
-        assert (
-            list(
-                parts.requests(
-                    nothing, SimpleNamespace(known=nothing, for_asker=lambda asker: nothing), nothing, nothing
-                )
-            )
-            == desks
-        )
+        assert list(parts.deciding(owned, supervisor, nothing, nothing)) == parts_of_it
 
 
 def test_processes_of_this_machine_are_started_without_anything_of_ray(tmp_path: Path) -> None:
