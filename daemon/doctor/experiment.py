@@ -24,14 +24,14 @@ from rftd.daemon.trust.asker import OWNER
 from rftd.daemon.trust.judge import SubmissionJudge
 from rftd.daemon.views.memory import memory_line, rows_of
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConfigError, DataError, NotInstalledError, RftdError, WorkError
+from rftd.ops.errors import ConfigError, DataError, NotInstalledError, RftdError
 from rftd.ops.health import Diagnosis
 from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.devices.device_memory import elements_of, weight_files
 from rftd.workers.devices.host import Host
+from rftd.workers.models.model_folder import check_weights
 from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
-from rftd.workers.weights import safetensors
 
 _NAMED: Final = {"model": "model", "buffer": "dataset"}
 """Checks that errors of a section belong to; the rest are those of the file."""
@@ -140,29 +140,14 @@ def _of_model(stage: StageSpec) -> Iterator[Diagnosis]:
 
 
 def _of_weights(folder: Path) -> Iterator[Diagnosis]:
-    files = weight_files(folder)
-    if not files:
-        fix = "download the model with its weights; rftd reads safetensors and executes no pickle"
-        yield Diagnosis("model", "fail", f"{folder} has no model.safetensors", fix)
+    try:
+        check_weights(folder)
+    except DataError as error:
+        yield Diagnosis("model", "fail", f"{error.where}: {error.what}", error.fix or "")
         return
-    for file in files:
-        try:
-            safetensors.read(file)
-        except WorkError as error:
-            what = f"{file}: {error.what}{_pointer(file)}"
-            yield Diagnosis("model", "fail", what, "download the file again, whole")
-            return
+    files = weight_files(folder)
     where = "one file" if len(files) == 1 else f"{len(files)} files"
     yield Diagnosis("model", "ok", f"{folder}: {elements_of(folder):,} weights in {where}")
-
-
-def _pointer(file: Path) -> str:
-    """The end of a sentence about a file that only stands for another one, as a clone without Git LFS leaves them."""
-    try:
-        with file.open("rb") as opened:
-            return ": it is a pointer of Git LFS (git lfs pull)" if opened.read(7) == b"version" else ""
-    except OSError:
-        return ""
 
 
 def _once(found: list[Diagnosis]) -> list[Diagnosis]:

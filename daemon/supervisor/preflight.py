@@ -31,6 +31,7 @@ from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.devices.host import ANY_HOST, Host
+from rftd.workers.models.model_folder import check_texts, check_weights
 from rftd.workers.models.model_type import check_model_type, check_positions, check_rotation
 from rftd.workers.rollout.auxiliary.auxiliary_stage import auxiliary_stage
 from rftd.workers.rollout.engines import registry as rollout_engines
@@ -222,6 +223,9 @@ def _check_models(stage: StageSpec, host: Host | None, found: Findings) -> None:
     if stage.trainer.engine != "fake":
         with found.of(stage):
             _model(stage.model.path, trusted=trusted)
+            check_texts(Path(stage.model.path), field="model.model_path")
+            if stage.trainer.engine != "tinker":  # else the weights are at the service
+                check_weights(Path(stage.model.path), field="model.model_path")
             if host is not None:  # of a draft neither lengths nor engines are certain
                 check_rotation(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
                 check_positions(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
@@ -236,6 +240,7 @@ def _check_models(stage: StageSpec, host: Host | None, found: Findings) -> None:
             if path:
                 with found.of(stage):
                     _model(path, field, trusted=trusted)
+                    check_weights(Path(path), field=field)
     if stage.kind != "train":
         _check_engine_runs(stage, host, found)
         if host is not None:
@@ -246,6 +251,8 @@ def _check_models(stage: StageSpec, host: Host | None, found: Findings) -> None:
             section = f"explorer.auxiliary_models[{number}]"
             with found.of(stage):
                 _model(auxiliary.path, f"{section}.model_path", trusted=auxiliary.trust_remote_code)
+                check_texts(Path(auxiliary.path), field=f"{section}.model_path")
+                check_weights(Path(auxiliary.path), field=f"{section}.model_path")
             _check_engine_runs(auxiliary_stage(auxiliary, stage), host, found, section)
 
 
@@ -297,7 +304,11 @@ def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None
             field=field,
             fix=fix,
         )
-    check_whole(folder, MODEL)
+    try:
+        check_whole(folder, MODEL)
+    except DataError as error:
+        error.field = field
+        raise
     # Weights that only unpickling reads are code, which no worker runs: it would be refused there, again and again.
     if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
         raise DataError(

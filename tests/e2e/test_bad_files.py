@@ -10,10 +10,13 @@ from synthetic.daemon.command_line import Said
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
 from rftd.daemon.views import experiments
+from rftd.workers.models.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.e2e
 TASKSET = "buffer.explorer_input.taskset"
 TRAIN = f"{TASKSET}.path"
+ENGINE = "trainer.trainer_type=torch"
+ARGUMENTS = "trainer.engine_args={}"
 
 
 def refused(shared: Scene, *overrides: str, text: str = EXPERIMENT) -> Said:
@@ -61,6 +64,19 @@ def test_a_file_of_a_megabyte_is_no_experiment(shared: Scene) -> None:
 def test_a_missing_model_is_named(shared: Scene) -> None:
     said = refused(shared, "trainer.trainer_type=torch", "trainer.engine_args={}", "model.model_path=./absent")
     assert f"error[RFTD-DAT-001] model.model_path: no such model folder: '{shared.folder / 'absent'}'" in said.err
+
+
+@pytest.mark.parametrize("lost", ["model.safetensors", "tokenizer*"])
+def test_a_model_folder_without_a_file_is_named(shared: Scene, tmp_path: Path, lost: str) -> None:
+    for path in make_tiny_model(tmp_path / "odd", seed=1).glob(lost):
+        path.unlink()
+    model = f"model.model_path={tmp_path}/odd"
+    said = refused(shared, ENGINE, ARGUMENTS, model)
+    assert "error[RFTD-DAT-001] model.model_path: " in said.err
+    assert lost.rstrip("*") in said.err
+    shared.write()
+    dry = shared.rftd("submit", "exp.yaml", "--dry-run", "-s", ENGINE, "-s", ARGUMENTS, "-s", model)
+    assert (dry.status, dry.err) == (2, said.err)
 
 
 def test_a_missing_taskset_is_named(shared: Scene) -> None:

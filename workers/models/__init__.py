@@ -2,6 +2,7 @@
 
 cached_tokens the keys and values that a text takes, by the settings of a model
 dropout       no dropout while a model trains, and the base's in what is saved
+model_folder  whether a folder's files are there and whole, and which tokens end a text
 model_type    what config.json tells of a model that is not loaded
 pretrained    models opened one at a time
 text_lengths  from which length of a text on a model computes otherwise

@@ -11,10 +11,10 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError
 from rftd.ops.extras import TORCH, check_extra
 from rftd.workers.devices.device_memory import number_in, settings_of
+from rftd.workers.models.model_folder import generation_ends, has_tokenizer
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.template_bound import bounded
 
@@ -22,8 +22,6 @@ GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """The mark with which a chat template begins what the assistant says."""
 CACHED: Final = 1024
 """Texts of each kind that are remembered: a dataset of so many rows is encoded once."""
-_TOKENIZER_FILES: Final = ("*token*", "*vocab*", "*merges*", "*.model", "*.tiktoken", "*.py", "*bpe*", "tekken*")
-"""The names of files from which tokenizers are made, of any kind that transformers knows."""
 _ANY_TEXT: Final = "a 1"
 SHORT_TOKENS: Final = 16
 """Answers of up to so many tokens come again, and decoding one costs as much as drawing it."""
@@ -180,7 +178,7 @@ def open_tokenizer(
         # Of an empty folder transformers says at length which libraries to install, and none of them helps.
         why = f"no tokenizer can be read from the model folder: {type(error).__name__}: {error}"
         raise DataError(
-            why if _has_tokenizer(folder) else f"model folder {path!r} holds no tokenizer",
+            why if has_tokenizer(folder) else f"model folder {path!r} holds no tokenizer",
             where=path,
             fix="the folder needs tokenizer.json and tokenizer_config.json",
         ) from error
@@ -211,24 +209,9 @@ def _beginning(inner: Any) -> tuple[int, ...]:
     return tuple(whole[: next(starts, only)])
 
 
-def _has_tokenizer(folder: Path) -> bool:
-    """False if the folder has no file from which transformers or code of the folder's own makes a tokenizer."""
-    return any(file.exists() for pattern in _TOKENIZER_FILES for file in folder.glob(pattern))
-
-
 def _eos_ids(inner: Any, folder: Path) -> tuple[int, ...]:
     ids: list[int] = [] if inner.eos_token_id is None else [int(inner.eos_token_id)]
-    config = folder / "generation_config.json"
-    if config.is_file():
-        try:
-            listed = json_decoder(_GenerationConfig).decode(config.read_bytes()).eos_token_id
-        except UNREADABLE as error:
-            raise DataError(f"generation_config.json is malformed: {error}", where=str(config)) from error
-        # generation_config.json may have one id or several; vLLM stops at all of them, so a trained response ends at
-        # them too.
-        ids.extend([] if listed is None else [listed] if isinstance(listed, int) else listed)
+    # generation_config.json may have one id or several; vLLM stops at all of them, so a trained response ends at
+    # them too.
+    ids.extend(generation_ends(folder))
     return tuple(dict.fromkeys(ids))
-
-
-class _GenerationConfig(msgspec.Struct):
-    eos_token_id: int | list[int] | None = None

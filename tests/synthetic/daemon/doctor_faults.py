@@ -315,10 +315,12 @@ FAULTS: Final = {
         experiment(monitor={"monitor_type": "swanlab"}), "monitor", "warn", ("has no effect", "/metrics")
     ),
     "no model": Fault(experiment(model={"model_path": "/no/model"}), "model", "fail", ("mine.yaml:", "/no/model")),
-    "weights cut off": Fault(model(cut_weights), "model", "fail", ("model.safetensors", "download the file again")),
+    "weights cut off": Fault(
+        model(cut_weights), "model", "fail", ("model.safetensors", "download or copy the folder again")
+    ),
     "weights a pointer": Fault(model(pointer), "model", "fail", ("Git LFS",)),
-    "no weights": Fault(model(without_weights), "model", "fail", ("has no model.safetensors",)),
-    "a tokenizer that is gone": Fault(model(without_tokenizer), "tokenizer", "fail", ("no tokenizer",)),
+    "no weights": Fault(model(without_weights), "model", "fail", ("neither model.safetensors nor",)),
+    "a tokenizer that is gone": Fault(model(without_tokenizer), "model", "fail", ("no tokenizer",)),
     "no chat template": Fault(model(without_template), "chat template", "fail", ("model.custom_chat_template",)),
     "no dataset": Fault(experiment(buffer=taskset(path="/no/rows")), "dataset", "fail", ("mine.yaml:", "/no/rows")),
     "no such column": Fault(

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.supervisor.preflight import preflight
-from rftd.ops.errors import RftdError
+from rftd.ops.errors import DataError, RftdError
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.devices.discovery import find_host
 from rftd.workers.models.tiny_model import make_tiny_model, make_tokenizer
@@ -93,6 +93,36 @@ def no_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
+def in_two_files(folder: Path) -> None:
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size="100KB")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+
+
+def one_file_of_two(folder: Path) -> None:
+    in_two_files(folder)
+    min(folder.glob("model-*.safetensors")).unlink()
+
+
+def an_index_of_nothing(folder: Path) -> None:
+    in_two_files(folder)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": []}')
+
+
+def weights_by_another_name(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "consolidated.safetensors")
+
+
+def an_empty_file_of_weights(folder: Path) -> None:
+    """As a download leaves it that has not begun."""
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def settings_that_cannot_be_read(folder: Path) -> None:
+    """As without rights, which root has all the same."""
+    (folder / "generation_config.json").unlink()
+    (folder / "generation_config.json").mkdir()
+
+
 def torn_weights(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
@@ -100,6 +130,14 @@ def torn_weights(folder: Path) -> None:
 
 def half_precision(folder: Path) -> None:
     AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float16).save_pretrained(folder)
+
+
+def brain_floats(folder: Path) -> None:
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
+
+
+def no_generation_settings(folder: Path) -> None:
+    (folder / "generation_config.json").unlink()
 
 
 def another_vocabulary(folder: Path) -> None:
@@ -158,6 +196,9 @@ def begun(folder: Path, scratch: Path) -> list[int]:
         more_embeddings_than_tokens,
         positions_that_are_rotations,
         half_precision,
+        brain_floats,
+        no_generation_settings,
+        in_two_files,
     ],
 )
 def test_what_is_odd_and_sound_is_trained_as_the_model_reads_it(good: Path, tmp_path: Path, altered: Change) -> None:
@@ -172,18 +213,41 @@ def test_what_is_odd_and_sound_is_trained_as_the_model_reads_it(good: Path, tmp_
 @pytest.mark.parametrize(
     ("altered", "words"),
     [
-        (no_template, "the model has no chat template"),
-        (tokens_without_embeddings, r"'<\|new\|>', number 128, and the model has 128 tokens"),
-        (learnt_positions, "has learnt 16 positions, and texts may have 64 tokens"),
-        (no_tokenizer, "no tokenizer"),
         (no_config, "no model in"),
-        (no_weights, r"no file named model\.safetensors"),
-        (torn_weights, "cannot be read: SafetensorError"),
-        (another_vocabulary, "cannot be read: RuntimeError"),
+        (no_tokenizer, "holds no tokenizer"),
+        (no_weights, r"neither model\.safetensors nor model\.safetensors\.index\.json"),
+        (weights_by_another_name, r"only consolidated\.safetensors"),
+        (torn_weights, "weights cannot be read: a tensor lies at"),
+        (one_file_of_two, r"model-00001-of-\d+\.safetensors"),
+        (an_index_of_nothing, r"model\.safetensors\.index\.json cannot be read"),
+        (an_empty_file_of_weights, "weights cannot be read: .*empty file"),
         (malformed_generation_settings, "generation_config.json is malformed"),
+        (settings_that_cannot_be_read, "generation_config.json is malformed: .*Is a directory"),
+        (learnt_positions, "has learnt 16 positions, and texts may have 64 tokens"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_by_name(good: Path, tmp_path: Path, altered: Change, words: str) -> None:
+def test_what_lacks_a_file_is_refused_before_a_worker_starts(
+    good: Path, tmp_path: Path, altered: Change, words: str
+) -> None:
+    folder = Path(shutil.copytree(good, tmp_path / "model"))
+    altered(folder)
+    with pytest.raises(DataError, match=words) as caught:
+        specification(folder, tmp_path)
+    assert str(folder) in str(caught.value)
+    assert caught.value.field in ("model.model_path", "model.max_model_len")
+
+
+@pytest.mark.parametrize(
+    ("altered", "words"),
+    [
+        (no_template, "the model has no chat template"),
+        (tokens_without_embeddings, r"'<\|new\|>', number 128, and the model has 128 tokens"),
+        (another_vocabulary, "cannot be read: RuntimeError"),
+    ],
+)
+def test_what_only_a_worker_can_know_is_refused_by_name_as_well(
+    good: Path, tmp_path: Path, altered: Change, words: str
+) -> None:
     folder = Path(shutil.copytree(good, tmp_path / "model"))
     altered(folder)
     with pytest.raises((RftdError, ConfigErrors), match=words) as caught:
