@@ -303,8 +303,15 @@ def test_evaluation_with_an_engine_of_its_own_needs_its_memory_beside_the_rollou
     assert "0.65 of its memory 10.4 GiB" in sum_refused(half, ONE_GPU).what
 
 
+def with_files(made: Path) -> Path:
+    """The folder with a tokenizer and a file of weights, both empty."""
+    (made / "tokenizer.json").write_text("{}")
+    (made / "model.safetensors").write_bytes(len(b"{}").to_bytes(8, "little") + b"{}")
+    return made
+
+
 def test_an_auxiliary_model_is_weighed_beside_the_engine_of_its_explorer(folder: Folder) -> None:
-    made = folder(**LARGE)
+    made = with_files(folder(**LARGE))
     weights_of(made, 7 << 30)
     judge = AuxiliarySpec(
         name="judge",
@@ -324,7 +331,7 @@ def test_an_auxiliary_model_is_weighed_beside_the_engine_of_its_explorer(folder:
 
 
 def test_everything_that_is_wrong_is_said_at_once_of_the_judge_too(folder: Folder) -> None:
-    made = folder(model_type="mpt", architectures=["MptForCausalLM"], num_attention_heads=8)
+    made = with_files(folder(model_type="mpt", architectures=["MptForCausalLM"], num_attention_heads=8))
     spec = experiment(made)
     judge = AuxiliarySpec(name="judge", engine="vllm", path=str(made), needs=EngineNeeds(device="cpu"))
     stage = msgspec.structs.replace(spec.stages[0], auxiliary=(judge,))
