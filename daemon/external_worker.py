@@ -241,7 +241,8 @@ class ExternalWorker:
                 end_if_cancelled()
                 self._logger.warning("worker.watch_failed", code=error.code, reason=error.what)
                 idle = False
-            if entry.spine.released:
+            # Queued too: whoever missed that it was released, for a resume came at once, would wait for its next turn.
+            if entry.spine.released or entry.spine.status is Status.QUEUED:
                 self._logger.info("worker.released", experiment=str(entry.id))
                 break
             since_s = (since_s if since_s is not None else now_s) if idle else None

@@ -1,14 +1,15 @@
 """Digests of weights: one text over every tensor, so that two processes can compare what they hold.
 
-There are four forms, and a text says by itself which it is (`form_of`), so that the digest recorded by a trainer on
+There are five forms, and a text says by itself which it is (`form_of`), so that the digest recorded by a trainer on
 another device is compared with one of the same form:
 
     xxh3      32 hex digits                     xxh3-128 over the lines of a manifest
     bits      `bits:` and 32 hex digits         over sums that torch makes where the tensors lie (`bit_sums`)
     tensors   `tensors:` and 64 hex digits      sha256 over the tensors' sha256
+    sha256    64 hex digits                     sha256 as an engine makes it that digests otherwise, as a third party's
     name      `name:` and 32 hex digits         of nothing that can be read: weights at a service, by their training
 
-The first two tell faults and other weights, the third forgeries as well. The last tells one execution from another,
+The first two tell faults and other weights, the next two forgeries as well. The last tells one execution from another,
 and nothing of the numbers.
 """
 
@@ -24,8 +25,9 @@ from rftd.ops.errors import RankError
 from rftd.workers.weights.manifest import TensorSum
 from rftd.workers.weights.tensor_bytes import Weights
 
-Form: TypeAlias = Literal["xxh3", "bits", "tensors", "name"]
+Form: TypeAlias = Literal["xxh3", "bits", "tensors", "sha256", "name"]
 NAME_PREFIX: Final = "name:"
+_SHA256_DIGITS: Final = 64
 _BITS: Final = "bits:"
 _TENSORS: Final = "tensors:"
 
@@ -51,7 +53,7 @@ def form_of(digest: str) -> Form:
         return "tensors"
     if digest.startswith(NAME_PREFIX):
         return "name"
-    return "xxh3"
+    return "sha256" if len(digest) == _SHA256_DIGITS else "xxh3"
 
 
 def trained_checksum(step: str, exported: str, *, exact: bool, version: int) -> str:
@@ -97,7 +99,7 @@ def checksum(weights: Weights) -> str:
 def digest_of(form: Form, tensors: Iterable[TensorDigest]) -> str:
     """The digest of this form over those of the tensors, which are of the same form: given in any order.
 
-    Raises ValueError for `name`, which is of no tensors.
+    Raises ValueError for `name` and `sha256`, whose making nobody here knows.
     """
     # A digest of digests: the tensors can be digested by several threads, while they are copied, and one at a time.
     lines = sorted(tensors)

@@ -177,7 +177,7 @@ def _digest(engine: TrainerEngine, form: str) -> str:
         return engine.sha256()
     if isinstance(engine, DigestingEngine):
         return engine.digest_like(form)
-    return engine.sha256() if form_of(form) == "tensors" else engine.checksum()
+    return engine.sha256() if form_of(form) in ("sha256", "tensors") else engine.checksum()
 
 
 def _failed(error: Exception) -> RankFailed:

@@ -97,6 +97,7 @@ def test_a_trainer_tells_its_weights_in_the_form_of_whoever_recorded_them(
     assert engine.digest_like(engine.checksum()) == engine.checksum() == checksum(weights)
     assert engine.digest_like(engine.sha256()) == engine.sha256()
     assert form_of(engine.sha256()) == "tensors"
+    assert engine.digest_like("0" * 64) == checksum(weights), "of another engine's making, which no digest here equals"
     monkeypatch.setattr(TorchTrainerEngine, "_form", "bits")  # as on a device
     assert form_of(engine.checksum()) == "bits"
     assert engine.digest_like("0" * 32) == checksum(weights)

@@ -116,6 +116,7 @@ def local(tensor: Tensor) -> Tensor:
 def digest(form: Form, tensors: Mapping[str, Tensor], digester: TensorDigests) -> str:
     """The digest of the whole tensors, equal on every rank; the first rank makes it, one tensor after the other."""
     ranks = dist.get_world_size()
+    form = "xxh3" if form in ("name", "sha256") else form  # of what these tensors cannot equal, any other will do
     if ranks == 1:
         return digester.of(form, {name: whole(tensor) for name, tensor in tensors.items()})
     lines: list[TensorDigest] = []
