@@ -133,10 +133,11 @@ def connect_writer(path: Path) -> apsw.Connection:
 
     Raises as `check_schema`; a file of another version is left as it is.
     """
-    _refuse_other_version(path)
     connection = apsw.Connection(str(path), statementcachesize=256)
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        if connection.pragma("application_id") == APPLICATION_ID:
+            check_schema(connection, path)  # before anything is set, which would write into a file of another version
         # The order matters: page size and vacuum mode of a new file are fixed by its first write, which WAL mode is.
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -200,19 +201,6 @@ def check_schema(connection: apsw.Connection, path: Path) -> None:
             where=str(path),
             fix="use the release of rftd that wrote it",
         )
-
-
-def _refuse_other_version(path: Path) -> None:
-    """Raises ConflictError before a writing connection sets anything in a file of another version."""
-    if not path.exists():
-        return
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        if connection.pragma("application_id") == APPLICATION_ID:
-            check_schema(connection, path)
-    finally:
-        connection.close()
 
 
 def _ensure_schema(connection: apsw.Connection, path: Path) -> None:
