@@ -133,17 +133,17 @@ def test_rows_that_change_under_a_run(shared: Scene, stage: str) -> None:
     assert page_of(shared, name).experiment.books.balance == 0
 
 
-def test_one_bad_row_among_good_ones_costs_its_group(shared: Scene) -> None:
+def test_one_bad_row_among_many_costs_its_group(shared: Scene) -> None:
+    """Of a small dataset all rows are looked at before it is accepted, of one of 20,000 every other."""
     rows = shared.folder / "one_bad.jsonl"
-    good = (shared.folder / "train.jsonl").read_text().splitlines()[:5]
-    rows.write_text("\n".join([*good, '{"answer": "no question"}']) + "\n")
-    evals = "buffer.explorer_input.eval_tasksets.0.path"
-    name = shared.submit(EXPERIMENT, "name=one_bad", *SHORT[:2], f"{TASKSET}.path={rows}", f"{evals}={rows}")
+    good = (shared.folder / "train.jsonl").read_text().splitlines()
+    lines = [good[number % len(good)] for number in range(20_000)]
+    lines[1] = '{"answer": "no question"}'
+    rows.write_text("\n".join(lines) + "\n")
+    name = shared.submit(EXPERIMENT, "name=one_bad", *SHORT, f"{TASKSET}.path={rows}")
     page = shared.until_ended(name)
     assert page.experiment.summary.state == "completed", page.experiment.summary
     assert page.experiment.books.failed_rollouts >= 4
-    assert page.evals
-    assert all(each.score == pytest.approx(5 / 6) for each in page.evals)  # greedy answers are right
 
 
 def test_the_daemon_is_none_the_worse(shared: Scene) -> None:
