@@ -15,6 +15,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rftd.ops import limits
+from rftd.ops.cycles import beneath, release
 
 Refusal: TypeAlias = Callable[[int, str], tuple[bytes, bytes]]
 """The media type and body of an answer, by its status and what is wrong, to what never became a request."""
@@ -71,11 +72,14 @@ class HttpConnection(H11Protocol):
         self._body_began_s = 0.0
         self._body_bytes = 0
         self._heard = False
+        self._socket: asyncio.BaseTransport | None = None
+        """The transport of the socket itself, beneath TLS."""
         self._waits_since_s = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Counts the connection, and waits for its first request."""
         super().connection_made(transport)
+        self._socket = beneath(transport)
         if len(self.connections) > self._bounds.connections and not self._make_room():
             self._refuse(503, f"{self._bounds.connections} connections are open: come again later")
         else:
@@ -101,6 +105,7 @@ class HttpConnection(H11Protocol):
         self._forget_read()
         self._forget_body()
         super().connection_lost(exc)
+        release(self._socket)
 
     def on_response_complete(self) -> None:
         """Waits for the next request."""

@@ -12,6 +12,7 @@ problem          every error as RFC 9457 problem+json
 bodies           the body of a command, within limits: JSON, or an experiment file as YAML
 routes           a route of each read and of each command
 stream           a page for who watches it
+event_stream     an answer of server-sent events
 probes           routes: livez, readyz with its checks, metrics; and what answers until the parts are there
 schema           OpenAPI of all that
 """

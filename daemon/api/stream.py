@@ -8,8 +8,8 @@ from uuid import UUID
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import StreamingResponse
 
+from rftd.daemon.api.event_stream import EventStream
 from rftd.daemon.api.routes import BEARER, REQUEST, Handler, asker_of, parameters_of, with_parameters
 from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
@@ -73,9 +73,7 @@ def _stream(services: Services) -> Handler:
         id = await mine.find(name, after)
         # Before the stream begins: once headers are sent, a refusal could no longer be a status.
         mine.check_follower()
-        return StreamingResponse(
-            _follow(mine, id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-        )
+        return EventStream(_follow(mine, id))
 
     route.__doc__ = page.__doc__
     return with_parameters(route, [*parameters_of(page, STREAM), REQUEST])

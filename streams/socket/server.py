@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Final, Self, cast
 
 from rftd.ops import limits
+from rftd.ops.cycles import release
 from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import CodecError, ConflictError, LogError, LogLossError, RftdError
 from rftd.streams.backends.admission import admit
@@ -87,6 +88,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._server.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        release(self._transport)
         self._transport = None
         self._server.connections.discard(self)
         # Cancelling an append does not take it back: it may still commit, and its client asks again with the same ids.

@@ -48,6 +48,7 @@ SPARE_RECORDS: Final = 5_000
 CLIENTS_AT_ONCE: Final = 12
 PAUSE_S: Final = 0.3
 BURST: Final = 32
+LONG_BODY_BYTES: Final = 100_000
 FIRST_S: Final = 60.0
 SETTLES_S: Final = 90.0
 """Connections that were left half open have met every time-out by then, and idle ones to the tables are closed."""
@@ -112,9 +113,10 @@ def first(scene: Scene) -> Held:
     run = scene.submit(TEXT, *PACED, "name=first")
     scene.until_step(run, 1)
     with Clients(scene, run) as clients:
-        # All at once, so that every connection of the pool is opened: the clients do not meet so often.
+        # All at once, so that every connection and every thread of the pools is there: the clients do not meet so often.
         with ThreadPoolExecutor(BURST) as pool:
             list(pool.map(lambda _: clients.asks(random.Random()), range(2 * BURST)))
+            list(pool.map(lambda _: clients.says_much(), range(2 * BURST)))
         time.sleep(FIRST_S)
     assert scene.rftd("cancel", run).status == 0
     scene.until_ended(run)
@@ -226,6 +228,15 @@ class Clients:
         """Begins a body and does not end it."""
         with self._begun("/v1/experiments", "POST", "content-length: 1000\r\ncontent-type: application/json\r\n"):
             self._done.wait(chance.uniform(0.0, 3.0))
+
+    def says_much(self) -> None:
+        """Sends a body that takes a thread a while, and is refused."""
+        body = b'{"config": {"x": [%s0]}}' % (b"0," * (LONG_BODY_BYTES // 2))
+        headers = f"connection: close\r\ncontent-length: {len(body)}\r\ncontent-type: application/json\r\n"
+        with self._begun("/v1/experiments", "POST", headers) as client:
+            client.sendall(body)
+            answer = client.recv(1024)
+        assert answer.startswith(b"HTTP/1.1 4"), answer[:400]
 
     def _begun(self, path: str, method: str = "GET", headers: str = "") -> socket.socket:
         client = socket.create_connection(self._address, timeout=60)
