@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -79,7 +79,7 @@ def _stream(services: Services) -> Handler:
     return with_parameters(route, [*parameters_of(page, STREAM), REQUEST])
 
 
-async def _follow(services: Services, experiment: UUID) -> AsyncIterator[bytes]:
+async def _follow(services: Services, experiment: UUID) -> AsyncGenerator[bytes, None]:
     clock = services.clock
     live = LivePage(services, experiment)
     sent = b""

@@ -113,7 +113,7 @@ def first(scene: Scene) -> Held:
     run = scene.submit(TEXT, *PACED, "name=first")
     scene.until_step(run, 1)
     with Clients(scene, run) as clients:
-        # All at once, so that every connection and every thread of the pools is there: the clients do not meet so often.
+        # All at once, so that every connection and thread of the pools is there: the clients do not meet so often.
         with ThreadPoolExecutor(BURST) as pool:
             list(pool.map(lambda _: clients.asks(random.Random()), range(2 * BURST)))
             list(pool.map(lambda _: clients.says_much(), range(2 * BURST)))
