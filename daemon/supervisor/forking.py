@@ -86,12 +86,12 @@ def forked_spec(
     )
     # Only what will be read again is looked at: the datasets of finished stages may have changed or gone since.
     checked = preflight(msgspec.structs.replace(spec, stages=spec.stages[event.stage :]), host)
-    open_stages = as_before(checked.stages, history.stages)
+    checked = as_before(checked, history.stages, host)
     ignored = tuple(_ignored(spec, parent, stages, host))
     # Whoever has its parent's halves has those of the fork.
     forked = msgspec.structs.replace(
         spec,
-        stages=(*stages, *open_stages),
+        stages=(*stages, *checked.stages),
         half="both",
         warnings=(*spec.warnings, *ignored),
         memory=checked.memory,
@@ -115,8 +115,9 @@ def continued_spec(spec: ExperimentSpec, shared: SharedHistory) -> ExperimentSpe
         for old, new in zip(history.stages[: event.stage], spec.stages, strict=False)
     )
     ignored = tuple(_without_effect(old) for old, new in zip(settled, spec.stages, strict=False) if old != new)
-    stages = (*settled, *as_before(spec.stages[event.stage :], history.stages))
-    spec = msgspec.structs.replace(spec, stages=stages, warnings=(*spec.warnings, *ignored))
+    open_stages = msgspec.structs.replace(spec, stages=spec.stages[event.stage :])
+    spec = as_before(open_stages, history.stages)
+    spec = msgspec.structs.replace(spec, stages=(*settled, *spec.stages), warnings=(*spec.warnings, *ignored))
     _goes_on(spec, history, event)
     return spec
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.streams.worker_memory import MemoryNeed, WorkerMemory
 from rftd.workers.devices.device_memory import EngineMemory, free_on, shown
-from rftd.workers.devices.host import Device, Host
+from rftd.workers.devices.host import ANY_HOST, Device, Host
 from rftd.workers.rollout.engines import registry as rollout_engines
 from rftd.workers.rollout.engines.shared_devices import explorers_on
 from rftd.workers.training.engines import registry as trainer_engines
@@ -40,15 +40,33 @@ def with_memory(spec: ExperimentSpec, host: Host) -> ExperimentSpec:
     return msgspec.structs.replace(spec, stages=stages, memory=memory, warnings=(*spec.warnings, *warnings))
 
 
-def as_before(stages: Sequence[StageSpec], before: Sequence[StageSpec]) -> tuple[StageSpec, ...]:
-    """The stages with the micro-batches that were chosen for the same stages before, where neither file writes one."""
+def as_before(spec: ExperimentSpec, before: Sequence[StageSpec], host: Host = ANY_HOST) -> ExperimentSpec:
+    """The specification with what was chosen for the same stages before, where neither file writes a micro-batch.
+
+    That is the micro-batch, and that layers are computed again. The memory is that of these stages, where the `host` is
+    known. Blocks.
+    """
     chosen = {stage.name: stage.trainer for stage in before if not stage.trainer.micro_batch_written}
-    return tuple(
-        _trained(stage, max_tokens_per_micro_batch=chosen[stage.name].max_tokens_per_micro_batch)
-        if stage.name in chosen and not stage.trainer.micro_batch_written
-        else stage
-        for stage in stages
-    )
+    kept = {stage.name for stage in spec.stages if stage.name in chosen and not stage.trainer.micro_batch_written}
+    stages = tuple(_chosen(stage, chosen[stage.name]) if stage.name in kept else stage for stage in spec.stages)
+    stale = tuple(_micro_batches_of(name) for name in kept)
+    warnings = tuple(warning for warning in spec.warnings if not (stale and warning.startswith(stale)))
+    memory = spec.memory
+    if host.seen:
+        memory = tuple(row for stage in stages for row in _rows(stage, host, deterministic=spec.deterministic))
+    return msgspec.structs.replace(spec, stages=stages, memory=memory, warnings=warnings)
+
+
+def _chosen(stage: StageSpec, before: TrainerSpec) -> StageSpec:
+    arguments = stage.trainer.engine_args
+    if stage.trainer.engine == before.engine == "torch" and _RECOMPUTED in before.engine_args:
+        arguments = {_RECOMPUTED: before.engine_args[_RECOMPUTED], **arguments}
+    return _trained(stage, max_tokens_per_micro_batch=before.max_tokens_per_micro_batch, engine_args=arguments)
+
+
+def _micro_batches_of(stage: str) -> str:
+    """The beginning of the warning that another micro-batch was chosen for a stage."""
+    return f"stage {stage!r}: micro-batches have "
 
 
 def _fitted(stage: StageSpec, host: Host, warnings: list[str]) -> StageSpec:
@@ -65,7 +83,7 @@ def _fitted(stage: StageSpec, host: Host, warnings: list[str]) -> StageSpec:
         fitted = _trained(fitted, max_tokens_per_micro_batch=max(smallest_tokens, half))
     if fitted is not stage:
         warnings.append(
-            f"stage {stage.name!r}: micro-batches have {fitted.trainer.max_tokens_per_micro_batch} tokens instead of "
+            f"{_micro_batches_of(stage.name)}{fitted.trainer.max_tokens_per_micro_batch} tokens instead of "
             f"{stage.trainer.max_tokens_per_micro_batch} (trainer.max_token_len_per_gpu), with which its trainer would "
             f"take {shown(_total_bytes(stage, memory))}; {memory.device.name} has {shown(room_bytes)} for it"
         )

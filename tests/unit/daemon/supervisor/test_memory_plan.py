@@ -137,12 +137,18 @@ def test_free_memory_counts_where_the_workers_are_on_this_machine(
 
 
 def test_what_goes_on_keeps_the_micro_batch_that_was_chosen(tiny_model: Path) -> None:
-    before = with_memory(spec_of(tiny_model), host_of(MIB)).stages
-    again = with_memory(spec_of(tiny_model), host_of(1 << 36)).stages
-    assert as_before(again, before)[0].trainer.max_tokens_per_micro_batch == LONGEST
-    written = spec_of(tiny_model, written=True).stages
-    assert as_before(written, before) == written
-    assert as_before(again, written) == again
+    tight = with_memory(spec_of(tiny_model), host_of(MIB))
+    roomy = with_memory(spec_of(tiny_model), host_of(1 << 36))
+    goes_on = as_before(roomy, tight.stages, host_of(1 << 36))
+    assert goes_on.stages == tight.stages, "layers are computed again, too"
+    (need,) = [need.what for need in goes_on.memory[0].needs if "activations" in need.what]
+    assert need == f"activations of {LONGEST} tokens"
+    back = as_before(tight, roomy.stages)
+    assert tokens_of(back) == tokens_of(roomy)
+    assert not [warning for warning in back.warnings if "micro-batches have" in warning]
+    written = spec_of(tiny_model, written=True)
+    assert as_before(written, tight.stages).stages == written.stages
+    assert as_before(roomy, written.stages) == roomy
 
 
 def test_only_the_file_writes_a_micro_batch(tiny_model: Path) -> None:
