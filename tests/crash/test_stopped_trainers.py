@@ -86,6 +86,9 @@ class Trainer:
         (folder / "actor").mkdir()
         (folder / "actor" / "weights").write_text(self.text)
 
+    def checksum(self) -> str:
+        return self.text
+
     def sha256(self) -> str:
         return "0" * 64
 

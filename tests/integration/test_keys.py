@@ -20,7 +20,7 @@ from rftd.ops.errors import ConflictError, NotFoundError, ReusedKeyError
 from rftd.ops.ids import derive
 from rftd.streams import topics
 from rftd.streams.codec import Writer, decode
-from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed, Fence
+from rftd.streams.events.experiment import ExperimentPaused, Fence
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.topics import partition_of
@@ -183,18 +183,3 @@ async def test_whoever_asks_a_run_that_ends_or_hangs_up_is_no_harm(desk: ForkDes
         await run.gone()
         with pytest.raises(ConflictError, match="cancelled"):
             await run.command(ExperimentPaused(), Request(ids.new()))
-
-
-async def test_keys_of_an_older_release_are_known(desk: ForkDesk, ids, clock) -> None:
-    old = Writer(source="daemon/old", clock=clock, ids=ids)
-    key = ids.new()
-    async with desk.open() as supervisor:
-        experiment = await desk.hand_in(supervisor, LONG)
-        run = await under_way(supervisor, experiment)
-        [place] = await desk.log.append([old.draft(ExperimentPaused(), experiment=experiment, id=key)])
-        await until(lambda: run.state.spine.status is Status.PAUSED)
-        assert await supervisor.pause(experiment, reason="", request_id=key) == Done(key, place)
-        with pytest.raises(ReusedKeyError, match="this key was used to pause"):
-            await supervisor.resume(experiment, reason="", request_id=key)
-        assert await of_type(desk.log, experiment, ExperimentResumed) == []
-        await end(supervisor, ids, experiment)

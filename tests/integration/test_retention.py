@@ -50,6 +50,9 @@ class Engine:
     def save(self, folder: Path, *, hf: bool) -> None:
         (folder / "weights").write_text(self.text)
 
+    def checksum(self) -> str:
+        return self.text
+
     def sha256(self) -> str:
         return "0" * 64
 
