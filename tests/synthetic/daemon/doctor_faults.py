@@ -338,6 +338,16 @@ FAULTS: Final = {
         "warn",
         ("1 of 6 rows", "loses its end", "model.max_model_len"),
     ),
+    "a pair of equal answers": Fault(
+        lambda world: world.trained_rows(
+            [{"question": "1+1=", "good": "2", "bad": bad} for bad in ("3", "2", "4")],
+            "dpo",
+            {"chosen_key": "good", "rejected_key": "bad"},
+        ),
+        "dataset",
+        "warn",
+        ("1 of 3 rows", "two answers of the same tokens", "leave such rows out"),
+    ),
     "prompts that leave no room": Fault(
         lambda world: world.trained_rows([{"question": "1" * 5000, "answer": "3"}] * 3),
         "dataset",

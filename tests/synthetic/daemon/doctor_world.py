@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,8 @@ import yaml
 from synthetic.daemon.command_line import Served
 from synthetic.daemon.experiment_files import config, overlaid
 from synthetic.daemon.stranger import Said, stranger_at_work
+
+_ANSWERS = {"response_key": "answer"}
 
 
 @dataclass
@@ -54,20 +56,22 @@ class DoctorWorld:
         file.write_text(yaml.safe_dump(overlaid(overlaid(config(), sound), changes)))
         return [str(file)]
 
-    def trained_rows(self, rows: list[dict[str, str]]) -> list[str]:
-        """The words that check a file which trains on these rows alone."""
+    def trained_rows(
+        self, rows: list[dict[str, str]], algorithm: str = "sft", keys: Mapping[str, str] = _ANSWERS
+    ) -> list[str]:
+        """The words that check a file which trains on these rows alone, whose answers are under `keys`."""
         words = self.experiment(rows)
         stage = {
             "stage_name": "warmup",
             "mode": "train",
-            "algorithm": {"algorithm_type": "sft"},
+            "algorithm": {"algorithm_type": algorithm},
             "buffer": {
                 "train_batch_size": 2,
                 "trainer_input": {
                     "experience_buffer": {
                         "name": "warmup",
                         "path": str(self.folder / "train.jsonl"),
-                        "format": {"prompt_type": "raw", "prompt_key": "question", "response_key": "answer"},
+                        "format": {"prompt_type": "raw", "prompt_key": "question", **keys},
                     }
                 },
             },
