@@ -161,6 +161,13 @@ async def _shared(log: EventLog, history: _History) -> SharedHistory:
             fix=f"give a step from 0 to {spine.furthest}, or wait until it is trained",
         )
     plan = await _plan(log, state, at_step, offset)
+    if not spine.first_versions.keys() >= set(range(plan.stage + 1)):
+        raise ConflictError(
+            f"the log plans step {at_step} in stage {plan.stage}, and knows the beginning of stages "
+            f"{sorted(spine.first_versions)}",
+            field="at_step",
+            fix="see rftd verify; fork another experiment",
+        )
     next_sequence, redo = await _position(log, state, plan, offset)
     forked = ExperimentForked(
         parent=state.experiment,

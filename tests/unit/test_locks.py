@@ -26,6 +26,10 @@ for name in ("vllm", "verl", "ray", "tinker", "torch", "transformers", "numpy", 
 """A resolver that finds later releases of some packages once nothing bounds them."""
 
 
+OF_TRACKERS = {"mlflow", "wandb"}
+"""Extras in a lock of their own, `requirements/trackers.txt`: MLflow bounds packages that the engines have newer."""
+
+
 def test_the_lock_with_cuda_has_every_extra_within_the_project_s_bounds() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     text = (ROOT / "requirements" / "engines-cuda.txt").read_text()
@@ -35,7 +39,9 @@ def test_the_lock_with_cuda_has_every_extra_within_the_project_s_bounds() -> Non
     )
     assert len(entries) == len(re.findall(r"^[A-Za-z0-9]", text, re.M)), "each has its hashes"
     pinned = {canonicalize_name(name): version for name, version in entries}
-    extras = {name: rows for name, rows in project["optional-dependencies"].items() if name != "all"}
+    extras = {
+        name: rows for name, rows in project["optional-dependencies"].items() if name not in {"all", *OF_TRACKERS}
+    }
     for row in (*project["dependencies"], *(row for rows in extras.values() for row in rows)):
         wanted = Requirement(row)
         if wanted.name == project["name"]:  # an extra beside which it is of use

@@ -46,7 +46,7 @@ def gpus(count: int, **packages: str) -> Host:
             {"strategy": "megatron", "device": "cpu", "ranks": 2, "tensor_model_parallel_size": 2},
         ),
         (
-            gpus(4, transformer_engine="2.9"),
+            gpus(5, transformer_engine="2.9"),
             [
                 MEGATRON,
                 "mode=train",
@@ -58,10 +58,11 @@ def gpus(count: int, **packages: str) -> Host:
                 "tensor_model_parallel_size": 2,
                 "sequence_parallel": True,
                 "use_remove_padding": True,
+                "gradient_checkpointing": True,
             },
         ),
         (
-            gpus(4, transformer_engine="2.9"),
+            gpus(5, transformer_engine="2.9"),
             [
                 MEGATRON,
                 "mode=train",
