@@ -16,7 +16,7 @@ from rftd.workers.tasksets.taskset import Taskset
 _HELD_OUT: Final = 10_000
 """Rows of a held-out taskset that are compared; of a larger one as many, spread over all of it."""
 _TRAINED: Final = 50_000
-"""The same of rows to train on."""
+"""Most training rows that held-out rows are compared with."""
 
 
 class Contamination:

@@ -58,7 +58,7 @@ class FolderClaims:
         return error
 
     def begin(self, entry: Entry) -> OtherLogError | None:
-        """As `claim`, for a run that takes the experiment up: at the first time its folder is made. Blocks.
+        """Claims the folder for a run that takes the experiment up, and makes it for the first one. Blocks.
 
         Who makes the folder later, with the first log or checkpoint in it, leaves a moment in which a copy of the log
         could take it. A folder that an experiment had and has no more is not made anew: its disk may be away.

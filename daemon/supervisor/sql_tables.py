@@ -34,7 +34,7 @@ from rftd.workers.tasksets.table_rows import plain_value
 _SQL: Final = "sql"
 _ROWS_AT_ONCE: Final = 1000
 _LOCKED_S: Final = 30.0
-"""The longest time for which a table of SQLite may be locked by whoever writes it."""
+"""Longest wait for a SQLite table that its writer has locked."""
 _KINDS: Final = ("sqlite", "postgresql", "postgres")
 
 

@@ -32,7 +32,7 @@ _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 _PARALLEL: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 """Fields that engines with GPUs of their own look at."""
 _ONE_ENGINE: Final = ("pipeline_parallel_size", "data_parallel_size")
-"""Those of them that are 1 with vLLM."""
+"""Parallel sizes of an auxiliary model that vLLM takes as 1 only."""
 _OF_VLLM: Final = ("gpu_memory_utilization", "enforce_eager")
 _OF_ENGINES: Final = ("engine_num", "dtype", "chat_template")
 _CONCURRENCY: Final = 16

@@ -94,7 +94,7 @@ def _tracker(kind: str, monitor: Monitor) -> TrackerSpec:
 
 
 def _is_taken(name: str, kind: str) -> bool:
-    """True if the tracker is handed the argument: SwanLab also those that nobody checks."""
+    """True if the tracker receives the argument; SwanLab receives unchecked ones as well."""
     strange = kind == "swanlab" and not any(name in names for names in _TAKEN.values())
     return name in _TAKEN[kind] or strange
 
