@@ -123,7 +123,7 @@ class Projector:
         """Makes the tables if need be and goes on at the stored positions, checked against the log.
 
         Raises LogLossError, naming the position, if the log lost records that the tables hold; UnreachableError if the
-        database does not answer or refuses us; ConflictError if it is of a newer release or another projector's.
+        database does not answer or refuses us; ConflictError if it is of another release or another projector's.
         """
         async with self._sole.transaction() as connection:
             anew = await prepare(connection, self._projections)

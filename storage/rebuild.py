@@ -5,12 +5,12 @@ Equal tables have equal digests, on SQLite and on Postgres.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Column, Connection, Float, Table, inspect, select, text
+from sqlalchemy import Column, Float, Table, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rftd.ops import limits
@@ -18,6 +18,7 @@ from rftd.ops.clock import Clock
 from rftd.storage.database import open_database
 from rftd.storage.projections import PROJECTIONS, Projection
 from rftd.storage.projector import Projector
+from rftd.storage.schema import check_revision
 from rftd.storage.tables.base import Row, table_of
 from rftd.storage.tables.progress import Meta
 from rftd.storage.writer import read_positions
@@ -40,39 +41,20 @@ class Digests(msgspec.Struct, frozen=True):
         return sha256(_encode(sorted(self.tables.items()))).hexdigest()
 
 
-async def digest(engine: AsyncEngine, without: Collection[str] = ()) -> Digests:
+async def digest(engine: AsyncEngine) -> Digests:
     """Digests of every table, seen at one moment even while a projector writes.
 
-    `without` are columns, as `table.column`, that are left out; a table of which all are is left out, too.
+    Raises ConflictError for tables of another release.
     """
     async with engine.connect() as connection:
         if connection.dialect.name == "postgresql":
             await connection.execution_options(isolation_level="REPEATABLE READ")
             # Rows come in the order of the key's index, from the first on, however large the table.
             await connection.execute(text("SET LOCAL enable_sort = off"))
+        await check_revision(connection)
         positions = await read_positions(connection)
-        found: dict[str, str] = {}
-        for table in _tables():
-            if any(str(column) not in without for column in table.columns):
-                found[str(table.name)] = await digest_of(connection, table, lambda column: str(column) in without)
-        return Digests(positions, found)
-
-
-async def lacking(engine: AsyncEngine) -> tuple[str, ...]:
-    """The columns, as `table.column`, that tables of an earlier release do not have; empty for those of this one."""
-    async with engine.connect() as connection:
-        there = await connection.run_sync(_columns)
-    return tuple(str(column) for table in _tables() for column in table.columns if str(column) not in there)
-
-
-def _columns(connection: Connection) -> set[str]:
-    inspector = inspect(connection)
-    names = [str(table.name) for table in _tables() if inspector.has_table(str(table.name))]
-    return {f"{name}.{column['name']}" for name in names for column in inspector.get_columns(name)}
-
-
-def _tables() -> list[Table]:
-    return [table for table in Row.metadata.sorted_tables if table is not table_of(Meta)]
+        tables = [table for table in Row.metadata.sorted_tables if table is not table_of(Meta)]
+        return Digests(positions, {str(table.name): await digest_of(connection, table) for table in tables})
 
 
 async def digest_of(
@@ -107,8 +89,6 @@ class RebuildReport(msgspec.Struct, frozen=True, kw_only=True):
     rebuilt: Digests
     live: Digests | None = None
     """The live tables' digests at the same positions; None if there was nothing to compare with."""
-    lacking: tuple[str, ...] = ()
-    """Columns that the live tables, of an earlier release, do not have: they are in neither's digests."""
 
     @property
     def different(self) -> tuple[str, ...]:
@@ -128,11 +108,11 @@ async def rebuild(
 ) -> RebuildReport:
     """Empties the database at `url` and fills it from the log, up to the positions of `live` if that is given.
 
-    `live` may be in use meanwhile: it is read at one moment. Raises LogLossError if it holds what the log does not.
+    `live` may be in use meanwhile: it is read at one moment. Raises LogLossError if it holds what the log does not,
+    ConflictError if it is of another release.
     """
     # The live tables first: the log only grows, so their positions are within it when it is read.
-    missed = await lacking(live) if live is not None else ()
-    seen = await digest(live, missed) if live is not None else None
+    seen = await digest(live) if live is not None else None
     if seen is not None:
         await log.check_heads(seen.positions)
     engine = open_database(url)
@@ -140,7 +120,7 @@ async def rebuild(
     try:
         await projector.reset()
         await projector.catch_up(seen.positions if seen is not None else None)
-        return RebuildReport(rebuilt=await digest(engine, missed), live=seen, lacking=missed)
+        return RebuildReport(rebuilt=await digest(engine), live=seen)
     finally:
         await projector.close()
         await engine.dispose()

@@ -29,7 +29,7 @@ async def prepare(connection: AsyncConnection, projections: Iterable[Projection]
     """Makes or upgrades the tables in the caller's transaction. Returns True if they are empty and must be filled.
 
     If a projection has another version than the tables were filled with, all of them are made anew: they share one
-    position in the log. Raises ConflictError for a database of a newer release, with foreign tables under our names, of
+    position in the log. Raises ConflictError for a database of another release, with foreign tables under our names, of
     another encoding than UTF-8; UnreachableError for a server that is read-only.
     """
     if connection.dialect.name == "postgresql":
@@ -73,14 +73,9 @@ def _prepare(connection: Connection, versions: dict[str, int]) -> bool:
     wanted = msgspec.json.encode(versions, order="sorted").decode()
     stored = _revision(connection)
     if stored is None:
-        _drop_old(connection)
         _refuse_foreign(connection)
-    # A newer release's tables are left alone: dropped, its daemon would have to fill all of them again.
     elif stored != HEAD and stored not in _known():
-        raise ConflictError(
-            f"the state database was made by a newer release of rftd (schema {stored}, this release knows {HEAD})",
-            fix="upgrade rftd, or use another database: this one was left as it is",
-        )
+        raise _of_another_release(stored)
     if stored != HEAD:
         _upgrade(connection)
     if stored is not None and connection.scalar(_value("projections")) == wanted:
@@ -93,6 +88,21 @@ def _prepare(connection: Connection, versions: dict[str, int]) -> bool:
     connection.execute(delete(_meta).where(_meta.c.name.in_(("projections", "tables"))))
     connection.execute(insert(_meta), [{"name": "projections", "value": wanted}, {"name": "tables", "value": names}])
     return True
+
+
+async def check_revision(connection: AsyncConnection) -> None:
+    """Raises ConflictError unless the tables are those of this release."""
+    stored = await connection.run_sync(_revision)
+    if stored != HEAD:
+        raise _of_another_release(stored)
+
+
+def _of_another_release(stored: str | None) -> ConflictError:
+    # Left alone: dropped, the other release's daemon would have to fill all of them again.
+    return ConflictError(
+        f"the tables were made by another release of rftd (schema {stored}; this release knows {HEAD})",
+        fix="use the release that made them, or another database, which the log fills: this one was left as it is",
+    )
 
 
 def _revision(connection: Connection) -> str | None:
@@ -130,12 +140,6 @@ def _ours() -> set[str]:
 
 def _value(name: str) -> Select[tuple[Any]]:
     return select(_meta.c.value).where(_meta.c.name == name)
-
-
-def _drop_old(connection: Connection) -> None:
-    """Drops the tables of a release that knew no revisions: the log fills new ones."""
-    if inspect(connection).has_table("meta") and connection.scalar(_value("schema")) is not None:
-        _drop(connection)
 
 
 def _refuse_foreign(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""The tables of the first release with migrations."""
+"""The tables of the first release."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0.1"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -24,7 +24,6 @@ _CLUSTERED: Final = frozenset(
     (
         "batch_items",
         "batches",
-        "experiences",
         "groups",
         "leases",
         "once",
@@ -48,9 +47,10 @@ _TABLES: Final = (
     (
         "batches",
         "id:id",
-        "experiment:id step:int stage:int items:int groups:int incomplete:flag staleness_mean:real "
-        "staleness_p95:int staleness_max:int decided_at_ns:int planned_partition:int planned_offset:int "
-        "abandoned_ns:int abandoned_code:text abandoned_reason:text abandoned_partition:int abandoned_offset:int",
+        "experiment:id step:int stage:int items:int groups:int incomplete:flag staleness_mean:real staleness_p95:int "
+        "staleness_max:int decided_at_ns:int planned_partition:int planned_offset:int abandoned_ns:int "
+        "abandoned_code:text abandoned_reason:text abandoned_partition:int abandoned_offset:int max_uses:int "
+        "eligible_at_ns:int",
     ),
     (
         "checkpoints",
@@ -83,7 +83,7 @@ _TABLES: Final = (
         "newest_version:int reward:real priority:real metrics:text finish:text duration_s:real produced_ns:int "
         "produced_partition:int produced_offset:int failed_experiment:id failed_stage:int failed_code:text "
         "failed_reason:text failed_ns:int failed_partition:int failed_offset:int member_partition:int "
-        "member_offset:int",
+        "member_offset:int spans:text",
     ),
     (
         "experiments",
@@ -91,7 +91,11 @@ _TABLES: Final = (
         "project:text group_name:text name:text job_dir:text stages:int total_steps:int deterministic:flag seed:int "
         "config:text labels:text submitted_ns:int submitted_partition:int submitted_offset:int state:text "
         "state_ns:int state_code:text state_reason:text state_role:text state_partition:int state_offset:int "
-        "started_ns:int started_partition:int started_offset:int",
+        "started_ns:int started_partition:int started_offset:int parent:id forked_step:int forked_ns:int "
+        "forked_partition:int forked_offset:int kept:text kept_path:text kept_reason:text kept_ns:int "
+        "kept_partition:int kept_offset:int priority:int prioritized:int prioritized_ns:int prioritized_partition:int "
+        "prioritized_offset:int signal_cause:text signal_reason:text signal_step:int signal_ns:int "
+        "signal_partition:int signal_offset:int",
     ),
     (
         "fences",
@@ -107,15 +111,14 @@ _TABLES: Final = (
         "groups",
         "id:id",
         "experiment:id stage:int sequence:int members:int failed:int reward_mean:real code:text reason:text "
-        "closed_ns:int closed_partition:int closed_offset:int",
+        "closed_ns:int closed_partition:int closed_offset:int tag:real tagged_partition:int tagged_offset:int",
     ),
     (
         "leases",
         "id:id",
         "kind:text experiment:id stage:int subject:id worker:id slot:int attempt:int deadline_s:real sequence:int "
-        "taskset:int row_start:int row_end:int epoch:int rollouts:int version:int leased_ns:int "
-        "leased_partition:int leased_offset:int expired_ns:int expired_reason:text expired_partition:int "
-        "expired_offset:int",
+        "taskset:int row_start:int row_end:int epoch:int rollouts:int version:int leased_ns:int leased_partition:int "
+        "leased_offset:int expired_ns:int expired_reason:text expired_partition:int expired_offset:int",
     ),
     (
         "meta",
@@ -126,6 +129,11 @@ _TABLES: Final = (
         "once",
         "stream:text partition:int event:id",
         "applied_partition:int applied_offset:int",
+    ),
+    (
+        "overdue_windows",
+        "experiment:id stage:int number:int",
+        "wanted:int version:int waited_s:real reason:text overdue_ns:int overdue_partition:int overdue_offset:int",
     ),
     (
         "positions",
@@ -177,10 +185,12 @@ _INDEXES: Final = (
     ("evals_experiment", "evals", ["experiment", "version"]),
     ("experiences_experiment", "experiences", ["experiment", "produced_ns"]),
     ("experiences_id", "experiences", ["id"]),
+    ("experiences_versions", "experiences", ["experiment", "oldest_version"]),
     ("experiments_name", "experiments", ["name"]),
+    ("experiments_parent", "experiments", ["parent"]),
     ("groups_experiment", "groups", ["experiment", "stage", "sequence"]),
     ("leases_subject", "leases", ["subject"]),
-    ("retirements_experiment", "retirements", ["experiment"]),
+    ("leases_worker", "leases", ["worker", "leased_ns"]),
     ("workers_experiment", "workers", ["experiment"]),
 )
 

@@ -1,4 +1,4 @@
-"""Revisions: up, down, equal to the models; what older, newer and foreign databases become. On both databases."""
+"""Revisions: up, down, equal to the models; other releases' and foreign databases are refused. On both databases."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from synthetic.log.synthetic_run import SyntheticRun
 from rftd.ops.clock import ManualClock, SystemClock
 from rftd.ops.errors import ConflictError
 from rftd.storage import migrations, schema
-from rftd.storage.database import open_database
+from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.postgres import SCHEMA
 from rftd.storage.projections import PROJECTIONS, Projection
 from rftd.storage.projector import Projector
-from rftd.storage.rebuild import digest
+from rftd.storage.rebuild import digest, rebuild
 from rftd.storage.tables import Row
 from rftd.streams.backends.memory import MemoryLog
 
@@ -97,26 +97,6 @@ async def test_clustered_tables_are_made_so(engine: AsyncEngine) -> None:
         assert made[table.name] == wanted, table.name
 
 
-async def test_experiences_that_are_laid_out_anew_stay_as_they_are(log: MemoryLog, either: AsyncEngine) -> None:
-    from alembic import command
-
-    def moved(connection: Connection, revision: str) -> str:
-        back = revision < migrations.HEAD
-        (command.downgrade if back else command.upgrade)(schema.config(connection), revision)
-        made = text("SELECT sql FROM sqlite_master WHERE name = 'experiences'")
-        return str(connection.scalar(made)) if connection.dialect.name == "sqlite" else ""
-
-    await fill(log, either)
-    before = await digest(either)
-    for revision in ("0008", migrations.HEAD):
-        async with either.begin() as connection:
-            sql = await connection.run_sync(moved, revision)
-        assert ("WITHOUT ROWID" in sql) == (revision == "0008" and either.dialect.name == "sqlite")
-    assert await digest(either) == before
-    async with either.connect() as connection:
-        assert await connection.run_sync(differences) == []
-
-
 async def test_down_leaves_nothing_and_up_comes_back(either: AsyncEngine) -> None:
     from alembic import command
 
@@ -159,25 +139,40 @@ async def test_an_older_database_is_upgraded_in_place(
     await newer.dispose()
 
 
-async def test_a_newer_database_is_refused_and_left_as_it_is(
-    log: MemoryLog, either_url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+async def of_another_release(log: MemoryLog, either: AsyncEngine) -> AsyncEngine:
+    """A filled database whose revision this release does not know."""
+    await fill(log, either)
+    async with either.begin() as connection:
+        await connection.execute(text(f"UPDATE {migrations.VERSION_TABLE} SET version_num = '0010'"))
+        await connection.execute(text("ALTER TABLE steps DROP COLUMN metrics"))
+    return either
+
+
+async def contents(engine: AsyncEngine) -> dict[str, list[Any]]:
+    async with engine.connect() as connection:
+        there = MetaData()
+        await connection.run_sync(there.reflect)
+        return {table.name: list(await connection.execute(table.select())) for table in there.sorted_tables}
+
+
+async def test_a_database_of_another_release_is_refused_and_left_as_it_is(
+    log: MemoryLog, of_another_release: AsyncEngine
 ) -> None:
-    with monkeypatch.context() as newer_release:
-        request.getfixturevalue("later")
-        newer = open_database(either_url)
-        await fill(log, newer)
-        before = await digest(newer)
-        await newer.dispose()
-        newer_release.undo()
-    monkeypatch.undo()
-    older = open_database(either_url)
-    with pytest.raises(ConflictError, match=r"newer release of rftd \(schema 9999") as refused:
-        await fill(log, older)
-    assert "upgrade rftd" in str(refused.value)
-    assert await digest(older) == before
-    async with older.connect() as connection:
-        assert await connection.scalar(text(f"SELECT version_num FROM {migrations.VERSION_TABLE}")) == "9999"
-    await older.dispose()
+    before = await contents(of_another_release)
+    with pytest.raises(ConflictError, match=r"another release of rftd \(schema 0010; this release knows") as refused:
+        await fill(log, of_another_release)
+    assert "use the release that made them" in str(refused.value)
+    assert await contents(of_another_release) == before
+
+
+async def test_tables_of_another_release_are_not_compared_with_rebuilt_ones(
+    log: MemoryLog, of_another_release: AsyncEngine, tmp_path: Path
+) -> None:
+    fresh = tmp_path / "rebuilt.db"
+    with pytest.raises(ConflictError, match=r"another release of rftd \(schema 0010"):
+        await rebuild(log, sqlite_url(fresh), clock=ManualClock(), live=of_another_release)
+    assert not fresh.exists()
 
 
 async def test_a_projection_of_another_version_fills_the_tables_again(log: MemoryLog, either: AsyncEngine) -> None:
@@ -191,17 +186,6 @@ async def test_a_projection_of_another_version_fills_the_tables_again(log: Memor
     await projector.close()
     assert await digest(either) == before
     assert (await fill(log, either, newer)).applied_records == 0
-
-
-async def test_a_database_of_a_release_without_revisions_is_filled_again(log: MemoryLog, engine: AsyncEngine) -> None:
-    async with engine.begin() as connection:
-        await connection.execute(text("CREATE TABLE meta (name VARCHAR PRIMARY KEY, value VARCHAR)"))
-        await connection.execute(text("""INSERT INTO meta VALUES ('schema', 'abc'), ('tables', '["meta", "gone"]')"""))
-        await connection.execute(text("CREATE TABLE gone (id BIGINT)"))
-        await connection.execute(text("CREATE TABLE steps (id BIGINT)"))
-    await fill(log, engine)
-    async with engine.connect() as connection:
-        assert await connection.run_sync(differences) == []
 
 
 async def test_foreign_tables_under_our_names_are_not_touched(log: MemoryLog, either: AsyncEngine) -> None:
