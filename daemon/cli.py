@@ -41,6 +41,9 @@ VERBS: Final = {
     "evals": Verb(
         f"{_HERE}.evals:command", "Show the evaluations of an experiment, the answers of one, or two side by side."
     ),
+    "compare": Verb(
+        f"{_HERE}.compare:command", "Compare experiments: what their files differ in, and figures at equal steps."
+    ),
     "track": Verb(f"{_HERE}.track:track", "Write an experiment to a tracker: TensorBoard, W&B, MLflow, JSON Lines."),
     "logs": Verb(f"{_HERE}.logs:command", "Show the log lines of an experiment's workers, merged by time."),
     "tasks": Verb(f"{_HERE}.tasks:tasks", "Add tasks to an experiment while it runs, or tell their end."),
@@ -102,6 +105,7 @@ OTHER_WORDS: Final = {
     **dict.fromkeys(("continue", "unpause"), "resume"),
     "fsck": "verify",
     **dict.fromkeys(("metrics", "plot"), "steps"),
+    "diff": "compare",
 }
 """The verbs that people mean by the words of other programs; by their letters alone another one may be nearer."""
 

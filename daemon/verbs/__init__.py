@@ -11,6 +11,7 @@ get          one page about one experiment
 watch        that page, live, until the experiment ends
 steps        its training steps with all their figures
 evals        its evaluations, their answers, two versions side by side
+compare      several experiments: what their files differ in, and their figures
 track        an experiment, written by a tracker: add
 logs         log lines of its workers
 tasks        tasks for a queue: add, end

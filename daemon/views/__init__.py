@@ -6,6 +6,7 @@ problem       the body of every error
 experiments   the list, one line of it, the page; what each role waits for
 commands      submit, fork, pause, resume, cancel, prioritize, archive, restore, remove
 history       steps, batches, evaluations; what a thing was made of, and what became of it
+comparison    several experiments at equal steps, tokens or time
 evaluations   the answers of one, against another version's, of one row through all
 experiences   by filter, one by one, their lengths; prioritize, give up
 events        of an experiment, from the log: event_pages finds them, event_json shows them

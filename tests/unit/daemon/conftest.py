@@ -8,6 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 from synthetic.daemon.house import House, open_house
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 
 @pytest.fixture
@@ -22,3 +24,12 @@ async def client(house: House) -> AsyncIterator[httpx.AsyncClient]:
     """Its client."""
     async with house.client() as opened:
         yield opened
+
+
+@pytest.fixture
+async def longer(house: House) -> SyntheticRun:
+    """A second run in the house, named `longer`, of more steps."""
+    run = SyntheticRun(Tape(seed=7), name="longer", steps=5, seed=7, faults=False).write()
+    await house.log.append(run.tape.drafts)
+    await house.projector.catch_up()
+    return run

@@ -113,6 +113,7 @@ async def test_the_document_is_what_clients_were_promised(client: httpx.AsyncCli
     assert (await client.get("/openapi.json")).json() == promised
 
 
+@pytest.mark.usefixtures("longer")
 async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient, house: House) -> None:
     document = (await client.get("/openapi.json")).json()
     schemas = document["components"]["schemas"]
@@ -135,6 +136,7 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/experiments/{name}/logs": "/v1/experiments/small/logs",
         "/v1/experiments/{name}/tasks": "/v1/experiments/small/tasks",
         "/v1/experiments/{name}/why": "/v1/experiments/small/why",
+        "/v1/comparison": "/v1/comparison?name=small&name=longer",
         "/v1/dead-letters": "/v1/dead-letters?all=true",
         "/v1/requests/refused": "/v1/requests/refused",
         "/v1/logs": "/v1/logs",

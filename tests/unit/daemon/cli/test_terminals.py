@@ -73,6 +73,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
         "evals second",
         "evals small --row 99",
     ),
+    "compare": ("compare small second", "compare small small", "compare second second-fork-0"),
     "track add": (
         "track add small jsonl --into {empty}",
         "track add small mlflow --arg url=x",

@@ -21,6 +21,7 @@ from rftd.daemon.api.routes import declared_routes, router
 from rftd.daemon.api.services import Services
 from rftd.daemon.views import (
     access,
+    comparison,
     dead_letters,
     evaluations,
     events,
@@ -42,6 +43,7 @@ from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.folds.spine import Status
 
 ASKED: dict[Any, dict[str, object]] = {
+    comparison.comparison: {"name": ["small", "longer"]},
     dead_letters.many: {"all": "true"},
     dead_letters.one: {"id": "task"},
     events.events: {"name": "small", "limit": 1000},
@@ -72,6 +74,7 @@ ASKED: dict[Any, dict[str, object]] = {
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("longer")
 async def test_each_answer_is_read_as_what_was_sent(client: httpx.AsyncClient, house: House) -> None:
     assert {each.path for each in ASKED} == {each.path for each in declared_routes() if isinstance(each, ReadRoute)}
     written = len(house.run.tape.drafts)
