@@ -26,6 +26,7 @@ answered_rows the answers of an evaluation, from the log and from artifacts
 checkpoints   folders of checkpoints, registered in place
 service_state the name at a service that a checkpoint's weights and optimizer have
 workplace     the folder in which a trainer prepares what it renames; its successor takes it away
+table_files   the files of database tables that specifications read
 unreferenced  files of an experiment that no event names
 own_places    the places at which an experiment's own files lie, whatever a record names
 served_history  the chain of a served history, held against what was promised

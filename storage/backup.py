@@ -21,6 +21,7 @@ from rftd.ops.errors import CodecError, ConflictError, DiskFullError, NotFoundEr
 from rftd.storage.checkpoints import fsync_tree, mark_latest
 from rftd.storage.portable.files import STEP, Chosen, choose
 from rftd.storage.served_history import copy_whole
+from rftd.storage.table_files import KIND as TABLE
 from rftd.streams import topics
 from rftd.streams.backends.sqlite.schema import FILE_NAME
 from rftd.streams.backends.sqlite.view import SqliteView
@@ -286,6 +287,9 @@ def _copy_files(
             try:
                 shutil.copy2(file.copy or path, copied)
             except FileNotFoundError:
+                if file.kind == TABLE:  # its folder has those of other experiments too
+                    own.append(f"{path} left out: it was removed meanwhile")
+                    continue
                 own.append(f"{file.folder} left out: it was removed meanwhile")
                 broken.add(file.folder)
                 continue

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from rftd.daemon.registry import Entry
 from rftd.storage.folder_owner import LogIdentity
+from rftd.storage.table_files import table_folder, tables_of
 from rftd.storage.unreferenced import GRACE_S, Unreferenced
 from rftd.streams.folds.spine import Kept
-
-_FOLDER: Final = ".tables"
 
 
 class KeptTables:
@@ -25,14 +24,16 @@ class KeptTables:
 
     def folder(self, root: Path) -> Path:
         """The folder for new files below a checkpoint root."""
-        return root / _FOLDER / (self._log.id if self._log is not None else "")
+        return table_folder(root, self._log.id if self._log is not None else "")
 
     def folders(self, entries: Collection[Entry]) -> list[Path]:
-        """The folders of this log below the checkpoint roots of experiments."""
+        """The folders of this log below the checkpoint roots of experiments, and where imports put its tables."""
         if self._log is None:
             return []
-        roots = sorted({_root(entry.spec.config) for entry in entries})
-        return [root / _FOLDER / id for root in roots for id in (self._log.id, *self._log.former)]
+        ids = (self._log.id, *self._log.former)
+        below = {table_folder(_root(entry.spec.config), id) for entry in entries for id in ids}
+        imported = {path.parent for entry in entries for path in tables_of(entry.spec) if path.parent.name in ids}
+        return sorted(below | imported)
 
     def unused(self, entries: Collection[Entry], *, now_ns: int) -> list[Unreferenced]:
         """The files that no experiment names but removed ones, and that nobody has written lately. Blocks."""

@@ -29,6 +29,7 @@ from rftd.daemon.trust.judge import SubmissionJudge
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.storage.database import open_database
+from rftd.storage.table_files import table_name
 from rftd.workers.tasksets.table_rows import plain_value
 
 _SQL: Final = "sql"
@@ -205,7 +206,7 @@ def _write(connection: Connection, name: str, folder: Path) -> tuple[Path, int]:
             rows += 1
         file.flush()
         os.fsync(file.fileno())
-        kept = folder / f"{plain}-{digest.hexdigest()[:32]}.jsonl"
+        kept = folder / table_name(plain, digest.hexdigest())
         if not kept.exists():  # named by what is in it, so another submission's is the same
             os.link(file.name, kept)
             kept.chmod(0o644 & ~_umask())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from rftd.daemon.data_folder import DataFolder
     from rftd.ops.clock import Clock
+    from rftd.storage.folder_owner import LogIdentity
     from rftd.storage.portable.experiment import ImportReport, Taken
     from rftd.streams.backends.backend import LogUrl
     from rftd.streams.log import EventLog
@@ -154,7 +155,7 @@ def import_(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, 
     moves = [_move(text) for text in maps]
 
     async def load() -> ImportReport:
-        async with _log(folder, log_at, clock) as log:
+        async with _log(folder, log_at, clock) as (log, own):
             return await import_experiment(
                 log,
                 path,
@@ -164,6 +165,7 @@ def import_(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, 
                 verify=verify,
                 before_append=lambda experiment: _mark(folder, experiment, path),
                 taken=await _taken(log),
+                log_id=own.id if own is not None else "",
             )
 
     done = asyncio.run(load())
@@ -206,21 +208,25 @@ def _mark(folder: DataFolder, experiment: UUID, path: Path) -> None:
 
 
 @asynccontextmanager
-async def _log(folder: DataFolder, log_at: LogUrl | None, clock: Clock) -> AsyncIterator[EventLog]:
-    """The log, for this process alone. Raises ConflictError while a daemon has the folder."""
-    from rftd.daemon.log_source import owned_log
+async def _log(
+    folder: DataFolder, log_at: LogUrl | None, clock: Clock
+) -> AsyncIterator[tuple[EventLog, LogIdentity | None]]:
+    """The log, for this process alone, and its identity. Raises ConflictError while a daemon has the folder."""
+    from rftd.daemon.log_identity import identity_of
+    from rftd.daemon.log_source import identity_at, owned_log
     from rftd.ops.ids import SystemIds
+    from rftd.streams.backends.backend import backend_of
     from rftd.streams.backends.sqlite.log import SqliteLog
 
     folder.check_no_partial_backup()
     folder.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if log_at is not None:
         async with owned_log(folder, log_at, clock=clock, ids=SystemIds(clock)) as owned:
-            yield owned.log
+            yield owned.log, await identity_at(backend_of(log_at).checked(log_at.text))
         return
     log = await SqliteLog.open(folder.log)
     try:
-        yield log
+        yield log, identity_of(folder, SystemIds(clock))
     finally:
         await log.close()
 

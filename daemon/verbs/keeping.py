@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import msgspec
@@ -23,12 +23,17 @@ from rftd.ops.paths import absolute_path
 if TYPE_CHECKING:
     from rftd.daemon.client.client import Client
 if TYPE_CHECKING:
+    from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.registry import Entry
+    from rftd.daemon.supervisor.kept_tables import KeptTables
+    from rftd.storage.folder_owner import LogIdentity
     from rftd.storage.unreferenced import Unreferenced
     from rftd.streams.backends.backend import LogUrl
     from rftd.streams.log import EventLog
 
 
+_TABLES: Final = "tables"
+"""The word for the files of tables where an experiment's name stands."""
 B = TypeVar("B", bound=msgspec.Struct)
 
 
@@ -122,7 +127,8 @@ def _kept(
 def gc(ctx: click.Context, experiment: str | None, dry_run: bool, log_at: LogUrl | None) -> None:
     """Delete what a crash left in the folders of EXPERIMENT (default: all): rftd's files that no event refers to.
 
-    Experiments that a daemon may be running are skipped; the daemon cleans up after them itself.
+    Experiments that a daemon may be running are skipped; the daemon cleans up after them itself. Without EXPERIMENT the
+    files of database tables go too that no experiment reads any more.
     """
     import asyncio
     import os
@@ -132,7 +138,9 @@ def gc(ctx: click.Context, experiment: str | None, dry_run: bool, log_at: LogUrl
     from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.log_source import read_here
     from rftd.daemon.registry import find_entry
+    from rftd.daemon.supervisor.kept_tables import KeptTables
     from rftd.ops.clock import SystemClock
+    from rftd.storage.folder_owner import is_of_another
     from rftd.streams.backends.lock_file import LockFile
 
     settings: Settings = ctx.obj
@@ -141,16 +149,19 @@ def gc(ctx: click.Context, experiment: str | None, dry_run: bool, log_at: LogUrl
 
     async def look(log: EventLog) -> None:
         chosen = [await find_entry(log, experiment)] if experiment else await _every(log)
-        at_rest = [entry for entry in chosen if entry.spine.ended]
-        lock = None
-        if len(at_rest) < len(chosen) and (lock := _lock(LockFile, folder.log, log_at)) is not None:
-            at_rest = chosen
+        lock = _lock(LockFile, folder.log, log_at)
         try:
+            own = await _identity(folder, log_at, locked=lock is not None)
             for entry in chosen:
-                if entry in at_rest:
+                if own is not None and is_of_another(Path(entry.job_dir), own):
+                    say(f"note: {entry.job_dir} belongs to another log, of which this one is a copy", err=True)
+                elif entry.spine.ended or lock is not None:
                     found.extend((entry.name, each) for each in await _garbage(log, entry, SystemClock().now_ns()))
                 else:
                     say(f"note: {entry.name} is {entry.status}: its daemon sees to it", err=True)
+            if lock is not None and not experiment:
+                kept = KeptTables(own)
+                found.extend((_TABLES, unused) for unused in await _unread_tables(log, folder, kept, chosen))
             if not dry_run:
                 from rftd.storage.unreferenced import remove
 
@@ -171,6 +182,19 @@ def _lock(kind: Any, log: Any, log_at: LogUrl | None) -> Any:
         return None if log_at is not None else kind(log)
     except ConflictError:
         return None
+
+
+async def _identity(folder: DataFolder, log_at: LogUrl | None, *, locked: bool) -> LogIdentity | None:
+    """The identity of the log: a copy of a folder gets its own as soon as nobody else has its lock."""
+    from rftd.daemon.log_identity import identity_of, last_identity
+    from rftd.daemon.log_source import identity_at
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.ids import SystemIds
+    from rftd.streams.backends.backend import backend_of
+
+    if log_at is not None:
+        return await identity_at(backend_of(log_at).checked(log_at.text))
+    return identity_of(folder, SystemIds(SystemClock())) if locked else last_identity(folder)
 
 
 async def _every(log: EventLog) -> list[Entry]:
@@ -200,6 +224,23 @@ async def _garbage(log: EventLog, entry: Entry, now_ns: int) -> list[Unreference
     # An experiment that has not ended may have workers on another machine, whose newest files no event names yet.
     grace_s = 0.0 if entry.spine.ended else GRACE_S
     return list(unreferenced(found, kept, before_ns=now_ns - int(grace_s * 1e9)))
+
+
+async def _unread_tables(
+    log: EventLog, folder: DataFolder, kept: KeptTables, entries: list[Entry]
+) -> list[Unreferenced]:
+    """The files of tables that no experiment reads any more; none where the log lost what may have named one."""
+    import asyncio
+
+    from rftd.ops.clock import SystemClock
+    from rftd.storage.survivors import LossesFile, of_log_folder
+    from rftd.streams.losses import losses_of
+
+    unused = await asyncio.to_thread(kept.unused, entries, now_ns=SystemClock().now_ns())
+    if unused and (LossesFile(folder.losses).read() or await losses_of(log, of_log_folder(folder.log))):
+        say("note: the log lost records: the files of tables stay, for an experiment among them may read one", err=True)
+        return []
+    return unused
 
 
 def _answer(found: list[tuple[str, Unreferenced]], dry_run: bool, settings: Settings) -> None:

@@ -16,6 +16,7 @@ from rftd.ops.errors import ArchiveError, LogCorruptError, RftdError
 from rftd.storage.artifacts import size_and_sha256
 from rftd.storage.portable.experiment import export_experiment
 from rftd.storage.portable.files import check_files, restore
+from rftd.storage.table_files import tables_of
 from rftd.storage.unreferenced import ours, remove, remove_empty
 from rftd.streams import topics
 from rftd.streams.events.experiment import ExperimentArchived
@@ -140,7 +141,8 @@ def _restored(experiment: UUID, spec: ExperimentSpec, path: Path, expected: Expe
             )
         checked = check(archive)
         check_files(archive, checked)
-        roots = [Path(spec.job_dir), *(Path(stage.folder) for stage in spec.stages)]
+        stages = (Path(stage.folder) for stage in spec.stages)
+        roots = [Path(spec.job_dir), *stages, *(table.parent for table in tables_of(spec))]
         return restore(archive, checked, Folders(), roots)
     finally:
         archive.close()

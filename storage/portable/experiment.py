@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -23,6 +23,8 @@ from rftd.storage.rebuild import digest_of
 from rftd.storage.served_history import promises
 from rftd.storage.snapshots import put_memory_aside
 from rftd.storage.survivors import put_workplaces_aside
+from rftd.storage.table_files import KIND as TABLE
+from rftd.storage.table_files import table_folder, table_moves
 from rftd.storage.tables.base import Row, is_local
 from rftd.storage.unreferenced import stage_folders
 from rftd.streams.chain import Heads
@@ -37,6 +39,8 @@ from rftd.streams.portable.own import ArchiveLog, OwnRecords, closed_heads
 from rftd.streams.portable.present import submitted_in, was_imported
 from rftd.streams.spec import ExperimentSpec
 
+IMPORTED: Final = "imported"
+"""The folder of the data folder below which imported experiments have their own."""
 Progress = Callable[[int], None]
 
 
@@ -130,12 +134,14 @@ async def import_experiment(
     verify: bool = True,
     before_append: Callable[[UUID], None] = lambda experiment: None,
     taken: Sequence[Taken] = (),
+    log_id: str = "",
     on_records: Progress = lambda records: None,
 ) -> ImportReport:
     """Appends the experiment of a file to the log and writes its files: first checked, then files, then records.
 
     `moves` says which folders lie elsewhere here. A job folder that none of them covers stays where it is if all its
-    files are there and it is none of the `taken`, and else becomes a folder below `home`. Raises ArchiveError before
+    files are there and it is none of the `taken`, and else becomes a folder below `home`. Tables of databases go among
+    those of the log, whose id is `log_id`. Raises ArchiveError before
     anything is changed, and ConflictError if the log holds another experiment under its id or in the folder that is
     asked for, or lacks the one that it is a fork of.
     """
@@ -147,11 +153,15 @@ async def import_experiment(
         await _check_parent(log, archive.manifest.name, checked)
         known = await submitted_in(log, experiment)
         there = known.spec.job_dir if known is not None else None
-        default = home / "imported" / str(experiment)
+        default = home / IMPORTED / str(experiment)
         others = {each.job_dir: each.name for each in taken if each.experiment != experiment}
         folders = await asyncio.to_thread(_folders, archive, checked, moves, there, default, others)
+        tables = [Path(part.folder, part.path) for part in archive.manifest.files if part.kind == TABLE]
+        present_spec = known.spec if known is not None else None
+        own_tables = table_moves(tables, folders, home / IMPORTED, log_id, present_spec)
+        folders = Folders([*((str(old), str(new)) for old, new in folders.moves), *own_tables])
         present = await look(log, archive, folders)
-        roots = [default, *(Path(new) for _, new in moves)]
+        roots = [default, table_folder(home / IMPORTED, ""), *(Path(new) for _, new in moves)]
         # Files before records: a daemon that reads the first of them may start the experiment and look for its files.
         files = await asyncio.to_thread(restore, archive, checked, folders, roots)
         lacking = present.records < sum(part.records for part in archive.manifest.partitions)
@@ -248,7 +258,7 @@ def _folders(
         return asked
     if there is not None:
         return Folders([*moves, (job_dir, there)])
-    own = [part for part in archive.manifest.files if not asked.covers(part.folder)]
+    own = [part for part in archive.manifest.files if part.kind != TABLE and not asked.covers(part.folder)]
     histories = promises(checked.spec, checked.offers)
     if not checked.removed and job_dir not in others and Path(job_dir).is_dir() and all_there(own, histories):
         return asked

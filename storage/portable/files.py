@@ -26,6 +26,8 @@ from rftd.storage.checkpoints import latest, mark_latest, may_share, verify
 from rftd.storage.own_places import checkpoint_folder, is_own_weights
 from rftd.storage.served_history import FILE, copy_whole, difference_of, promises
 from rftd.storage.service_state import PATH as SERVICE_STATE
+from rftd.storage.table_files import KIND as TABLE
+from rftd.storage.table_files import fits_name, tables_of
 from rftd.streams.events.task import TasksOffered
 from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.portable.container import ArchiveReader, ArchiveWriter
@@ -51,11 +53,12 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[Chosen]:
-    """Every artifact, and the checkpoints and weights that `checkpoints` (`newest`, `all` or `none`) asks for. Blocks.
+    """Every artifact and table, and the checkpoints and weights that `checkpoints` asks for. Blocks.
 
+    `none` asks for none, `all` for every one that is kept.
     `newest` is the newest whole checkpoint. Both have, of an experiment that goes on, the weight versions that its
     explorers may ask for. Files that are gone or damaged are left out and told in `notes`. Raises NotFoundError for a
-    missing artifact, and for a served history that an experiment has yet to train.
+    missing artifact, and for a served history or a table that an experiment has yet to train.
     """
     spec = named.spine.spec
     status = named.spine.status
@@ -70,6 +73,7 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
                 f"no artifact {name}", where=str(store.path_of(name)), fix="restore the files of the experiment first"
             )
         yield Chosen(kind="artifact", folder=store.root, path=f"{name[:2]}/{name}")
+    yield from _tables(named, notes)
     yield from _histories(named, notes)
     if checkpoints == "none":
         return
@@ -107,6 +111,21 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
             yield Chosen(kind="weights", folder=folder, path=path.relative_to(folder).as_posix())
 
 
+def _tables(named: OutsideNames, notes: list[str]) -> Iterator[Chosen]:
+    """The files of the database tables that the experiment reads: nobody can make them again."""
+    spec = named.spine.spec
+    status = named.spine.status
+    assert spec is not None
+    for path in tables_of(spec):
+        if path.is_file():
+            yield Chosen(kind=TABLE, folder=path.parent, path=path.name)
+        elif status is not None and status.ended:
+            notes.append(f"{path} left out: it is gone")
+        else:
+            fix = "put the file back first"
+            raise NotFoundError("the rows of a table that it reads are gone", where=str(path), fix=fix)
+
+
 def _histories(named: OutsideNames, notes: list[str]) -> Iterator[Chosen]:
     """The history of each stage that serves, as it is now: at least what the events promise."""
     spec = named.spine.spec
@@ -128,7 +147,7 @@ def _histories(named: OutsideNames, notes: list[str]) -> Iterator[Chosen]:
 
 
 def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen], notes: list[str]) -> tuple[FilePart, ...]:
-    """Copies the files into the export. Raises LogCorruptError for an artifact that does not fit its name. Blocks.
+    """Copies the files into the export. Raises LogCorruptError for a file that does not fit its name. Blocks.
 
     Weights that were removed meanwhile are left out and told in `notes`: whoever goes on makes them again.
     """
@@ -141,9 +160,10 @@ def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen], notes: list[str]
                 raise
             notes.append(f"{file.folder / file.path} left out: it was removed meanwhile")
             continue
-        if file.kind == "artifact" and member.sha256 != file.path[3:]:
+        named = file.kind in ("artifact", TABLE)
+        if named and not (member.sha256 == file.path[3:] or fits_name(file.path, member.sha256)):
             raise LogCorruptError(
-                "an artifact does not match its name",
+                f"the bytes of this {file.kind} do not match its name",
                 where=str(file.folder / file.path),
                 fix="restore the file from a backup",
             )
@@ -160,6 +180,7 @@ def check_files(archive: ArchiveReader, checked: Checked) -> None:
     # The file may be a stranger's: a path with `..`, a root, a NUL or a backslash would lead out of its folder here or
     # on the next machine, and a file that no event names could be anything, put beside a model that is loaded.
     histories = promises(checked.spec, checked.offers)
+    tables = tables_of(checked.spec)
     for exported in archive.manifest.files:
         name = PurePosixPath(exported.path)
         folder = PurePosixPath(exported.folder)
@@ -175,6 +196,8 @@ def check_files(archive: ArchiveReader, checked: Checked) -> None:
                 is_named = (exported.path, exported.member.sha256) in checked.checkpoints.get(exported.folder, ())
             case "weights":
                 is_named = exported.folder in checked.weights
+            case "table":
+                is_named = Path(folder, name) in tables and fits_name(exported.path, exported.member.sha256)
             case "history":
                 is_named = Path(folder) in histories and exported.path == FILE
             case _:

@@ -46,7 +46,7 @@ class FilePart(msgspec.Struct, frozen=True, kw_only=True):
     """A file that belongs to the experiment."""
 
     kind: str
-    """`artifact`, `history`, `checkpoint` or `weights`."""
+    """`artifact`, `table`, `history`, `checkpoint` or `weights`."""
     folder: str
     """The absolute path of the folder on the exporting machine, as the events name it."""
     path: str

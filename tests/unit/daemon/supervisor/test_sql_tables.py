@@ -15,6 +15,8 @@ from urllib.parse import quote
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
+from synthetic.log.synthetic_run import spec_of
 
 from rftd.daemon.supervisor.kept_tables import KeptTables
 from rftd.daemon.supervisor.sql_tables import SqlTables
@@ -222,4 +224,5 @@ def test_a_file_that_no_experiment_reads_goes_after_a_while_and_another_logs_sta
 
 
 def entry_of(config: dict[str, Any], kept: Kept) -> Any:
-    return SimpleNamespace(spec=SimpleNamespace(config=config), spine=SimpleNamespace(kept=kept))
+    spec = replace(spec_of("small", 3), config=config)
+    return SimpleNamespace(spec=spec, spine=SimpleNamespace(kept=kept))
