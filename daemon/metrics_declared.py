@@ -57,7 +57,7 @@ def _stage(spec: StageSpec) -> DeclaredStage:
     bounded = explores and spec.policy.bounded
     return DeclaredStage(
         taskset=shortened(spec.taskset.name) if spec.taskset is not None else "",
-        method=spec.sync.method if explores else "",
+        method=spec.synchronizer.sync_method if explores else "",
         capacity=spec.policy.capacity if explores else 0,
         max_staleness_versions=spec.policy.max_staleness_versions if bounded else None,
         at_work=_at_work(spec),

@@ -57,11 +57,11 @@ def check_weights(spec: ExperimentSpec, event: WeightsPublished) -> None:
 
 def is_own_weights(spec: ExperimentSpec, event: WeightsPublished) -> bool:
     """True if a trainer of the experiment may have published there, by a channel that its specification has. Blocks."""
-    if event.method not in {DURABLE, *(stage.sync.method for stage in spec.stages)}:
+    if event.method not in {DURABLE, *(stage.synchronizer.sync_method for stage in spec.stages)}:
         return False
     folders = {Path(spec.job_dir) / "weights"}
     if event.method == _MEMORY:
-        folders |= {shared_folder(spec.job_dir, stage.sync.memory_dir) for stage in spec.stages}
+        folders |= {shared_folder(spec.job_dir, stage.synchronizer.memory_dir) for stage in spec.stages}
     # The place of any other channel is no path: an address or a name, which means something to that channel alone.
     return event.method not in (DURABLE, _MEMORY) or _lies_in(event.path, folders, _VERSION)
 

@@ -352,7 +352,7 @@ def _weight(path: Path) -> tuple[int, int]:
 
 def _shared(spec: ExperimentSpec) -> set[Path]:
     """The folders in memory in which its weights may lie, by the stages that ask for them."""
-    asked = {stage.sync.memory_dir for stage in spec.stages if stage.sync.method == "memory"}
+    asked = {stage.synchronizer.memory_dir for stage in spec.stages if stage.synchronizer.sync_method == "memory"}
     return {shared_folder(spec.job_dir, memory_dir) for memory_dir in asked}
 
 

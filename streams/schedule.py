@@ -19,44 +19,45 @@ from itertools import chain
 from math import gcd
 
 from rftd.ops import limits
-from rftd.streams.spec import PolicySpec, StageSpec, SyncSpec
+from rftd.streams.spec import PolicySpec, StageSpec
+from rftd.streams.synchronizer import Synchronizer
 
 
-def explorer_interval(sync: SyncSpec) -> int:
+def explorer_interval(sync: Synchronizer) -> int:
     """Explore steps between two sync points."""
-    return sync.explorer_interval or sync.interval
+    return sync.explorer_sync_interval or sync.sync_interval
 
 
-def trainer_interval(sync: SyncSpec) -> int:
+def trainer_interval(sync: Synchronizer) -> int:
     """Training steps between two publications; 0: it publishes when it is asked."""
-    return 0 if sync.style == "explorer_driven" else sync.trainer_interval or sync.interval
+    return 0 if sync.sync_style == "explorer_driven" else sync.trainer_sync_interval or sync.sync_interval
 
 
-def has_windows(sync: SyncSpec) -> bool:
+def has_windows(sync: Synchronizer) -> bool:
     """True if rollouts are pinned to the version of their window."""
-    return sync.style != "fully_async"
+    return sync.sync_style != "fully_async"
 
 
-def window_of(sync: SyncSpec, explore_step: int) -> int:
+def window_of(sync: Synchronizer, explore_step: int) -> int:
     """The window that an explore step lies in, from 0."""
-    return max(0, (explore_step - 1 - sync.offset) // explorer_interval(sync))
+    return max(0, (explore_step - 1 - sync.sync_offset) // explorer_interval(sync))
 
 
-def window_steps(sync: SyncSpec, window: int) -> int:
+def window_steps(sync: Synchronizer, window: int) -> int:
     """Explore steps of a window: the first one has `offset` more."""
-    return explorer_interval(sync) + (sync.offset if window == 0 else 0)
+    return explorer_interval(sync) + (sync.sync_offset if window == 0 else 0)
 
 
-def step_of_window(sync: SyncSpec, window: int) -> int:
+def step_of_window(sync: Synchronizer, window: int) -> int:
     """The stage step whose weights explore steps of a window run on if the style is `fixed`; for others the least."""
-    if sync.style != "fixed":
+    if sync.sync_style != "fixed":
         return 0
     # Down to the last publication before the sync point: dividing and multiplying again is not the same number.
     trainer = trainer_interval(sync)
     return window * explorer_interval(sync) // trainer * trainer
 
 
-def needed_staleness(sync: SyncSpec) -> int:
+def needed_staleness(sync: Synchronizer) -> int:
     """The least bound with which nothing of the schedule is too old to be trained when its turn comes, in versions.
 
     Experiences of explore step e are trained by step e, so their staleness is e - 1 less the version of their window.
@@ -65,8 +66,8 @@ def needed_staleness(sync: SyncSpec) -> int:
     """
     explorer = explorer_interval(sync)
     trainer = trainer_interval(sync)
-    first = sync.offset + explorer - 1
-    match sync.style:
+    first = sync.sync_offset + explorer - 1
+    match sync.sync_style:
         case "fixed":
             return first + trainer - gcd(explorer, trainer)
         case "trainer_driven":
@@ -79,15 +80,15 @@ def needed_staleness(sync: SyncSpec) -> int:
 
 def kept_versions(stage: StageSpec) -> int:
     """The most versions that weights may be behind the trainer while explorers can still be told to begin on them."""
-    sync = stage.sync
+    sync = stage.synchronizer
     explorer = explorer_interval(sync)
     trainer = trainer_interval(sync) or 1  # 0: it publishes when it is asked, at every step at the soonest
     interval = max(explorer, trainer)
-    if sync.style in ("fixed", "fully_async"):
-        return max(limits.KEPT_WEIGHT_VERSIONS, sync.offset + 2 * interval) * interval
+    if sync.sync_style in ("fixed", "fully_async"):
+        return max(limits.KEPT_WEIGHT_VERSIONS, sync.sync_offset + 2 * interval) * interval
     # Trained while a window is under way: what was planned or waited when it began, and its own batches.
     ahead = max(limits.ROOM_AHEAD_VERSIONS, plan_ahead(stage.policy)) + stage.policy.max_inflight_batches
-    return max(limits.KEPT_WEIGHT_VERSIONS * interval, sync.offset + explorer + trainer + ahead)
+    return max(limits.KEPT_WEIGHT_VERSIONS * interval, sync.sync_offset + explorer + trainer + ahead)
 
 
 def plan_ahead(policy: PolicySpec) -> int:
@@ -104,7 +105,7 @@ def publish_due(stage: StageSpec, step: int) -> bool:
     """True if the weights of this step are announced to explorers; nobody explores while a dataset is trained."""
     if stage.kind == "train":
         return step == stage.total_steps
-    interval = trainer_interval(stage.sync)
+    interval = trainer_interval(stage.synchronizer)
     return step == stage.total_steps or eval_due(stage, step) or (interval > 0 and step % interval == 0)
 
 

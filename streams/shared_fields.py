@@ -55,7 +55,7 @@ GROUPS: Final = (
             *((*_BUFFER, "replay_buffer"), (*_BUFFER, "max_read_timeout"), (*_BUFFER, "capacity")),
         ),
         fields=(
-            *(("sync",), ("policy",), ("max_read_timeout_s",)),
+            *(("synchronizer",), ("policy",), ("max_read_timeout_s",)),
             *(("algorithm", "sample_strategy"), ("algorithm", "sample_strategy_args")),
         ),
         of_tasks=True,

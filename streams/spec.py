@@ -19,6 +19,7 @@ from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.row_format import FormatSpec
 from rftd.streams.serving import ServingSpec
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
+from rftd.streams.synchronizer import Synchronizer
 from rftd.streams.tracking import TrackerSpec
 from rftd.streams.updates import UpdatesSpec
 from rftd.streams.worker_memory import WorkerMemory
@@ -213,29 +214,6 @@ class PolicySpec(Spec, frozen=True, kw_only=True):
     """Beyond the capacity those of lowest priority are retired; else no more is admitted."""
 
 
-class SyncSpec(Spec, frozen=True, kw_only=True):
-    """The rule by which explorers take new weights."""
-
-    method: str = "checkpoint"
-    """The weight channel."""
-    style: str = "fixed"
-    """`fixed`, `explorer_driven`, `trainer_driven` or `fully_async`: see `rftd.streams.schedule`."""
-    interval: Index = 1
-    """Steps between two synchronisations, for a side without its own interval."""
-    offset: Index = 0
-    """Explore steps that are added to those before the first synchronisation."""
-    timeout_s: Finite = 3600.0
-    """Longest wait of explorers at a sync point, before they go on with the weights that are there."""
-    memory_dir: OwnPath = ""
-    """The folder in which the channel `memory` makes its own; empty: the machine's memory, if that is a folder."""
-    explorer_interval: Index = 0
-    """Explore steps between two synchronisations; 0: `interval`."""
-    trainer_interval: Index = 0
-    """Training steps between two publications; 0: `interval`."""
-    turns: bool = False
-    """Explorers and trainer share one device: while a step is trained nothing is generated, and the other way round."""
-
-
 class RolloutSpec(Spec, frozen=True, kw_only=True):
     """The rollout side of one experiment."""
 
@@ -345,7 +323,9 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     eval_at_end: bool = True
     max_read_timeout_s: Finite = 1800.0
     policy: PolicySpec = PolicySpec()
-    sync: SyncSpec = SyncSpec()
+    synchronizer: Synchronizer = Synchronizer(sync_method="checkpoint")
+    turns: bool = False
+    """Explorers and trainer share one device: while a step is trained nothing is generated, and the other way round."""
     rollout: RolloutSpec = RolloutSpec()
     trainer: TrainerSpec = TrainerSpec()
     serving: ServingSpec | None = None

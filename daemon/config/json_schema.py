@@ -11,10 +11,12 @@ from itertools import pairwise
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
+import msgspec
 from pydantic.fields import FieldInfo
 
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.config.schema.section import InUnit, Section, Upstream, mark_of
+from rftd.daemon.config.schema.section import Section, mark_of
+from rftd.streams.declaration import InUnit, Upstream
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE: Final = {"type": "string", "pattern": r"\$\{"}
@@ -122,8 +124,8 @@ def _marks(annotation: Any, metadata: Iterable[Any]) -> Iterator[Any]:
 def documented(section: type[Section]) -> dict[str, str]:
     """The texts that stand below the fields in the source, of the section and of those that it extends."""
     found: dict[str, str] = {}
-    for each in reversed(section.__mro__):
-        if not issubclass(each, Section) or each is Section:
+    for each in reversed((section.declaration or section).__mro__):
+        if not issubclass(each, Section | msgspec.Struct) or each is Section:
             continue
         try:
             source = textwrap.dedent(inspect.getsource(each))

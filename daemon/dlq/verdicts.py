@@ -37,7 +37,7 @@ def task_retried(state: RunState, task: FailedTask, *, by: str, reason: str) -> 
         repeat_times=task.members + task.failed,
         # On the newest weights: on those of the first attempt the experiences might be too stale to be trained.
         min_version=newest.version if newest is not None else state.spine.first_version,
-        pinned=has_windows(stage.sync),
+        pinned=has_windows(stage.synchronizer),
         by=by,
         reason=reason,
     )

@@ -39,7 +39,7 @@ def check_checkpoints(spec: ExperimentSpec) -> Iterator[Diagnosis]:
     count = sum(_checkpoints(stage) for stage in trained)
     if each:
         yield _of_room(job, each, count)
-    in_memory = [stage for stage in trained if stage.sync.method == _MEMORY]
+    in_memory = [stage for stage in trained if stage.synchronizer.sync_method == _MEMORY]
     if in_memory:
         yield _of_memory(in_memory)
 
@@ -83,7 +83,7 @@ def _of_room(job: Path, each_bytes: int, count: int) -> Diagnosis:
 
 def _of_memory(stages: list[StageSpec]) -> Diagnosis:
     """The finding of the folder in memory through which weights go."""
-    folder = Path(stages[0].sync.memory_dir or _SHARED_MEMORY)
+    folder = Path(stages[0].synchronizer.memory_dir or _SHARED_MEMORY)
     need_bytes = _VERSIONS * max(_FLOAT32_BYTES * elements_of(Path(stage.model.path)) for stage in stages)
     check = "weights in memory"
     if not folder.is_dir():

@@ -31,8 +31,9 @@ def within_reach(spec: ExperimentSpec, roles: frozenset[str]) -> ExperimentSpec:
 
 def _in_memory(stage: StageSpec) -> bool:
     """True if it is the explorers' own machine that it takes; taking turns on a device they are on one anyway."""
-    return stage.kind == "both" and stage.sync.method == _MEMORY and not stage.sync.turns
+    return stage.kind == "both" and stage.synchronizer.sync_method == _MEMORY and not stage.turns
 
 
 def _as_files(stage: StageSpec) -> StageSpec:
-    return msgspec.structs.replace(stage, sync=msgspec.structs.replace(stage.sync, method="checkpoint"))
+    by_files = msgspec.structs.replace(stage.synchronizer, sync_method="checkpoint")
+    return msgspec.structs.replace(stage, synchronizer=by_files)

@@ -9,11 +9,12 @@ from typing import Any, Final
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.resolve.tasksets import placed_tasksets
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.config.schema.naming import NamedValue, NameKind, named_values
+from rftd.daemon.config.schema.naming import NamedValue, named_values
 from rftd.daemon.trust import allowances as lists
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker, NotAllowedError
 from rftd.ops.outbound import PrivateAddressError, WebAddress, names_host
+from rftd.streams.declaration import NameKind
 from rftd.streams.events.experiment import Grant
 from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec

@@ -12,8 +12,9 @@ import pytest
 from synthetic.worlds.adversary import CANARY, Gate, bearer, gate
 
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.config.schema.naming import NameKind, kind_of
+from rftd.daemon.config.schema.naming import kind_of
 from rftd.daemon.config.schema.section import Section
+from rftd.streams.declaration import NameKind
 
 pytestmark = pytest.mark.anyio
 

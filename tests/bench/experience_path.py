@@ -51,9 +51,9 @@ from rftd.streams.spec import (
     ModelSpec,
     PolicySpec,
     StageSpec,
-    SyncSpec,
     TasksetSpec,
 )
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.launcher.executor import Handle, WorkerOrder
 
@@ -284,7 +284,7 @@ def spec_of(data: Path) -> ExperimentSpec:
         model=ModelSpec(path="none", max_model_len=1024, max_prompt_tokens=24, max_response_tokens=1000),
         taskset=TasksetSpec(name="tasks", path="none", rows=10_000, digest="d"),
         policy=PolicySpec(max_staleness_versions=64, max_inflight_batches=32),
-        sync=SyncSpec(style="fully_async", interval=PUBLISHED_STEPS),
+        synchronizer=Synchronizer(sync_method="checkpoint", sync_style="fully_async", sync_interval=PUBLISHED_STEPS),
     )
     return ExperimentSpec(project="bench", name="path", job_dir=str(data / "job"), stages=(stage,), config={})
 

@@ -37,10 +37,10 @@ from rftd.streams.spec import (
     RolloutSpec,
     SamplingSpec,
     StageSpec,
-    SyncSpec,
     TasksetSpec,
     TrainerSpec,
 )
+from rftd.streams.synchronizer import Synchronizer
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import VerifyReport
 from rftd.workers.devices.host import ANY_HOST, Host
@@ -166,7 +166,7 @@ def fake_spec(folder: Path, **changes: Any) -> ExperimentSpec:
         taskset=taskset,
         evals=(held_out,),
         policy=PolicySpec(max_staleness_versions=2, max_inflight_batches=3),
-        sync=SyncSpec(style="fully_async"),
+        synchronizer=Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
         **engines,
     )
     grpo = msgspec.structs.replace(grpo, **changes)
@@ -250,7 +250,9 @@ class FakeWorld:
     def fixed(interval: int, offset: int) -> dict[str, Any]:
         """The GRPO stage's fields for `sync_style: fixed`."""
         return {
-            "sync": SyncSpec(style="fixed", interval=interval, offset=offset),
+            "synchronizer": Synchronizer(
+                sync_method="checkpoint", sync_style="fixed", sync_interval=interval, sync_offset=offset
+            ),
             "policy": PolicySpec(max_staleness_versions=offset + interval - 1, max_inflight_batches=interval + offset),
         }
 

@@ -15,7 +15,8 @@ from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.spec import ExperimentSpec, PolicySpec, RolloutSpec, SyncSpec, TrainerSpec
+from rftd.streams.spec import ExperimentSpec, PolicySpec, RolloutSpec, TrainerSpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.rollout.engine import Generation, GenerationRequest
 from rftd.workers.rollout.engines.fake import FakeRolloutEngine
 from rftd.workers.training.engine import StepResult, TrainBatch
@@ -96,7 +97,8 @@ def colocated(tmp_path: Path, fake_world, *, turns: bool) -> ExperimentSpec:
     """Two explorers, which run ahead of the trainer as far as they may: nothing but the turns keeps them apart."""
     return fake_world.spec(
         tmp_path,
-        sync=SyncSpec(style="fully_async", method="memory", memory_dir=str(tmp_path / "memory"), turns=turns),
+        synchronizer=Synchronizer(sync_style="fully_async", sync_method="memory", memory_dir=str(tmp_path / "memory")),
+        turns=turns,
         policy=PolicySpec(max_staleness_versions=3, max_inflight_batches=3),
         rollout=RolloutSpec(engine="fake", explorers=2, concurrency=3, engine_args={"latency_s": 0.01}),
         trainer=TrainerSpec(engine="fake", engine_args={"step_s": 0.05}),

@@ -19,7 +19,8 @@ from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import decode
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import ExperimentSpec, ModelSpec, PolicySpec, RolloutSpec, SamplingSpec, SyncSpec, TrainerSpec
+from rftd.streams.spec import ExperimentSpec, ModelSpec, PolicySpec, RolloutSpec, SamplingSpec, TrainerSpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.streams.topics import TOPICS, Partition
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.rollout import explorer
@@ -85,31 +86,33 @@ async def ran(folder: Path, spec: ExperimentSpec, clock: Any, fake_world: Any) -
 
 WAYS: dict[str, dict[str, Any]] = {
     "fully_async": {
-        "sync": SyncSpec(style="fully_async"),
+        "synchronizer": Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
         "policy": PolicySpec(max_staleness_versions=2, max_inflight_batches=3),
     },
     "tight": {
-        "sync": SyncSpec(style="fully_async"),
+        "synchronizer": Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
         "policy": PolicySpec(max_staleness_versions=0, max_inflight_batches=2),
     },
     "no bound": {
-        "sync": SyncSpec(style="fully_async"),
+        "synchronizer": Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
         "policy": PolicySpec(kind="areal", max_staleness_versions=1, max_inflight_batches=2),
     },
     "fixed": {
-        "sync": SyncSpec(style="fixed", interval=2, offset=1),
+        "synchronizer": Synchronizer(sync_method="checkpoint", sync_style="fixed", sync_interval=2, sync_offset=1),
         "policy": PolicySpec(max_staleness_versions=2, max_inflight_batches=3),
     },
     "in step": {
-        "sync": SyncSpec(style="fixed", interval=1, offset=0),
+        "synchronizer": Synchronizer(sync_method="checkpoint", sync_style="fixed", sync_interval=1, sync_offset=0),
         "policy": PolicySpec(kind="in_order", max_staleness_versions=0, max_inflight_batches=1),
     },
     "trainer_driven": {
-        "sync": SyncSpec(style="trainer_driven", explorer_interval=2, trainer_interval=1),
+        "synchronizer": Synchronizer(
+            sync_method="checkpoint", sync_style="trainer_driven", explorer_sync_interval=2, trainer_sync_interval=1
+        ),
         "policy": PolicySpec(max_staleness_versions=2, max_inflight_batches=2),
     },
     "explorer_driven": {
-        "sync": SyncSpec(style="explorer_driven", interval=2),
+        "synchronizer": Synchronizer(sync_method="checkpoint", sync_style="explorer_driven", sync_interval=2),
         "policy": PolicySpec(max_staleness_versions=2, max_inflight_batches=2),
     },
 }

@@ -149,7 +149,11 @@ async def test_halves_written_apart_fix_what_each_uses(desk: ForkDesk, fake_worl
         assert (stage.batch_size, stage.rollout.explorers, stage.taskset.name) == (4, 2, "sums")
         assert (stage.algorithm.optimizer.lr, stage.trainer.save_interval) == (0.25, 3)
         # Neither file says how many experiences a step trains, and each a part of how weights travel.
-        assert (stage.train_batch_size, stage.sync.style, stage.sync.offset) == (16, "fixed", 0)
+        assert (stage.train_batch_size, stage.synchronizer.sync_style, stage.synchronizer.sync_offset) == (
+            16,
+            "fixed",
+            0,
+        )
         assert {step for step, _ in state.checkpoints} >= {3, 6}
         assert sorted(executor.roles) == ["explorer", "explorer", "trainer"]
         fork = await desk.fork(supervisor, experiment, 3)

@@ -18,7 +18,7 @@ from rftd.streams.codec import decode
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished, WeightsRetired
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.spec import SyncSpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.streams.topics import partition_of
 from rftd.workers.weights import mapped_file, memory
 from rftd.workers.weights.channel import Exported
@@ -36,8 +36,8 @@ async def announced(log: EventLog, run: Run, kind: type[E]) -> list[E]:
     return found
 
 
-def memory_sync(folder: Path, **changes: object) -> SyncSpec:
-    return SyncSpec(style="fully_async", method="memory", memory_dir=str(folder), **changes)
+def memory_sync(folder: Path, **changes: object) -> Synchronizer:
+    return Synchronizer(sync_style="fully_async", sync_method="memory", memory_dir=str(folder), **changes)
 
 
 def check_completed(run: Run) -> None:
@@ -51,7 +51,9 @@ async def test_a_run_through_a_third_partys_channel_ends_and_leaves_nothing_ther
 ) -> None:
     install_packed_weights(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    spec = fake_world.spec(tmp_path, sync=SyncSpec(style="fully_async", method="packed"), evals=())
+    spec = fake_world.spec(
+        tmp_path, synchronizer=Synchronizer(sync_style="fully_async", sync_method="packed"), evals=()
+    )
     run = await fake_world.run(log, spec, clock, ids)
     async with asyncio.timeout(60):
         await run.drive()
@@ -73,7 +75,7 @@ async def test_a_run_through_memory_ends_and_leaves_nothing_there(
     tmp_path: Path, log: EventLog, clock, ids, fake_world
 ) -> None:
     place = tmp_path / "memory"
-    spec = fake_world.spec(tmp_path, sync=memory_sync(place), evals=())
+    spec = fake_world.spec(tmp_path, synchronizer=memory_sync(place), evals=())
     run = await fake_world.run(log, spec, clock, ids)
     async with asyncio.timeout(60):
         await run.drive()
@@ -98,7 +100,9 @@ async def test_a_run_through_memory_ends_and_leaves_nothing_there(
 async def test_versions_that_are_evaluated_outlive_the_memory(
     tmp_path: Path, log: EventLog, clock, ids, fake_world
 ) -> None:
-    spec = fake_world.spec(tmp_path, sync=memory_sync(tmp_path / "memory"), eval_interval=2, eval_on_startup=True)
+    spec = fake_world.spec(
+        tmp_path, synchronizer=memory_sync(tmp_path / "memory"), eval_interval=2, eval_on_startup=True
+    )
     run = await fake_world.run(log, spec, clock, ids)
     async with asyncio.timeout(60):
         await run.drive()
@@ -112,7 +116,7 @@ async def test_versions_that_are_evaluated_outlive_the_memory(
 async def test_without_room_weights_travel_as_files(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> None:
     blocked = tmp_path / "memory"
     blocked.write_text("a file where a folder should be")
-    spec = fake_world.spec(tmp_path, sync=memory_sync(blocked))
+    spec = fake_world.spec(tmp_path, synchronizer=memory_sync(blocked))
     run = await fake_world.run(log, spec, clock, ids)
     async with asyncio.timeout(60):
         await run.drive()
@@ -127,8 +131,8 @@ async def test_a_memory_that_was_emptied_is_filled_again(
 ) -> None:
     """Explorers wait for weights that are gone; the trainer, running or taken up, publishes what it has."""
     place = tmp_path / "memory"
-    sync = SyncSpec(style="fixed", interval=2, offset=1, method="memory", memory_dir=str(place))
-    spec = fake_world.spec(tmp_path, sync=sync, policy=fake_world.fixed(2, 1)["policy"], evals=())
+    sync = Synchronizer(sync_style="fixed", sync_interval=2, sync_offset=1, sync_method="memory", memory_dir=str(place))
+    spec = fake_world.spec(tmp_path, synchronizer=sync, policy=fake_world.fixed(2, 1)["policy"], evals=())
     executor = fake_world.executor(log, clock, ids)
     run = await fake_world.run(log, spec, clock, ids, executor)
     emptied = asyncio.Event()
@@ -170,7 +174,7 @@ async def test_a_worker_that_cannot_see_the_memory_ends_and_says_why(
         return msgspec.structs.replace(publish(*arguments, **named), host="far.example")
 
     monkeypatch.setattr(memory.MemoryChannel, "publish", from_afar)
-    spec = fake_world.spec(tmp_path, sync=memory_sync(tmp_path / "memory"), evals=())
+    spec = fake_world.spec(tmp_path, synchronizer=memory_sync(tmp_path / "memory"), evals=())
     run = await fake_world.run(log, spec, clock, ids)
 
     def refused() -> bool:

@@ -26,7 +26,8 @@ from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.spec import PolicySpec, PrioritySpec, SyncSpec
+from rftd.streams.spec import PolicySpec, PrioritySpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.policies.registry import POLICIES
 
 on_a_file = pytest.mark.parametrize("log", ["sqlite"], indirect=True)
@@ -117,7 +118,11 @@ async def test_a_run_under_each_policy(tmp_path: Path, log: EventLog, clock, ids
     policy = PolicySpec(
         kind=kind, max_staleness_versions=1, bounded=kind in SWEEPING, max_inflight_batches=2, args=args
     )
-    spec = fake_world.spec(tmp_path, policy=policy, sync=SyncSpec(style="fully_async", interval=2))
+    spec = fake_world.spec(
+        tmp_path,
+        policy=policy,
+        synchronizer=Synchronizer(sync_method="checkpoint", sync_style="fully_async", sync_interval=2),
+    )
     experiment = await fake_world.submitted(log, spec, clock, ids)
     state = await driven(log, experiment, fake_world, clock, ids)
     again, plans = await folded(log, experiment)

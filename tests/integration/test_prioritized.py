@@ -19,7 +19,8 @@ from rftd.streams.codec import decode
 from rftd.streams.events.batch import BatchPlanned, ExperiencePrioritized
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.spec import PolicySpec, SyncSpec, TrainerSpec
+from rftd.streams.spec import PolicySpec, TrainerSpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.streams.topics import partition_of
 
 
@@ -31,7 +32,7 @@ async def test_a_group_with_a_higher_tag_is_trained_next(
         tmp_path,
         total_steps=8,
         policy=PolicySpec(max_staleness_versions=6, max_inflight_batches=6),
-        sync=SyncSpec(style="fully_async"),
+        synchronizer=Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
         trainer=TrainerSpec(engine="fake", engine_args={"step_s": 0.1}),
     )
     run = await fake_world.run(log, spec, clock, ids)

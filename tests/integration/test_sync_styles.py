@@ -23,7 +23,8 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.schedule import needed_staleness, step_of_window, window_steps
-from rftd.streams.spec import PolicySpec, SyncSpec
+from rftd.streams.spec import PolicySpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.streams.topics import TOPICS, Partition
 
 GROUPS = 4
@@ -32,12 +33,12 @@ FIRST = 3
 """The version with which the explored stage begins."""
 
 
-def styled(sync: SyncSpec) -> dict[str, Any]:
+def styled(sync: Synchronizer) -> dict[str, Any]:
     """The GRPO stage's fields: the bound is the least that the schedule needs."""
     window = window_steps(sync, 0)
-    inflight = window if sync.style == "fixed" else max(2, window)
+    inflight = window if sync.sync_style == "fixed" else max(2, window)
     return {
-        "sync": sync,
+        "synchronizer": sync,
         "policy": PolicySpec(max_staleness_versions=needed_staleness(sync), max_inflight_batches=inflight),
     }
 
@@ -64,7 +65,7 @@ def windows_of(events: list[Event]) -> dict[int, tuple[set[int], int]]:
     return {window: (set(groups.values()), len(groups)) for window, groups in sorted(begun.items())}
 
 
-async def checked(log: EventLog, state: RunState, fake_world: Any, sync: SyncSpec) -> list[Event]:
+async def checked(log: EventLog, state: RunState, fake_world: Any, sync: Synchronizer) -> list[Event]:
     """The run ended well, and each of its experiences was made by the version of its window."""
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     report = await fake_world.verified(log)
@@ -75,24 +76,30 @@ async def checked(log: EventLog, state: RunState, fake_world: Any, sync: SyncSpe
     for window, (versions, groups) in windows.items():
         assert len(versions) == 1, (window, versions)
         assert groups <= window_steps(sync, window) * GROUPS
-        if sync.style == "fixed":
+        if sync.sync_style == "fixed":
             assert versions == {FIRST + step_of_window(sync, window)}
     return events
 
 
 STYLES = [
-    SyncSpec(style="fixed", offset=1, explorer_interval=1, trainer_interval=2),
-    SyncSpec(style="fixed", explorer_interval=2, trainer_interval=1),
-    SyncSpec(style="trainer_driven", explorer_interval=1, trainer_interval=2),
-    SyncSpec(style="explorer_driven", interval=1),
-    SyncSpec(style="explorer_driven", interval=2, offset=1),
+    Synchronizer(
+        sync_method="checkpoint", sync_style="fixed", sync_offset=1, explorer_sync_interval=1, trainer_sync_interval=2
+    ),
+    Synchronizer(sync_method="checkpoint", sync_style="fixed", explorer_sync_interval=2, trainer_sync_interval=1),
+    Synchronizer(
+        sync_method="checkpoint", sync_style="trainer_driven", explorer_sync_interval=1, trainer_sync_interval=2
+    ),
+    Synchronizer(sync_method="checkpoint", sync_style="explorer_driven", sync_interval=1),
+    Synchronizer(sync_method="checkpoint", sync_style="explorer_driven", sync_interval=2, sync_offset=1),
 ]
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("sync", STYLES, ids=lambda sync: f"{sync.style}-{sync.explorer_interval or sync.interval}")
+@pytest.mark.parametrize(
+    "sync", STYLES, ids=lambda sync: f"{sync.sync_style}-{sync.explorer_sync_interval or sync.sync_interval}"
+)
 async def test_each_style_runs_to_its_end(
-    tmp_path: Path, log: EventLog, clock: SystemClock, ids: SystemIds, fake_world: Any, sync: SyncSpec
+    tmp_path: Path, log: EventLog, clock: SystemClock, ids: SystemIds, fake_world: Any, sync: Synchronizer
 ) -> None:
     spec = fake_world.spec(tmp_path, **styled(sync))
     experiment = await fake_world.submitted(log, spec, clock, ids)
@@ -104,16 +111,16 @@ async def test_each_style_runs_to_its_end(
     events = await checked(log, state, fake_world, sync)
     assert not state.replay_buffer.books.retired, "nothing was made in vain"
     asked = [event for event in events if isinstance(event, WeightsRequested)]
-    assert bool(asked) == (sync.style == "explorer_driven")
+    assert bool(asked) == (sync.sync_style == "explorer_driven")
     answers = {(event.window, event.number) for event in events if isinstance(event, WeightsAnswered)}
     # The last question may still be open when the stage has all that it needs.
     assert {(event.window, event.number) for event in asked[:-1]} <= answers
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("sync", STYLES[:1] + STYLES[2:4], ids=lambda sync: sync.style)
+@pytest.mark.parametrize("sync", STYLES[:1] + STYLES[2:4], ids=lambda sync: sync.sync_style)
 async def test_restarts_in_the_middle_of_a_window_change_nothing_of_the_schedule(
-    tmp_path: Path, log: EventLog, clock: SystemClock, ids: SystemIds, fake_world: Any, sync: SyncSpec
+    tmp_path: Path, log: EventLog, clock: SystemClock, ids: SystemIds, fake_world: Any, sync: Synchronizer
 ) -> None:
     """Daemon, trainer and explorers leave and others come, at moments that the steps decide."""
     spec = fake_world.spec(tmp_path, **styled(sync))

@@ -40,7 +40,8 @@ def spec_of(folder: Path, fake_world: Any, base_model: str = "org/tiny") -> Expe
     spec: ExperimentSpec = fake_world.spec(folder, total_steps=STEPS - 3)
     stages = (msgspec.structs.replace(stage, **engines) for stage in spec.stages)
     stages = (
-        msgspec.structs.replace(stage, sync=msgspec.structs.replace(stage.sync, method=SERVICE)) for stage in stages
+        msgspec.structs.replace(stage, synchronizer=msgspec.structs.replace(stage.synchronizer, sync_method=SERVICE))
+        for stage in stages
     )
     return msgspec.structs.replace(spec, stages=tuple(stages))
 

@@ -73,7 +73,9 @@ def spec_of(folder: Path, fake_world: Any, variant: dict[str, Any]) -> Experimen
     stages = tuple(msgspec.structs.replace(stage, **engines) for stage in spec.stages)
     if "method" in variant:
         stages = tuple(
-            msgspec.structs.replace(stage, sync=msgspec.structs.replace(stage.sync, method=variant["method"]))
+            msgspec.structs.replace(
+                stage, synchronizer=msgspec.structs.replace(stage.synchronizer, sync_method=variant["method"])
+            )
             for stage in stages
         )
     if "advantage" in variant:

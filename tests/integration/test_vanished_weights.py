@@ -12,7 +12,7 @@ from synthetic.until import until
 
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.spec import SyncSpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.training import publishing
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import Exported
@@ -24,9 +24,9 @@ async def test_weights_that_are_gone_from_the_disk_are_published_again(
     tmp_path: Path, log: EventLog, clock, ids, fake_world, evaluated: bool
 ) -> None:
     """A version's files vanish once it is announced; evaluated ones are made again from the checkpoint before them."""
-    sync = SyncSpec(style="fixed", interval=2, offset=1)
+    sync = Synchronizer(sync_method="checkpoint", sync_style="fixed", sync_interval=2, sync_offset=1)
     changes = {"eval_interval": 2, "eval_on_startup": True} if evaluated else {"evals": ()}
-    spec = fake_world.spec(tmp_path, sync=sync, policy=fake_world.fixed(2, 1)["policy"], **changes)
+    spec = fake_world.spec(tmp_path, synchronizer=sync, policy=fake_world.fixed(2, 1)["policy"], **changes)
     run = await fake_world.run(log, spec, clock, ids)
     removed: set[str] = set()
 
@@ -70,8 +70,8 @@ async def test_weights_whose_bytes_are_damaged_are_published_again_under_another
         return made
 
     monkeypatch.setattr(checkpoint, "export", exported)
-    sync = SyncSpec(style="fixed", interval=2, offset=0)
-    spec = fake_world.spec(tmp_path, sync=sync, policy=fake_world.fixed(2, 0)["policy"], evals=())
+    sync = Synchronizer(sync_method="checkpoint", sync_style="fixed", sync_interval=2, sync_offset=0)
+    spec = fake_world.spec(tmp_path, synchronizer=sync, policy=fake_world.fixed(2, 0)["policy"], evals=())
     run = await fake_world.run(log, spec, clock, ids)
     async with asyncio.timeout(240):
         await run.drive()

@@ -15,9 +15,9 @@ from rftd.streams.spec import (
     PolicySpec,
     RolloutSpec,
     StageSpec,
-    SyncSpec,
     TasksetSpec,
 )
+from rftd.streams.synchronizer import Synchronizer
 
 KINDS = ["hard_bound", "in_order", "areal", "verl_window", "windowed", "weight_fifo", "ready_first", "sample_lag"]
 HELD = TasksetSpec(name="held", path="none", rows=5)
@@ -51,11 +51,13 @@ def stages(draw: st.DrawFn) -> StageSpec:
     return stage_of(
         algorithm=AlgorithmSpec(kind="grpo", repeat_times=REPEAT),
         policy=policy,
-        sync=SyncSpec(
-            style=draw(st.sampled_from(["fixed", "explorer_driven", "trainer_driven", "fully_async", "fully_async"])),
-            interval=draw(st.integers(1, 2)),
-            offset=draw(st.integers(0, 1)),
-            timeout_s=draw(st.sampled_from([3.0, 1000.0])),
+        synchronizer=Synchronizer(
+            sync_style=draw(
+                st.sampled_from(["fixed", "explorer_driven", "trainer_driven", "fully_async", "fully_async"])
+            ),
+            sync_interval=draw(st.integers(1, 2)),
+            sync_offset=draw(st.integers(0, 1)),
+            sync_timeout=draw(st.sampled_from([3.0, 1000.0])),
         ),
         rollout=RolloutSpec(
             max_timeout_s=20.0,

@@ -56,7 +56,7 @@ from rftd.workers.control.windows import overdue_of
 
 def fresh_enough(state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> list[WorkerStarted]:
     """The explorers whose rollouts would not be given up as they begin; the others have yet to load newer weights."""
-    if has_windows(stage.sync):
+    if has_windows(stage.synchronizer):
         return explorers  # a lease says what to load
     view = view_of(state, stage)
     policy = policy_of(stage.policy)

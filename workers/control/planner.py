@@ -43,7 +43,7 @@ def view_of(state: RunState, stage: StageSpec) -> PolicyView:
         version=version,
         first_version=spine.first_version,
         published_version=published,
-        starting_version=None if has_windows(stage.sync) else published,
+        starting_version=None if has_windows(stage.synchronizer) else published,
         total_steps=stage.total_steps,
         planned_steps=max(0, spine.planned - spine.first_version),
         batch_size=stage.experiences_per_step,

@@ -59,7 +59,7 @@ def beginnings(
 
 def as_admitted(stage: StageSpec, view: PolicyView) -> PolicyView:
     """The view that a policy admits on: with `explorer_driven` the newest weights are announced when asked for."""
-    if stage.sync.style != "explorer_driven":
+    if stage.synchronizer.sync_style != "explorer_driven":
         return view
     return msgspec.structs.replace(view, published_version=view.version)
 
@@ -88,10 +88,10 @@ def overdue_of(
     """The event that ends the wait of a window after `sync_timeout`: it runs on the newest weights, if it can."""
     bound = stage.policy.max_staleness_versions
     version_wanted = hold.version if isinstance(hold, AwaitsWeights) else -1
-    at_most = version_wanted - 1 if stage.sync.style == "fixed" else None
+    at_most = version_wanted - 1 if stage.synchronizer.sync_style == "fixed" else None
     newest = state.weights.newest(state.spine, at_most=at_most)
     wanted = f"version {version_wanted}" if version_wanted >= 0 else "a newer version"
-    reason = f"{wanted} did not come within sync_timeout ({stage.sync.timeout_s:g} s)"
+    reason = f"{wanted} did not come within sync_timeout ({stage.synchronizer.sync_timeout:g} s)"
     version = newest.version if newest is not None else -1
     if not _Next(state, stage, _Announced(state), feeds_step(view, 0), None, 0).can_use(version):
         reason += f"; what is there could not be trained any more (max_staleness {bound}), so it goes on waiting"
@@ -149,7 +149,7 @@ class _Next:
         self._least = max(spine.first_version, spine.forked.at_step if spine.forked is not None else 0)
 
     def begin(self) -> Begin | Ask | WindowHold:
-        if not has_windows(self._stage.sync):
+        if not has_windows(self._stage.synchronizer):
             there = self._announced.newest >= self._least
             return Begin(self._least) if there else AwaitsWeights(version=self._least)
         last = self._last
@@ -177,8 +177,8 @@ class _Next:
     def _window(self) -> int:
         """The window that the group belongs to, which is the last or a new one: windows do not come back."""
         last = self._last
-        sync = self._stage.sync
-        if sync.style == "fixed":
+        sync = self._stage.synchronizer
+        if sync.sync_style == "fixed":
             return max(window_of(sync, self._step), last.number if last is not None else 0)
         if last is None:
             return 1 if self._state.spine.shared_steps else 0
@@ -189,14 +189,14 @@ class _Next:
     def _version(self, number: int) -> int | Ask | WindowHold:
         """The version that a window runs on if it begins now; or the question or hold before it."""
         state = self._state
-        style = self._stage.sync.style
+        style = self._stage.synchronizer.sync_style
         # A time-out was decided before: its version stands, for the window may have begun on it, and history
         # is not made anew.
         late = state.spine.overdue.get((state.spine.stage, number), -1)
         if late >= 0 and self.can_use(late):
             return late
         if style == "fixed":
-            wanted = max(self._least, state.spine.first_version + step_of_window(self._stage.sync, number))
+            wanted = max(self._least, state.spine.first_version + step_of_window(self._stage.synchronizer, number))
             return wanted if self._announced.has(wanted) else self._awaits(wanted, number)
         if style == "explorer_driven" and self._last is not None:
             return self._answered(number)
@@ -234,7 +234,7 @@ class _Next:
         overdue = spine.overdue.get((spine.stage, number))
         # A deterministic run waits for ever: what it trains on must not depend on how long something took.
         counts = overdue is None and not spine.spec.deterministic
-        return self._stage.sync.timeout_s if counts else None, overdue == -1
+        return self._stage.synchronizer.sync_timeout if counts else None, overdue == -1
 
     def _oldest_usable(self) -> int:
         spine = self._state.spine

@@ -133,7 +133,7 @@ class Explorer:
         self._member.pulse.state = WorkerState.OPEN_ENGINE
         engine = self._engine = await open_engine(spec, stage, slots=slots, clock=self._member.clock)
         tokenizer = await asyncio.to_thread(stage_tokenizer, stage)
-        if any(each.sync.turns for each in spec.stages):
+        if any(each.turns for each in spec.stages):
             self._turn = DeviceTurn(Path(spec.job_dir), self._member.clock)
             self._turn.share(engine)
         endpoint = ModelEndpoint(clock=self._member.clock, random_bytes=secrets.token_bytes, tracer=self._member.tracer)

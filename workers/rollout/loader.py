@@ -85,7 +85,7 @@ class WeightsLoader:
             return weights.published.get(awaited) if self._gate.may_change_to(awaited[0]) else None
         if self._member.clock.monotonic_s() < self._lingers_until_s:
             return None
-        if not has_windows(spine.stage_spec().sync):
+        if not has_windows(spine.stage_spec().synchronizer):
             target = weights.newest(spine)
         elif not self._gate.may_change:
             return None

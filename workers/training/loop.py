@@ -158,7 +158,8 @@ class TrainingLoop:
         if (
             checkpoint is None
             or publish_due(self.spec.stages[checkpoint.stage], checkpoint.stage_step)
-            or self.spec.stages[checkpoint.stage].sync.style == "explorer_driven"  # it may have been asked for them
+            or self.spec.stages[checkpoint.stage].synchronizer.sync_style
+            == "explorer_driven"  # it may have been asked for them
             or (spine.forked is not None and version == spine.forked.at_step)
         ):
             await self.publisher.publish(present)

@@ -198,7 +198,7 @@ def held_need(stage: StageSpec, base: Path) -> Need:
     """
     arguments = stage.trainer.engine_args
     adapter_alone = stage.model.lora is not None and arguments.get("lora_publish") == "adapter"
-    on_device = stage.sync.method == _DEVICE_CHANNEL and not arguments.get("ranks") and not adapter_alone
+    on_device = stage.synchronizer.sync_method == _DEVICE_CHANNEL and not arguments.get("ranks") and not adapter_alone
     count = _held_versions(stage) if on_device else 0
     size = _HALF_BYTES if stage.rollout.dtype == "bfloat16" else _FLOAT32_BYTES
     return Need(f"{count} published versions", count * elements_of(base) * size)
@@ -209,7 +209,7 @@ def _held_versions(stage: StageSpec) -> int:
 
     Those that are evaluated and the last one are files whatever the channel.
     """
-    if stage.kind != "train" and not trainer_interval(stage.sync):
+    if stage.kind != "train" and not trainer_interval(stage.synchronizer):
         return 1  # it publishes when it is asked, and nobody knows how often
     kept = kept_versions(stage)
     # A long stage is as its beginning.

@@ -94,7 +94,7 @@ class Publisher:
         """Paths of what is there and cannot be read."""
         self._made_again: set[str] = set()
         """Paths for whose sake the history was taken up from before them, and that were not announced since."""
-        memory_dir = next((stage.sync.memory_dir for stage in spec.stages if stage.sync.memory_dir), "")
+        memory_dir = next((stage.synchronizer.memory_dir for stage in spec.stages if stage.synchronizer.memory_dir), "")
         # The epoch is in every name: a publisher that was replaced and wakes cannot touch its successor's files.
         service = engine if isinstance(engine, WeightService) else None
         self._channels = Channels(spec.job_dir, memory_dir, epoch=lease.writer.epoch, service=service)
@@ -349,12 +349,12 @@ class Publisher:
         """
         spec = self._state.spine.spec or self._spec  # the end of a queue of tasks makes its stage shorter
         stage = spec.stages[present.stage]
-        if stage.sync.method == SERVICE:
+        if stage.synchronizer.sync_method == SERVICE:
             return SERVICE  # it outlives every memory of ours, and no files can stand in for it
         if any(each.path in self._damaged for each in self._announced(present.version) if each.method != DURABLE):
             return DURABLE
         step = present.version - self._state.spine.first_versions.get(present.stage, 0)
-        return DURABLE if step == stage.total_steps or eval_due(stage, step) else stage.sync.method
+        return DURABLE if step == stage.total_steps or eval_due(stage, step) else stage.synchronizer.sync_method
 
     def _old(self) -> list[WeightsPublished]:
         """Versions below the newest few that no evaluation and no pinned rollout can still need."""

@@ -136,7 +136,7 @@ class Trainer:
 
     def _device_turn(self, spec: ExperimentSpec, execution: Execution) -> DeviceTurn | None:
         """The turns with rollouts on one device, if any stage asks for them."""
-        if not any(stage.sync.turns for stage in spec.stages):
+        if not any(stage.turns for stage in spec.stages):
             return None
         turn = DeviceTurn(Path(spec.job_dir), self._member.clock)
         if isinstance(self._engine, RestingEngine):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
+from rftd.streams.declaration import FieldEffect
 
 
 def with_defaults(plugins: Plugins[Any], name: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,6 +46,13 @@ def struct_defaults(kind: type[msgspec.Struct] | None, given: Mapping[str, Any])
         elif field.default_factory is not msgspec.NODEFAULT:
             known[field.name] = field.default_factory()
     return _plain({**known, **given})
+
+
+def acting_fields(section: msgspec.Struct) -> dict[str, Any]:
+    """The fields of a declared section that act, in its own names and order."""
+    hints = get_type_hints(type(section), include_extras=True)
+    idle = {name for name, hint in hints.items() if any(isinstance(mark, FieldEffect) for mark in get_args(hint))}
+    return {name: value for name, value in _plain(msgspec.structs.asdict(section)).items() if name not in idle}
 
 
 def _plain(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -29,16 +29,16 @@ def _stage(spec: ExperimentSpec, stage: StageSpec) -> dict[str, Any]:
     }
     if stage.kind != "train":
         found["sync"] = {
-            "method": stage.sync.method,
-            "style": stage.sync.style,
-            "explorer_interval_steps": explorer_interval(stage.sync),
-            "trainer_interval_steps": trainer_interval(stage.sync) or None,
+            "method": stage.synchronizer.sync_method,
+            "style": stage.synchronizer.sync_style,
+            "explorer_interval_steps": explorer_interval(stage.synchronizer),
+            "trainer_interval_steps": trainer_interval(stage.synchronizer) or None,
         }
         found["eval_interval_steps"] = stage.eval_interval if stage.evals else None
     if stage.kind == "both":
         found["staleness"] = {
             "bound_versions": stage.policy.max_staleness_versions if stage.policy.bounded else None,
-            "least_bound_versions": needed_staleness(stage.sync),
+            "least_bound_versions": needed_staleness(stage.synchronizer),
             "inflight_batches": stage.policy.max_inflight_batches,
             "capacity_experiences": stage.policy.capacity or None,
         }
@@ -53,7 +53,7 @@ def _gpus(spec: ExperimentSpec, stage: StageSpec) -> dict[str, Any]:
     explorers = stage.rollout.explorers if stage.kind != "train" else 0
     each = explorer_devices((stage,)) if explorers else 0
     trainer = stage.trainer.devices if stage.kind != "explore" else 0
-    if stage.sync.turns:
+    if stage.turns:
         # What there is of GPUs is whose turn it is: neither side has any of its own.
         return {"total_gpu_num": nodes * per_node or None, "explorer_num": explorers, "taken_in_turns": True}
     found: dict[str, Any] = {

@@ -6,10 +6,11 @@ import os.path
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rftd.daemon.config.effective.arguments import acting_fields
 from rftd.daemon.config.effective.data import buffer_section
 from rftd.daemon.config.effective.derived import derived_section
 from rftd.daemon.config.effective.learning import algorithm_section, trainer_section
-from rftd.daemon.config.effective.pacing import policy_section, synchronizer_section
+from rftd.daemon.config.effective.pacing import policy_section
 from rftd.daemon.config.effective.rollouts import explorer_section, model_section
 from rftd.daemon.config.resolve.stages import stage_trees
 from rftd.daemon.config.schema.experiment import Experiment
@@ -38,7 +39,7 @@ def effective_config(spec: ExperimentSpec) -> dict[str, Any]:
     config = _head(spec)
     config["model"] = model_section(first, spec.config.get("model") or {})
     if exploring:
-        config["synchronizer"] = synchronizer_section((first if first in exploring else exploring[0]).sync)
+        config["synchronizer"] = acting_fields((first if first in exploring else exploring[0]).synchronizer)
     if single:
         config |= sections[0]
     else:
@@ -116,4 +117,4 @@ def mode_of(stage: StageSpec, half: str) -> str:
         return "serve"
     if stage.kind == "explore":
         return "bench" if stage.taskset is None else "explore"
-    return "colocate" if stage.sync.turns else half
+    return "colocate" if stage.turns else half

@@ -1,4 +1,4 @@
-"""Sections `synchronizer` and `policy`, and the replay buffer, as they will act."""
+"""Section `policy` and the replay buffer, as they will act."""
 
 from __future__ import annotations
 
@@ -8,23 +8,9 @@ import msgspec
 
 from rftd.daemon.config.effective.arguments import with_defaults
 from rftd.daemon.config.schema.policy import fields_of
-from rftd.streams.spec import PolicySpec, StageSpec, SyncSpec
+from rftd.streams.spec import PolicySpec, StageSpec
 from rftd.workers.control.policies.priorities import PRIORITIES
 from rftd.workers.control.policies.registry import built_in, keeps_bound
-
-
-def synchronizer_section(spec: SyncSpec) -> dict[str, Any]:
-    """The schedule of weights."""
-    return {
-        "sync_method": spec.method,
-        "sync_style": spec.style,
-        "sync_interval": spec.interval,
-        "explorer_sync_interval": spec.explorer_interval or None,
-        "trainer_sync_interval": spec.trainer_interval or None,
-        "sync_offset": spec.offset,
-        "sync_timeout": spec.timeout_s,
-        "memory_dir": spec.memory_dir,
-    }
 
 
 def policy_section(stage: StageSpec) -> dict[str, Any] | None:

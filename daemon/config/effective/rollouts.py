@@ -59,7 +59,7 @@ def explorer_section(stage: StageSpec, written: Mapping[str, Any]) -> dict[str, 
     if section["concurrent_mode"] != "sequential":
         # A runner does the rollouts of its part together, and the specification counts rollouts.
         section["runner_per_model"] //= spec.lease_rollouts or stage.algorithm.repeat_times
-    if stage.kind == "both" and stage.sync.style != "fixed":  # there the schedule says it
+    if stage.kind == "both" and stage.synchronizer.sync_style != "fixed":  # there the schedule says it
         section["max_inflight_batches"] = stage.policy.max_inflight_batches
     if stage.serving is not None:
         section["proxy_port"] = stage.serving.port

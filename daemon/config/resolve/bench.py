@@ -10,10 +10,11 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Contradiction, Notes
 from rftd.daemon.config.schema.algorithm import Algorithm
 from rftd.daemon.config.schema.buffer import ExplorerInput
-from rftd.daemon.config.schema.experiment import Experiment, Synchronizer
+from rftd.daemon.config.schema.experiment import Experiment, SynchronizerSection
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.streams.auxiliary import SERVICE
-from rftd.streams.spec import PolicySpec, StageSpec, SyncSpec
+from rftd.streams.spec import PolicySpec, StageSpec
+from rftd.streams.synchronizer import Synchronizer
 
 BENCH: Final = "bench"
 _SERVICE: Final[FieldPath] = ("model", "external_model")
@@ -30,7 +31,7 @@ def as_benched(experiment: Experiment, notes: Notes) -> Experiment:
     # The algorithm of most needs is the guide's default, which would open a critic.
     update: dict[str, Any] = {
         "algorithm": Algorithm(algorithm_type="grpo"),
-        "synchronizer": Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
+        "synchronizer": SynchronizerSection.model_validate({"sync_method": "checkpoint", "sync_style": "fully_async"}),
         "policy": None,
     }
     if of_service(experiment):
@@ -122,5 +123,5 @@ def benched(stage: StageSpec) -> StageSpec:
         eval_interval=0,
         eval_on_startup=True,
         policy=PolicySpec(),
-        sync=SyncSpec(method="checkpoint", style="fully_async"),
+        synchronizer=Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
     )

@@ -23,7 +23,8 @@ from rftd.daemon.config.resolve.rollout_engine import (
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.auxiliary import SERVICE
-from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SyncSpec
+from rftd.streams.spec import AlgorithmSpec, RolloutSpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.devices.host import Host
 
 ROLLOUT_ARGS: Final[FieldPath] = ("explorer", "rollout_model", "extra_engine_args")
@@ -87,7 +88,7 @@ def _plain_variables(variables: Mapping[str, Any], notes: Notes) -> dict[str, st
 
 
 def schedule_rollouts(
-    rollout: RolloutSpec, experiment: Experiment, algorithm: AlgorithmSpec, sync: SyncSpec, notes: Notes
+    rollout: RolloutSpec, experiment: Experiment, algorithm: AlgorithmSpec, sync: Synchronizer, notes: Notes
 ) -> RolloutSpec:
     """The explorers of one stage, with all that the dispatcher goes by."""
     given = experiment.explorer
@@ -131,12 +132,12 @@ def _at_once(experiment: Experiment, explorers: int, part: int, notes: Notes) ->
     return runners * part
 
 
-def _check_over(experiment: Experiment, sync: SyncSpec, notes: Notes) -> None:
+def _check_over(experiment: Experiment, sync: Synchronizer, notes: Notes) -> None:
     over = experiment.explorer.over_rollout
     batch = experiment.buffer.batch_size
     if not over.ratio:
         return
-    if sync.style == "fixed":
+    if sync.sync_style == "fixed":
         what = "goes on without the slowest tasks of a step, and sync_style fixed trains on all of them"
         fix = "write ratio: 0, or synchronizer.sync_style: fully_async"
         notes.wrong(_OVER, what, fix)

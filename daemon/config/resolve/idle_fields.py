@@ -217,22 +217,22 @@ RULES: Final = (
     ),
     IdleRule(
         _of("synchronizer", "explorer_sync_interval", "sync_offset"),
-        lambda given, stage: stage.sync.style == "fully_async" and given.mode != SERVE,
+        lambda given, stage: stage.synchronizer.sync_style == "fully_async" and given.mode != SERVE,
         "fully_async explorers never stop",
     ),
     IdleRule(
         _of("synchronizer", "trainer_sync_interval"),
-        lambda _given, stage: stage.sync.style == "explorer_driven",
+        lambda _given, stage: stage.synchronizer.sync_style == "explorer_driven",
         "with explorer_driven the trainer is asked",
     ),
     IdleRule(
         _of("synchronizer", "memory_dir"),
-        lambda _given, stage: stage.sync.method in ("checkpoint", "nccl", "service"),
+        lambda _given, stage: stage.synchronizer.sync_method in ("checkpoint", "nccl", "service"),
         "no weights travel in memory: it is for sync_method memory",
     ),
     IdleRule(
         _of("explorer", "max_inflight_batches"),
-        lambda given, stage: stage.sync.style == "fixed" or given.deterministic,
+        lambda given, stage: stage.synchronizer.sync_style == "fixed" or given.deterministic,
         "explorers wait for the weights of their schedule; it is for the other styles",
     ),
     IdleRule(

@@ -15,8 +15,9 @@ from rftd.ops.errors import ConfigError
 from rftd.ops.processors import ALL
 from rftd.streams.bounds import LAST_INDEX
 from rftd.streams.schedule import needed_staleness
-from rftd.streams.spec import AlgorithmSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec, TrainerSpec
+from rftd.streams.spec import AlgorithmSpec, PolicySpec, RolloutSpec, StageSpec, TrainerSpec
 from rftd.streams.stage_tasks import is_queue
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.devices.host import Host
 from rftd.workers.weights.registry import CHANNELS
 from rftd.workers.weights.service import SERVICE
@@ -37,21 +38,11 @@ _TURNS: Final = {
 
 def resolve_pacing(
     experiment: Experiment, algorithm: AlgorithmSpec, batch: int, host: Host, notes: Notes
-) -> tuple[SyncSpec, PolicySpec]:
+) -> tuple[Synchronizer, PolicySpec]:
     """The schedule of synchronisation, and the policy: how far explorers run ahead, how old an experience may be."""
-    given = experiment.synchronizer
-    fixed = given.sync_style == "fixed"
-    sync = SyncSpec(
-        method=_method(experiment, host, notes),
-        style=given.sync_style,
-        interval=given.sync_interval,
-        offset=given.sync_offset,
-        timeout_s=given.sync_timeout,
-        memory_dir=given.memory_dir,
-        explorer_interval=given.explorer_sync_interval or 0,
-        trainer_interval=given.trainer_sync_interval or 0,
-    )
-    if experiment.deterministic and (not fixed or given.sync_offset):
+    sync = msgspec.structs.replace(experiment.sync, sync_method=_method(experiment, host, notes))
+    fixed = sync.sync_style == "fixed"
+    if experiment.deterministic and (not fixed or sync.sync_offset):
         field = (*_SYNC, "sync_offset" if fixed else "sync_style")
         what = "deterministic means that explorers wait for the trainer: sync_style fixed, sync_offset 0"
         notes.wrong(field, what, "write sync_style: fixed and sync_offset: 0, or deterministic: false")
@@ -64,13 +55,13 @@ def resolve_pacing(
     return sync, resolve_policy(experiment, sync, needed_staleness(sync), algorithm, batch, notes)
 
 
-def sync_of_training(experiment: Experiment) -> SyncSpec:
+def sync_of_training(experiment: Experiment) -> Synchronizer:
     """The schedule of a stage that only trains: it publishes too, and weights at a service have no other channel."""
-    return SyncSpec(method=SERVICE) if experiment.model.tinker.enable else SyncSpec()
+    return Synchronizer(sync_method=SERVICE if experiment.model.tinker.enable else "checkpoint")
 
 
 def _method(experiment: Experiment, host: Host, notes: Notes) -> str:
-    given = experiment.synchronizer
+    given = experiment.sync
     interval = max(given.sync_interval, given.explorer_sync_interval or 1, given.trainer_sync_interval or 1)
     if given.memory_dir and not PurePosixPath(given.memory_dir).is_absolute():
         notes.wrong((*_SYNC, "memory_dir"), "must be an absolute path", "name a folder in memory, such as /dev/shm")
@@ -151,18 +142,15 @@ def in_turns(experiment: Experiment, notes: Notes) -> Experiment:
     return experiment.model_copy(update={"synchronizer": given.model_copy(update=_TURNS)})
 
 
-def with_turns(
-    experiment: Experiment, sync: SyncSpec, rollout: RolloutSpec, trainer: TrainerSpec
-) -> tuple[SyncSpec, RolloutSpec, TrainerSpec]:
-    """The stage's parts, taking turns. A deterministic one keeps its threads: the weights' bits depend on them."""
-    sync = msgspec.structs.replace(sync, turns=True)
+def with_turns(experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec) -> tuple[RolloutSpec, TrainerSpec]:
+    """Both sides of a stage in turns. A deterministic one keeps its threads: the weights' bits depend on them."""
     if experiment.deterministic:
-        return sync, rollout, trainer
+        return rollout, trainer
     if "threads" not in experiment.explorer.rollout_model.extra_engine_args:
         rollout = msgspec.structs.replace(rollout, threads=ALL)
     if "threads" not in experiment.trainer.engine_args:
         trainer = msgspec.structs.replace(trainer, threads=ALL)
-    return sync, rollout, trainer
+    return rollout, trainer
 
 
 def collects(experiment: Experiment, notes: Notes) -> bool:
@@ -193,5 +181,5 @@ def collecting(stage: StageSpec, notes: Notes) -> StageSpec:
         eval_on_startup=False,
         # Nothing is ever trained, so nothing becomes stale: no bound, no capacity, and weights never change.
         policy=PolicySpec(min_group_members=stage.policy.min_group_members),
-        sync=SyncSpec(method="checkpoint", style="fully_async"),
+        synchronizer=Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
     )

@@ -13,7 +13,8 @@ from rftd.daemon.config.schema.policy import POLICY_KINDS, AnyPolicy, PluginPoli
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.streams.schedule import has_windows, trainer_interval, window_steps
-from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec, SyncSpec
+from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.policies.policy import PolicyView
 from rftd.workers.control.policies.priorities import PRIORITIES
 from rftd.workers.control.policies.registry import POLICIES, built_in, keeps_bound, make_policy
@@ -29,7 +30,7 @@ _ENOUGH_STEPS = 64
 
 
 def resolve_policy(
-    experiment: Experiment, sync: SyncSpec, needed: int, algorithm: AlgorithmSpec, batch: int, notes: Notes
+    experiment: Experiment, sync: Synchronizer, needed: int, algorithm: AlgorithmSpec, batch: int, notes: Notes
 ) -> PolicySpec:
     """The policy of one stage, or an issue for what contradicts it.
 
@@ -74,10 +75,10 @@ def _given(experiment: Experiment, notes: Notes) -> AnyPolicy:
     return POLICY_KINDS["in_order"](kind="in_order") if asked is None else asked
 
 
-def _inflight_batches(experiment: Experiment, sync: SyncSpec) -> int:
+def _inflight_batches(experiment: Experiment, sync: Synchronizer) -> int:
     if experiment.deterministic:
         return 1  # the next batch begins once this one is planned, so none of its groups can come before
-    if sync.style == "fixed":
+    if sync.sync_style == "fixed":
         # Explorers stand still after so many batches until new weights.
         return window_steps(sync, 0)
     most = max(experiment.explorer.max_inflight_batches, 1)
@@ -89,7 +90,9 @@ def _asks(given: AnyPolicy, algorithm: AlgorithmSpec) -> bool:
     return given.max_staleness is not None or algorithm.sample_strategy == "staleness_control"
 
 
-def _bound(given: AnyPolicy, sync: SyncSpec, algorithm: AlgorithmSpec, needed: int, inflight: int, notes: Notes) -> int:
+def _bound(
+    given: AnyPolicy, sync: Synchronizer, algorithm: AlgorithmSpec, needed: int, inflight: int, notes: Notes
+) -> int:
     """The bound that was asked for, if the synchronizer can go on with it."""
     field: FieldPath = (*_POLICY, "max_staleness")
     asked = given.max_staleness
@@ -103,7 +106,7 @@ def _bound(given: AnyPolicy, sync: SyncSpec, algorithm: AlgorithmSpec, needed: i
     if asked is None:
         # What runs ahead of the trainer is that much older when its turn comes, beside what the schedule
         # itself costs.
-        return needed if sync.style == "fixed" else inflight + needed
+        return needed if sync.sync_style == "fixed" else inflight + needed
     if asked < needed:
         what = f"is {asked}, but with this synchronizer an experience is up to {needed} steps old"
         fix = f"set max_staleness to at least {needed}, or lower the sync intervals or sync_offset"
@@ -122,7 +125,7 @@ def _min_members(given: AnyPolicy, algorithm: AlgorithmSpec, notes: Notes) -> in
     return asked
 
 
-def _args(given: AnyPolicy, sync: SyncSpec, notes: Notes) -> dict[str, Any]:
+def _args(given: AnyPolicy, sync: Synchronizer, notes: Notes) -> dict[str, Any]:
     if isinstance(given, PluginPolicy):
         try:
             POLICIES.check(given.name)

@@ -76,7 +76,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         meets = ANY_HOST if _is_half(experiment) else host
         sync, policy = resolve_pacing(experiment, algorithm, explored, meets, notes)
     if experiment.mode == "colocate":
-        sync, rollout, trainer = with_turns(experiment, sync, rollout, trainer)
+        rollout, trainer = with_turns(experiment, rollout, trainer)
     if explores:
         rollout = schedule_rollouts(rollout, experiment, algorithm, sync, notes)
     folder = str(PurePosixPath(job_dir, config.name)) if config.prefix else job_dir
@@ -101,7 +101,8 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         eval_at_end=explores,
         max_read_timeout_s=experiment.buffer.trainer_input.experience_buffer.max_read_timeout,
         policy=policy,
-        sync=sync,
+        synchronizer=sync,
+        turns=experiment.mode == "colocate",
         rollout=rollout,
         trainer=trainer,
         auxiliary=resolve_auxiliary(experiment, lengths, trainer.teacher_path, host, notes) if explores else (),

@@ -110,9 +110,9 @@ def _threads(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _warn_replaced(experiment: Experiment, notes: Notes) -> None:
-    synchronizer = experiment.synchronizer
-    if "sync_method" in synchronizer.model_fields_set and synchronizer.sync_method not in (SERVICE, "checkpoint"):
-        notes.warn(f"synchronizer.sync_method {synchronizer.sync_method} has no effect: weights stay at the service")
+    method = experiment.sync.sync_method
+    if "sync_method" in experiment.synchronizer.model_fields_set and method not in (SERVICE, "checkpoint"):
+        notes.warn(f"synchronizer.sync_method {method} has no effect: weights stay at the service")
     trainer = experiment.trainer
     if "save_hf_checkpoint" in trainer.model_fields_set and trainer.save_hf_checkpoint != "never":
         notes.warn(

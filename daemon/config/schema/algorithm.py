@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cas
 
 from pydantic import Field, create_model
 
-from rftd.daemon.config.schema.naming import ARGUMENTS, PLAIN, PLUGIN
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
-    InUnit,
     NumberOrText,
     Section,
     Share,
-    Upstream,
     any_of,
     argument_field,
     refused,
     section,
     word,
 )
+from rftd.streams.declaration import ARGUMENTS, PLAIN, PLUGIN, InUnit, Upstream
 from rftd.workers.training.corrections.registry import CORRECTIONS
 
 LaidOver: TypeAlias = Annotated[Args, Upstream("They replace the function's defaults.")]

@@ -7,11 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from rftd.daemon.config.schema.name_grammar import Label
-from rftd.daemon.config.schema.naming import ARGUMENTS, PATH_PART, PLAIN, PLUGIN
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
-    InUnit,
     LocalPath,
     Natural,
     Seconds,
@@ -20,13 +18,13 @@ from rftd.daemon.config.schema.section import (
     Source,
     Steps,
     Tokens,
-    Upstream,
     checked,
     harmless,
     refused,
     section,
     word,
 )
+from rftd.streams.declaration import ARGUMENTS, PATH_PART, PLAIN, PLUGIN, InUnit, Upstream
 from rftd.workers.rollout.sampling import HIGHEST_BIAS, HIGHEST_PENALTY
 
 _TEXT = "models are asked with text alone"

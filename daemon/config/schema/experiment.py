@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
@@ -11,27 +11,25 @@ from rftd.daemon.config.schema.buffer import Buffer
 from rftd.daemon.config.schema.explorer import Explorer
 from rftd.daemon.config.schema.model import Model
 from rftd.daemon.config.schema.name_grammar import Label, LabelText, Name, OptionalName
-from rftd.daemon.config.schema.naming import ADDRESS, ARGUMENTS, PATH, PLAIN, PLUGIN, URL
 from rftd.daemon.config.schema.policy import Policy
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
-    FieldEffect,
-    InUnit,
     Natural,
-    Seconds,
     Section,
     Seed,
-    Steps,
-    Upstream,
     Url,
     acts_later,
+    as_declared,
+    declared,
     harmless,
     refused,
     section,
     word,
 )
 from rftd.daemon.config.schema.trainer import Trainer
+from rftd.streams.declaration import ADDRESS, ARGUMENTS, PATH, PLAIN, PLUGIN, URL, FieldEffect, Upstream
+from rftd.streams.synchronizer import Synchronizer
 
 Mode: TypeAlias = Annotated[Literal["both", "train", "explore", "bench", "serve", "colocate"], word()]
 
@@ -100,36 +98,10 @@ class Service(Section):
     data_juicer: DataJuicer | None = None
 
 
-Method = Annotated[str, word(online="nccl", offline="checkpoint")]
-"""`nccl`, or the name of a weight channel, which may be a third party's."""
-Style = Annotated[
-    Literal["fixed", "explorer_driven", "trainer_driven", "fully_async"],
-    word(dynamic_by_explorer="explorer_driven", dynamic_by_trainer="trainer_driven"),
-]
-
-
-class Synchronizer(Section):
-    """`synchronizer`."""
-
-    sync_method: Annotated[Method, Upstream("`nccl` runs where it is not written, too."), PLUGIN] = "nccl"
-    """The way of weights to explorers: `checkpoint` by files, `memory` by a shared mapping, `nccl` from GPU to GPU, or
-    a weight channel of a third party by its name."""
-    sync_style: Style = "fixed"
-    """When explorers take new weights: at fixed steps, at either side's wish, or whenever there are any."""
-    sync_interval: Steps = 1
-    """Steps between two synchronisations, for a side without its own interval."""
-    explorer_sync_interval: Steps | None = None
-    """Explore steps between two synchronisations; None: `sync_interval`."""
-    trainer_sync_interval: Steps | None = None
-    """Training steps between two publications of weights; None: `sync_interval`."""
-    sync_offset: Annotated[Natural, InUnit("steps")] = 0
-    """Explore steps that are added to those before the first synchronisation."""
-    sync_timeout: Annotated[Seconds, Upstream("The guide shows 1200.")] = 3600.0
-    """Maximum wait of explorers for new weights; then they continue with the old ones."""
-    memory_dir: Annotated[str, PATH] = ""
-    """rftd only: the folder of the channel `memory`; empty: the machine's memory."""
-    group_name: Annotated[str, PLAIN] = harmless("rollout_weight_sync")
-    wait_for_checkpoint: bool = harmless(False, why="Trinity-RFT reads it as little")
+if TYPE_CHECKING:
+    SynchronizerSection: TypeAlias = Section
+else:
+    SynchronizerSection = declared(Synchronizer)
 
 
 _OPERATORS: Final = "there are no operators on data yet"
@@ -223,7 +195,7 @@ class Experiment(Section):
     explorer: Explorer = section(Explorer)
     trainer: Trainer = section(Trainer)
     monitor: Monitor = section(Monitor)
-    synchronizer: Synchronizer = section(Synchronizer)
+    synchronizer: SynchronizerSection = section(SynchronizerSection)
     policy: Policy | None = None
     """rftd only: how far explorers run ahead, and what may be trained on; none: `hard_bound`, or `in_order` with
     `deterministic`."""
@@ -233,3 +205,8 @@ class Experiment(Section):
     derived: Annotated[dict[str, Any], ARGUMENTS] = harmless(
         {}, why="it follows from the rest, and `rftd config show` prints it"
     )
+
+    @property
+    def sync(self) -> Synchronizer:
+        """Section `synchronizer`, as the file has it."""
+        return as_declared(self.synchronizer, Synchronizer)

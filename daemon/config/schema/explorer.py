@@ -6,18 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rftd.daemon.config.schema.naming import ADDRESS, ARGUMENTS, PLAIN, PLUGIN, URL, VARIABLE
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
-    InUnit,
     LocalPath,
     Natural,
     Seconds,
     Section,
     Seed,
     Tokens,
-    Upstream,
     Url,
     acts_later,
     checked,
@@ -26,6 +23,7 @@ from rftd.daemon.config.schema.section import (
     section,
     word,
 )
+from rftd.streams.declaration import ADDRESS, ARGUMENTS, PLAIN, PLUGIN, URL, VARIABLE, InUnit, Upstream
 from rftd.workers.rollout.sampling import HIGHEST_PENALTY
 
 Engine = Annotated[str, word(vllm_async="vllm")]

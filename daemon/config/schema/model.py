@@ -6,21 +6,19 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rftd.daemon.config.schema.naming import ARGUMENTS, CODE, PLAIN, URL, VARIABLE
 from rftd.daemon.config.schema.section import (
     Count,
-    InUnit,
     LocalPath,
     Natural,
     Section,
     Seed,
     Tokens,
-    Upstream,
     checked,
     harmless,
     refused,
     section,
 )
+from rftd.streams.declaration import ARGUMENTS, CODE, PLAIN, URL, VARIABLE, InUnit, Upstream
 from rftd.workers.rollout.sampling import HIGHEST_PENALTY
 
 _ROTATION = "a model is opened with the rotation that its config.json says"

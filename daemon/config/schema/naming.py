@@ -6,55 +6,13 @@ Every field of free text or of a free mapping carries a mark; a test fails for o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic.fields import FieldInfo
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.schema.section import LocalPath, Section
-
-
-class NameKind(StrEnum):
-    """The kind of thing that a field's value names."""
-
-    PATH = "path"
-    """A file or a folder."""
-    PATH_PART = "path_part"
-    """A file or a folder below another one."""
-    URL = "url"
-    """The address of a service that is asked, as text or as `{env: NAME}`."""
-    ADDRESS = "address"
-    """An address to listen on, or the address of a cluster."""
-    VARIABLE = "variable"
-    """A variable of the environment: its name, `{env: NAME}`, or a mapping of names to values."""
-    CODE = "code"
-    """A switch: true runs the code in a model's folder."""
-    ARGUMENTS = "arguments"
-    """A mapping of arguments that an engine or a plug-in interprets."""
-    PLUGIN = "plugin"
-    """The name of a part that the daemon's owner installed."""
-    PLAIN = "plain"
-    """Text that names nothing outside of the file."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamingMark:
-    """The annotation of a field with its `NameKind`."""
-
-    kind: NameKind
-
-
-PATH: Final = NamingMark(NameKind.PATH)
-PATH_PART: Final = NamingMark(NameKind.PATH_PART)
-URL: Final = NamingMark(NameKind.URL)
-ADDRESS: Final = NamingMark(NameKind.ADDRESS)
-VARIABLE: Final = NamingMark(NameKind.VARIABLE)
-CODE: Final = NamingMark(NameKind.CODE)
-ARGUMENTS: Final = NamingMark(NameKind.ARGUMENTS)
-PLUGIN: Final = NamingMark(NameKind.PLUGIN)
-PLAIN: Final = NamingMark(NameKind.PLAIN)
+from rftd.streams.declaration import NameKind, NamingMark
 
 
 class NamedValue(NamedTuple):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cas
 import msgspec
 from pydantic import create_model
 
-from rftd.daemon.config.schema.naming import ARGUMENTS, PLUGIN
 from rftd.daemon.config.schema.section import Args, Count, Natural, Section, any_of, argument_field
-from rftd.streams.spec import SyncSpec
+from rftd.streams.declaration import ARGUMENTS, PLUGIN
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.policies.registry import BUILT_IN, built_in
 
@@ -40,7 +40,7 @@ class PluginPolicy(AnyPolicy):
 
 def fields_of(policy: type[Paced]) -> tuple[msgspec.structs.FieldInfo, ...]:
     """The arguments that the experiment file has a field for: all but those that follow from the schedule."""
-    scheduled = policy.scheduled(SyncSpec())
+    scheduled = policy.scheduled(Synchronizer(sync_method="checkpoint"))
     return tuple(each for each in msgspec.structs.fields(policy.arguments) if each.name not in scheduled)
 
 

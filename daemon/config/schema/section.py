@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
-from typing import Annotated, Any, Final, Literal, TypeAlias, Union, cast, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from pydantic import (
@@ -19,6 +32,7 @@ from pydantic import (
     PlainValidator,
     Tag,
     ValidationInfo,
+    create_model,
     field_validator,
 )
 from pydantic.fields import FieldInfo
@@ -26,22 +40,9 @@ from pydantic_core import PydanticCustomError
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.grammar import EnvText, read_scalar
+from rftd.streams.declaration import ACTS, FieldEffect, InUnit, OlderWords
 
-
-@dataclass(frozen=True, slots=True)
-class InUnit:
-    """Marks a number with its unit."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Upstream:
-    """Marks a field whose default or meaning differs from the guide's or Trinity-RFT's, and says what it is there."""
-
-    text: str
-
-
+S = TypeVar("S", bound=msgspec.Struct)
 Count: TypeAlias = Annotated[int, Field(ge=1, le=10**9)]
 Natural: TypeAlias = Annotated[int, Field(ge=0, le=10**9)]
 Tokens: TypeAlias = Annotated[int, Field(ge=1, le=10**9), InUnit("tokens")]
@@ -69,6 +70,8 @@ class Section(BaseModel):
     model_config = ConfigDict(
         strict=True, extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True
     )
+    declaration: ClassVar[type[msgspec.Struct] | None] = None
+    """The struct that the section is made of, if it is."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -112,22 +115,6 @@ def _members(annotation: Any) -> Iterator[Any]:
     yield annotation
     for part in get_args(annotation):
         yield from _members(part) if not isinstance(part, str) else iter((part,))
-
-
-@dataclass(frozen=True, slots=True)
-class FieldEffect:
-    """The way in which a field acts, as its schema says it."""
-
-    effect: Literal["acts", "checked", "harmless", "refused"] = "acts"
-    why: str = ""
-    fix: str = ""
-    same_as: str = ""
-    """A refused field may say what this field says."""
-    promises: bool = False
-    """True of a harmless field whose default, too, is spoken of where it is written: it asks for something."""
-
-
-ACTS: Final = FieldEffect()
 
 
 def harmless(default: Any, *, why: str = "", promises: bool = False) -> Any:
@@ -186,13 +173,33 @@ def argument_field(hint: Any, default: Any) -> tuple[Any, Any]:
     return _readable(hint), Field(default=default, description=said[0] if said else None)
 
 
+def declared(kind: type[msgspec.Struct]) -> type[Section]:
+    """The section of a struct whose annotations declare its fields (`rftd.streams.declaration`)."""
+    hints = get_type_hints(kind, include_extras=True)
+    fields: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        hint = hints[field.name]
+        effect = next((mark for mark in get_args(hint) if isinstance(mark, FieldEffect)), ACTS)
+        fields[field.name] = (_readable(hint), _marked(field.default, effect))
+    derived = create_model(kind.__name__, __base__=Section, __doc__=kind.__doc__, **fields)
+    derived.declaration = kind
+    return derived
+
+
+def as_declared(section: Section, kind: type[S]) -> S:
+    """The struct of a section that `declared` made of `kind`."""
+    return kind(**{name: getattr(section, name) for name in kind.__struct_fields__})
+
+
 def _readable(hint: Any) -> Any:
     """The type with its bounds as pydantic takes them, and words in any case."""
     if get_origin(hint) is Annotated:
         kind, *marks = get_args(hint)
         metas = [mark for mark in marks if isinstance(mark, msgspec.Meta)]
         bounds = {name: bound for meta in metas for name in _BOUNDS if (bound := getattr(meta, name)) is not None}
-        return Annotated[_readable(kind), Field(**bounds)]
+        others = [mark for mark in marks if not isinstance(mark, msgspec.Meta)]
+        older = [word(**mark.words) for mark in others if isinstance(mark, OlderWords)]
+        return Annotated[(_readable(kind), Field(**bounds), *others, *older)]
     if get_origin(hint) is Literal:
         return Annotated[hint, word()]
     if get_origin(hint) in (Union, UnionType):

@@ -6,22 +6,20 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from rftd.daemon.config.schema.naming import ARGUMENTS, PATH, PLAIN, PLUGIN
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
-    InUnit,
     Natural,
     Section,
     Steps,
     Tokens,
-    Upstream,
     acts_later,
     checked,
     harmless,
     section,
     word,
 )
+from rftd.streams.declaration import ARGUMENTS, PATH, PLAIN, PLUGIN, InUnit, Upstream
 
 _NO_STAGES: Final = "each rank has a part of every layer: more than 1 is refused with the strategy megatron"
 _NO_EXPERTS: Final = "no model with experts is trained so: more than 1 is refused with the strategy megatron"

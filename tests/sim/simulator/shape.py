@@ -24,10 +24,10 @@ from rftd.streams.spec import (
     RolloutSpec,
     SamplingSpec,
     StageSpec,
-    SyncSpec,
     TasksetSpec,
     TrainerSpec,
 )
+from rftd.streams.synchronizer import Synchronizer
 
 ROLLOUT_TIMEOUT_S = 6.0
 MODEL = ModelSpec(path="fake", max_model_len=64, max_prompt_tokens=32, max_response_tokens=32)
@@ -44,7 +44,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     """Of a batch."""
     repeat_times: int
-    sync: SyncSpec
+    sync: Synchronizer
     policy: PolicySpec
     explorers: int
     concurrency: int
@@ -70,13 +70,16 @@ def draw_shape(random: random.Random) -> Shape:
     """A shape drawn from everything that the product allows."""
     deterministic = random.random() < 0.25
     if deterministic:
-        sync, policy = SyncSpec(style="fixed"), PolicySpec(kind="in_order", max_staleness_versions=0)
+        sync, policy = (
+            Synchronizer(sync_method="checkpoint", sync_style="fixed"),
+            PolicySpec(kind="in_order", max_staleness_versions=0),
+        )
     elif random.random() < 0.5:
         interval, offset = random.choice([(1, 0), (1, 1), (2, 0), (2, 1), (1, 2)])
-        sync = SyncSpec(style="fixed", interval=interval, offset=offset)
+        sync = Synchronizer(sync_method="checkpoint", sync_style="fixed", sync_interval=interval, sync_offset=offset)
         policy = PolicySpec(max_staleness_versions=interval + offset - 1, max_inflight_batches=interval + offset)
     else:
-        sync = SyncSpec(style="fully_async", interval=random.choice([1, 1, 2]))
+        sync = Synchronizer(sync_method="checkpoint", sync_style="fully_async", sync_interval=random.choice([1, 1, 2]))
         policy = PolicySpec(max_staleness_versions=random.randint(1, 3), max_inflight_batches=random.randint(1, 3))
     return Shape(
         warmup_steps=random.choice([0, 1, 2]),
@@ -102,24 +105,25 @@ def draw_driven(shape: Shape, random: random.Random) -> Shape:
     """The same with sync points at which one side asks the other, or with an interval for each side."""
     if shape.deterministic:
         return shape
-    sync = SyncSpec(
-        style=random.choice(["explorer_driven", "explorer_driven", "trainer_driven", "fixed"]),
-        offset=random.choice([0, 0, 1]),
-        explorer_interval=random.choice([1, 1, 2, 3]),
-        trainer_interval=random.choice([1, 2, 2, 3]),
-        timeout_s=random.choice([3600.0, 3600.0, 2.0]),
+    sync = Synchronizer(
+        sync_method="checkpoint",
+        sync_style=random.choice(["explorer_driven", "explorer_driven", "trainer_driven", "fixed"]),
+        sync_offset=random.choice([0, 0, 1]),
+        explorer_sync_interval=random.choice([1, 1, 2, 3]),
+        trainer_sync_interval=random.choice([1, 2, 2, 3]),
+        sync_timeout=random.choice([3600.0, 3600.0, 2.0]),
     )
     window, needed = window_steps(sync, 0), needed_staleness(sync)
     policy = PolicySpec(
         max_staleness_versions=needed + random.choice([0, 0, 1, 3]),
-        max_inflight_batches=window if sync.style == "fixed" else max(2, window),
+        max_inflight_batches=window if sync.sync_style == "fixed" else max(2, window),
     )
     return msgspec.structs.replace(shape, sync=sync, policy=policy)
 
 
 def draw_slow(shape: Shape, random: random.Random) -> Shape:
     """The same with rollouts of which some are slow, and what may be done about them."""
-    waits = shape.sync.style == "fixed"
+    waits = shape.sync.sync_style == "fixed"
     return msgspec.structs.replace(
         shape,
         latency_sigma=random.choice([0.0, 1.0, 2.0]),
@@ -227,7 +231,7 @@ def make_spec(shape: Shape, *, data: Path, job: Path, seed: int) -> ExperimentSp
         evals=(_taskset(data, "held_out", 6, shape),) if shape.evals else (),
         eval_interval=shape.eval_interval,
         policy=shape.policy,
-        sync=shape.sync,
+        synchronizer=shape.sync,
         **engines,
     )
     stages = (warmup, rft) if shape.warmup_steps else (rft,)
@@ -259,7 +263,7 @@ def _served(stage: StageSpec, job: Path) -> StageSpec:
         eval_interval=0,
         max_read_timeout_s=1e9,
         policy=PolicySpec(bounded=False, max_staleness_versions=2, max_inflight_batches=2),
-        sync=SyncSpec(style="fully_async"),
+        sync=Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
         rollout=msgspec.structs.replace(stage.rollout, over_ratio=0.0, timeout_ratio=0.0, reissue_ratio=0.0),
         serving=ServingSpec(address="127.0.0.1", port=8010),
     )

@@ -12,7 +12,8 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.schema.algorithm import CORRECTION_KINDS
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import POLICY_KINDS, AnyPolicy
-from rftd.daemon.config.schema.section import ACTS, FieldEffect, Section, mark_of
+from rftd.daemon.config.schema.section import Section, mark_of
+from rftd.streams.declaration import ACTS, FieldEffect
 
 
 @dataclass(frozen=True, slots=True)

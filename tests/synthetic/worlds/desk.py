@@ -29,9 +29,9 @@ from rftd.streams.spec import (
     PolicySpec,
     RolloutSpec,
     StageSpec,
-    SyncSpec,
     TasksetSpec,
 )
+from rftd.streams.synchronizer import Synchronizer
 from rftd.streams.topics import Partition, partition_of
 from rftd.workers.control.closing import close_groups
 
@@ -50,7 +50,7 @@ def stage_of(**changes: Any) -> StageSpec:
         "model": ModelSpec(path="none", max_model_len=64, max_prompt_tokens=16, max_response_tokens=48),
         "taskset": TasksetSpec(name="tasks", path="none", rows=7, max_retry_times=1),
         "policy": PolicySpec(max_staleness_versions=2, max_inflight_batches=3),
-        "sync": SyncSpec(style="fully_async"),
+        "synchronizer": Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
         "rollout": RolloutSpec(max_timeout_s=20.0),
     }
     return StageSpec(**fields | changes)

@@ -82,7 +82,7 @@ class SyncModel:
             # Some are slow: they sit a turn out, unless everybody has nothing to do.
             busy = [act() for act in order if idle or self.random.random() < 0.7]
             idle = 0 if any(busy) else idle + 1
-            patience = 3 + self.stage.sync.timeout_s if self._deaf else 3
+            patience = 3 + self.stage.synchronizer.sync_timeout if self._deaf else 3
             assert idle < patience, f"nobody can go on after step {spine.version}"
         raise AssertionError(f"step {spine.version} after {turns} turns")
 

@@ -85,7 +85,7 @@ def test_weights_lie_in_the_experiments_folder_and_come_by_a_channel_of_its(worl
         with pytest.raises(WorkError, match="not the experiment's"):
             check_weights(world.spec, msgspec.structs.replace(world.published, method=method, path=path))
     stages = tuple(
-        msgspec.structs.replace(stage, sync=msgspec.structs.replace(stage.sync, method="memory"))
+        msgspec.structs.replace(stage, synchronizer=msgspec.structs.replace(stage.synchronizer, sync_method="memory"))
         for stage in world.spec.stages
     )
     world.spec = msgspec.structs.replace(world.spec, stages=stages)

@@ -113,8 +113,10 @@ def test_what_is_young_or_not_known_stays(tmp_path: Path) -> None:
 
 def test_weights_in_memory_are_found_by_the_specification_alone(tmp_path: Path) -> None:
     spec, memory = spec_of("one", 1, str(tmp_path / "job")), tmp_path / "memory"
-    sync = msgspec.structs.replace(spec.stages[1].sync, method="memory", memory_dir=str(memory))
-    spec = msgspec.structs.replace(spec, stages=(spec.stages[0], msgspec.structs.replace(spec.stages[1], sync=sync)))
+    sync = msgspec.structs.replace(spec.stages[1].synchronizer, sync_method="memory", memory_dir=str(memory))
+    spec = msgspec.structs.replace(
+        spec, stages=(spec.stages[0], msgspec.structs.replace(spec.stages[1], synchronizer=sync))
+    )
     folder = shared_folder(spec.job_dir, str(memory))
     folder.mkdir(parents=True)
     for name in ("v3-g0.mapped", ".spare-7.mapped.partial", "notes"):

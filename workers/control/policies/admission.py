@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from rftd.streams.schedule import explorer_interval, trainer_interval
-from rftd.streams.spec import PolicySpec, SyncSpec
+from rftd.streams.spec import PolicySpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.policies.buffer_index import BufferIndex
 from rftd.workers.control.policies.paced import Paced, PolicyArguments, PolicyPage, read_args
 from rftd.workers.control.policies.policy import PolicyView, Retirement
@@ -94,7 +95,7 @@ class VerlWindow(Paced):
     )
 
     @classmethod
-    def scheduled(cls, sync: SyncSpec) -> Mapping[str, int]:
+    def scheduled(cls, sync: Synchronizer) -> Mapping[str, int]:
         return {"trigger_parameter_sync_step": trainer_interval(sync) or explorer_interval(sync)}
 
     def __init__(self, spec: PolicySpec) -> None:

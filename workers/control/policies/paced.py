@@ -16,7 +16,8 @@ import msgspec
 
 from rftd.ops.decoding import converted
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import PolicySpec, SyncSpec
+from rftd.streams.spec import PolicySpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.policies.buffer_index import BufferIndex, Order, ReadyGroup
 from rftd.workers.control.policies.policy import Flight, PolicyView, Retirement
 
@@ -60,7 +61,7 @@ class Paced(ABC):
     """The row of the documentation; a kind of ours must have it."""
 
     @classmethod
-    def scheduled(cls, sync: SyncSpec) -> Mapping[str, int]:
+    def scheduled(cls, sync: Synchronizer) -> Mapping[str, int]:
         """The arguments that follow from the schedule, so that the experiment file has no field for them."""
         return {}
 

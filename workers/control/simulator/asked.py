@@ -7,7 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from rftd.ops.errors import UsageError
-from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec
+from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.policies.registry import keeps_bound
 from rftd.workers.control.simulator.long_tail import LongTail
 from rftd.workers.control.simulator.system import SimulatedUpdates, System
@@ -53,7 +54,7 @@ def stages_of(asked: Asked, stage: StageSpec | None) -> tuple[StageSpec, ...]:
         algorithm=AlgorithmSpec(kind="grpo"),
         model=_NO_MODEL,
         policy=PolicySpec(max_staleness_versions=_BOUND, max_inflight_batches=_BOUND + 1),
-        sync=SyncSpec(style="fully_async"),
+        synchronizer=Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
     )
     batch = asked.batch or base.train_batch_size
     repeat_times = asked.repeat_times or base.algorithm.repeat_times

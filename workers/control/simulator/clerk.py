@@ -49,7 +49,7 @@ class Clerk:
         self.state = RunState(_EXPERIMENT)
         self._planner = Planner(self.state, oldest_flight=lambda: flights.oldest_version)
         self._policy = make_policy(stage.policy)
-        self._kept = kept_versions(stage) if has_windows(stage.sync) else 0
+        self._kept = kept_versions(stage) if has_windows(stage.synchronizer) else 0
         self._offsets = {_TASKS: 0, _SPINE: 0, _WEIGHTS: 0}
         self._ids = 0
         spec = ExperimentSpec(project="sim", name="async", job_dir="/", stages=(stage,), config={})

@@ -9,7 +9,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from rftd.streams.spec import PolicySpec, StageSpec, SyncSpec
+from rftd.streams.spec import PolicySpec, StageSpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.simulator.long_tail import LongTail
 from rftd.workers.control.simulator.outcome import SimulationOutcome
 from rftd.workers.control.simulator.simulation import Simulation
@@ -39,7 +40,7 @@ def synchronous(stage: StageSpec, system: System, lengths: LongTail, *, steps: i
     strict = msgspec.structs.replace(
         stage,
         policy=PolicySpec(max_staleness_versions=0, max_inflight_batches=1),
-        sync=SyncSpec(style="fixed", interval=1, offset=0),
+        synchronizer=Synchronizer(sync_method="checkpoint", sync_style="fixed", sync_interval=1, sync_offset=0),
     )
     steps = min(steps, MOST_STEPS)
     apart = _best_split(strict, system, lengths, seed)

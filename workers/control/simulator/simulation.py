@@ -105,7 +105,7 @@ class Simulation:
                 return
 
     def _beginnings(self, view: PolicyView) -> Iterator[Begin | Ask | WindowHold]:
-        if not has_windows(self._stage.sync):
+        if not has_windows(self._stage.synchronizer):
             return repeat(Begin(0))
         return self._clerk.beginnings(view, self._open_groups)
 
@@ -258,7 +258,7 @@ class Simulation:
         self._clerk.publish(version, self._now_s)
         self._newest = max(self._newest, version)
         for unit in self._units:
-            if has_windows(self._stage.sync):
+            if has_windows(self._stage.synchronizer):
                 pass  # it takes them when a rollout needs them
             elif unit.running if self._system.updates is SimulatedUpdates.DRAIN_EACH else self._drains_all:
                 unit.draining = True

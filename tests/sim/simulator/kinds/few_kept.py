@@ -29,7 +29,7 @@ class FewKept(Kind):
         from simulator.scenario import Strike
 
         shape = msgspec.structs.replace(scenario.shape, steps=chance.randint(6, 8), save_interval=0)
-        if shape.sync.style not in ("fixed", "fully_async"):
+        if shape.sync.sync_style not in ("fixed", "fully_async"):
             return None  # these keep as many as may be planned ahead
         scenario.shape = shape
         drawn = [

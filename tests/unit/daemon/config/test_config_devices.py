@@ -143,9 +143,12 @@ def test_with_a_launcher_for_each_role_neither_takes_a_device_from_the_other(
     spec = load(overrides=[*overrides, "synchronizer.sync_method=memory"], host=host).spec
     stage = spec.stages[0]
     assert (stage.rollout.needs.devices, stage.trainer.devices) == (explorer, trainer)
-    assert stage.sync.method == "checkpoint"
+    assert stage.synchronizer.sync_method == "checkpoint"
     assert any("explorers and trainer may be on two machines" in text for text in spec.warnings)
-    assert load(overrides=["synchronizer.sync_method=nccl"], host=host).spec.stages[0].sync.method == "checkpoint"
+    assert (
+        load(overrides=["synchronizer.sync_method=nccl"], host=host).spec.stages[0].synchronizer.sync_method
+        == "checkpoint"
+    )
 
 
 @pytest.mark.parametrize(
@@ -252,7 +255,7 @@ def test_verl_and_nccl_are_replaced_where_they_cannot_be_had(load: Load) -> None
     written = "it is not set, and nccl has only been tested between CPUs; to use it, set sync_method: nccl"
     for host, where, why in ((NO_GPU, "the CPU", f"there is {NO_GPU.named()}"), (served(2), "a GPU", written)):
         spec = load(overrides=["trainer.trainer_type=verl"], host=host).spec
-        assert (spec.stages[0].trainer.engine, spec.stages[0].sync.method) == ("torch", "checkpoint")
+        assert (spec.stages[0].trainer.engine, spec.stages[0].synchronizer.sync_method) == ("torch", "checkpoint")
         (said,) = (text for text in spec.warnings if text.startswith("trainer.trainer_type"))
         assert said.startswith(f"trainer.trainer_type verl: torch trains, on {where}: verl is not installed where")
         assert "rftd[verl]" in said
@@ -331,4 +334,4 @@ def test_the_guide_s_example_runs_on_one_gpu_as_it_says_itself() -> None:
     with pytest.raises(ConfigErrors, match="1 GPU"):
         load_text(text, "gsm8k.yaml", overrides=named, host=served(1))
     (stage,) = load_text(text, "gsm8k.yaml", overrides=(*named, *more.groups()), host=served(1)).spec.stages
-    assert stage.sync.turns
+    assert stage.turns

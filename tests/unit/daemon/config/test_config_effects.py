@@ -15,7 +15,7 @@ from synthetic.daemon.third_party import install
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import ConfigErrors, Contradiction, Unsupported
 from rftd.daemon.config.loading import check_config
-from rftd.daemon.config.schema.section import ACTS
+from rftd.streams.declaration import ACTS
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.devices.host import Device, Host
 

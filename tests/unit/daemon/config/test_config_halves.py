@@ -90,7 +90,7 @@ def test_each_half_brings_the_memory_of_its_own_workers(load: Load) -> None:
 
 SHARED = [
     ("buffer.train_batch_size=16", "buffer.train_batch_size=8", "stages[0].train_batch_size"),
-    ("synchronizer.sync_timeout=5", "synchronizer.sync_timeout=6", "stages[0].sync.timeout_s"),
+    ("synchronizer.sync_timeout=5", "synchronizer.sync_timeout=6", "stages[0].synchronizer.sync_timeout"),
     ("policy={kind: hard_bound, max_staleness: 9}", "policy={kind: hard_bound, max_staleness: 8}", "stages[0].policy"),
     ("algorithm.advantage_fn_args.epsilon=0.5", "algorithm.advantage_fn_args.epsilon=0.25", "stages[0].algorithm"),
     ("explorer.rollout_model.dtype=float16", "explorer.rollout_model.dtype=float32", "stages[0].rollout.dtype"),
@@ -127,7 +127,7 @@ def test_each_half_may_say_another_part_of_one_section(load: Load) -> None:
     whole = check_config(filled(second.config, first.config))
     both = joined(first, whole)
     assert not isinstance(both, Disagreement), both
-    assert (both.stages[0].sync.interval, both.stages[0].sync.offset) == (2, 1)
+    assert (both.stages[0].synchronizer.sync_interval, both.stages[0].synchronizer.sync_offset) == (2, 1)
     assert check_config(both.config).stages == both.stages
 
 

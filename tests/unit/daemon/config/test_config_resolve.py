@@ -190,14 +190,14 @@ def test_the_schedule_decides_what_may_be_trained_on(
     ]
     stage = load(overrides=overrides).spec.stages[0]
     current = {"dynamic_by_explorer": "explorer_driven", "dynamic_by_trainer": "trainer_driven"}
-    assert stage.sync.style == current.get(style, style)
+    assert stage.synchronizer.sync_style == current.get(style, style)
     assert (stage.policy.max_staleness_versions, stage.policy.max_inflight_batches) == (staleness, inflight)
 
 
 def test_each_side_may_have_its_own_interval(load: Load, errors: Errors) -> None:
     sides = ["synchronizer.explorer_sync_interval=4", "synchronizer.trainer_sync_interval=6"]
     stage = load(overrides=[*sides, "explorer.eval_interval=10"]).spec.stages[0]
-    assert (explorer_interval(stage.sync), trainer_interval(stage.sync)) == (4, 6)
+    assert (explorer_interval(stage.synchronizer), trainer_interval(stage.synchronizer)) == (4, 6)
     assert (stage.policy.max_staleness_versions, stage.policy.max_inflight_batches) == (7, 4)
     assert stage.eval_interval == 8, "a multiple of the explorers'"
     control = ["algorithm.sample_strategy=staleness_control", "algorithm.sample_strategy_args.max_staleness=6"]
@@ -249,15 +249,19 @@ def test_deterministic_means_in_order(load: Load, errors: Errors) -> None:
 def test_colocated_sides_take_turns_on_one_device(load: Load, errors: Errors) -> None:
     submission = load(overrides=["mode=colocate"])
     stage = submission.spec.stages[0]
-    assert (stage.kind, stage.sync.turns, stage.sync.method) == ("both", True, "memory")
-    assert (stage.sync.style, stage.sync.interval, stage.sync.offset) == ("fixed", 1, 0)
+    assert (stage.kind, stage.turns, stage.synchronizer.sync_method) == ("both", True, "memory")
+    assert (stage.synchronizer.sync_style, stage.synchronizer.sync_interval, stage.synchronizer.sync_offset) == (
+        "fixed",
+        1,
+        0,
+    )
     assert (stage.rollout.threads, stage.trainer.threads) == (0, 0), "each takes them all in its turn"
     assert not any("colocate" in warning or "nccl" in warning for warning in submission.spec.warnings)
-    assert not load().spec.stages[0].sync.turns
+    assert not load().spec.stages[0].turns
     asked = ["synchronizer.sync_style=fully_async", "synchronizer.sync_offset=2", "trainer.engine_args={threads: 1}"]
     other = load(overrides=["mode=colocate", *asked]).spec
     assert sum(warning.startswith("mode colocate: synchronizer.") for warning in other.warnings) == 2
-    assert other.stages[0].sync == stage.sync
+    assert other.stages[0].synchronizer == stage.synchronizer
     assert other.stages[0].trainer.threads == 1
     pinned = load(overrides=["mode=colocate", "deterministic=true"]).spec.stages[0]
     assert (pinned.rollout.threads, pinned.trainer.threads) == (1, 1), "bits depend on them"
@@ -377,7 +381,7 @@ def test_a_mode_may_bring_one_half(load: Load, errors: Errors) -> None:
     assert found == ("stages[0].batch_size", both.stages[0].batch_size, 8)
     assert load(overrides=[STAGES % ("explore", "explore")]).spec.half == "explore"
     memory = load(overrides=["mode=train", "synchronizer.sync_method=memory"]).spec.stages[0]
-    assert memory.sync.method == "checkpoint", "explorers may be on another machine"
+    assert memory.synchronizer.sync_method == "checkpoint", "explorers may be on another machine"
     (text,) = errors(overrides=[STAGES % ("explore", "both")])
     assert "] mode: " in text
     assert "the modes both, explore" in text
@@ -389,7 +393,12 @@ def test_a_stage_may_only_collect(load: Load, errors: Errors) -> None:
     (stage,) = spec.stages
     assert spec.half == "both"
     assert not any("half" in text for text in spec.warnings)
-    assert (stage.kind, stage.collect_groups, stage.total_steps, stage.sync.style) == ("explore", 10, 0, "fully_async")
+    assert (stage.kind, stage.collect_groups, stage.total_steps, stage.synchronizer.sync_style) == (
+        "explore",
+        10,
+        0,
+        "fully_async",
+    )
     evals = "buffer.explorer_input.eval_tasksets=[{path: /e.jsonl, default_workflow_type: math_workflow}]"
     held = load(overrides=[*collect, evals]).spec
     assert held.stages[0].evals == ()

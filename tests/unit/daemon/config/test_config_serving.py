@@ -19,7 +19,11 @@ def test_a_stage_that_serves_needs_no_tasks_and_never_waits(load: Callable[..., 
     assert (spec.half, stage.kind, stage.total_steps) == ("both", "both", 5)
     assert stage.serving == ServingSpec(address="127.0.0.1", port=9000)
     assert stage.taskset.path == f"{spec.job_dir}/serving"
-    assert (stage.taskset.rows, stage.sync.style, stage.policy.bounded) == (LAST_INDEX, "fully_async", False)
+    assert (stage.taskset.rows, stage.synchronizer.sync_style, stage.policy.bounded) == (
+        LAST_INDEX,
+        "fully_async",
+        False,
+    )
     assert stage.max_read_timeout_s == 1e9
     given = [
         "buffer.trainer_input.experience_buffer.max_read_timeout=60",

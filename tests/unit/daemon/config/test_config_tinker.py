@@ -45,7 +45,11 @@ synchronizer:
 def test_the_guides_file_is_trained_by_the_service(load: Load) -> None:
     found = load(GUIDE)
     stage = found.spec.stages[0]
-    assert (stage.trainer.engine, stage.rollout.engine, stage.sync.method) == ("tinker", "tinker", "service")
+    assert (stage.trainer.engine, stage.rollout.engine, stage.synchronizer.sync_method) == (
+        "tinker",
+        "tinker",
+        "service",
+    )
     assert stage.model.path == "/m/org/tiny"
     assert stage.trainer.engine_args == {
         "base_model": "org/Other",
@@ -93,7 +97,7 @@ stages:
 - stage_name: rft
 """
     found = load(GUIDE + warmup)
-    assert [(stage.kind, stage.sync.method) for stage in found.spec.stages] == [
+    assert [(stage.kind, stage.synchronizer.sync_method) for stage in found.spec.stages] == [
         ("train", "service"),
         ("both", "service"),
     ]

@@ -24,8 +24,8 @@ Errors = Callable[..., list[str]]
     ],
 )
 def test_the_weight_channel_is_the_one_asked_for_where_it_can_be(load: Load, given: list[str], method: str) -> None:
-    sync = load(overrides=[f"synchronizer.{each}" for each in given]).spec.stages[0].sync
-    assert sync.method == method
+    sync = load(overrides=[f"synchronizer.{each}" for each in given]).spec.stages[0].synchronizer
+    assert sync.sync_method == method
     assert sync.memory_dir == ("/run/shm" if method == "memory" else "")
 
 
@@ -43,12 +43,12 @@ def test_weights_go_from_gpu_to_gpu_where_both_sides_have_one_of_their_own(
     load: Load, count: int, given: list[str], method: str
 ) -> None:
     found = load(overrides=["synchronizer.sync_method=nccl", *given], host=gpus(count))
-    assert found.spec.stages[0].sync.method == method
+    assert found.spec.stages[0].synchronizer.sync_method == method
 
 
 def test_what_was_not_run_on_gpus_is_chosen_only_where_it_is_written(load: Load) -> None:
     found = load(host=gpus(2)).spec
-    assert found.stages[0].sync.method == "checkpoint"
+    assert found.stages[0].synchronizer.sync_method == "checkpoint"
     assert any("nccl has only been tested between CPUs" in warning for warning in found.warnings)
 
 
@@ -63,12 +63,15 @@ def test_the_weight_channel_of_a_third_party_is_known_once_it_is_installed(
     assert "did you mean 'memory'" in text
     install_packed_weights(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert load(overrides=[packed]).spec.stages[0].sync.method == "packed"
+    assert load(overrides=[packed]).spec.stages[0].synchronizer.sync_method == "packed"
 
 
 def test_pinned_versions_between_two_announcements_must_outlive_a_reboot(load: Load, errors: Errors) -> None:
     memory = ["deterministic=true", "synchronizer.sync_method=memory"]
-    assert load(overrides=memory).spec.stages[0].sync.method == "memory"
-    assert load(overrides=[*memory, "synchronizer.sync_interval=2"]).spec.stages[0].sync.method == "checkpoint"
+    assert load(overrides=memory).spec.stages[0].synchronizer.sync_method == "memory"
+    assert (
+        load(overrides=[*memory, "synchronizer.sync_interval=2"]).spec.stages[0].synchronizer.sync_method
+        == "checkpoint"
+    )
     (text,) = errors(overrides=["synchronizer.memory_dir=shm"])
     assert "must be an absolute path" in text

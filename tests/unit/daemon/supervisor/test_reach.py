@@ -6,20 +6,21 @@ import pytest
 from synthetic.worlds.desk import stage_of
 
 from rftd.daemon.supervisor.reach import within_reach
-from rftd.streams.spec import ExperimentSpec, SyncSpec
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.synchronizer import Synchronizer
 
 
-def spec(*syncs: SyncSpec) -> ExperimentSpec:
-    stages = tuple(stage_of(name=str(number), sync=sync) for number, sync in enumerate(syncs))
+def spec(*syncs: Synchronizer, turns: bool = False) -> ExperimentSpec:
+    stages = tuple(stage_of(name=str(number), synchronizer=sync, turns=turns) for number, sync in enumerate(syncs))
     return ExperimentSpec(project="p", name="n", job_dir="/j", stages=stages, config={}, warnings=("one",))
 
 
-MEMORY, FILES = SyncSpec(method="memory"), SyncSpec(method="checkpoint")
+MEMORY, FILES = Synchronizer(sync_method="memory"), Synchronizer(sync_method="checkpoint")
 
 
 def test_another_daemons_explorers_get_files() -> None:
     found = within_reach(spec(MEMORY, FILES), frozenset(("trainer",)))
-    assert [stage.sync for stage in found.stages] == [FILES, FILES]
+    assert [stage.synchronizer for stage in found.stages] == [FILES, FILES]
     assert found.warnings[0] == "one"
     assert "travel as checkpoint files" in found.warnings[1]
 
@@ -35,6 +36,6 @@ def test_a_daemon_that_starts_explorers_leaves_it_as_it_is(roles: tuple[str, ...
     assert within_reach(spec(MEMORY), frozenset(roles)) == spec(MEMORY)
 
 
-@pytest.mark.parametrize("sync", [FILES, SyncSpec(method="memory", turns=True)])
-def test_files_and_a_shared_device_reach_everybody(sync: SyncSpec) -> None:
-    assert within_reach(spec(sync), frozenset(("trainer",))) == spec(sync)
+@pytest.mark.parametrize("reaching", [spec(FILES), spec(MEMORY, turns=True)])
+def test_files_and_a_shared_device_reach_everybody(reaching: ExperimentSpec) -> None:
+    assert within_reach(reaching, frozenset(("trainer",))) == reaching

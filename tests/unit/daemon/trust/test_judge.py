@@ -14,7 +14,7 @@ import pytest
 from synthetic.daemon.experiment_files import overlaid
 
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.config.schema.naming import NameKind, kind_of
+from rftd.daemon.config.schema.naming import kind_of
 from rftd.daemon.config.schema.section import Section
 from rftd.daemon.supervisor.parts import Parts
 from rftd.daemon.supervisor.supervisor import Supervisor
@@ -26,6 +26,7 @@ from rftd.ops.errors import RftdError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.declaration import NameKind
 from rftd.workers.control.obstacle import NOT_ALLOWED
 from rftd.workers.devices.host import ANY_HOST
 from rftd.workers.launcher.local import LocalExecutor

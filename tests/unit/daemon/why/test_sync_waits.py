@@ -10,7 +10,8 @@ from rftd.daemon.why.wait import Wait
 from rftd.ops.words import Level
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsOverdue
-from rftd.streams.spec import PolicySpec, SyncSpec
+from rftd.streams.spec import PolicySpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
@@ -25,8 +26,8 @@ def dispatcher_of(desk: Desk) -> Wait:
 
 
 def test_explorers_wait_at_a_sync_point() -> None:
-    sync = SyncSpec(style="explorer_driven", interval=1, timeout_s=60.0)
-    desk = Desk(stage_of(sync=sync, policy=PolicySpec(max_staleness_versions=9, max_inflight_batches=3)))
+    sync = Synchronizer(sync_style="explorer_driven", sync_interval=1, sync_timeout=60.0)
+    desk = Desk(stage_of(synchronizer=sync, policy=PolicySpec(max_staleness_versions=9, max_inflight_batches=3)))
     desk.join()
     dispatcher = Dispatcher(desk.state, Liveness())
     leases = desk.obey(dispatcher.decide(1.0).decisions)
@@ -46,8 +47,8 @@ def test_explorers_wait_at_a_sync_point() -> None:
 
 
 def test_nothing_older_may_be_trained_after_sync_timeout() -> None:
-    sync = SyncSpec(style="fixed", interval=1, timeout_s=0.0)
-    desk = Desk(stage_of(sync=sync, policy=PolicySpec(max_staleness_versions=0, max_inflight_batches=3)))
+    sync = Synchronizer(sync_style="fixed", sync_interval=1, sync_timeout=0.0)
+    desk = Desk(stage_of(synchronizer=sync, policy=PolicySpec(max_staleness_versions=0, max_inflight_batches=3)))
     desk.join()
     dispatcher = Dispatcher(desk.state, Liveness())
     for lease in desk.obey(dispatcher.decide(1.0).decisions):

@@ -20,7 +20,8 @@ from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events import experiment, step, worker
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.worker import Heartbeat
-from rftd.streams.spec import PolicySpec, RolloutSpec, SyncSpec, TasksetSpec
+from rftd.streams.spec import PolicySpec, RolloutSpec, TasksetSpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.streams.worker_state import WorkerState
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
@@ -125,7 +126,7 @@ def test_the_dispatcher() -> None:
 def test_the_dispatcher_waits_for_weights() -> None:
     desk = Desk(
         stage_of(
-            sync=SyncSpec(style="fixed", interval=1, offset=0),
+            synchronizer=Synchronizer(sync_style="fixed", sync_interval=1, sync_offset=0),
             policy=PolicySpec(kind="in_order", max_staleness_versions=2, max_inflight_batches=3),
         )
     )

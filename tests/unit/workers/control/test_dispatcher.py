@@ -10,7 +10,8 @@ from rftd.ops import limits
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskExpired, TaskLeased
 from rftd.streams.events.worker import Heartbeat, WorkerLost
-from rftd.streams.spec import PolicySpec, SyncSpec
+from rftd.streams.spec import PolicySpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
 
@@ -182,7 +183,10 @@ def test_a_silent_worker_is_given_nothing() -> None:
 
 
 def test_a_fixed_schedule_waits_for_its_weights() -> None:
-    stage = stage_of(sync=SyncSpec(style="fixed", interval=1, offset=0), policy=PolicySpec(max_staleness_versions=0))
+    stage = stage_of(
+        synchronizer=Synchronizer(sync_style="fixed", sync_interval=1, sync_offset=0),
+        policy=PolicySpec(max_staleness_versions=0),
+    )
     desk = Desk(stage)
     scheduler = Scheduler(desk)
     desk.join()

@@ -14,7 +14,8 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskExpired, TaskLeased
 from rftd.streams.events.weights import WeightsActivated
 from rftd.streams.events.worker import WorkerLost
-from rftd.streams.spec import PolicySpec, RolloutSpec, StageSpec, SyncSpec
+from rftd.streams.spec import PolicySpec, RolloutSpec, StageSpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.planner import Planner
@@ -270,8 +271,8 @@ def activated(worker: UUID, version: int) -> WeightsActivated:
 
 def test_what_waits_for_newer_weights_is_not_given_up_for_those_that_its_explorer_holds() -> None:
     policy = PolicySpec(max_staleness_versions=0, max_inflight_batches=9, args={"abort_inflight": True})
-    sync = SyncSpec(style="fixed", interval=1)
-    scheduler = Scheduler(stage_of(policy=policy, sync=sync, batch_size=1, train_batch_size=REPEAT))
+    sync = Synchronizer(sync_style="fixed", sync_interval=1)
+    scheduler = Scheduler(stage_of(policy=policy, synchronizer=sync, batch_size=1, train_batch_size=REPEAT))
     desk = scheduler.desk
     worker = desk.join()
     desk.put(activated(worker, 0))

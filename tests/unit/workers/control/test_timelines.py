@@ -11,16 +11,17 @@ from synthetic.worlds.sync_model import SyncModel
 
 import rftd.ops as anchor
 from rftd.streams.schedule import needed_staleness, publish_due, window_steps
-from rftd.streams.spec import PolicySpec, SyncSpec
+from rftd.streams.spec import PolicySpec
+from rftd.streams.synchronizer import Synchronizer
 
 ROOT = Path(anchor.__file__).resolve().parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "sync" / "timelines.txt"
 
 
-def model_of(sync: SyncSpec, steps: int, **changes: float | bool) -> SyncModel:
+def model_of(sync: Synchronizer, steps: int, **changes: float | bool) -> SyncModel:
     """A stage with the bound and the admission that `fixed` needs, run to its end."""
     policy = PolicySpec(max_staleness_versions=needed_staleness(sync), max_inflight_batches=window_steps(sync, 0))
-    return SyncModel(stage_of(total_steps=steps, sync=sync, policy=policy), seed=7, **changes).run()
+    return SyncModel(stage_of(total_steps=steps, synchronizer=sync, policy=policy), seed=7, **changes).run()
 
 
 def versions_of(model: SyncModel) -> list[int]:
@@ -43,7 +44,7 @@ def parted(name: str, steps: Sequence[int], ends: Sequence[int], mark: str) -> s
 
 def drawn(interval: int, offset: int, explore_steps: int, mark: str, *, weights: bool) -> str:
     """One line, as the guide draws it."""
-    sync = SyncSpec(style="fixed", interval=interval, offset=offset)
+    sync = Synchronizer(sync_style="fixed", sync_interval=interval, sync_offset=offset)
     model = model_of(sync, 12)
     window_at = [group.window for group in model.begun[:: model.stage.batch_size]]
     explored = range(1, explore_steps + 1)
@@ -88,7 +89,12 @@ def test_the_documentation_shows_them() -> None:
     ],
 )
 def test_each_side_may_have_its_own_interval(explorer: int, trainer: int, offset: int, versions: list[int]) -> None:
-    sync = SyncSpec(style="fixed", offset=offset, explorer_interval=explorer, trainer_interval=trainer)
+    sync = Synchronizer(
+        sync_style="fixed",
+        sync_offset=offset,
+        explorer_sync_interval=explorer,
+        trainer_sync_interval=trainer,
+    )
     model = model_of(sync, 14)
     assert versions_of(model)[:8] == versions
     assert max(model.staleness) == needed_staleness(sync)
@@ -97,14 +103,14 @@ def test_each_side_may_have_its_own_interval(explorer: int, trainer: int, offset
 
 @pytest.mark.parametrize("style", ["fixed", "explorer_driven", "trainer_driven"])
 def test_explorers_finish_what_is_under_way_before_they_take_weights(style: str) -> None:
-    model = model_of(SyncSpec(style=style, interval=2, offset=1), 9)
+    model = model_of(Synchronizer(sync_style=style, sync_interval=2, sync_offset=1), 9)
     assert {group.window for group in model.begun} >= {0, 1, 2}
     for group in model.begun:
         assert group.outstanding <= {group.window}
 
 
 def test_the_trainer_says_what_it_has_whenever_explorers_ask() -> None:
-    model = model_of(SyncSpec(style="explorer_driven", interval=2), 8)
+    model = model_of(Synchronizer(sync_style="explorer_driven", sync_interval=2), 8)
     asked = {request.window for request in model.requests}
     assert asked == {group.window for group in model.begun} - {0}
     for group in model.begun:
@@ -114,7 +120,10 @@ def test_the_trainer_says_what_it_has_whenever_explorers_ask() -> None:
 
 
 def test_driven_by_the_trainer_explorers_take_what_it_has_published() -> None:
-    model = model_of(SyncSpec(style="trainer_driven", explorer_interval=2, trainer_interval=3), 11)
+    model = model_of(
+        Synchronizer(sync_style="trainer_driven", explorer_sync_interval=2, trainer_sync_interval=3),
+        11,
+    )
     assert not model.requests
     assert not model.overdue
     assert {group.version for group in model.begun} <= {0, 3, 6, 9}

@@ -10,7 +10,8 @@ from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsAnswered, WeightsOverdue, WeightsRequested
-from rftd.streams.spec import PolicySpec, SyncSpec
+from rftd.streams.spec import PolicySpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.holds import AwaitsAnswer, AwaitsWeights, DispatcherHold, PolicyFull, SyncPoint
 from rftd.workers.control.liveness import Liveness
@@ -22,9 +23,9 @@ GROUPS = BATCH // REPEAT
 class Explorers:
     """A desk with one explorer; time passes a second at a time."""
 
-    def __init__(self, sync: SyncSpec, *, bound: int = 9, inflight: int = 4) -> None:
+    def __init__(self, sync: Synchronizer, *, bound: int = 9, inflight: int = 4) -> None:
         policy = PolicySpec(max_staleness_versions=bound, max_inflight_batches=inflight)
-        self.desk = Desk(stage_of(sync=sync, policy=policy))
+        self.desk = Desk(stage_of(synchronizer=sync, policy=policy))
         self.desk.join()
         self.restart()
         self.now_s = 0
@@ -80,7 +81,7 @@ def answered(desk: Desk, window: int, version: int, number: int = 0) -> None:
 
 
 def test_explorers_ask_once_and_go_on_with_what_they_are_told() -> None:
-    explorers = Explorers(SyncSpec(style="explorer_driven", interval=1))
+    explorers = Explorers(Synchronizer(sync_style="explorer_driven", sync_interval=1))
     begun = explorers.soon()
     assert leased(begun) == [(0, 0, 0, True), (0, 1, 0, True)]
     explorers.explore(begun[:1])
@@ -104,7 +105,7 @@ def test_explorers_ask_once_and_go_on_with_what_they_are_told() -> None:
 
 
 def test_the_trainer_is_asked_again_if_its_answer_is_too_old_to_be_trained() -> None:
-    explorers = Explorers(SyncSpec(style="explorer_driven", interval=1), bound=0)
+    explorers = Explorers(Synchronizer(sync_style="explorer_driven", sync_interval=1), bound=0)
     explorers.explore(explorers.soon())
     explorers.soon()
     assert isinstance(explorers.held(), PolicyFull)
@@ -118,13 +119,13 @@ def test_the_trainer_is_asked_again_if_its_answer_is_too_old_to_be_trained() -> 
 
 
 def test_a_window_ends_early_if_its_weights_are_too_old_for_the_next_group() -> None:
-    explorers = Explorers(SyncSpec(style="trainer_driven", interval=3), bound=1)
+    explorers = Explorers(Synchronizer(sync_style="trainer_driven", sync_interval=3), bound=1)
     assert [each[0] for each in leased(explorers.soon())] == [0] * (2 * GROUPS), "step 3 could not be on version 0"
     assert isinstance(explorers.held(), PolicyFull)
 
 
 def test_the_wait_for_an_answer_ends_after_sync_timeout_and_never_silently() -> None:
-    explorers = Explorers(SyncSpec(style="explorer_driven", interval=1, timeout_s=60.0))
+    explorers = Explorers(Synchronizer(sync_style="explorer_driven", sync_interval=1, sync_timeout=60.0))
     explorers.explore(explorers.soon())
     assert asked(explorers.soon()) == [(1, 0, 0)]
     assert not explorers.at(50)
@@ -144,7 +145,7 @@ def test_the_wait_for_an_answer_ends_after_sync_timeout_and_never_silently() -> 
 
 def test_a_fixed_window_does_without_its_weights_only_if_the_bound_allows() -> None:
     for bound, version in ((9, 0), (0, -1)):
-        explorers = Explorers(SyncSpec(style="fixed", interval=1, timeout_s=60.0), bound=bound)
+        explorers = Explorers(Synchronizer(sync_style="fixed", sync_interval=1, sync_timeout=60.0), bound=bound)
         explorers.explore(explorers.soon())
         explorers.soon()
         explorers.train(1)
@@ -160,7 +161,7 @@ def test_a_fixed_window_does_without_its_weights_only_if_the_bound_allows() -> N
 
 
 def test_time_does_not_count_while_the_experiment_is_paused() -> None:
-    explorers = Explorers(SyncSpec(style="explorer_driven", interval=1, timeout_s=60.0))
+    explorers = Explorers(Synchronizer(sync_style="explorer_driven", sync_interval=1, sync_timeout=60.0))
     explorers.explore(explorers.soon())
     explorers.at(40)
     explorers.desk.put(experiment.ExperimentPaused(reason="lunch"))
@@ -173,7 +174,7 @@ def test_time_does_not_count_while_the_experiment_is_paused() -> None:
 def test_weights_that_are_gone_end_their_window() -> None:
     from rftd.streams.events.weights import WeightsRetired
 
-    explorers = Explorers(SyncSpec(style="trainer_driven", interval=3), inflight=1)
+    explorers = Explorers(Synchronizer(sync_style="trainer_driven", sync_interval=3), inflight=1)
     explorers.explore(explorers.soon())
     explorers.soon()
     explorers.train(1, publish=True)
@@ -182,7 +183,7 @@ def test_weights_that_are_gone_end_their_window() -> None:
 
 
 def test_a_group_that_replaces_a_failed_one_runs_on_the_present_window() -> None:
-    explorers = Explorers(SyncSpec(style="fixed", interval=1, offset=1), bound=1, inflight=2)
+    explorers = Explorers(Synchronizer(sync_style="fixed", sync_interval=1, sync_offset=1), bound=1, inflight=2)
     begun = explorers.soon()
     assert leased(begun) == [(0, place, 0, True) for place in range(2 * GROUPS)]
     explorers.explore(begun[:3])
@@ -198,7 +199,7 @@ def test_a_group_that_replaces_a_failed_one_runs_on_the_present_window() -> None
 
 def test_an_incomplete_batch_moves_the_schedule_on() -> None:
     """What follows a batch that was planned before it was full feeds the next step, and needs its weights."""
-    explorers = Explorers(SyncSpec(style="fixed", interval=1), bound=0, inflight=1)
+    explorers = Explorers(Synchronizer(sync_style="fixed", sync_interval=1), bound=0, inflight=1)
     begun = explorers.soon()
     explorers.explore(begun[:1])
     explorers.soon()
@@ -215,10 +216,10 @@ def test_an_incomplete_batch_moves_the_schedule_on() -> None:
 
 def test_the_model_finds_a_schedule_that_cannot_go_on() -> None:
     """The control: a bound below the least that the schedule needs."""
-    sync = SyncSpec(style="trainer_driven", interval=4)
+    sync = Synchronizer(sync_style="trainer_driven", sync_interval=4)
     policy = PolicySpec(max_staleness_versions=1, max_inflight_batches=4)
     try:
-        SyncModel(stage_of(sync=sync, policy=policy), seed=1).run()
+        SyncModel(stage_of(synchronizer=sync, policy=policy), seed=1).run()
     except AssertionError as error:
         assert "nobody can go on" in str(error)
     else:

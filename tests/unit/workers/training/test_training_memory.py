@@ -17,10 +17,10 @@ from rftd.streams.spec import (
     OptimizerSpec,
     RolloutSpec,
     StageSpec,
-    SyncSpec,
     TasksetSpec,
     TrainerSpec,
 )
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.devices import device_memory
 from rftd.workers.devices.device_memory import Need, check_memory, elements_of, free_on, shown
 from rftd.workers.devices.host import ANY_HOST, Device, Host
@@ -118,19 +118,22 @@ def test_versions_that_stay_on_the_device_until_they_are_retired_are_counted(
     needs_of = ENGINE.needs
 
     def held(**fields: object) -> tuple[str, int]:
-        stage = msgspec.structs.replace(make_stage(), **{"sync": SyncSpec(method="nccl"), **fields})
+        stage = msgspec.structs.replace(make_stage(), **{"synchronizer": Synchronizer(sync_method="nccl"), **fields})
         return needs_of(stage, tiny_model, 1)[-1]
 
     one = 4 * elements_of(tiny_model)
     # The newest, and those that explorers may be told to begin on.
     assert held() == ("5 published versions", 5 * one)
     assert held(total_steps=3) == ("3 published versions", 3 * one)
-    assert held(sync=SyncSpec(method="nccl", interval=3)) == ("7 published versions", 7 * one)
+    assert held(synchronizer=Synchronizer(sync_method="nccl", sync_interval=3)) == ("7 published versions", 7 * one)
     evals = (TasksetSpec(name="held-out", path="held-out"),)
     assert held(evals=evals, eval_interval=2) == ("3 published versions", 3 * one), "the others are files"
-    assert held(sync=SyncSpec(method="nccl", style="explorer_driven")) == ("1 published versions", one)
+    assert held(synchronizer=Synchronizer(sync_method="nccl", sync_style="explorer_driven")) == (
+        "1 published versions",
+        one,
+    )
     assert held(rollout=RolloutSpec(dtype="bfloat16")) == ("5 published versions", 5 * one // 2)
-    assert held(sync=SyncSpec(method="memory"))[1] == 0
+    assert held(synchronizer=Synchronizer(sync_method="memory"))[1] == 0
     assert held(trainer=TrainerSpec(engine_args={"ranks": 2}))[1] == 0
 
 

@@ -6,10 +6,11 @@ import pytest
 from synthetic.worlds.desk import stage_of
 
 from rftd.streams.schedule import checkpoint_due, eval_steps, publish_due, step_of_window, window_of
-from rftd.streams.spec import SyncSpec, TasksetSpec, TrainerSpec
+from rftd.streams.spec import TasksetSpec, TrainerSpec
+from rftd.streams.synchronizer import Synchronizer
 
 
-def required_step(sync: SyncSpec, explore_step: int) -> int:
+def required_step(sync: Synchronizer, explore_step: int) -> int:
     return step_of_window(sync, window_of(sync, explore_step))
 
 
@@ -26,14 +27,14 @@ def required_step(sync: SyncSpec, explore_step: int) -> int:
     ],
 )
 def test_fixed_timeline(interval: int, offset: int, weights: list[int]) -> None:
-    sync = SyncSpec(style="fixed", interval=interval, offset=offset)
+    sync = Synchronizer(sync_style="fixed", sync_interval=interval, sync_offset=offset)
     assert [required_step(sync, explore) for explore in range(1, len(weights) + 1)] == weights
 
 
 @pytest.mark.parametrize("interval", [1, 2, 4])
 @pytest.mark.parametrize("offset", [0, 1, 3])
 def test_an_explore_step_never_waits_for_weights_that_need_its_own_experiences(interval: int, offset: int) -> None:
-    sync = SyncSpec(style="fixed", interval=interval, offset=offset)
+    sync = Synchronizer(sync_style="fixed", sync_interval=interval, sync_offset=offset)
     for explore in range(1, 50):
         needed = required_step(sync, explore)
         assert needed < explore
@@ -42,12 +43,19 @@ def test_an_explore_step_never_waits_for_weights_that_need_its_own_experiences(i
 
 
 def test_asynchronous_explorers_never_wait() -> None:
-    assert {required_step(SyncSpec(style="fully_async", interval=3), explore) for explore in range(1, 20)} == {0}
+    assert {
+        required_step(Synchronizer(sync_style="fully_async", sync_interval=3), explore) for explore in range(1, 20)
+    } == {0}
 
 
 def test_weights_are_announced_at_the_interval_at_evaluations_and_at_the_end() -> None:
     held_out = (TasksetSpec(name="held", path="none", rows=3),)
-    stage = stage_of(sync=SyncSpec(interval=4), evals=held_out, eval_interval=3, total_steps=10)
+    stage = stage_of(
+        synchronizer=Synchronizer(sync_interval=4),
+        evals=held_out,
+        eval_interval=3,
+        total_steps=10,
+    )
     assert [step for step in range(1, 11) if publish_due(stage, step)] == [3, 4, 6, 8, 9, 10]
     assert list(eval_steps(stage)) == [0, 3, 6, 9, 10]
     quiet = stage_of(evals=held_out, eval_interval=0, eval_on_startup=False, eval_at_end=False)

@@ -7,7 +7,8 @@ import pytest
 
 from rftd.ops.errors import UsageError, WorkError
 from rftd.streams.schedule import needed_staleness
-from rftd.streams.spec import PolicySpec, StageSpec, SyncSpec
+from rftd.streams.spec import PolicySpec, StageSpec
+from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
 from rftd.workers.control.simulator.long_tail import LongTail
 from rftd.workers.control.simulator.outcome import SimulationOutcome
@@ -27,7 +28,9 @@ def stage_of(
     (stage,) = stages_of(Asked(batch=batch, bound=bound, repeat_times=repeat_times), None)
     inflight = offset + 1 if style == "fixed" else bound + 1
     policy = msgspec.structs.replace(stage.policy, max_inflight_batches=inflight)
-    return msgspec.structs.replace(stage, policy=policy, sync=SyncSpec(style=style, offset=offset))
+    return msgspec.structs.replace(
+        stage, policy=policy, synchronizer=Synchronizer(sync_style=style, sync_offset=offset)
+    )
 
 
 def run(
@@ -100,9 +103,9 @@ def test_sync_points_cost_the_wait_for_the_longest(style: str) -> None:
     system = System(units=8, slots=8, train_units=3, train_s=1.0, publish_s=0.1)
     rates = []
     for interval in (1, 4):
-        sync = SyncSpec(style=style, interval=interval)
+        sync = Synchronizer(sync_style=style, sync_interval=interval)
         policy = PolicySpec(max_staleness_versions=needed_staleness(sync) + 2, max_inflight_batches=interval + 1)
-        stage = msgspec.structs.replace(stage_of(64, bound=0, repeat_times=4), sync=sync, policy=policy)
+        stage = msgspec.structs.replace(stage_of(64, bound=0, repeat_times=4), synchronizer=sync, policy=policy)
         outcome = run(stage, system, LONG)
         assert outcome.staleness.max <= policy.max_staleness_versions
         assert not outcome.dropped
