@@ -56,6 +56,8 @@ def _value(kind: inspect.Type, path: str) -> Any:
             return tuple(_value(kind.item_type, f"{path}.{index}") for index in range(2))
         case inspect.TupleType():
             return tuple(_value(item, f"{path}.{index}") for index, item in enumerate(kind.item_types))
+        case inspect.LiteralType(values=values):
+            return values[number % len(values)]
         case inspect.DictType():
             return {"first": _value(kind.value_type, path + ".first")}
         case inspect.UUIDType():

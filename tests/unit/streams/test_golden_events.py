@@ -12,11 +12,9 @@ import pytest
 from rftd.ops.errors import CodecError
 from rftd.streams import topics
 from rftd.streams.codec import decode
-from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.envelope import Head, Record
 from rftd.streams.events import catalogue, registry
 from rftd.streams.events.catalogue import UnknownVersionError, definitions, resolve
-from rftd.streams.events.experiment import ExperimentSubmitted
 from rftd.streams.events.registry import Event
 from rftd.streams.topics import Partition
 
@@ -118,12 +116,3 @@ def test_a_missing_upcaster_and_foreign_fields_are_codec_errors(scored: Any) -> 
     with pytest.raises(CodecError, match=r"unreadable test.scored v1") as error:
         decode(record(1, {"other": 1}))
     assert error.value.where == "rftd.workers/0@4"
-
-
-def test_a_specification_of_before_its_engines_needs_asks_for_no_device() -> None:
-    golden = GOLDENS["experiment.submitted.v1"]
-    event = resolve(golden.type, golden.version).decode(bytes.fromhex(golden.value_hex))
-    assert isinstance(event, ExperimentSubmitted)
-    for stage in event.spec.stages:
-        assert stage.rollout.needs == EngineNeeds()
-        assert (stage.rollout.needs.devices, stage.trainer.devices) == (0, 0)

@@ -47,7 +47,7 @@ def test_explorers_wait_at_a_sync_point() -> None:
 
 
 def test_nothing_older_may_be_trained_after_sync_timeout() -> None:
-    sync = Synchronizer(sync_style="fixed", sync_interval=1, sync_timeout=0.0)
+    sync = Synchronizer(sync_style="fixed", sync_interval=1, sync_timeout=0.5)
     desk = Desk(stage_of(synchronizer=sync, policy=PolicySpec(max_staleness_versions=0, max_inflight_batches=3)))
     desk.join()
     dispatcher = Dispatcher(desk.state, Liveness())
@@ -57,7 +57,8 @@ def test_nothing_older_may_be_trained_after_sync_timeout() -> None:
     desk.obey(dispatcher.decide(2.0).decisions)
     desk.obey(Planner(desk.state).decide(desk.positions, 0).events)
     desk.execute()
-    assert [type(event) for event in desk.obey(dispatcher.decide(3.0).decisions)] == [WeightsOverdue]
+    assert desk.obey(dispatcher.decide(3.0).decisions) == []
+    assert [type(event) for event in desk.obey(dispatcher.decide(4.0).decisions)] == [WeightsOverdue]
     wait = dispatcher_of(desk)
     assert (wait.state, wait.on_whom, wait.unblock) == ("weights", "trainer", "it is trained and published")
     assert "nothing older may be trained on (max_staleness 0)" in wait.waiting_for

@@ -50,6 +50,8 @@ def filled(kind: inspect.Type, path: str) -> Any:
             return 1
         case inspect.BoolType():
             return False
+        case inspect.LiteralType(values=values):
+            return values[0]
     raise TypeError(f"{path}: {kind}")
 
 
