@@ -15,7 +15,7 @@ ROOMS = ("daemon", "streams", "workers", "storage", "ops")
 SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 MAX_MEDIAN_LINES = 150
 MAX_PACKED_PER_1000 = 1.0
