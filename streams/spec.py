@@ -18,6 +18,7 @@ from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.row_format import FormatSpec
 from rftd.streams.serving import ServingSpec
+from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
 from rftd.streams.synchronizer import Synchronizer
 from rftd.streams.tracking import TrackerSpec
@@ -230,18 +231,9 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     """Longest attempt at one rollout."""
     max_retry_times: Integer = 2
     """Further attempts inside one lease; `TasksetSpec.max_retry_times` counts leases that ended without an answer."""
-    timeout_ratio: Finite = 0.0
-    """Longest attempt, in recent mean durations, and never more than `max_timeout_s`; 0: only that."""
-    timeout_warmup_steps: Index = 1
-    """Explore steps before `timeout_ratio` counts."""
-    over_ratio: Finite = 0.0
-    """An explore step is over without this share of its tasks; 0: every task is waited for."""
-    over_wait_s: Finite = 30.0
-    """Least wait, after the other tasks are done, until a step is over without that share."""
-    over_keep_partial: bool = False
-    """Rollouts that are done of the tasks that are given up are trained on."""
-    reissue_ratio: Finite = 0.0
-    """A lease that lasts longer than so many recent mean durations is given to a second, idle explorer; 0: never."""
+    over_rollout: OverRollout = OverRollout()
+    dynamic_timeout: DynamicTimeout = DynamicTimeout()
+    straggler_reissue: StragglerReissue = StragglerReissue()
     dtype: str = "float32"
     seed: Integer = 42  # of earlier releases' logs: nothing reads it, rollouts are drawn by `ExperimentSpec.seed`
     threads: Index = 1  # 0: as many as the machine has

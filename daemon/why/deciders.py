@@ -117,10 +117,10 @@ def _straggler(scene: Scene) -> Iterator[Wait]:
 def _ends(stage: StageSpec, lease: Lease, *, second: bool) -> Iterator[str]:
     """The rules that will end a lease, the soonest first as far as that is known."""
     spec = stage.rollout
-    if spec.over_ratio:
+    if spec.over_rollout.ratio:
         enough = f"{needed_groups(stage)} of the {stage.batch_size} tasks of its step are done"
-        yield f"over_rollout abandons it {spec.over_wait_s:g} s after {enough}"
-    if spec.reissue_ratio and not second and not lease.alone:
+        yield f"over_rollout abandons it {spec.over_rollout.wait_after_min:g} s after {enough}"
+    if spec.straggler_reissue.enable and not second and not lease.alone:
         yield "an idle explorer is given it as well"
     # A lease lasts longer than its attempts by the grace, which is for the explorer's own time-out to come first.
     bound_s = lease.deadline_s - LEASE_GRACE_S

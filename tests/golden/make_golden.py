@@ -64,8 +64,10 @@ def _value(kind: inspect.Type, path: str) -> Any:
             return UUID(int=number << 64 | 7 << 76 | 1 << 63)
         case inspect.IntType():
             return number % 100_000
+        case inspect.FloatType(lt=1):
+            return number % 8 / 8
         case inspect.FloatType():
-            return number % 1000 / 8
+            return 1 + number % 1000 / 8
         case inspect.BoolType():
             return True
         case inspect.BytesType():

@@ -23,6 +23,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
+from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
 from rftd.streams.topics import TRUTH
 
 STUCK = '''
@@ -83,8 +84,8 @@ async def test_a_step_goes_on_without_the_task_that_is_stuck(
     tmp_path: Path, clock, ids, fake_world, stuck: ModuleType, partial: bool
 ) -> None:
     stuck.row, stuck.times = "2+2=", 1
-    over = {"over_ratio": 0.25, "over_wait_s": 0.3, "over_keep_partial": partial}
-    state, events = await driven(tmp_path, clock, ids, fake_world, **over)
+    over = OverRollout(ratio=0.25, wait_after_min=0.3, return_partial_tasks=partial)
+    state, events = await driven(tmp_path, clock, ids, fake_world, over_rollout=over)
     [given_up] = [each for each in events if isinstance(each, GroupClosed) and each.sequence == 2]
     assert (given_up.code, len(given_up.members)) == (OverRolloutError.code, 3 if partial else 0)
     assert state.replay_buffer.books.failed_rollouts >= given_up.failed == (1 if partial else 4)
@@ -96,8 +97,9 @@ async def test_a_second_explorer_ends_what_the_first_is_stuck_in(
 ) -> None:
     monkeypatch.setattr(limits, "REISSUE_LEAST_S", 0.3)
     stuck.row, stuck.times = "6+6=", 1
+    second = StragglerReissue(enable=True, ratio=1.5)
     state, events = await driven(
-        tmp_path, clock, ids, fake_world, explorers=2, concurrency=16, reissue_ratio=1.5, lease_rollouts=2
+        tmp_path, clock, ids, fake_world, explorers=2, concurrency=16, straggler_reissue=second, lease_rollouts=2
     )
     leases = [each for each in events if isinstance(each, TaskLeased)]
     assert {len(each.rollouts) for each in leases if not each.reissue} == {2}
@@ -113,7 +115,8 @@ async def test_a_timeout_that_follows_durations_ends_what_is_stuck(
     tmp_path: Path, clock, ids, fake_world, stuck: ModuleType
 ) -> None:
     stuck.row, stuck.times = "14+4=", 1
-    _, events = await driven(tmp_path, clock, ids, fake_world, timeout_ratio=3.0, threads_each=True)
+    dynamic = DynamicTimeout(enable=True, ratio=3.0)
+    _, events = await driven(tmp_path, clock, ids, fake_world, dynamic_timeout=dynamic, threads_each=True)
     timeouts_s = {each.sequence: each.timeout_s for each in events if isinstance(each, TaskLeased)}
     assert timeouts_s[0] == 600.0
     assert timeouts_s[14] < 600.0

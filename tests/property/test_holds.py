@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from synthetic.worlds.desk import REPEAT, stage_of
 from synthetic.worlds.hold_world import HoldWorld
 
+from rftd.streams.slow_rollouts import OverRollout, StragglerReissue
 from rftd.streams.spec import (
     AlgorithmSpec,
     PolicySpec,
@@ -62,8 +63,8 @@ def stages(draw: st.DrawFn) -> StageSpec:
         rollout=RolloutSpec(
             max_timeout_s=20.0,
             lease_rollouts=draw(st.sampled_from([0, 1, 3])),
-            over_ratio=draw(st.sampled_from([0.0, 0.5])),
-            reissue_ratio=draw(st.sampled_from([0.0, 4.0])),
+            over_rollout=OverRollout(ratio=draw(st.sampled_from([0.0, 0.5]))),
+            straggler_reissue=StragglerReissue(enable=draw(st.booleans()), ratio=4.0),
         ),
         max_read_timeout_s=draw(st.sampled_from([40.0, 1800.0])),
         evals=draw(st.sampled_from([(), (HELD,)])) if what == "both" else (),

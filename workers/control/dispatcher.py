@@ -93,11 +93,11 @@ def stale_groups(state: RunState, stage: StageSpec) -> dict[UUID, GivenUp]:
 
 def slow_after_s(state: RunState, stage: StageSpec) -> float | None:
     """Seconds that a lease lasts before it is slow; None if none ever is, or while nothing is known of this stage."""
-    spec = stage.rollout
+    reissue = stage.rollout.straggler_reissue
     groups = state.groups
-    if not spec.reissue_ratio or groups.recent_stage != state.spine.stage or (mean_s := groups.mean_duration_s) is None:
+    if not reissue.enable or groups.recent_stage != state.spine.stage or (mean_s := groups.mean_duration_s) is None:
         return None
-    return max(spec.reissue_ratio * mean_s, limits.REISSUE_LEAST_S)
+    return max(reissue.ratio * mean_s, limits.REISSUE_LEAST_S)
 
 
 def lease_stragglers(

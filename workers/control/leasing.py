@@ -40,13 +40,14 @@ LEASE_GRACE_S = 30.0
 def attempt_timeout_s(state: RunState, stage: StageSpec) -> float:
     """Seconds that an attempt leased now may take: `max_timeout`, or less once recent durations are known."""
     spec = stage.rollout
+    dynamic = spec.dynamic_timeout
     groups = state.groups
-    if not spec.timeout_ratio or groups.recent_stage != state.spine.stage:
+    if not dynamic.enable or groups.recent_stage != state.spine.stage:
         return spec.max_timeout_s
     mean_s = groups.mean_duration_s
-    if mean_s is None or groups.closed_in_stage < spec.timeout_warmup_steps * stage.batch_size:
+    if mean_s is None or groups.closed_in_stage < dynamic.warmup_min_steps * stage.batch_size:
         return spec.max_timeout_s
-    return min(spec.max_timeout_s, max(spec.timeout_ratio * mean_s, limits.DYNAMIC_TIMEOUT_LEAST_S))
+    return min(spec.max_timeout_s, max(dynamic.ratio * mean_s, limits.DYNAMIC_TIMEOUT_LEAST_S))
 
 
 class Credits:

@@ -21,9 +21,9 @@ from rftd.workers.control.liveness import Liveness
 
 def groups_over(state: RunState, stage: StageSpec, liveness: Liveness, now_s: float) -> dict[UUID, GivenUp]:
     """Open groups of steps that are over now, with why."""
-    spec = stage.rollout
+    over = stage.rollout.over_rollout
     size = stage.batch_size
-    if not spec.over_ratio:
+    if not over.ratio:
         return {}
     enough = needed_groups(stage)
     found: dict[UUID, GivenUp] = {}
@@ -32,16 +32,16 @@ def groups_over(state: RunState, stage: StageSpec, liveness: Liveness, now_s: fl
         done = given_out - len(groups)
         if done < enough:
             continue
-        reason = f"{done} of the {size} tasks of explore step {step} were done {spec.over_wait_s:g} s ago or longer"
-        why = GivenUp(OverRolloutError.code, f"{reason} (explorer.over_rollout)", spec.over_keep_partial)
-        found |= {group.id: why for group in groups if liveness.overdue(group.id, spec.over_wait_s, now_s)}
+        reason = f"{done} of the {size} tasks of explore step {step} were done {over.wait_after_min:g} s ago or longer"
+        why = GivenUp(OverRolloutError.code, f"{reason} (explorer.over_rollout)", over.return_partial_tasks)
+        found |= {group.id: why for group in groups if liveness.overdue(group.id, over.wait_after_min, now_s)}
     return found
 
 
 def needed_groups(stage: StageSpec) -> int:
     """Tasks of an explore step that must be done before it may be over."""
     # 1 - 0.9 is a little more than 0.1, and no task is worth a rounding error.
-    return max(1, math.ceil(stage.batch_size * (1 - stage.rollout.over_ratio) - 1e-9))
+    return max(1, math.ceil(stage.batch_size * (1 - stage.rollout.over_rollout.ratio) - 1e-9))
 
 
 def step_of(stage: StageSpec, group: Group) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rftd.daemon.config.effective.arguments import struct_defaults
+from rftd.daemon.config.effective.arguments import acting_fields, struct_defaults
 from rftd.daemon.config.effective.learning import TINKER
 from rftd.streams.auxiliary import SERVICE, AuxiliarySpec
 from rftd.streams.engine_needs import EngineNeeds
@@ -41,20 +41,9 @@ def explorer_section(stage: StageSpec, written: Mapping[str, Any]) -> dict[str, 
         **_evaluations(stage, written),
         "eval_engine": spec.eval_engine,
         "collect_only": stage.kind == "explore" and (stage.taskset is not None),
-        "over_rollout": {
-            "ratio": spec.over_ratio,
-            "wait_after_min": spec.over_wait_s,
-            "return_partial_tasks": spec.over_keep_partial,
-        },
-        "dynamic_timeout": {
-            "enable": spec.timeout_ratio > 0,
-            "warmup_min_steps": spec.timeout_warmup_steps,
-            **({"ratio": spec.timeout_ratio} if spec.timeout_ratio else {}),
-        },
-        "straggler_reissue": {
-            "enable": spec.reissue_ratio > 0,
-            **({"ratio": spec.reissue_ratio} if spec.reissue_ratio else {}),
-        },
+        "over_rollout": acting_fields(spec.over_rollout),
+        "dynamic_timeout": acting_fields(spec.dynamic_timeout),
+        "straggler_reissue": acting_fields(spec.straggler_reissue),
     }
     if section["concurrent_mode"] != "sequential":
         # A runner does the rollouts of its part together, and the specification counts rollouts.

@@ -10,7 +10,8 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Contradiction, Notes
 from rftd.daemon.config.schema.algorithm import Algorithm
 from rftd.daemon.config.schema.buffer import ExplorerInput
-from rftd.daemon.config.schema.experiment import Experiment, SynchronizerSection
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.section import as_section
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import PolicySpec, StageSpec
@@ -18,6 +19,7 @@ from rftd.streams.synchronizer import Synchronizer
 
 BENCH: Final = "bench"
 _SERVICE: Final[FieldPath] = ("model", "external_model")
+_PACED: Final = {"sync_method": "checkpoint", "sync_style": "fully_async"}
 _SERVICE_LEN: Final = 2**20
 """The length of a model behind a service, of which nobody here knows how long a prompt it takes: it says so itself."""
 _PROGRAM: Final = "agent_program_workflow"
@@ -31,7 +33,7 @@ def as_benched(experiment: Experiment, notes: Notes) -> Experiment:
     # The algorithm of most needs is the guide's default, which would open a critic.
     update: dict[str, Any] = {
         "algorithm": Algorithm(algorithm_type="grpo"),
-        "synchronizer": SynchronizerSection.model_validate({"sync_method": "checkpoint", "sync_style": "fully_async"}),
+        "synchronizer": as_section(experiment.synchronizer).model_copy(update=_PACED),
         "policy": None,
     }
     if of_service(experiment):

@@ -21,8 +21,10 @@ from rftd.daemon.config.resolve.rollout_engine import (
     resolve_needs,
 )
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.section import as_declared
 from rftd.ops import limits
 from rftd.streams.auxiliary import SERVICE
+from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
 from rftd.streams.spec import AlgorithmSpec, RolloutSpec
 from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.devices.host import Host
@@ -106,12 +108,9 @@ def schedule_rollouts(
         concurrency=_at_once(experiment, rollout.explorers, part, notes),
         lease_rollouts=part if part < algorithm.repeat_times else 0,
         threads_each=given.concurrent_mode == "multi-threading",
-        timeout_ratio=given.dynamic_timeout.ratio if given.dynamic_timeout.enable else 0.0,
-        timeout_warmup_steps=given.dynamic_timeout.warmup_min_steps,
-        over_ratio=given.over_rollout.ratio,
-        over_wait_s=given.over_rollout.wait_after_min,
-        over_keep_partial=given.over_rollout.return_partial_tasks,
-        reissue_ratio=reissue.ratio if reissue.enable else 0.0,
+        over_rollout=as_declared(given.over_rollout, OverRollout),
+        dynamic_timeout=as_declared(given.dynamic_timeout, DynamicTimeout),
+        straggler_reissue=as_declared(reissue, StragglerReissue),
     )
 
 

@@ -11,6 +11,7 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Notes, WrongValue
 from rftd.daemon.config.resolve.policy import resolve_policy
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.section import as_declared, as_section
 from rftd.ops.errors import ConfigError
 from rftd.ops.processors import ALL
 from rftd.streams.bounds import LAST_INDEX
@@ -40,7 +41,8 @@ def resolve_pacing(
     experiment: Experiment, algorithm: AlgorithmSpec, batch: int, host: Host, notes: Notes
 ) -> tuple[Synchronizer, PolicySpec]:
     """The schedule of synchronisation, and the policy: how far explorers run ahead, how old an experience may be."""
-    sync = msgspec.structs.replace(experiment.sync, sync_method=_method(experiment, host, notes))
+    sync = as_declared(experiment.synchronizer, Synchronizer)
+    sync = msgspec.structs.replace(sync, sync_method=_method(experiment, host, notes))
     fixed = sync.sync_style == "fixed"
     if experiment.deterministic and (not fixed or sync.sync_offset):
         field = (*_SYNC, "sync_offset" if fixed else "sync_style")
@@ -61,7 +63,7 @@ def sync_of_training(experiment: Experiment) -> Synchronizer:
 
 
 def _method(experiment: Experiment, host: Host, notes: Notes) -> str:
-    given = experiment.sync
+    given = experiment.synchronizer
     interval = max(given.sync_interval, given.explorer_sync_interval or 1, given.trainer_sync_interval or 1)
     if given.memory_dir and not PurePosixPath(given.memory_dir).is_absolute():
         notes.wrong((*_SYNC, "memory_dir"), "must be an absolute path", "name a folder in memory, such as /dev/shm")
@@ -110,7 +112,7 @@ def _no_nccl(experiment: Experiment, host: Host) -> str:
     if experiment.deterministic or any(each.get("device") == "cpu" for each in arguments):
         return "trainer or explorers compute on the CPU"
     # The guide's default would choose it for everybody, and it was tested between CPUs alone.
-    if "sync_method" not in experiment.synchronizer.model_fields_set:
+    if "sync_method" not in as_section(experiment.synchronizer).model_fields_set:
         return "it is not set, and nccl has only been tested between CPUs; to use it, set sync_method: nccl"
     return ""
 
@@ -126,7 +128,7 @@ def eval_interval_steps(experiment: Experiment, interval: int, notes: Notes) -> 
 
 def in_turns(experiment: Experiment, notes: Notes) -> Experiment:
     """The experiment as one device runs it: its schedule, its channel, and all threads for whose turn it is."""
-    given = experiment.synchronizer
+    given = as_section(experiment.synchronizer)
     for name, value in _TURNS.items():
         if name in given.model_fields_set and (asked := getattr(given, name)) not in (value, None):
             notes.warn(f"mode colocate: synchronizer.{name} {asked} becomes {value}: explorer and trainer take turns")

@@ -13,6 +13,7 @@ from rftd.daemon.config.issue import Notes, Unsupported
 from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.tasksets import conversation_taskset
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.section import as_section
 from rftd.streams.bounds import LAST_INDEX
 from rftd.streams.serving import ServingSpec
 from rftd.streams.spec import StageSpec, TasksetSpec
@@ -27,7 +28,7 @@ _PATIENCE_S: Final = 1e9
 
 def as_served(experiment: Experiment, notes: Notes) -> Experiment:
     """The experiment with the schedule that serving needs."""
-    given = experiment.synchronizer
+    given = as_section(experiment.synchronizer)
     for name, value in _PACED.items():
         if name in given.model_fields_set and (asked := getattr(given, name)) not in (value, None):
             notes.warn(f"mode serve: synchronizer.{name} {asked} becomes {value}: explorers never wait for weights")

@@ -9,6 +9,7 @@ from typing import Any, Final
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.section import as_section
 from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.devices.engine_build import how_to_install
@@ -77,7 +78,7 @@ def as_tinker(experiment: Experiment, host: Host, notes: Notes) -> Experiment:
             "model": experiment.model.model_copy(update={"lora_configs": None}),
             "trainer": experiment.trainer.model_copy(update=trainer),
             "explorer": experiment.explorer.model_copy(update=explorer),
-            "synchronizer": experiment.synchronizer.model_copy(update={"sync_method": SERVICE}),
+            "synchronizer": as_section(experiment.synchronizer).model_copy(update={"sync_method": SERVICE}),
         }
     )
 
@@ -110,8 +111,8 @@ def _threads(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _warn_replaced(experiment: Experiment, notes: Notes) -> None:
-    method = experiment.sync.sync_method
-    if "sync_method" in experiment.synchronizer.model_fields_set and method not in (SERVICE, "checkpoint"):
+    method = experiment.synchronizer.sync_method
+    if "sync_method" in as_section(experiment.synchronizer).model_fields_set and method not in (SERVICE, "checkpoint"):
         notes.warn(f"synchronizer.sync_method {method} has no effect: weights stay at the service")
     trainer = experiment.trainer
     if "save_hf_checkpoint" in trainer.model_fields_set and trainer.save_hf_checkpoint != "never":

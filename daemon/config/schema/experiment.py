@@ -20,7 +20,6 @@ from rftd.daemon.config.schema.section import (
     Seed,
     Url,
     acts_later,
-    as_declared,
     declared,
     harmless,
     refused,
@@ -98,10 +97,9 @@ class Service(Section):
     data_juicer: DataJuicer | None = None
 
 
-if TYPE_CHECKING:
-    SynchronizerSection: TypeAlias = Section
-else:
-    SynchronizerSection = declared(Synchronizer)
+if not TYPE_CHECKING:
+    # A section, which has the attributes of its declaration.
+    Synchronizer = declared(Synchronizer)
 
 
 _OPERATORS: Final = "there are no operators on data yet"
@@ -195,7 +193,7 @@ class Experiment(Section):
     explorer: Explorer = section(Explorer)
     trainer: Trainer = section(Trainer)
     monitor: Monitor = section(Monitor)
-    synchronizer: SynchronizerSection = section(SynchronizerSection)
+    synchronizer: Synchronizer = section(Synchronizer)
     policy: Policy | None = None
     """rftd only: how far explorers run ahead, and what may be trained on; none: `hard_bound`, or `in_order` with
     `deterministic`."""
@@ -205,8 +203,3 @@ class Experiment(Section):
     derived: Annotated[dict[str, Any], ARGUMENTS] = harmless(
         {}, why="it follows from the rest, and `rftd config show` prints it"
     )
-
-    @property
-    def sync(self) -> Synchronizer:
-        """Section `synchronizer`, as the file has it."""
-        return as_declared(self.synchronizer, Synchronizer)

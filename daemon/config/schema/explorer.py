@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -18,12 +18,14 @@ from rftd.daemon.config.schema.section import (
     Url,
     acts_later,
     checked,
+    declared,
     harmless,
     refused,
     section,
     word,
 )
 from rftd.streams.declaration import ADDRESS, ARGUMENTS, PLAIN, PLUGIN, URL, VARIABLE, InUnit, Upstream
+from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
 from rftd.workers.rollout.sampling import HIGHEST_PENALTY
 
 Engine = Annotated[str, word(vllm_async="vllm")]
@@ -192,35 +194,11 @@ class AuxiliaryModel(RolloutModel):
     """Maximum number of tokens of a response; none: `model.max_response_tokens`."""
 
 
-class OverRollout(Section):
-    """`explorer.over_rollout`: continue before the slowest tasks are done."""
-
-    ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """The share of an explore step's tasks that is not waited for; 0: all are."""
-    wait_after_min: Annotated[float, Field(ge=0), InUnit("s")] = 30.0
-    """Least wait for them once the other tasks are done."""
-    return_partial_tasks: bool = False
-    """Train on the finished rollouts of tasks that are given up."""
-
-
-class DynamicTimeout(Section):
-    """`explorer.dynamic_timeout`: a time-out that follows recent durations."""
-
-    enable: bool = False
-    """True: attempts end after `ratio` recent mean durations, if `max_timeout` is longer."""
-    warmup_min_steps: Annotated[Natural, InUnit("steps")] = 1
-    """Explore steps before it counts."""
-    ratio: Annotated[float, Field(gt=0)] = 3.0
-    """Longest attempt in recent mean durations, and never more than `max_timeout`."""
-
-
-class StragglerReissue(Section):
-    """`explorer.straggler_reissue`: a slow rollout is also leased to an idle explorer. rftd only."""
-
-    enable: bool = False
-    """True: a slow rollout is leased to a second explorer, and the first one to end counts."""
-    ratio: Annotated[float, Field(ge=1)] = 3.0
-    """A lease is slow after so many recent mean durations."""
+if not TYPE_CHECKING:
+    # Sections, which have the attributes of their declarations.
+    OverRollout = declared(OverRollout)
+    DynamicTimeout = declared(DynamicTimeout)
+    StragglerReissue = declared(StragglerReissue)
 
 
 class Explorer(Section):

@@ -186,7 +186,13 @@ def declared(kind: type[msgspec.Struct]) -> type[Section]:
     return derived
 
 
-def as_declared(section: Section, kind: type[S]) -> S:
+def as_section(attribute: msgspec.Struct) -> Section:
+    """A section that `declared` made, in whose place type checkers see its declaration."""
+    assert isinstance(attribute, Section), attribute
+    return attribute
+
+
+def as_declared(section: Section | msgspec.Struct, kind: type[S]) -> S:
     """The struct of a section that `declared` made of `kind`."""
     return kind(**{name: getattr(section, name) for name in kind.__struct_fields__})
 

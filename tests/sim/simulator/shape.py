@@ -15,6 +15,7 @@ from rftd.streams.bounds import LAST_INDEX
 from rftd.streams.row_format import FormatSpec
 from rftd.streams.schedule import needed_staleness, trainer_interval, window_steps
 from rftd.streams.serving import ServingSpec
+from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
 from rftd.streams.spec import (
     AlgorithmSpec,
     ExperimentSpec,
@@ -197,11 +198,11 @@ def make_spec(shape: Shape, *, data: Path, job: Path, seed: int) -> ExperimentSp
             max_timeout_s=ROLLOUT_TIMEOUT_S,
             max_retry_times=1,
             lease_rollouts=shape.lease_rollouts,
-            timeout_ratio=shape.timeout_ratio,
-            over_ratio=shape.over_ratio,
-            over_wait_s=0.5,
-            over_keep_partial=shape.over_keep_partial,
-            reissue_ratio=shape.reissue_ratio,
+            over_rollout=OverRollout(
+                ratio=shape.over_ratio, wait_after_min=0.5, return_partial_tasks=shape.over_keep_partial
+            ),
+            dynamic_timeout=DynamicTimeout(enable=shape.timeout_ratio > 0, ratio=shape.timeout_ratio or 3.0),
+            straggler_reissue=StragglerReissue(enable=shape.reissue_ratio > 0, ratio=shape.reissue_ratio or 3.0),
             engine_args={"latency_s": shape.latency_s, "latency_sigma": shape.latency_sigma},
         ),
         "trainer": TrainerSpec(engine="fake", save_interval=shape.save_interval, max_checkpoints_to_keep=shape.keep),
@@ -264,7 +265,12 @@ def _served(stage: StageSpec, job: Path) -> StageSpec:
         max_read_timeout_s=1e9,
         policy=PolicySpec(bounded=False, max_staleness_versions=2, max_inflight_batches=2),
         sync=Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
-        rollout=msgspec.structs.replace(stage.rollout, over_ratio=0.0, timeout_ratio=0.0, reissue_ratio=0.0),
+        rollout=msgspec.structs.replace(
+            stage.rollout,
+            over_rollout=OverRollout(),
+            dynamic_timeout=DynamicTimeout(),
+            straggler_reissue=StragglerReissue(),
+        ),
         serving=ServingSpec(address="127.0.0.1", port=8010),
     )
 

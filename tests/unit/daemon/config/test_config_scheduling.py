@@ -8,6 +8,7 @@ import pytest
 
 from rftd.daemon.config.loading import Submission
 from rftd.ops import limits
+from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -18,7 +19,11 @@ ASYNC = "synchronizer.sync_style=fully_async"
 def test_nothing_is_cut_short_unless_it_is_asked_for(load: Load) -> None:
     rollout = load().spec.stages[0].rollout
     assert (rollout.concurrency, rollout.lease_rollouts, rollout.threads_each) == (8, 0, False)
-    assert (rollout.timeout_ratio, rollout.over_ratio, rollout.reissue_ratio) == (0.0, 0.0, 0.0)
+    assert (rollout.dynamic_timeout.enable, rollout.over_rollout.ratio, rollout.straggler_reissue.enable) == (
+        False,
+        0.0,
+        False,
+    )
 
 
 def test_explorers_have_a_slot_each(load: Load, errors: Errors) -> None:
@@ -74,9 +79,9 @@ def test_what_is_asked_for_reaches_the_dispatcher(load: Load) -> None:
         .spec.stages[0]
         .rollout
     )
-    assert (rollout.timeout_ratio, rollout.timeout_warmup_steps) == (2.5, 4)
-    assert (rollout.over_ratio, rollout.over_wait_s, rollout.over_keep_partial) == (0.5, 7.0, True)
-    assert rollout.reissue_ratio == 4.0
+    assert rollout.dynamic_timeout == DynamicTimeout(enable=True, ratio=2.5, warmup_min_steps=4)
+    assert rollout.over_rollout == OverRollout(ratio=0.5, wait_after_min=7.0, return_partial_tasks=True)
+    assert rollout.straggler_reissue == StragglerReissue(enable=True, ratio=4.0)
 
 
 def test_a_fixed_schedule_waits_for_every_task(errors: Errors) -> None:

@@ -20,6 +20,7 @@ from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events import experiment, step, worker
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.worker import Heartbeat
+from rftd.streams.slow_rollouts import OverRollout, StragglerReissue
 from rftd.streams.spec import PolicySpec, RolloutSpec, TasksetSpec
 from rftd.streams.synchronizer import Synchronizer
 from rftd.streams.worker_state import WorkerState
@@ -76,7 +77,12 @@ def test_the_planner() -> None:
 
 
 def test_a_straggler_is_named() -> None:
-    stage = stage_of(rollout=RolloutSpec(max_timeout_s=20.0, over_ratio=0.5, over_wait_s=9.0, reissue_ratio=4.0))
+    rollout = RolloutSpec(
+        max_timeout_s=20.0,
+        over_rollout=OverRollout(ratio=0.5, wait_after_min=9.0),
+        straggler_reissue=StragglerReissue(enable=True, ratio=4.0),
+    )
+    stage = stage_of(rollout=rollout)
     desk = Desk(stage)
     desk.supply(1)  # 1 ms each
     lease = desk.lease(1, desk.join(3), slot=3)

@@ -20,6 +20,7 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.group import Group
 from rftd.streams.group_id import group_id
 from rftd.streams.row_order import RowOrder, locate, locate_among
+from rftd.streams.slow_rollouts import DynamicTimeout
 from rftd.streams.spec import RolloutSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import task_place
 from rftd.workers.control.closing import attempts_of, close_groups
@@ -39,8 +40,10 @@ from rftd.workers.control.planner import Planner
 MAX_S = 100.0
 
 
-def timed(*, ratio: float = 2.0, warmup: int = 1) -> StageSpec:
-    rollout = RolloutSpec(max_timeout_s=MAX_S, timeout_ratio=ratio, timeout_warmup_steps=warmup)
+def timed(*, enable: bool = True, warmup: int = 1) -> StageSpec:
+    rollout = RolloutSpec(
+        max_timeout_s=MAX_S, dynamic_timeout=DynamicTimeout(enable=enable, ratio=2.0, warmup_min_steps=warmup)
+    )
     return stage_of(rollout=rollout)
 
 
@@ -75,7 +78,7 @@ def test_an_attempt_has_the_longest_time_until_durations_of_its_stage_are_known(
     assert attempt_timeout_s(desk.state, stage) == MAX_S, "one group is missing of the two steps of warm-up"
     closed_groups(desk, 1, 10.0)
     assert attempt_timeout_s(desk.state, stage) == 20.0
-    assert attempt_timeout_s(desk.state, timed(ratio=0.0)) == MAX_S, "no ratio: only the longest time counts"
+    assert attempt_timeout_s(desk.state, timed(enable=False)) == MAX_S, "only the longest time counts"
 
 
 def test_a_later_stage_begins_to_measure_anew() -> None:

@@ -14,6 +14,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskExpired, TaskLeased
 from rftd.streams.events.weights import WeightsActivated
 from rftd.streams.events.worker import WorkerLost
+from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
 from rftd.streams.spec import PolicySpec, RolloutSpec, StageSpec
 from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.dispatcher import Dispatcher
@@ -52,6 +53,10 @@ class Scheduler:
             self.now_s += 1.0
             done += self.now(kind)
         return done
+
+
+TWICE = DynamicTimeout(enable=True, ratio=2.0, warmup_min_steps=1)
+REISSUED = StragglerReissue(enable=True, ratio=3.0)
 
 
 def stage(*, groups: int = 2, inflight: int = 1, **rollout: object) -> StageSpec:
@@ -121,7 +126,7 @@ def test_one_death_with_several_parts_of_a_group_is_one_loss() -> None:
 
 
 def test_a_timeout_follows_recent_durations_once_enough_steps_are_done() -> None:
-    scheduler = Scheduler(stage(groups=2, inflight=3, timeout_ratio=2.0, timeout_warmup_steps=1))
+    scheduler = Scheduler(stage(groups=2, inflight=3, dynamic_timeout=TWICE))
     scheduler.desk.join()
     leases = scheduler.now(TaskLeased)
     assert {lease.timeout_s for lease in leases} == {MAX_S}
@@ -140,7 +145,7 @@ def test_a_timeout_follows_recent_durations_once_enough_steps_are_done() -> None
 
 @pytest.mark.parametrize(("duration_s", "timeout_s"), [(0.001, limits.DYNAMIC_TIMEOUT_LEAST_S), (15.0, MAX_S)])
 def test_a_timeout_has_a_floor_and_a_ceiling(duration_s: float, timeout_s: float) -> None:
-    scheduler = Scheduler(stage(groups=1, inflight=2, timeout_ratio=2.0))
+    scheduler = Scheduler(stage(groups=1, inflight=2, dynamic_timeout=TWICE))
     scheduler.desk.join()
     first, second = scheduler.now(TaskLeased)
     scheduler.desk.produce(first, range(REPEAT), duration_s=duration_s)
@@ -153,7 +158,8 @@ def test_a_timeout_has_a_floor_and_a_ceiling(duration_s: float, timeout_s: float
 
 def over(*, partial: bool = False) -> tuple[Scheduler, TaskLeased]:
     """Three of the four tasks of a step are done; the fourth has one rollout of four."""
-    scheduler = Scheduler(stage(groups=4, over_ratio=0.25, over_wait_s=10.0, over_keep_partial=partial))
+    rule = OverRollout(ratio=0.25, wait_after_min=10.0, return_partial_tasks=partial)
+    scheduler = Scheduler(stage(groups=4, over_rollout=rule))
     scheduler.desk.join()
     leases = scheduler.now(TaskLeased)
     assert [lease.sequence for lease in leases] == [0, 1, 2, 3]
@@ -202,7 +208,7 @@ def test_after_a_restart_a_step_gets_its_full_wait_again() -> None:
 
 
 def test_a_task_that_is_given_out_late_has_the_whole_wait_for_itself() -> None:
-    scheduler = Scheduler(stage(groups=4, over_ratio=0.5, over_wait_s=10.0))
+    scheduler = Scheduler(stage(groups=4, over_rollout=OverRollout(ratio=0.5, wait_after_min=10.0)))
     scheduler.desk.join(capacity=2 * REPEAT)
     leases = scheduler.now(TaskLeased)
     assert [lease.sequence for lease in leases] == [0, 1, 2]
@@ -289,7 +295,7 @@ def test_what_waits_for_newer_weights_is_not_given_up_for_those_that_its_explore
 
 def slow_one(**rollout: object) -> tuple[Scheduler, TaskLeased, UUID]:
     """A lease of two of which one rollout is left, and an idle explorer."""
-    scheduler = Scheduler(stage(groups=2, reissue_ratio=3.0, **rollout))
+    scheduler = Scheduler(stage(groups=2, straggler_reissue=REISSUED, **rollout))
     first = scheduler.desk.join(0)
     leases = scheduler.now(TaskLeased)
     assert {lease.worker for lease in leases} == {first}
@@ -334,7 +340,7 @@ def test_the_second_lease_stays_when_the_first_ones_worker_dies() -> None:
 
 def test_two_leases_of_a_group_in_one_decision_are_two() -> None:
     """A part is given out again while another part of the group is slow."""
-    scheduler = Scheduler(stage(groups=2, reissue_ratio=3.0, lease_rollouts=2))
+    scheduler = Scheduler(stage(groups=2, straggler_reissue=REISSUED, lease_rollouts=2))
     desk = scheduler.desk
     first, second = desk.join(0, capacity=REPEAT), desk.join(1, capacity=REPEAT)
     leases = scheduler.now(TaskLeased)
@@ -355,7 +361,7 @@ def test_two_leases_of_a_group_in_one_decision_are_two() -> None:
 
 
 def test_new_tasks_come_before_second_leases() -> None:
-    scheduler = Scheduler(stage(groups=2, inflight=9, reissue_ratio=3.0))
+    scheduler = Scheduler(stage(groups=2, inflight=9, straggler_reissue=REISSUED))
     scheduler.desk.join(0, capacity=REPEAT)
     first, slow = scheduler.now(TaskLeased)
     scheduler.desk.produce(first, range(REPEAT), duration_s=1.0)
