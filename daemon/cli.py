@@ -32,6 +32,8 @@ VERBS: Final = {
     "submit": Verb(f"{_HERE}.submit:command", "Submit the experiment in a YAML file."),
     "run": Verb(f"{_HERE}.submit:run", "Say which commands run an experiment here."),
     "fork": Verb(f"{_HERE}.submit:fork", "Start a new experiment from a step of another one, with changes."),
+    "sweep": Verb(f"{_HERE}.sweep:command", "Submit a sweep: experiments that differ in a few fields, and seeds."),
+    "sweeps": Verb(f"{_HERE}.sweep:group", "List sweeps, show the table of one while it runs, or cancel it."),
     "ls": Verb(f"{_HERE}.ls:command", "List the experiments."),
     "get": Verb(f"{_HERE}.get:command", "Show one experiment: progress, rewards, weights, workers."),
     "watch": Verb(f"{_HERE}.watch:command", "Follow an experiment until it ends."),

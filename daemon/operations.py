@@ -15,8 +15,10 @@ from rftd.daemon.trust.asker import Asker
 from rftd.daemon.why.wait import Wait, Why
 from rftd.ops.errors import LogLossError
 from rftd.streams.envelope import Position
+from rftd.streams.events.sweep import SweepPoint
 from rftd.streams.folds.failed_tasks import FailedTask
-from rftd.streams.folds.spine import Spine
+from rftd.streams.folds.spine import Spine, Status
+from rftd.streams.folds.sweeps import RecordedSweep
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.worker_memory import WorkerMemory
 
@@ -41,6 +43,24 @@ class Forked(Accepted, frozen=True, kw_only=True):
     at_step: int
 
 
+class StandingRun(NamedTuple):
+    """A run of a sweep that was submitted."""
+
+    point: int
+    """Its place in the sweep, from 0."""
+    experiment: UUID
+    status: Status
+
+
+class StandingSweep(NamedTuple):
+    """A sweep, and what became of it."""
+
+    sweep: RecordedSweep
+    runs: tuple[StandingRun, ...]
+    over: bool
+    """True if each run has ended, could not begin, or will not."""
+
+
 class Done(NamedTuple):
     """A command that took effect."""
 
@@ -48,6 +68,13 @@ class Done(NamedTuple):
     """Id of the event that it became."""
     position: Position
     """A read `after` this position sees it."""
+
+
+class SweepTaken(NamedTuple):
+    """A sweep that is in the log."""
+
+    standing: StandingSweep
+    done: Done
 
 
 class Operations(Protocol):
@@ -92,6 +119,33 @@ class Operations(Protocol):
         `overrides` are `key=value`, as for `submit -s`. Without a name it is PARENT-fork-STEP. Raises NotFoundError,
         ConfigError, DataError (nothing was appended), ConflictError (the step was not executed, its folder is in use).
         """
+        ...
+
+    async def sweep(
+        self,
+        config: dict[str, Any],
+        points: Sequence[SweepPoint],
+        *,
+        name: str | None,
+        at_once: int | None,
+        request_id: UUID,
+    ) -> SweepTaken:
+        """Takes in a sweep: each of its runs is checked as `submit` would, and none begins if one is refused.
+
+        The points have no names yet. Raises as `submit`, and ConflictError if a sweep has the name.
+        """
+        ...
+
+    async def sweeps(self) -> list[StandingSweep]:
+        """Every sweep, in the order of the log."""
+        ...
+
+    async def sweep_named(self, wanted: str) -> StandingSweep:
+        """The sweep that a person named. Raises NotFoundError, UsageError."""
+        ...
+
+    async def cancel_sweep(self, sweep: UUID, *, reason: str, request_id: UUID) -> Done:
+        """Ends a sweep and its runs. Raises NotFoundError, ConflictError if it is over."""
         ...
 
     async def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:

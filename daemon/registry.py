@@ -28,6 +28,7 @@ from rftd.streams.folds.commands import VERBS, Commands
 from rftd.streams.folds.requests import Requests
 from rftd.streams.folds.snapshot import Snapshot, pack
 from rftd.streams.folds.spine import Kept, Spine, Status
+from rftd.streams.folds.sweeps import Sweeps
 from rftd.streams.log import EventLog, start_of
 from rftd.streams.naming import Named, choose
 from rftd.streams.requests import request_in
@@ -73,6 +74,7 @@ class Known(msgspec.Struct, kw_only=True):
     entries: dict[UUID, Entry] = {}
     commands: Commands = msgspec.field(default_factory=Commands)
     requests: Requests = msgspec.field(default_factory=Requests)
+    sweeps: Sweeps = msgspec.field(default_factory=Sweeps)
 
 
 class Registry:
@@ -107,6 +109,11 @@ class Registry:
         """The requests of other programs that nobody has answered yet."""
         return self._known.requests
 
+    @property
+    def sweeps(self) -> Sweeps:
+        """The sweeps, each on a spine of its own, with an id that no experiment has."""
+        return self._known.sweeps
+
     async def catch_up(self) -> None:
         """Reads everything up to the present heads."""
         if not self._resumed:
@@ -137,6 +144,7 @@ class Registry:
         self.entries.update(found.parts.entries)
         self.commands.adopt(found.parts.commands)
         self._known.requests = found.parts.requests
+        self._known.sweeps = found.parts.sweeps
 
     async def _save(self, folder: SnapshotFolder) -> None:
         self._unsaved = 0
@@ -215,6 +223,9 @@ class Registry:
         if not ruling.effective or head.experiment is None:
             return
         self.requests.answer(decoded, self.commands)
+        if _is_sweep(head):
+            self.sweeps.apply(decoded)
+            return
         known = self.entries.get(head.experiment)
         if known is not None and isinstance(event, experiment.Fence) and event.heads:
             known.fence = event.heads
@@ -242,10 +253,14 @@ def _is_life(head: Head) -> bool:
     return head.type.startswith("experiment.")
 
 
+def _is_sweep(head: Head) -> bool:
+    return head.type.startswith("sweep.")
+
+
 def _matters(head: Head) -> bool:
     """True for life events, for fences, for trainers that began, for signals, and for what commands became."""
     command = head.correlation is not None and head.type in VERBS
-    known = _is_life(head) or head.type in _KNOWN
+    known = _is_life(head) or _is_sweep(head) or head.type in _KNOWN
     return head.experiment is not None and (known or command)
 
 

@@ -235,6 +235,7 @@ def _upkeep(log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Cloc
         "garbage": supervisor.collect,
         "payloads": supervisor.keep_payloads,
         "archives": supervisor.archive_by_rule,
+        "sweeps": supervisor.make_sweeps,
         "disk": guard.run,
         "retention": lambda: enforce_retention(log, clock),
         "memory": lambda: keep_trimmed(clock),

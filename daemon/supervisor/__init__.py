@@ -42,6 +42,7 @@ collector    deletes the files of ended experiments that no event refers to
 trackers     the processes that follow experiments for trackers
 hosting      the workers of an experiment that another daemon decides on
 runs         the experiments under way, several at once
+sweeping     sweeps: taken in, and their runs begun one after the other; `asked_sweeps` has the commands
 standing     what is in memory of an experiment, told at once
 commands     the commands of one asker; implements `Operations`
 supervisor   the queue, and every part put together

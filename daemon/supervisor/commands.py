@@ -16,6 +16,7 @@ from rftd.daemon.keeping import Keeping
 from rftd.daemon.operations import Accepted, Done, Forked
 from rftd.daemon.patience import AWAY
 from rftd.daemon.registry import Entry, Registry, named_entry
+from rftd.daemon.supervisor.asked_sweeps import AskedSweeps
 from rftd.daemon.supervisor.inbox import Request, check_transition, requeued
 from rftd.daemon.supervisor.intake import WantedFork
 from rftd.daemon.supervisor.orders import Order, order_of
@@ -53,7 +54,7 @@ REFRESH_S: Final = 3.0
 _ARCHIVE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
-class AskedCommands(StandingReads):
+class AskedCommands(AskedSweeps, StandingReads):
     """Implements `Operations`, as the owner until `for_asker` says otherwise."""
 
     _allowances: Allowances

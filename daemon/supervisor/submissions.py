@@ -93,6 +93,10 @@ class Submissions:
             await self._refresh()
             return await self._intake.check(spec, judge)
 
+    async def spec_of(self, config: dict[str, Any], *, asker: Asker) -> ExperimentSpec:
+        """The checked specification of a file, whatever folders are in use. Raises as `check`."""
+        return await self._ready(config, SubmissionJudge(asker, self._allowances))
+
     async def _ready(self, config: dict[str, Any], judge: SubmissionJudge, *, keeps: bool = False) -> ExperimentSpec:
         """The checked specification; a half of an experiment that is there has what it left out and both use.
 

@@ -25,6 +25,7 @@ from rftd.daemon.supervisor.payloads import PayloadKeeper
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.runs import Runs, UnderWay
 from rftd.daemon.supervisor.submissions import Submissions
+from rftd.daemon.supervisor.sweeping import SweepDriver
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.ops import limits
 from rftd.ops.clock import Clock
@@ -114,9 +115,30 @@ class Supervisor(AskedCommands):
         self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
         if guard is not None:
             guard.folders, guard.collect = self._folders, lambda: self.collect(every=True)
+        self.runs = self._runs(slots)
+        self._sweeping = self._sweeps(slots)
+
+    def _runs(self, slots: int) -> Runs:
         held = slots if self._decides else HOSTED  # elsewhere it was decided how many run
         note = self._note if self._decides else None
-        self.runs = Runs(self._run_of, slots=held, clock=clock, logger=logger, note=note, lost=hearing.meet)
+        lost = self._hearing.meet
+        return Runs(self._run_of, slots=held, clock=self._clock, logger=self._logger, note=note, lost=lost)
+
+    def _sweeps(self, slots: int) -> SweepDriver:
+        return SweepDriver(
+            self._log,
+            self._registry,
+            self._orders,
+            self._submissions,
+            self._writer,
+            self._refresh,
+            self.cancel,
+            self.runs.look,
+            self._one_submission,
+            slots=slots,
+            clock=self._clock,
+            logger=self._logger,
+        )
 
     async def drive(self) -> None:
         """Runs the queue until cancelled; workers under way are left to the next daemon, which adopts them."""
@@ -150,6 +172,11 @@ class Supervisor(AskedCommands):
         for unused in await asyncio.to_thread(self._submissions.tables.unused, entries, now_ns=self._clock.now_ns()):
             self._logger.info("garbage.removed", path=unused.path, size_bytes=unused.size_bytes, reason=unused.why)
             await asyncio.to_thread(remove, [unused.path])
+
+    async def make_sweeps(self) -> None:
+        """Begins and ends the runs of sweeps, until cancelled."""
+        if self._decides:
+            await self._sweeping.run()
 
     async def keep_payloads(self) -> None:
         """Drops the payload of experiences that nobody needs any more, until cancelled."""

@@ -4,6 +4,7 @@ route         `ReadRoute` and `CommandRoute`: a path, its parameters, its answer
 wire          views as JSON and back
 problem       the body of every error
 experiments   the list, one line of it, the page; what each role waits for
+sweeps        several experiments of one file: submit, cancel; the list, and the table of one
 commands      submit, fork, pause, resume, cancel, prioritize, archive, restore, remove
 history       steps, batches, evaluations; what a thing was made of, and what became of it
 comparison    several experiments at equal steps, tokens or time

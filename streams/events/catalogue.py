@@ -6,10 +6,21 @@ from typing import Any, Final
 
 from rftd.ops.decoding import converted, msgpack_decoder
 from rftd.ops.errors import CodecError
-from rftd.streams.events import batch, checkpoint, experience, experiment, signal, step, task, weights, worker
+from rftd.streams.events import (
+    batch,
+    checkpoint,
+    experience,
+    experiment,
+    signal,
+    step,
+    sweep,
+    task,
+    weights,
+    worker,
+)
 from rftd.streams.events.registry import Definition, Event, registered
 
-CHAPTERS: Final = (experiment, task, experience, batch, step, signal, weights, checkpoint, worker)
+CHAPTERS: Final = (experiment, task, experience, batch, step, signal, weights, checkpoint, worker, sweep)
 """The modules of types. Each declares its own as it is imported; a new one is a line here."""
 
 

@@ -17,6 +17,7 @@ ranges      intervals: closed groups, versions of weights
 once        what must not count twice: plans by their steps, other decisions by their newest ids
 commands    which key was used for which command: of the whole log
 requests    what other programs asked for and nobody has answered yet: of the whole log
+sweeps      sweeps of experiments: of the whole log
 letters     dead letters, and what became of each: of the whole log
 failed_tasks tasks of which too few rollouts succeeded: of the whole log
 run_state   all of it, and the kept checkpoints: what the planner, the dispatcher and the controller decide on

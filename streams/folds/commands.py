@@ -26,6 +26,8 @@ VERBS: Final = {
     "tasks.added": "add tasks",
     "tasks.ended": "end tasks",
     "record.dropped": "drop",
+    "sweep.submitted": "sweep",
+    "sweep.cancelled": "cancel sweep",
 }
 """The verb of each command, by the type of the event that it becomes."""
 

@@ -293,6 +293,8 @@ class Checker:
         for evidence in self.evidences:
             if evidence.spec is None and evidence.state == "rejected":
                 continue  # another program asked for something and was refused: no experiment came of it
+            if evidence.spec is None and evidence.state == spine.SWEEP:
+                continue
             if evidence.spec is None:
                 what = f"experiment {evidence.id} has events and was never submitted"
                 facts.note("submitted", evidence.id, what)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rftd.streams import topics
 from rftd.streams.codec import Decoded
-from rftd.streams.events import batch, experiment, step
+from rftd.streams.events import batch, experiment, step, sweep
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.split_submission import joined
 from rftd.streams.verify.evidence import Evidence, hashed
@@ -255,6 +255,8 @@ def retired(facts: Facts, evidence: Evidence, event: batch.ExperienceRetired, de
         facts.retirements.add(RETIREMENT.pack(id.bytes, decoded.offset, evidence.index, reason))
 
 
+SWEEP: Final = "sweep"
+"""The state of a spine that is of a sweep, and so of no experiment."""
 STATES: Final[dict[type, str]] = {
     experiment.ExperimentStarted: "running",
     experiment.ExperimentResumed: "running",
@@ -272,6 +274,8 @@ def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> Non
         return
     evidence.life.add(decoded.head.id)
     match event:
+        case sweep.SweepSubmitted() if evidence.spec is None:
+            evidence.state = SWEEP
         case experiment.ExperimentSubmitted():
             if evidence.spec is None:
                 evidence.spec = event.spec
@@ -313,5 +317,6 @@ HANDLERS: Final[dict[type, Any]] = {
     experiment.ExperimentRemoved: life,
     experiment.ExperimentRestored: life,
     experiment.ExperimentImported: life,
+    sweep.SweepSubmitted: life,
     **dict.fromkeys(STATES, life),
 }

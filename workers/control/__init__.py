@@ -20,6 +20,7 @@ closing      groups that are over, or given up; stages that need no more of them
 over_rollout explore steps that are over without their slowest tasks
 isolation    groups whose workers died, and explorers that are kept for them
 windows      on which weights the next group begins: sync points, questions to the trainer, what came too late
+sweep_runs   which runs of a sweep begin or end
 selectors/   which rows are explored next
 leasing      groups that may start, and where
 evaluation   held-out tasksets: leased and complete

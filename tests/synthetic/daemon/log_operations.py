@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from rftd.daemon.config.loading import check_config
 from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt, State
 from rftd.daemon.keeping import Keeping
-from rftd.daemon.operations import Accepted, Done, Forked
+from rftd.daemon.operations import Accepted, Done, Forked, StandingSweep, SweepTaken
 from rftd.daemon.registry import Registry
+from rftd.daemon.supervisor.sweeping import named_sweep, standing_of
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.daemon.trust.asker import Asker
 from rftd.daemon.why.answer import answer
@@ -26,6 +29,7 @@ from rftd.streams.envelope import Position
 from rftd.streams.events import experiment
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
+from rftd.streams.events.sweep import SweepCancelled, SweepPoint, SweepSubmitted
 from rftd.streams.events.task import TaskRetried, TasksAdded, TasksEnded
 from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
@@ -96,6 +100,34 @@ class LogOperations:
             at_step=at_step,
         )
 
+    async def sweep(
+        self,
+        config: dict[str, Any],
+        points: Sequence[SweepPoint],
+        *,
+        name: str | None,
+        at_once: int | None,
+        request_id: UUID,
+    ) -> SweepTaken:
+        """A sweep whose runs nobody begins."""
+        name = name or config["name"]
+        named = [msgspec.structs.replace(point, name=f"{name}-{number}") for number, point in enumerate(points, 1)]
+        event = SweepSubmitted(name=name, config=config, points=tuple(named), at_once=at_once or 1)
+        id = derive(request_id, "sweep")
+        position = await self._append(event, id, request_id)
+        return SweepTaken(await self.sweep_named(str(id)), Done(request_id, position))
+
+    async def sweeps(self) -> list[StandingSweep]:
+        registry = await self._registry()
+        return [standing_of(registry, sweep) for sweep in registry.sweeps.by_id.values()]
+
+    async def sweep_named(self, wanted: str) -> StandingSweep:
+        registry = await self._registry()
+        return standing_of(registry, named_sweep(registry, wanted))
+
+    async def cancel_sweep(self, sweep: UUID, *, reason: str, request_id: UUID) -> Done:
+        return Done(request_id, await self._append(SweepCancelled(reason=reason), sweep, request_id))
+
     async def pause(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Done:
         allowed = (Status.RUNNING, Status.QUEUED)
         return await self._change(experiment.ExperimentPaused(reason=reason), experiment_id, request_id, allowed)
@@ -134,9 +166,7 @@ class LogOperations:
         """Nothing is under way on a bare log."""
 
     async def why(self, experiment_id: UUID) -> Why:
-        registry = Registry(self._log)
-        await registry.catch_up()
-        await registry.close()
+        registry = await self._registry()
         entry = registry.entries[experiment_id]
         wait = entry_wait(entry, Line(registry.line(), slots=1))
         return answer(entry, [wait], live=True, clock=SystemClock())
@@ -172,15 +202,11 @@ class LogOperations:
         return {}
 
     async def refusals(self) -> list[Position]:
-        registry = Registry(self._log)
-        await registry.catch_up()
-        await registry.close()
+        registry = await self._registry()
         return registry.requests.newest_refusals()
 
     async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
-        registry = Registry(self._log)
-        await registry.catch_up()
-        await registry.close()
+        registry = await self._registry()
         return await self._desk.dead(tasks, registry.entries)
 
     async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
@@ -232,6 +258,12 @@ class LogOperations:
                 if known is not None:
                     known.add(decoded.head.id)
         return spine
+
+    async def _registry(self) -> Registry:
+        registry = Registry(self._log)
+        await registry.catch_up()
+        await registry.close()
+        return registry
 
     async def _append(self, event: Event, id: UUID, request_id: UUID) -> Position:
         return (await self._log.append([self._writer.draft(event, experiment=id, id=request_id)]))[0]

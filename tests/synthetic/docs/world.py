@@ -91,7 +91,7 @@ class World:
             return ""
         assert arguments[0] in VERBS or arguments[0].startswith("--data"), arguments
         alone = arguments == ["rebuild"]
-        if arguments[0] == "submit" or arguments[:2] in (["config", "check"], ["doctor", "mine.yaml"]):
+        if arguments[0] in ("submit", "sweep") or arguments[:2] in (["config", "check"], ["doctor", "mine.yaml"]):
             arguments = [*arguments, *(word for fake in FAKES for word in ("-s", fake))]
         if alone:
             self.host.stop()

@@ -43,6 +43,7 @@ ADDED = {
     *((EvalScored, name) for name in ("tries", "right", "votes", "categories", "answers")),
     (Spine, "signal"),
     (Known, "requests"),
+    (Known, "sweeps"),
     (WeightsPublished, "duration_s"),
     (CheckpointCommitted, "duration_s"),
     (Spine, "submitted_by"),

@@ -113,7 +113,7 @@ async def test_the_document_is_what_clients_were_promised(client: httpx.AsyncCli
     assert (await client.get("/openapi.json")).json() == promised
 
 
-@pytest.mark.usefixtures("longer")
+@pytest.mark.usefixtures("longer", "swept")
 async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient, house: House) -> None:
     document = (await client.get("/openapi.json")).json()
     schemas = document["components"]["schemas"]
@@ -141,6 +141,8 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/requests/refused": "/v1/requests/refused",
         "/v1/logs": "/v1/logs",
         "/v1/lineage": "/v1/lineage?id=small/weights/4",
+        "/v1/sweeps": "/v1/sweeps",
+        "/v1/sweeps/{sweep}": "/v1/sweeps/lr",
         "/v1/tokens": "/v1/tokens",
         "/v1/allowances": "/v1/allowances",
         "/v1/hub-cache": "/v1/hub-cache",

@@ -32,6 +32,7 @@ from rftd.daemon.views import (
     keeping,
     logs,
     refusals,
+    sweeps,
     tasks,
     version,
 )
@@ -66,6 +67,8 @@ ASKED: dict[Any, dict[str, object]] = {
     access.tokens: {},
     hub.hub_cache: {},
     keeping.keeping: {},
+    sweeps.sweeps: {},
+    sweeps.sweep_page: {"sweep": "lr"},
     tasks.queues: {"name": "small"},
     version.version: {},
     experiments.why: {"name": "small"},
@@ -74,7 +77,7 @@ ASKED: dict[Any, dict[str, object]] = {
 
 
 @pytest.mark.anyio
-@pytest.mark.usefixtures("longer")
+@pytest.mark.usefixtures("longer", "swept")
 async def test_each_answer_is_read_as_what_was_sent(client: httpx.AsyncClient, house: House) -> None:
     assert {each.path for each in ASKED} == {each.path for each in declared_routes() if isinstance(each, ReadRoute)}
     written = len(house.run.tape.drafts)

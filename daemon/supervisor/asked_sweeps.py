@@ -1,0 +1,49 @@
+"""`AskedSweeps`: the commands of `Operations` about sweeps, carried out for one asker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from rftd.daemon.operations import Done, StandingSweep, SweepTaken
+from rftd.daemon.supervisor.sweeping import SweepDriver, WantedSweep
+from rftd.daemon.trust.asker import Asker
+from rftd.streams.events.sweep import SweepPoint
+
+
+class AskedSweeps:
+    """The part of `Operations` that is about sweeps."""
+
+    _asker: Asker
+    _sweeping: SweepDriver
+
+    async def sweep(
+        self,
+        config: dict[str, Any],
+        points: Sequence[SweepPoint],
+        *,
+        name: str | None,
+        at_once: int | None,
+        request_id: UUID,
+    ) -> SweepTaken:
+        """See `Operations.sweep`."""
+        wanted = WantedSweep(config, points=tuple(points), name=name, at_once=at_once)
+        self._check_decides()
+        return await self._sweeping.submit(wanted, request_id, asker=self._asker)
+
+    async def sweeps(self) -> list[StandingSweep]:
+        """See `Operations.sweeps`."""
+        return await self._sweeping.standing()
+
+    async def sweep_named(self, wanted: str) -> StandingSweep:
+        """See `Operations.sweep_named`."""
+        return await self._sweeping.named(wanted)
+
+    async def cancel_sweep(self, sweep: UUID, *, reason: str, request_id: UUID) -> Done:
+        """See `Operations.cancel_sweep`."""
+        self._check_decides()
+        return await self._sweeping.cancel(sweep, reason, request_id, asker=self._asker)
+
+    def _check_decides(self) -> None:
+        raise NotImplementedError

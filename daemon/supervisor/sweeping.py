@@ -1,0 +1,292 @@
+"""`SweepDriver`: takes in sweeps, and makes their runs of the log: each once, whatever was killed in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+import msgspec
+
+from rftd.daemon.operations import Done, StandingRun, StandingSweep, SweepTaken
+from rftd.daemon.patience import AWAY
+from rftd.daemon.registry import Registry
+from rftd.daemon.supervisor.continuing import is_bench
+from rftd.daemon.supervisor.intake import made_by
+from rftd.daemon.supervisor.orders import Orders, order_of
+from rftd.daemon.supervisor.submissions import Submissions
+from rftd.daemon.trust.asker import AccessRole, Asker
+from rftd.daemon.trust.quota import QuotaError
+from rftd.ops import limits
+from rftd.ops.cancelling import end_if_cancelled
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ConflictError, DiskFullError, LogFullError, NotFoundError, RftdError, UsageError
+from rftd.ops.ids import derive
+from rftd.ops.logs import Logger
+from rftd.streams.codec import Writer
+from rftd.streams.envelope import Position
+from rftd.streams.events.registry import Event
+from rftd.streams.events.sweep import SweepCancelled, SweepPoint, SweepRefused, SweepSubmitted
+from rftd.streams.folds.spine import Status
+from rftd.streams.folds.sweeps import RecordedSweep, config_of
+from rftd.streams.log import EventLog
+from rftd.streams.naming import Named, choose
+from rftd.streams.patience import append_when_space
+from rftd.streams.spec import ExperimentSpec
+from rftd.workers.control.sweep_runs import BeginRun, EndRun, is_over, next_steps
+from rftd.workers.membership import explain
+
+LOOK_S: Final = 0.5
+"""The time between two looks at the sweeps."""
+_LATER: Final = (*AWAY, QuotaError, LogFullError, DiskFullError)
+"""Errors that pass: the run is begun at a later look."""
+
+
+class WantedSweep(msgspec.Struct, frozen=True):
+    """A sweep as it was asked for; its runs have no names yet. See `Operations.sweep`."""
+
+    config: dict[str, Any]
+    points: tuple[SweepPoint, ...]
+    name: str | None
+    at_once: int | None
+
+
+class CancelRun(Protocol):
+    """Cancels an experiment as the daemon's owner; see `Operations.cancel`."""
+
+    def __call__(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]: ...
+
+
+class SweepDriver:
+    """The sweeps of one daemon. `run` works for as long as the daemon decides."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        registry: Registry,
+        orders: Orders,
+        submissions: Submissions,
+        writer: Writer,
+        refresh: Callable[[], Awaitable[None]],
+        cancel: CancelRun,
+        begun: Callable[[], None],
+        folders: asyncio.Lock,
+        *,
+        slots: int,
+        clock: Clock,
+        logger: Logger,
+    ) -> None:
+        """`refresh` brings the registry up to date; `begun` is called for each run that waits for its turn now.
+
+        `folders` is held by whoever takes the folder of a job. At most `slots` runs of a sweep that says nothing of it
+        are under way.
+        """
+        self._log = log
+        self._registry = registry
+        self._orders = orders
+        self._submissions = submissions
+        self._writer = writer
+        self._refresh = refresh
+        self._cancel_run = cancel
+        self._begun = begun
+        self._folders = folders
+        self._slots = slots
+        self._clock = clock
+        self._logger = logger
+        self._over: set[UUID] = set()
+
+    async def submit(self, wanted: WantedSweep, key: UUID, *, asker: Asker) -> SweepTaken:
+        """See `Operations.sweep`."""
+
+        async def write(id: UUID) -> Position:
+            event = await self._checked(wanted, asker)
+            return await self._append(event, derive(key, "sweep"), id, key)
+
+        use = await self._orders.carry_out(order_of(key, "sweep", None, wanted), write)
+        assert use.experiment is not None
+        sweep = self._registry.sweeps.by_id[use.experiment]
+        return SweepTaken(self._standing(sweep), Done(use.event, use.position))
+
+    async def cancel(self, sweep: UUID, reason: str, key: UUID, *, asker: Asker) -> Done:
+        """See `Operations.cancel_sweep`."""
+        await self._refresh()
+        known = named_sweep(self._registry, str(sweep))
+        asker.check_concerned(known.submitted.by, name=f"sweep {known.name}")
+
+        async def write(id: UUID) -> Position:
+            if self._standing(known).over:
+                raise ConflictError(f"sweep {known.name} is over", fix="see rftd sweeps show")
+            return await self._append(SweepCancelled(reason=reason, by=asker.name), known.id, id, key)
+
+        use = await self._orders.carry_out(order_of(key, "cancel sweep", known.id, reason), write)
+        return Done(use.event, use.position)
+
+    async def named(self, wanted: str) -> StandingSweep:
+        """See `Operations.sweep_named`."""
+        await self._refresh()
+        return self._standing(named_sweep(self._registry, wanted))
+
+    async def standing(self) -> list[StandingSweep]:
+        """Every sweep, in the order of the log, with its runs."""
+        await self._refresh()
+        return [self._standing(sweep) for sweep in self._registry.sweeps.by_id.values()]
+
+    async def run(self) -> None:
+        """Begins and ends runs until it is cancelled."""
+        while True:
+            await self._refresh()
+            for sweep in list(self._registry.sweeps.by_id.values()):
+                if sweep.id not in self._over:
+                    await self._look(sweep)
+            await self._clock.sleep(LOOK_S)
+
+    async def _look(self, sweep: RecordedSweep) -> None:
+        states = self._states(sweep)
+        if is_over(sweep, states):
+            self._over.add(sweep.id)
+            return
+        for step in next_steps(sweep, states):
+            try:
+                await (self._begin(sweep, step) if isinstance(step, BeginRun) else self._end(sweep, step))
+            except _LATER as error:
+                end_if_cancelled()
+                self._logger.warning("sweep.waits", sweep=sweep.name, code=error.code, reason=error.what)
+                return
+
+    async def _begin(self, sweep: RecordedSweep, step: BeginRun) -> None:
+        """Submits a run, in the name of the sweep's submitter; one that cannot be is left out, on record."""
+        queued = sum(entry.status is Status.QUEUED for entry in self._registry.entries.values())
+        if queued >= limits.QUEUED_EXPERIMENTS:
+            return
+        submitted = sweep.submitted
+        asker = Asker(submitted.by, AccessRole[submitted.role.upper()])
+        key = sweep.key(step.point)
+        try:
+            await self._submissions.submit(sweep.config(step.point), key, asker=asker)
+        except _LATER:
+            raise
+        except Exception as error:  # whatever is wrong with one run, the others go on
+            end_if_cancelled()
+            code = error.code if isinstance(error, RftdError) else "RFTD-BUG"
+            self._logger.warning("sweep.refused", sweep=sweep.name, run=step.point, code=code, reason=explain(error))
+            refused = SweepRefused(point=step.point, code=code, reason=explain(error))
+            await self._append(refused, sweep.id, derive(key, "refused"), None)
+            await self._refresh()
+        else:
+            self._begun()
+
+    async def _end(self, sweep: RecordedSweep, step: EndRun) -> None:
+        key = sweep.key(step.point)
+        try:
+            await self._cancel_run(made_by(key), reason=step.reason, request_id=derive(key, "cancel"))
+        except ConflictError as error:  # it has just ended by itself
+            self._logger.info("sweep.run_ended", sweep=sweep.name, run=step.point, reason=error.what)
+
+    async def _append(self, event: Event, sweep: UUID, id: UUID, key: UUID | None) -> Position:
+        draft = self._writer.draft(event, experiment=sweep, id=id, correlation=key)
+        return (await append_when_space(self._log, [draft], clock=self._clock))[0]
+
+    def _states(self, sweep: RecordedSweep) -> dict[int, Status]:
+        return {run.point: run.status for run in self._standing(sweep).runs}
+
+    def _standing(self, sweep: RecordedSweep) -> StandingSweep:
+        return standing_of(self._registry, sweep)
+
+    async def _checked(self, wanted: WantedSweep, asker: Asker) -> SweepSubmitted:
+        """The sweep with names for its runs, each checked as its submission would be. Raises as a submission."""
+        at_once = min(wanted.at_once or self._slots, len(wanted.points))
+        most = asker.quota.queued
+        if most is not None and at_once > most:
+            fix = f"run at most {most} at once: --at-once {most}"
+            raise QuotaError(f"{asker.name!r} may have {most} experiments in the queue", field="at_once", fix=fix)
+        try:
+            files = [config_of(wanted.config, point) for point in wanted.points]
+        except (KeyError, IndexError, TypeError, AssertionError) as error:
+            fix = "give paths of keys and indices that lead to fields of config"
+            raise UsageError(f"a change leads nowhere: {error!r}", field="points", fix=fix) from None
+        first = await self._submissions.spec_of(
+            files[0] if wanted.name is None else {**files[0], "name": wanted.name}, asker=asker
+        )
+        event = SweepSubmitted(
+            name=first.name,
+            config=wanted.config,
+            points=wanted.points,
+            at_once=at_once,
+            by=asker.name,
+            role=asker.role.label,
+        )
+        event = await self._named(event, first, given=wanted.name is not None)
+        sweep = RecordedSweep(id=UUID(int=0), submitted=event, submitted_ns=0)
+        for point in _one_of_each(event.points):
+            await self._check(sweep, point, asker)
+        return event
+
+    async def _named(self, event: SweepSubmitted, spec: ExperimentSpec, *, given: bool) -> SweepSubmitted:
+        """The sweep and its runs under names that are free. Raises ConflictError if a name that was given is not."""
+        async with self._folders:
+            await self._refresh()
+            taken = {entry.name for entry in self._registry.entries.values()}
+            sweeps = {sweep.name for sweep in self._registry.sweeps.by_id.values()}
+        home = Path(spec.job_dir).parent
+        for name in chain([spec.name], (f"{spec.name}-{number}" for number in count(2))):
+            runs = _run_names(name, len(event.points))
+            free = name not in sweeps and not any(run in taken or (home / run).exists() for run in runs)
+            if free:
+                break
+            if given:
+                raise ConflictError(
+                    f"a sweep or a run of the name {name} is there", field="name", fix="choose another name"
+                )
+        points = (msgspec.structs.replace(point, name=run) for point, run in zip(event.points, runs, strict=True))
+        return msgspec.structs.replace(event, name=name, points=tuple(points))
+
+    async def _check(self, sweep: RecordedSweep, point: int, asker: Asker) -> None:
+        run = sweep.points[point]
+        try:
+            spec = await self._submissions.check(sweep.config(point), asker=asker)
+        except RftdError as error:
+            settings = ", ".join(f"{field}={value}" for field, value in run.settings.items())
+            for each in getattr(error, "errors", ()) or (error,):
+                place = f"run {point + 1} of the sweep" + (f" ({settings})" if settings else "")
+                each.where = f"{place}, {each.where}" if each.where else place
+            raise
+        if spec.half != "both" or is_bench(spec):
+            fix = "sweep a file of mode both, or train rows by stages"
+            raise UsageError("a sweep is of experiments that explore and train", field="mode", fix=fix)
+
+
+def named_sweep(registry: Registry, wanted: str) -> RecordedSweep:
+    """The sweep that a person named: by its name, NAME@2, or its id. Raises NotFoundError, UsageError."""
+    sweeps = registry.sweeps.by_id
+    try:
+        return sweeps[choose([Named(each.id, each.name, False) for each in sweeps.values()], wanted)]
+    except NotFoundError:
+        raise NotFoundError(f"no sweep {wanted!r}", fix="see rftd sweeps ls") from None
+
+
+def standing_of(registry: Registry, sweep: RecordedSweep) -> StandingSweep:
+    """The sweep with those of its runs that were submitted."""
+    runs: list[StandingRun] = []
+    for point in range(len(sweep.points)):
+        entry = registry.entries.get(made_by(sweep.key(point)))
+        if entry is not None and entry.status is not None:
+            runs.append(StandingRun(point, entry.id, entry.status))
+    return StandingSweep(sweep, tuple(runs), is_over(sweep, {run.point: run.status for run in runs}))
+
+
+def _run_names(name: str, runs: int) -> list[str]:
+    digits = len(str(runs))
+    return [f"{name}-{number:0{digits}}" for number in range(1, runs + 1)]
+
+
+def _one_of_each(points: Sequence[SweepPoint]) -> Iterator[int]:
+    """The first run of each settings: those that differ in their seed alone are checked once."""
+    seen: set[tuple[tuple[str, str], ...]] = set()
+    for number, point in enumerate(points):
+        settings = tuple(point.settings.items())
+        if settings not in seen:
+            seen.add(settings)
+            yield number

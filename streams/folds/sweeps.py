@@ -1,0 +1,89 @@
+"""`Sweeps`: every sweep of the log, with what became of runs that could not begin; a fold of `sweep.*` events."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.ids import derive
+from rftd.streams.codec import Decoded
+from rftd.streams.events.sweep import SweepCancelled, SweepPoint, SweepRefused, SweepSubmitted
+
+LABEL: Final = "sweep"
+"""The label of each run, with the name of its sweep."""
+
+
+class RecordedSweep(msgspec.Struct, kw_only=True):
+    """One sweep."""
+
+    id: UUID
+    submitted: SweepSubmitted
+    submitted_ns: int
+    refused: dict[int, SweepRefused] = {}
+    """The runs that could not be submitted, by their place."""
+    cancelled: SweepCancelled | None = None
+
+    @property
+    def name(self) -> str:
+        return self.submitted.name
+
+    @property
+    def points(self) -> tuple[SweepPoint, ...]:
+        """Its runs."""
+        return self.submitted.points
+
+    def key(self, point: int) -> UUID:
+        """The request id under which a run is submitted: always the same, so that a run is never begun twice."""
+        return derive(self.id, "run", point)
+
+    def config(self, point: int) -> dict[str, Any]:
+        """The experiment file of a run."""
+        run = self.points[point]
+        config = config_of(self.submitted.config, run)
+        return {**config, "name": run.name, "labels": {**(config.get("labels") or {}), LABEL: self.name}}
+
+
+class Sweeps(msgspec.Struct):
+    """The sweeps by id, in the order of the log."""
+
+    by_id: dict[UUID, RecordedSweep] = {}
+
+    def apply(self, decoded: Decoded) -> None:
+        """Takes in an effective event of a sweep; a repeated one changes nothing."""
+        event = decoded.event
+        id = decoded.head.experiment
+        if id is None:
+            return
+        if isinstance(event, SweepSubmitted):
+            new = RecordedSweep(id=id, submitted=event, submitted_ns=decoded.head.time_ns)
+            self.by_id.setdefault(id, new)
+            return
+        sweep = self.by_id.get(id)
+        if sweep is None:
+            return
+        if isinstance(event, SweepRefused):
+            sweep.refused.setdefault(event.point, event)
+        elif isinstance(event, SweepCancelled) and sweep.cancelled is None:
+            sweep.cancelled = event
+
+
+def config_of(config: dict[str, Any], point: SweepPoint) -> dict[str, Any]:
+    """The file of a sweep with the changes of one run. Raises KeyError, IndexError, TypeError for a path into nothing.
+
+    A change of no path replaces the whole file.
+    """
+    tree: Any = copy.deepcopy(config)
+    for change in point.changes:
+        if not change.field:
+            tree = copy.deepcopy(change.value)
+            continue
+        *above, last = change.field
+        node = tree
+        for part in above:
+            node = node[part]
+        node[last] = copy.deepcopy(change.value)
+    assert isinstance(tree, dict)
+    return tree
