@@ -109,7 +109,7 @@ REWARD_MODEL: Final = (
     dropped("reward_model.micro_batch_size_per_gpu", _SERVED, "count"),
 )
 TRAINER: Final = (
-    rule("trainer.logger", "texts", ["console", "wandb"], "monitor.monitor_type", "the one that is not console"),
+    rule("trainer.logger", "texts", ["console", "wandb"], "monitor.monitor_type", "and monitor.also; not console"),
     field("trainer.project_name", "text", "verl_examples", "project"),
     field("trainer.experiment_name", "text", "gsm8k", "name"),
     rule("trainer.default_local_dir", "text", None, "checkpoint_root_dir", "files are in ROOT/PROJECT/NAME"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -13,7 +14,12 @@ from rftd.daemon.config.verl.pacing import VerlPace, put_pace
 _ROLLOUT: Final = "actor_rollout_ref.rollout"
 _INPUT: Final = "buffer.explorer_input"
 _SPLITS: Final = ("train", "test", "val", "validation")
-_MONITORS: Final = ("wandb", "tensorboard", "mlflow", "swanlab")
+_TRACKERS: Final[Mapping[str, str]] = {
+    **{word: word for word in ("wandb", "tensorboard", "mlflow", "swanlab", "trackio")},
+    "file": "jsonl",
+}
+"""The tracker that does the work of a logger of veRL."""
+_CONSOLE: Final = "console"
 _MOST_FILES: Final = 100
 _MANAGERS: Final = ("naive", "dapo", "prime")
 """veRL's reward managers that give each answer to the function of a reward; dapo's penalty for length is a key."""
@@ -174,14 +180,21 @@ def _put_evaluations(draft: ExperimentDraft, pace: VerlPace) -> None:
 
 
 def _put_monitor(draft: ExperimentDraft) -> None:
+    """A tracker for each logger but `console`, whose lines `rftd watch` has."""
     name = "trainer.logger"
     if draft.given(name) is None:
         return
     words = [str(word) for word in _files(draft, name)]
-    chosen = [word for word in words if word in _MONITORS]
-    if chosen:
-        draft.put("monitor.monitor_type", chosen[0], name)
-    elif set(words) <= {"console", "file"}:
-        draft.drop(name, "steps are shown by `rftd get` and `rftd watch`")
+    trackers = list(dict.fromkeys(_TRACKERS[word] for word in words if word in _TRACKERS))
+    others = [word for word in words if word not in _TRACKERS and word != _CONSOLE]
+    if trackers:
+        note = f"there is no tracker for {', '.join(others)}" if others else ""
+        draft.put("monitor.monitor_type", trackers[0], name, note=note)
+    if trackers[1:]:
+        draft.put("monitor.also", trackers[1:], name, brief=True)
+    if trackers:
+        return
+    if others:
+        draft.ask(name, f"there are {', '.join(_TRACKERS)}")
     else:
-        draft.ask(name, f"there are {', '.join(_MONITORS)}")
+        draft.drop(name, "steps are shown by `rftd get` and `rftd watch`")
