@@ -44,7 +44,7 @@ test-engines: $(ENGINES)/.ready     ## their tests, which `make test` skips; min
 
 TRACKERS := build/trackers
 
-test-trackers: $(TRACKERS)/.ready   ## trackers against their own packages and readers: TensorBoard, W&B offline, an MLflow server, a minute
+test-trackers: $(TRACKERS)/.ready   ## trackers against their own packages and readers: TensorBoard, W&B and SwanLab offline, trackio, an MLflow server, minutes
 	$(TRACKERS)/bin/python -P -m pytest -q tests/trackers
 
 $(TRACKERS)/.ready: requirements/trackers.txt pyproject.toml $(READY)

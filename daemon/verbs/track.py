@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rftd.streams.backends.backend import LogUrl
     from rftd.streams.log import EventLog
 
-_KINDS: Final = ("tensorboard", "wandb", "mlflow", "jsonl", "console")
+_KINDS: Final = ("tensorboard", "wandb", "mlflow", "swanlab", "trackio", "jsonl", "console")
 
 
 @click.group("track")
 def track() -> None:
-    """Send experiments to trackers: TensorBoard, Weights & Biases, MLflow, JSON Lines."""
+    """Send experiments to trackers: TensorBoard, Weights & Biases, MLflow, SwanLab, trackio, JSON Lines."""
 
 
 @track.command("add")

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from synthetic.tracking.tracked import FILES, Deaths, Killed, expected, follow, shown_by, written
+from synthetic.tracking.tracked import FILES, Deaths, expected, follow, follow_and_die, shown_by, written
 
 from rftd.ops.errors import ConflictError, DataError
 from rftd.streams.backends.memory import MemoryLog
@@ -17,7 +17,6 @@ from rftd.workers.tracking.cursor import CursorFile
 from rftd.workers.tracking.kept_file import KeptFile
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("kind", FILES)]
-PORTION = 40
 
 
 async def test_what_is_shown_is_what_the_tables_have(kind: str, tmp_path: Path) -> None:
@@ -37,14 +36,7 @@ async def test_a_follower_that_dies_twenty_times_loses_and_doubles_nothing(
     run = written(tmp_path)
     log = MemoryLog()
     deaths = Deaths(random.Random(seed).sample(range(1, 60), 20))
-    for first in range(0, len(run.tape.drafts), PORTION):
-        await log.append(run.tape.drafts[first : first + PORTION])
-        while True:
-            try:
-                await follow(log, run, TrackerSpec(kind=kind), deaths.point)
-            except Killed:
-                continue
-            break
+    await follow_and_die(log, run, TrackerSpec(kind=kind), deaths)
     assert deaths.count == 20
     assert shown_by(kind, tmp_path / "monitor" / kind) == await expected(kind, run, log)
     assert CursorFile(tmp_path, kind, str(run.id)[:8]).read().ended
@@ -99,8 +91,10 @@ async def test_one_run_has_explorer_and_trainer(kind: str, tmp_path: Path) -> No
     log = MemoryLog()
     await log.append(run.tape.drafts)
     await follow(log, run, TrackerSpec(kind=kind, single_run=True))
-    files = [path for path in (tmp_path / "monitor" / kind).rglob("*") if path.is_file()]
-    assert len(files) == 1
+    folder = tmp_path / "monitor" / kind
+    assert len([path for path in folder.rglob("*") if path.is_file()]) == 1
+    shown = [figure._replace(run="") for figure in shown_by(kind, folder)]
+    assert sorted(shown) == sorted(await expected(kind, run, log, single_run=True))
 
 
 async def test_a_removed_folder_is_written_once_more(kind: str, tmp_path: Path) -> None:

@@ -34,7 +34,8 @@
                 `disturbances` strike a cluster and the run on it, and `foreign_sink` writes there in transactions.
                 `otlp_receiver` and `kept_spans` take traces, in the test's process.
     tracking/   trackers: a run that is `tracked` by a follower that dies, `live` ones of a real daemon, and what was
-                written, read back: `event_files` of TensorBoard, `wandb_files`, `mlflow_runs`.
+                written, read back: `event_files` of TensorBoard, `wandb_files`, `mlflow_runs`,
+                `swanlab_files`, `trackio_runs`.
     docs/       the documents as tests: `pages` cuts them, `package` installs their third parties, `world` runs them.
     dashboards/ the dashboards and rules of `ops/`, as data: panels, alerts with what makes each fire, and the files.
     until.py    waits for what nothing announces.

@@ -10,14 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 from synthetic.tracking.mlflow_runs import runs_of, shown_at
-from synthetic.tracking.tracked import Deaths, Killed, expected, follow, written
+from synthetic.tracking.tracked import Deaths, expected, follow, follow_and_die, written
 
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.tracking import TrackerSpec
 
 pytest.importorskip("mlflow")
 pytestmark = pytest.mark.anyio
-PORTION = 60
 
 
 async def test_the_server_has_every_figure_once_whenever_the_follower_dies(uri: str, tmp_path: Path) -> None:
@@ -25,14 +24,7 @@ async def test_the_server_has_every_figure_once_whenever_the_follower_dies(uri: 
     tracker = TrackerSpec(kind="mlflow", args={"uri": uri})
     log = MemoryLog()
     deaths = Deaths(random.Random(2).sample(range(1, 24), 10))
-    for first in range(0, len(run.tape.drafts), PORTION):
-        await log.append(run.tape.drafts[first : first + PORTION])
-        while True:
-            try:
-                await follow(log, run, tracker, deaths.point)
-            except Killed:
-                continue
-            break
+    await follow_and_die(log, run, tracker, deaths, portion=60)
     assert deaths.count == 10
     assert shown_at(uri, str(run.id)) == await expected("mlflow", run, log)
     trainer = runs_of(uri, str(run.id))["trainer"]

@@ -26,7 +26,7 @@ for name in ("vllm", "verl", "ray", "tinker", "torch", "transformers", "numpy", 
 """A resolver that finds later releases of some packages once nothing bounds them."""
 
 
-OF_TRACKERS = {"mlflow", "wandb"}
+OF_TRACKERS = {"mlflow", "swanlab", "trackio", "wandb"}
 """Extras in a lock of their own, `requirements/trackers.txt`: MLflow bounds packages that the engines have newer."""
 
 

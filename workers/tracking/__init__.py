@@ -14,8 +14,12 @@ jsonl         one line of JSON for each point
 console       one line of text for each point
 event_file    the records of TensorBoard's event files
 tensorboard   TensorBoard's event files
+remarks       remarks as one text
 wandb         runs of Weights & Biases
 mlflow        runs of an MLflow server
+swanlab       runs of SwanLab
+swanlab_run   the process of one of them
+trackio       runs in trackio's database
 
 A tracker decides nothing and appends nothing: training never waits for it.
 """

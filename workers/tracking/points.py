@@ -55,6 +55,8 @@ class Announcement(msgspec.Struct, frozen=True, array_like=True):
 class PointFold(msgspec.Struct, kw_only=True):
     """The state of the fold. A step that is trained once more after a crash makes no second point: the first counts."""
 
+    single_run: bool = False
+    """True: a figure of the trainer is not the explorer's too, for both are in one run."""
     next_number: int = 0
     rows: int = 0
     """The number of points with figures."""
@@ -102,7 +104,10 @@ class PointFold(msgspec.Struct, kw_only=True):
         if event.duration_s:
             figures["perf/tokens_per_s"] = event.tokens / event.duration_s
         points = [self._point(TRAINER, event.step, time_ns, figures)]
-        if rollouts := _of_rollouts(event.metrics):
+        rollouts = _of_rollouts(event.metrics)
+        if self.single_run:
+            rollouts = {name: value for name, value in rollouts.items() if name not in figures}
+        if rollouts:
             points.append(self._point(EXPLORER, event.step, time_ns, rollouts))
         for announcement in self.early.pop(event.step, ()):
             points += self._remark(announcement)

@@ -71,6 +71,7 @@ async def run_tracker(
             what = f"the tracker {tracked.kind!r} of {spec.name} was begun with other arguments"
             raise ConflictError(what, where=str(file.path), fix="give the same, or another folder: --into FOLDER")
         cursor = msgspec.structs.replace(cursor, target=target)
+        cursor.fold.single_run = tracked.single_run
         if cursor.ended:
             return cursor.fold.next_number
         follower = TrackerFollower(

@@ -10,6 +10,8 @@ from rftd.ops.plugins import Plugins
 _VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "wandb": ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE"),
     "mlflow": ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
+    "swanlab": ("SWANLAB_API_KEY", "SWANLAB_API_HOST", "SWANLAB_WEB_HOST", "SWANLAB_WORKSPACE", "SWANLAB_MODE"),
+    "trackio": ("TRACKIO_DIR",),
 }
 """The variables of the environment that a tracker reads by itself, if they are there."""
 
@@ -25,13 +27,16 @@ TRACKERS: Final[Plugins[Tracker]] = Plugins(
         "tensorboard": "rftd.workers.tracking.tensorboard:TensorBoard",
         "wandb": "rftd.workers.tracking.wandb:WeightsAndBiases",
         "mlflow": "rftd.workers.tracking.mlflow:MlflowRuns",
+        "swanlab": "rftd.workers.tracking.swanlab:SwanLab",
+        "trackio": "rftd.workers.tracking.trackio:Trackio",
     },
-    extras={"wandb": ("wandb", "wandb"), "mlflow": ("mlflow", "mlflow")},
+    extras={kind: (kind, kind) for kind in ("wandb", "mlflow", "swanlab", "trackio")},
 )
 
 SERVICES: Final[Mapping[str, tuple[str, str]]] = {
     "wandb": ("WANDB_API_KEY", "https://api.wandb.ai"),
     "mlflow": ("", "http://localhost:5000"),
+    "swanlab": ("SWANLAB_API_KEY", "https://api.swanlab.cn"),
 }
 """Trackers that send over a network: the variable of the key, and the address unless another one is written."""
 

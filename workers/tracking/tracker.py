@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from rftd.workers.tracking.point import Point, TrackedRun
 
+SURE_S: Final = 300.0
+"""The time between two sure moments of a library that says of finished runs alone that they are stored."""
 Kept = dict[str, Any]
 """All that a tracker has to remember of what it has kept; what only the cursor's file holds counts."""
 

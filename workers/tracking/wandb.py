@@ -8,10 +8,9 @@ from typing import Any, Final
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.errors import ConfigError, UnreachableError, WorkError
 from rftd.workers.tracking.point import EXPLORER, TRAINER, Point
-from rftd.workers.tracking.tracker import Kept, Opening
+from rftd.workers.tracking.remarks import Remarks
+from rftd.workers.tracking.tracker import SURE_S, Kept, Opening
 
-SURE_S: Final = 300.0
-"""The time between two moments at which everything is surely stored: the library says so of finished runs alone."""
 _STEPS: Final = {EXPLORER: "explorer_step", TRAINER: "trainer_step"}
 """The figure that curves of each role are drawn over."""
 
@@ -27,17 +26,21 @@ class WeightsAndBiases:
         self._args = opening.args
         self._clock = clock or SystemClock()
         self._runs: dict[str, Any] = {}
+        self._remarks = Remarks()
         self._sure_s = 0.0
 
     def open(self, kept: Kept) -> None:
         self._finish(0)
+        self._remarks = Remarks(kept)
         self._sure_s = self._clock.monotonic_s()
 
     def write(self, points: Sequence[Point]) -> None:
         for point in points:
-            if point.row < 0:
+            role = self._run.run_of(point)
+            run = self._of(role)
+            if point.remark:
+                run.notes = "\n".join(self._remarks.add(role, point))
                 continue
-            run = self._of(self._run.run_of(point))
             # A row that the service has already, from before a kill, is dropped: by the library too, with a warning.
             if point.row >= run.step:
                 run.log({**point.figures, _STEPS[point.role]: point.step}, step=point.row)
@@ -47,7 +50,7 @@ class WeightsAndBiases:
             return None
         self._finish(None)
         self._sure_s = self._clock.monotonic_s()
-        return {}
+        return self._remarks.kept()
 
     def close(self, ended: str) -> None:
         self._finish(0 if ended in ("", "completed", "cancelled") else 1)

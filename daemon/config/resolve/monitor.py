@@ -31,6 +31,8 @@ _TAKEN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """The arguments of the monitors: of the guide's as it says, of swanlab those of its own that Trinity-RFT names."""
+_SETTLED: Final = ("id", "resume", "reinit")
+"""Arguments of swanlab that the tracker chooses by itself."""
 _OTHERS: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = MappingProxyType(
     {
         "tags": ("a list of texts", (list, tuple)),
@@ -48,7 +50,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 def trackers_of(monitor: Monitor) -> tuple[TrackerSpec, ...]:
     """The trackers of an experiment, each with the arguments that it takes."""
-    return tuple(_tracker(kind, monitor) for kind in _kinds(monitor) if TRACKERS.builtin(kind))
+    return tuple(_tracker(kind, monitor) for kind in _kinds(monitor))
 
 
 def arguments_of(kind: str) -> tuple[str, ...]:
@@ -74,6 +76,9 @@ def check_monitor(monitor: Monitor) -> tuple[list[Issue], list[str]]:
             _check_value(name, value, kind, notes)
         if not takers:
             _check_stranger(name, kinds, notes, acts=acts)
+        elif name in _SETTLED and value is not None:
+            why = "a run is named by its experiment, and gone on with"
+            notes.warn(f"{show((*_ARGS, name))} has no effect: {why}")
     return notes.issues, notes.warnings
 
 
@@ -105,9 +110,6 @@ def _is_variable(value: Any) -> bool:
 
 def _check_kind(kind: str, notes: Notes) -> None:
     where = "monitor.monitor_type"
-    if not TRACKERS.builtin(kind):
-        notes.warn(f"{where} has no effect: nothing is sent to {kind} yet; tensorboard, jsonl and console are files")
-        return
     try:
         TRACKERS.check(kind)
     except ConfigError as error:

@@ -76,8 +76,8 @@ class Monitor(Section):
     """rftd only: true: explorer and trainer share one run; false: the guide's two, `NAME_explorer` and
     `NAME_trainer`."""
     monitor_args: Annotated[Args | None, ARGUMENTS] = None
-    """Arguments of the trackers: `base_url` and `api_key` of wandb, `uri`, `username` and `password` of mlflow; a
-    secret is `{env: NAME}`."""
+    """Arguments of the trackers: `base_url` and `api_key` of wandb, `uri`, `username` and `password` of mlflow,
+    those of `swanlab.init`; a secret is `{env: NAME}`."""
     detailed_stats: bool = harmless(False)
     enable_ray_timeline: bool = False
     """True: on a Ray cluster, a `timeline.json` of its tasks is written into the job's folder."""

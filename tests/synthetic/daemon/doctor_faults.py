@@ -311,8 +311,8 @@ FAULTS: Final = {
     "Ray away": Fault(words("--ray-address", NOBODY), "ray cluster", "fail", (NOBODY, "ray start --head")),
     "a field that nobody knows": Fault(experiment(traner={}), "file", "fail", ("mine.yaml:", "did you mean")),
     "no mapping in the file": Fault(lambda world: [str(world.put("a.yaml", "- 1"))], "file", "fail", ("a mapping",)),
-    "a monitor that nothing is sent to": Fault(
-        experiment(monitor={"monitor_type": "swanlab"}), "monitor", "warn", ("has no effect", "/metrics")
+    "a tracker whose package is missing": Fault(
+        experiment(monitor={"monitor_type": "swanlab"}), "monitor", "warn", ("rftd[swanlab]", "/metrics")
     ),
     "no model": Fault(experiment(model={"model_path": "/no/model"}), "model", "fail", ("mine.yaml:", "/no/model")),
     "weights cut off": Fault(

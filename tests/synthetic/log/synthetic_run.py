@@ -72,6 +72,8 @@ class SyntheticRun:
     job_dir: str = "/jobs"
     artifacts: ArtifactStore | None = None
     """A store for the texts of evaluations; without one they are not kept."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """Figures that every step has beside its own."""
     parent: UUID | None = None
     """The parent of a fork, whose two SFT steps it shares."""
     id: UUID = field(init=False)
@@ -287,7 +289,7 @@ class SyntheticRun:
             items=items,
             tokens=items * 7,
             duration_s=0.25,
-            metrics={"loss": 1.0 / self.version, "bad": float("nan")},
+            metrics={"loss": 1.0 / self.version, "bad": float("nan"), **self.figures},
             announced=self.announced,
         )
         self.tape.write(completed, self.id, role="trainer")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable
 
 import psutil
 from synthetic.daemon.scene import Scene
-from synthetic.tracking.tracked import Shown, as_shown
+from synthetic.tracking.tracked import Shown, as_shown, of_rollouts
 
 from rftd.daemon.views import history
-
-ROLLOUTS: Final = ("critic/rewards/", "prompt_length/", "response_length/", "reward/")
-
 
 def timeless(figures: Iterable[Shown]) -> list[Shown]:
     """The figures that are the same when a step is repeated."""
@@ -55,12 +51,3 @@ def said_by_steps(scene: Scene, name: str, kind: str) -> list[Shown]:
             if value is not None
         ]
     return sorted(shown, key=lambda figure: (figure.run, figure.step, figure.name))
-
-
-def of_rollouts(metrics: Mapping[str, float | None]) -> Iterator[tuple[str, float]]:
-    """The figures of a step that its explorers' run shows."""
-    for name, value in metrics.items():
-        if value is not None and name.startswith(ROLLOUTS):
-            yield name, value
-            if name.startswith("critic/rewards/"):
-                yield name.replace("critic/rewards/", "rollout/reward/"), value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,10 +18,13 @@ from rftd.ops.logs import logger
 from rftd.storage.database import open_database
 from rftd.storage.projector import Projector
 from rftd.storage.queries.steps import list_evals, list_steps
-from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.log import EventLog
 from rftd.streams.tracking import TrackerSpec
 from rftd.workers.tracking.process import run_tracker
 
+PORTION: Final = 40
+"""Records that arrive at once."""
+_ROLLOUTS: Final = ("critic/rewards/", "prompt_length/", "response_length/", "reward/")
 FILES: Final = ("jsonl", "tensorboard")
 """The kinds of trackers that keep every figure in files of their own."""
 
@@ -58,12 +61,13 @@ class Deaths:
 
 
 def written(folder: Path) -> SyntheticRun:
-    """A run of two SFT and twelve RFT steps, with the things that go wrong."""
-    return SyntheticRun(Tape(), job_dir=str(folder), steps=12).write()
+    """A run of two SFT and twelve RFT steps, with figures of rollouts and the things that go wrong."""
+    figures = {"critic/rewards/mean": 0.5, "response_length/mean": 7.0}
+    return SyntheticRun(Tape(), job_dir=str(folder), steps=12, figures=figures).write()
 
 
-async def expected(kind: str, run: SyntheticRun, log: MemoryLog) -> list[Shown]:
-    """The figures of `rftd steps` and of the evaluations, as this kind keeps them."""
+async def expected(kind: str, run: SyntheticRun, log: EventLog, *, single_run: bool = False) -> list[Shown]:
+    """The figures of `rftd steps` and of the evaluations, as this kind keeps them; a single run has no role."""
     engine = open_database("sqlite:///:memory:")
     await Projector(log, engine, clock=ManualClock()).catch_up()
     shown: list[Shown] = []
@@ -71,6 +75,8 @@ async def expected(kind: str, run: SyntheticRun, log: MemoryLog) -> list[Shown]:
         for row in await list_steps(connection, run.id):
             for name, value in row.metrics.items():
                 shown.append(as_shown(kind, "trainer", row.step, name, float("nan") if value is None else value))
+            for name, value in of_rollouts(row.metrics):
+                shown.append(as_shown(kind, "explorer", row.step, name, value))
             shown.append(as_shown(kind, "trainer", row.step, "perf/step_s", row.duration_s))
             shown.append(as_shown(kind, "trainer", row.step, "perf/tokens", row.tokens))
             shown.append(as_shown(kind, "trainer", row.step, "perf/tokens_per_s", row.tokens / row.duration_s))
@@ -80,11 +86,13 @@ async def expected(kind: str, run: SyntheticRun, log: MemoryLog) -> list[Shown]:
                 assert value is not None
                 shown.append(as_shown(kind, "explorer", score.version, f"eval/{score.taskset}/{name}", value))
     await engine.dispose()
+    if single_run:
+        shown = list({figure._replace(run="") for figure in shown})
     return sorted(shown, key=lambda figure: (figure.run, figure.step, figure.name))
 
 
 async def follow(
-    log: MemoryLog, run: SyntheticRun, tracker: TrackerSpec, point: Callable[[str], None] = lambda name: None
+    log: EventLog, run: SyntheticRun, tracker: TrackerSpec, point: Callable[[str], None] = lambda name: None
 ) -> int:
     """Follows the run up to the log's head, in a process that may die at a point; returns the number of points."""
     return await run_tracker(
@@ -98,6 +106,29 @@ async def follow(
         until_head=True,
         point=point,
     )
+
+
+async def follow_and_die(
+    log: EventLog, run: SyntheticRun, tracker: TrackerSpec, deaths: Deaths, *, portion: int = PORTION
+) -> None:
+    """Follows a run whose records arrive in portions, in one process after another."""
+    for first in range(0, len(run.tape.drafts), portion):
+        await log.append(run.tape.drafts[first : first + portion])
+        while True:
+            try:
+                await follow(log, run, tracker, deaths.point)
+            except Killed:
+                continue
+            break
+
+
+def of_rollouts(metrics: Mapping[str, float | None]) -> Iterator[tuple[str, float]]:
+    """The figures of a step that its explorers' run shows."""
+    for name, value in metrics.items():
+        if value is not None and name.startswith(_ROLLOUTS):
+            yield name, value
+            if name.startswith("critic/rewards/"):
+                yield name.replace("critic/rewards/", "rollout/reward/"), value
 
 
 def shown_by(kind: str, folder: Path) -> list[Shown]:
@@ -124,7 +155,7 @@ def _of_lines(folder: Path) -> list[Shown]:
 def _of_event_files(folder: Path) -> list[Shown]:
     return [
         as_shown("tensorboard", path.parent.name, scalar.step, scalar.tag, scalar.value)
-        for path in folder.glob("*/events.out.tfevents.*")
+        for path in folder.rglob("events.out.tfevents.*")
         for scalar in scalars_of(path)
     ]
 

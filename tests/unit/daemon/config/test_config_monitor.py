@@ -27,8 +27,8 @@ def said(submission: Submission) -> list[str]:
         "{monitor_type: jsonl, also: [mlflow], monitor_args: {uri: 'http://h:5000'}}",
         "{monitor_args: null}",
         "{monitor_type: wandb, monitor_args: {base_url: null}}",
-        "{monitor_type: swanlab, monitor_args: {workspace: w, mode: local, tags: [a, b], resume: true, reinit: false}}",
-        "{monitor_type: swanlab, monitor_args: {api_key: {env: K}, resume: allow, settings: {a: 1}, tags: null}}",
+        "{monitor_type: swanlab, monitor_args: {workspace: w, mode: local, tags: [a, b]}}",
+        "{monitor_type: swanlab, monitor_args: {api_key: {env: K}, resume: null, settings: {a: 1}, tags: null}}",
     ],
 )
 def test_the_guides_arguments_are_taken(load: Load, monitor: str) -> None:
@@ -64,6 +64,11 @@ def test_what_cannot_act_is_named_with_the_reason(load: Load) -> None:
     assert alone == "monitor.monitor_args has no effect: base_url is for wandb, and there is no monitor_type"
     (handed_on,) = said(load(overrides=["monitor={monitor_type: swanlab, monitor_args: {public: true}}"]))
     assert handed_on == "monitor.monitor_args.public is not checked: it is handed to swanlab as it is"
+    settled = said(load(overrides=["monitor={monitor_type: swanlab, monitor_args: {resume: true, reinit: false}}"]))
+    assert [text.partition(" has no effect")[0] for text in settled] == [
+        "monitor.monitor_args.resume",
+        "monitor.monitor_args.reinit",
+    ]
     (idle,) = said(load(overrides=["monitor={monitor_type: wandb, monitor_args: {workspace: w}}"]))
     assert idle == "monitor.monitor_args has no effect: workspace is for swanlab, not for wandb"
     arguments = "{workspace: w, base_url: 'http://h'}"
@@ -94,7 +99,7 @@ def test_one_run_without_a_tracker_has_no_effect(load: Load) -> None:
     assert "monitor.single_run has no effect: there is no monitor_type" in warnings
 
 
-@pytest.mark.parametrize("kind", ["wandb", "mlflow"])
+@pytest.mark.parametrize("kind", ["wandb", "mlflow", "swanlab", "trackio"])
 def test_a_missing_package_is_a_warning_with_its_extra(load: Load, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     submission = load(overrides=[f"monitor={{monitor_type: {kind}}}"])

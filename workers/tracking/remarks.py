@@ -1,0 +1,31 @@
+"""`Remarks`: the remarks of each run, for services that show them as one text."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.workers.tracking.point import Point
+from rftd.workers.tracking.tracker import Kept
+
+_MOST: Final = 200
+_KEY: Final = "remarks"
+
+
+class Remarks:
+    """The newest remarks of each run, in order. They go with what the tracker has kept, so that none is lost."""
+
+    def __init__(self, kept: Kept | None = None) -> None:
+        self._lines: dict[str, list[str]] = {
+            role: list(lines) for role, lines in ((kept or {}).get(_KEY) or {}).items()
+        }
+
+    def add(self, role: str, point: Point) -> list[str]:
+        """All remarks of the run, this one last."""
+        lines = self._lines.setdefault(role, [])
+        lines.append(f"step {point.step}: {point.remark}")
+        del lines[:-_MOST]
+        return lines
+
+    def kept(self) -> Kept:
+        """What a tracker has to remember of them."""
+        return {_KEY: {role: list(lines) for role, lines in self._lines.items()}}

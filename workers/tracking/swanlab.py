@@ -1,0 +1,138 @@
+"""`SwanLab`: runs of SwanLab, online or offline, each in a process; SwanLab keeps one value a step of each figure."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from rftd.ops.clock import Clock, SystemClock
+from rftd.ops.errors import ConfigError, UnreachableError
+from rftd.workers.tracking.point import Point
+from rftd.workers.tracking.remarks import Remarks
+from rftd.workers.tracking.swanlab_run import RunAnswer, RunBeginning, RunLine
+from rftd.workers.tracking.tracker import SURE_S, Kept, Opening
+
+_OWN: Final = ("id", "resume", "reinit", "experiment_name", "logdir", "tags", "settings")
+"""Arguments that the tracker does not hand on as they are."""
+_STATES: Final = {"": "success", "completed": "success", "cancelled": "aborted"}
+_REFUSALS: Final = ("AuthenticationError", "RuntimeError", "ValidationError", "ValueError", "TypeError")
+"""Errors of SwanLab that waiting does not mend: no key, a wrong one, an argument that it does not know."""
+_COMMAND: Final = (sys.executable, "-P", "-m", "rftd.workers.tracking.swanlab_run")
+
+
+class SwanLab:
+    """Keeps the runs of one experiment, each under an id of its own, so that a later process goes on with them."""
+
+    sure_at_once = False
+
+    def __init__(self, opening: Opening, clock: Clock | None = None) -> None:
+        self._run = opening.run
+        self._folder = opening.folder
+        self._args = opening.args
+        self._clock = clock or SystemClock()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._remarks = Remarks()
+        self._sure_s = 0.0
+
+    def open(self, kept: Kept) -> None:
+        self._finish("success")
+        self._remarks = Remarks(kept)
+        self._sure_s = self._clock.monotonic_s()
+
+    def write(self, points: Sequence[Point]) -> None:
+        for point in points:
+            role = self._run.run_of(point)
+            if point.remark:
+                self._send(role, RunLine(remarks=self._remarks.add(role, point)))
+            else:
+                self._send(role, RunLine(step=point.step, figures=dict(point.figures)))
+
+    def settle(self, *, surely: bool) -> Kept | None:
+        if not surely and self._clock.monotonic_s() - self._sure_s < SURE_S:
+            return None
+        self._finish("success")
+        self._sure_s = self._clock.monotonic_s()
+        return self._remarks.kept()
+
+    def close(self, ended: str) -> None:
+        self._finish(_STATES.get(ended, "crashed"))
+
+    def _send(self, role: str, line: RunLine) -> None:
+        if role not in self._processes:
+            self._processes[role] = self._begin(role)
+        pipe = self._processes[role].stdin
+        assert pipe is not None
+        try:
+            pipe.write(msgspec.json.encode(line) + b"\n")
+            pipe.flush()
+        except BrokenPipeError:
+            self._abandon()
+            raise UnreachableError("the process of a SwanLab run has ended") from None
+
+    def _begin(self, role: str) -> subprocess.Popen[bytes]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(RunBeginning(arguments=self._arguments(role))) + b"\n")
+        process.stdin.flush()
+        error = _answer(process)
+        if error:
+            process.wait()
+            if error in _REFUSALS:
+                fix = "export SWANLAB_API_KEY, or write monitor_args: {mode: offline}"
+                raise ConfigError(f"SwanLab begins no run: {error}", field="monitor.monitor_args", fix=fix)
+            raise UnreachableError(f"SwanLab begins no run: {error}")
+        return process
+
+    def _arguments(self, role: str) -> dict[str, Any]:
+        handed_on = {name: value for name, value in self._args.items() if name not in _OWN and value is not None}
+        title = self._run.title(role)
+        if self._args.get("experiment_name"):
+            title = title.replace(self._run.name, str(self._args["experiment_name"]), 1)
+        config = {**self._run.config, "rftd_experiment": self._run.experiment, "rftd_digest": self._run.digest}
+        return {
+            **handed_on,
+            "project": self._run.project,
+            "group": self._run.group,
+            "name": title,
+            "job_type": role or None,
+            "tags": [*(self._args.get("tags") or ()), *([role] if role else [])],
+            "id": "-".join(text for text in (self._run.experiment, role) if text),
+            "resume": "allow",
+            "log_dir": str(self._args.get("logdir") or self._folder),
+            "config": config,
+            "settings": self._args.get("settings") or {},
+        }
+
+    def _finish(self, state: str) -> None:
+        """Waits until the library has stored all of it, and lets go of the runs."""
+        processes = self._processes
+        self._processes = {}
+        for process in processes.values():
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.write(msgspec.json.encode(RunLine(state=state)) + b"\n")
+                process.stdin.close()
+        errors = [_answer(process) for process in processes.values()]
+        codes = [process.wait() for process in processes.values()]
+        if any(errors) or any(codes):
+            raise UnreachableError("SwanLab did not finish a run")
+
+    def _abandon(self) -> None:
+        """Ends the processes of all runs, whose points come again."""
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+        self._processes = {}
+
+
+def _answer(process: subprocess.Popen[bytes]) -> str:
+    """The name of the error that the process answers; empty if it has none."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    return msgspec.json.decode(line, type=RunAnswer).error if line else "its process ended"

@@ -1,0 +1,92 @@
+"""The process of one SwanLab run: `python -m rftd.workers.tracking.swanlab_run`.
+
+SwanLab's library keeps one run a process, and the guide's layout has two. What the run shows comes as lines of JSON;
+the process answers once when it has begun, and once when everything is stored.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, BinaryIO
+
+import msgspec
+
+
+class RunBeginning(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line: the arguments of `swanlab.init`, with the key."""
+
+    arguments: dict[str, Any]
+
+
+class RunLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Every other line: figures of a step, all remarks so far, or the end."""
+
+    step: int = 0
+    figures: dict[str, float | None] = {}
+    """A figure that is not finite is null: JSON has none."""
+    remarks: list[str] = []
+    state: str = ""
+    """The word of SwanLab for the end of the run."""
+
+
+class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a beginning or to an end."""
+
+    error: str = ""
+    """The name of the error; never its text, which may quote a key."""
+
+
+def main() -> int:
+    """Keeps one run until there are no more lines."""
+    # What the library prints belongs to the tracker's log, not between the answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    lines = sys.stdin.buffer
+    try:
+        run = _begun(msgspec.json.decode(lines.readline(), type=RunBeginning).arguments)
+    except Exception as error:
+        _answer(answers, RunAnswer(error=type(error).__name__))
+        return 1
+    _answer(answers, RunAnswer())
+    state = _shown(run, lines)
+    run.finish(state=state, error="see the experiment" if state == "crashed" else None)
+    _answer(answers, RunAnswer())
+    return 0
+
+
+def _begun(arguments: dict[str, Any]) -> Any:
+    import swanlab
+
+    settings = swanlab.Settings(
+        interactive=False,
+        terminal={"proxy_type": "none"},
+        probe={"monitor": False, "hardware": False, "git": False, "requirements": False},
+        **arguments.pop("settings", {}),
+    )
+    if key := arguments.pop("api_key", None):
+        settings.merge_settings({"api_key": key})
+    return swanlab.init(settings=settings, **arguments)
+
+
+def _shown(run: Any, lines: BinaryIO) -> str:
+    """Shows everything; the state in which the run ends, which is a success for one that goes on elsewhere."""
+    for text in lines:
+        line = msgspec.json.decode(text, type=RunLine)
+        if line.state:
+            return line.state
+        if line.remarks:
+            run.config.update({"rftd_remarks": line.remarks})
+        if line.figures:
+            figures = {name: float("nan") if value is None else value for name, value in line.figures.items()}
+            run.log(figures, step=line.step)
+    return "success"
+
+
+def _answer(answers: BinaryIO, answer: RunAnswer) -> None:
+    answers.write(msgspec.json.encode(answer) + b"\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""`Trackio`: runs in trackio's own database, where each row has an id, so that none is there twice."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rftd.ops.errors import UnreachableError
+from rftd.workers.tracking.point import Point
+from rftd.workers.tracking.tracker import Kept, Opening
+
+FOLDER: Final = "TRACKIO_DIR"
+"""The variable of the folder that trackio's database and its `trackio show` use."""
+_DURABLE: Final = "TRACKIO_SQLITE_SYNCHRONOUS"
+
+
+class Trackio:
+    """Writes to `monitor/trackio`, or to the folder that `TRACKIO_DIR` names; remarks are trackio's alerts."""
+
+    sure_at_once = True
+
+    def __init__(self, opening: Opening) -> None:
+        self._run = opening.run
+        # trackio reads both when it is imported.
+        os.environ.setdefault(FOLDER, str(opening.folder))
+        os.environ.setdefault(_DURABLE, "FULL")
+        self._storage: Any = None
+        self._project = self._run.project
+        self._begun: set[str] = set()
+        """Runs whose configuration this process has written."""
+
+    def open(self, kept: Kept) -> None:
+        from trackio.sqlite_storage import SQLiteStorage
+
+        self._storage = SQLiteStorage
+        self._begun = set()
+        try:
+            SQLiteStorage.validate_project_name(self._project)
+        except ValueError:  # a name that trackio keeps for files of its own
+            self._project = f"{self._run.project}-runs"
+
+    def write(self, points: Sequence[Point]) -> None:
+        for role in self._run.roles:
+            own = [point for point in points if self._run.run_of(point) == role]
+            with _database():
+                self._log(role, [point for point in own if not point.remark])
+                self._alert(role, [point for point in own if point.remark])
+
+    def settle(self, *, surely: bool) -> Kept:
+        return {}
+
+    def close(self, ended: str) -> None:
+        """Has nothing to let go of: each writing opens the database anew."""
+
+    def _log(self, role: str, points: Sequence[Point]) -> None:
+        if not points:
+            return
+        config = None if role in self._begun else self._config(points[0])
+        self._storage.bulk_log(
+            **self._names(role),
+            metrics_list=[point.figures for point in points],
+            steps=[point.step for point in points],
+            timestamps=[_time(point) for point in points],
+            log_ids=[f"{self._id(role)}-{point.row}" for point in points],
+            config=config,
+        )
+        self._begun.add(role)
+
+    def _alert(self, role: str, points: Sequence[Point]) -> None:
+        self._storage.bulk_alert(
+            **self._names(role),
+            titles=[point.remark for point in points],
+            texts=[None for _ in points],
+            levels=["info" for _ in points],
+            steps=[point.step for point in points],
+            timestamps=[_time(point) for point in points],
+            # Their numbers are others if the log is read again from its beginning; the times of the events are not.
+            alert_ids=[f"{self._id(role)}-{point.step}-{point.time_ns}" for point in points],
+        )
+
+    def _names(self, role: str) -> dict[str, str]:
+        return {"project": self._project, "run": self._run.title(role), "run_id": self._id(role)}
+
+    def _id(self, role: str) -> str:
+        return "-".join(text for text in (self._run.experiment, role) if text)
+
+    def _config(self, first: Point) -> dict[str, Any]:
+        own = {"rftd_experiment": self._run.experiment, "rftd_digest": self._run.digest}
+        return {**self._run.config, **own, "_Group": self._run.group, "_Created": _time(first)}
+
+
+@contextmanager
+def _database() -> Iterator[None]:
+    """Tells of a disk that is full or a database that is held, for either of which waiting helps."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise UnreachableError(f"trackio's database cannot be written: {error}", where=os.environ[FOLDER]) from None
+
+
+def _time(point: Point) -> str:
+    return datetime.fromtimestamp(point.time_ns / 1e9, UTC).isoformat()
