@@ -6,10 +6,10 @@ import json
 import os
 import random
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.tracking.tracked import Deaths, expected, follow, follow_and_die, written
@@ -67,12 +67,9 @@ async def test_its_command_reads_a_figure(tmp_path: Path, folder: Path) -> None:
     await log.append(run.tape.drafts)
     await follow(log, run, TRACKIO)
     command = [sys.executable, "-P", "-m", "trackio.cli", "get", "metric", "--project", "p", "--json"]
-    done = subprocess.run(
-        [*command, "--run", "small_trainer", "--metric", "perf/tokens"],
-        env={**os.environ, "TRACKIO_DIR": str(folder)},
-        capture_output=True,
-        check=True,
-    )
+    command += ["--run", "small_trainer", "--metric", "perf/tokens"]
+    environ = {**os.environ, "TRACKIO_DIR": str(folder)}
+    done = await anyio.run_process(command, env=environ)
     read = [(row["step"], repr(float(row["value"]))) for row in json.loads(done.stdout)["values"]]
     wanted = await expected("trackio", run, log)
     assert read == [(figure.step, figure.value) for figure in wanted if figure.name == "perf/tokens"]

@@ -10,6 +10,7 @@ from synthetic.tracking.tracked import Shown, as_shown, of_rollouts
 
 from rftd.daemon.views import history
 
+
 def timeless(figures: Iterable[Shown]) -> list[Shown]:
     """The figures that are the same when a step is repeated."""
     return [figure for figure in figures if figure.name not in ("perf/step_s", "perf/tokens_per_s")]
