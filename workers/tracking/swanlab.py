@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from rftd.ops.clock import Clock, SystemClock
+from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import ConfigError, UnreachableError
 from rftd.workers.tracking.point import Point
 from rftd.workers.tracking.remarks import Remarks
@@ -135,4 +136,4 @@ def _answer(process: subprocess.Popen[bytes]) -> str:
     """The name of the error that the process answers; empty if it has none."""
     assert process.stdout is not None
     line = process.stdout.readline()
-    return msgspec.json.decode(line, type=RunAnswer).error if line else "its process ended"
+    return json_decoder(RunAnswer).decode(line).error if line else "its process ended"

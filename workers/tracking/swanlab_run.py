@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from rftd.ops.decoding import json_decoder
+
 
 class RunBeginning(msgspec.Struct, frozen=True, kw_only=True):
     """The first line: the arguments of `swanlab.init`, with the key."""
@@ -44,7 +46,7 @@ def main() -> int:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     lines = sys.stdin.buffer
     try:
-        run = _begun(msgspec.json.decode(lines.readline(), type=RunBeginning).arguments)
+        run = _begun(json_decoder(RunBeginning).decode(lines.readline()).arguments)
     except Exception as error:
         _answer(answers, RunAnswer(error=type(error).__name__))
         return 1
@@ -72,7 +74,7 @@ def _begun(arguments: dict[str, Any]) -> Any:
 def _shown(run: Any, lines: BinaryIO) -> str:
     """Shows everything; the state in which the run ends, which is a success for one that goes on elsewhere."""
     for text in lines:
-        line = msgspec.json.decode(text, type=RunLine)
+        line = json_decoder(RunLine).decode(text)
         if line.state:
             return line.state
         if line.remarks:
