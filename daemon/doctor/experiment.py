@@ -23,7 +23,6 @@ from rftd.daemon.trust.allowances import NOTHING_MORE
 from rftd.daemon.trust.asker import OWNER
 from rftd.daemon.trust.judge import SubmissionJudge
 from rftd.daemon.views.memory import memory_line, rows_of
-from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError, DataError, NotInstalledError, RftdError
 from rftd.ops.health import Diagnosis
 from rftd.streams.auxiliary import SERVICE
@@ -32,12 +31,13 @@ from rftd.workers.devices.device_memory import elements_of, weight_files
 from rftd.workers.devices.host import Host
 from rftd.workers.models.model_folder import check_weights
 from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
+from rftd.workers.tasksets.tokenizer import NO_TEMPLATE
 
 _NAMED: Final = {"model": "model", "buffer": "dataset"}
 """Checks that errors of a section belong to; the rest are those of the file."""
 
 
-def check_file(submission: Submission, host: Host, clock: Clock) -> list[Diagnosis]:
+def check_file(submission: Submission, host: Host) -> list[Diagnosis]:
     """The findings of an experiment for workers on `host`: file, models, datasets, prompts, space for checkpoints."""
     spec = submission.spec
     warned = [_warning(text) for text in submission.warnings]
@@ -57,7 +57,7 @@ def check_file(submission: Submission, host: Host, clock: Clock) -> list[Diagnos
             Diagnosis("file", "ok", f"{submission.source.origin}: {spec.project}/{spec.name} can be read"),
             *warned,
         ]
-        return _looked_at(spec, found, submission.source, host, clock)
+        return _looked_at(spec, found, submission.source, host)
 
 
 def _with_files(config: dict[str, Any], held: ExitStack) -> dict[str, Any]:
@@ -72,9 +72,7 @@ def _with_files(config: dict[str, Any], held: ExitStack) -> dict[str, Any]:
     return with_snapshots(config, HubCache.of(os.environ))
 
 
-def _looked_at(
-    spec: ExperimentSpec, found: list[Diagnosis], source: SourceMap, host: Host, clock: Clock
-) -> list[Diagnosis]:
+def _looked_at(spec: ExperimentSpec, found: list[Diagnosis], source: SourceMap, host: Host) -> list[Diagnosis]:
     try:
         counted = preflight(spec, host)
     except (ConfigErrors, ConfigError, DataError) as error:
@@ -88,8 +86,8 @@ def _looked_at(
         of_model = [] if "model" in said else list(_of_model(stage))
         found += of_model
         can_encode = not any(each.check == "tokenizer" and each.status == "fail" for each in of_model)
-        if can_encode and not said & {"model", "dataset"}:
-            found += check_prompts(stage, clock)
+        if can_encode and not said & {"model", "dataset", "chat template"}:
+            found += check_prompts(stage)
     return [*_once(found), *check_checkpoints(counted)]
 
 
@@ -108,6 +106,8 @@ def _finding(error: RftdError) -> Diagnosis:
     path: FieldPath = (parse(error.field) if error.field else None) or ()
     sections = [str(part) for part in path if str(part) in _NAMED]
     check = _NAMED[sections[0]] if sections else "file"
+    if NO_TEMPLATE in error.what:
+        check = "chat template"
     place = ", ".join(filter(None, (error.where, error.field)))
     fix = error.fix or f"see rftd explain {error.code}"
     return Diagnosis(check, "fail", f"{place}: {error.what}" if place else error.what, fix)

@@ -9,7 +9,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
-from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError, DataError, NotInstalledError
 from rftd.ops.health import Diagnosis
 from rftd.streams.auxiliary import SERVICE
@@ -38,26 +37,26 @@ _FAULTS: Final = {
 """The figures that count rows of a dataset which teach less than they should: what that means, and what to do."""
 
 
-def check_prompts(stage: StageSpec, clock: Clock) -> Iterator[Diagnosis]:
+def check_prompts(stage: StageSpec) -> Iterator[Diagnosis]:
     """The findings of the stage's tasksets and of the rows that it trains on; its model and tokenizer can be read."""
     if stage.trainer.engine == "fake" or stage.rollout.engine == SERVICE or not stage.model.path:
         return
     served = stage.taskset if stage.serving is not None else None
     for taskset in (*tasksets_of(stage), *stage.evals):
         if taskset is not served and not taskset.queue:
-            yield from _of_tasks(stage, taskset, clock)
+            yield from _of_tasks(stage, taskset)
     if stage.dataset is not None:
         yield from _of_rows(stage, stage.dataset)
 
 
-def _of_tasks(stage: StageSpec, spec: TasksetSpec, clock: Clock) -> Iterator[Diagnosis]:
+def _of_tasks(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
     model = stage.model
     # One token of the model's length belongs to the response.
     most = min(model.max_prompt_tokens, model.max_model_len - 1)
     lengths: list[int] = []
     answers = 0
     try:
-        prompts = FirstPrompts(spec, model, stage_tokenizer(stage), clock)
+        prompts = FirstPrompts(spec, model, stage_tokenizer(stage))
         with Taskset.open(spec) as taskset:
             rows = _spread(len(taskset))
             for row in rows:

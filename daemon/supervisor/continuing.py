@@ -7,6 +7,7 @@ one owner, whatever is archived, removed or tidied. Submitted again, the same fi
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable
 
@@ -23,6 +24,7 @@ from rftd.streams.log import EventLog
 from rftd.streams.shared_history import fold_until, shared_history
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
+from rftd.workers.devices.host import Host
 
 
 def earlier(entries: Iterable[Entry], spec: ExperimentSpec) -> list[Entry]:
@@ -45,9 +47,11 @@ def of_folder(entries: Iterable[Entry], spec: ExperimentSpec) -> list[Entry]:
 
 
 async def continued(
-    log: EventLog, parent: Entry, spec: ExperimentSpec
+    log: EventLog, parent: Entry, spec: ExperimentSpec, host: Host
 ) -> tuple[ExperimentSpec, ExperimentForked | None]:
-    """The specification as it goes on from `parent`, and the event that says so; None if `parent` trained nothing.
+    """The specification as it goes on from `parent` with workers on `host`, and the event that says so.
+
+    There is no event if `parent` trained nothing.
 
     Raises ConfigError if the specification cannot go on from there, ConflictError if nothing can.
     """
@@ -60,7 +64,7 @@ async def continued(
         return _warned(spec, f"{parent.name} ended before its first step, so this begins at the base model"), None
     shared = await shared_history(log, parent.id, at_step)
     check_payloads(parent.name, shared.spine, at_step)
-    spec = continued_spec(spec, shared)
+    spec = await asyncio.to_thread(continued_spec, spec, shared, host)
     spec = _warned(spec, f"continue_from_checkpoint: goes on from step {at_step} of {parent.name}, in {spec.job_dir}")
     return spec, msgspec.structs.replace(shared.forked, evaluated=evaluated(spec, shared))
 

@@ -37,14 +37,22 @@ class Findings:
     def of(self, stage: StageSpec, path: FieldPath = (), *, at: str = "") -> Iterator[None]:
         """Keeps a ConfigError or DataError that ends the block: about the field below `path` that it names, else `at`.
 
-        What follows in the block is not checked; what follows the block is.
+        A file or folder that cannot be read, as one without rights, is such an error too. What follows in the block is
+        not checked; what follows the block is.
         """
         try:
             yield
         except (ConfigError, DataError) as error:
-            error.field = field_in(self.spec, stage, path, error.field or at)
-            if not any((known.field, known.what) == (error.field, error.what) for known in self.errors):
-                self.errors.append(error)
+            self._keep(error, stage, path, error.field or at)
+        except OSError as error:
+            what = f"{error.filename!r} cannot be read: {error.strerror or error}"
+            fix = "let the daemon's user and its workers' read it, or name another one"
+            self._keep(DataError(what, fix=fix), stage, path, at)
+
+    def _keep(self, error: ConfigError | DataError, stage: StageSpec, path: FieldPath, below: str) -> None:
+        error.field = field_in(self.spec, stage, path, below)
+        if not any((known.field, known.what) == (error.field, error.what) for known in self.errors):
+            self.errors.append(error)
 
     def check(self) -> None:
         """Raises the error that was kept, or ConfigErrors with all of them."""

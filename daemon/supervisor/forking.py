@@ -100,10 +100,10 @@ def forked_spec(
     return forked
 
 
-def continued_spec(spec: ExperimentSpec, shared: SharedHistory) -> ExperimentSpec:
-    """`spec`, which has passed the preflight, as it goes on from a history. Raises ConfigError if it cannot.
+def continued_spec(spec: ExperimentSpec, shared: SharedHistory, host: Host) -> ExperimentSpec:
+    """`spec`, which has passed the preflight for `host`, as it goes on from a history. Raises ConfigError if it cannot.
 
-    Stages that the history completed stay as they were trained; a warning names those that `spec` would change.
+    Stages that the history completed stay as they were trained; a warning names those that `spec` would change. Blocks.
     """
     history = shared.spine.spec
     event = shared.forked
@@ -116,7 +116,7 @@ def continued_spec(spec: ExperimentSpec, shared: SharedHistory) -> ExperimentSpe
     )
     ignored = tuple(_without_effect(old) for old, new in zip(settled, spec.stages, strict=False) if old != new)
     open_stages = msgspec.structs.replace(spec, stages=spec.stages[event.stage :])
-    spec = as_before(open_stages, history.stages)
+    spec = as_before(open_stages, history.stages, host)
     spec = msgspec.structs.replace(spec, stages=(*settled, *spec.stages), warnings=(*spec.warnings, *ignored))
     _goes_on(spec, history, event)
     return spec

@@ -80,7 +80,7 @@ class Intake:
         self._clock = clock
         self._roles = roles
 
-    async def check(self, spec: ExperimentSpec, judge: SubmissionJudge) -> ExperimentSpec:
+    async def check(self, spec: ExperimentSpec, host: Host, judge: SubmissionJudge) -> ExperimentSpec:
         """The specification as `submit` would append it for a new key. Raises ConflictError as it does."""
         spec = within_reach(spec, self._roles)
         if spec.half != "both" and self._half(spec, None, judge.asker) in self._entries:
@@ -89,7 +89,7 @@ class Intake:
             benches = [await self._bench(each, spec) for each in measured]
             return _telling(benches[-1][0], [bench.name for bench, _ in benches])
         # Nothing is tidied: what a crash left in the folder of a removed experiment goes when somebody submits.
-        spec, _ = await self._begun(spec, judge.asker, tidy=False)
+        spec, _ = await self._begun(spec, host, judge.asker, tidy=False)
         self._room()
         return spec
 
@@ -103,8 +103,10 @@ class Intake:
         other_half = relocated(known.spec, known.spine)
         return filled(spec.config, other_half.config, *(_OF_BATCH if tasks_elsewhere else ()))
 
-    async def submit(self, spec: ExperimentSpec, judge: SubmissionJudge, *, key: UUID, id: UUID) -> Accepted:
-        """See `Operations.submit`; `spec` has passed the preflight, and the event gets this id."""
+    async def submit(
+        self, spec: ExperimentSpec, host: Host, judge: SubmissionJudge, *, key: UUID, id: UUID
+    ) -> Accepted:
+        """See `Operations.submit`; `spec` has passed the preflight for `host`, and the event gets this id."""
         spec = within_reach(spec, self._roles)
         if is_bench(spec) and (measured := await self._measured(spec, judge.asker)):
             return await self._submit_benches(measured, spec, judge, key=key, id=id)
@@ -112,7 +114,7 @@ class Intake:
         known = self._entries.get(experiment)
         forked: life.ExperimentForked | None = None
         if known is None:
-            spec, forked = await self._begun(spec, judge.asker)
+            spec, forked = await self._begun(spec, host, judge.asker)
             self._room()
         submitted = submitted_by(judge.asker, spec)
         drafts = [self._writer.draft(submitted, experiment=experiment, id=id, correlation=key)]
@@ -293,7 +295,7 @@ class Intake:
         await append_when_space(self._log, drafts, clock=self._clock)
 
     async def _begun(
-        self, spec: ExperimentSpec, asker: Asker, *, tidy: bool = True
+        self, spec: ExperimentSpec, host: Host, asker: Asker, *, tidy: bool = True
     ) -> tuple[ExperimentSpec, life.ExperimentForked | None]:
         """The specification in a folder of its own, and the history that it goes on from, if there is one.
 
@@ -315,7 +317,7 @@ class Intake:
         check_parent(kept[-1].name, kept[-1].spine)
         name = self._free_name(stamped(spec.name, self._clock.now_ns()), Path(spec.job_dir).parent)
         own = moved(spec, name, str(Path(spec.job_dir).with_name(name)))
-        spec, forked = await continued(self._log, kept[-1], own)
+        spec, forked = await continued(self._log, kept[-1], own, host)
         return await self._housed(spec, tidy=tidy), forked
 
     async def _housed(self, spec: ExperimentSpec, *, tidy: bool = True) -> ExperimentSpec:

@@ -15,6 +15,7 @@ from rftd.streams.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.streams.worker_memory import MemoryNeed, WorkerMemory
 from rftd.workers.devices.device_memory import EngineMemory, free_on, shown
 from rftd.workers.devices.host import ANY_HOST, Device, Host
+from rftd.workers.models.model_folder import has_config
 from rftd.workers.rollout.engines import registry as rollout_engines
 from rftd.workers.rollout.engines.shared_devices import explorers_on
 from rftd.workers.training.engines import registry as trainer_engines
@@ -144,7 +145,7 @@ def _room_bytes(device: Device, stage: StageSpec, host: Host) -> int:
 
 
 def _rows(stage: StageSpec, host: Host, *, deterministic: bool) -> Iterator[WorkerMemory]:
-    if not (Path(stage.model.path) / "config.json").is_file():
+    if not has_config(Path(stage.model.path)):
         return
     trainer = trainer_engines.memory_of(stage, host.for_trainers)
     if trainer is not None:

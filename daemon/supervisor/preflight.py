@@ -19,7 +19,13 @@ from rftd.daemon.supervisor.engine_packages import check_packages, left_to_worke
 from rftd.daemon.supervisor.findings import Findings
 from rftd.daemon.supervisor.hub_cache import check_whole
 from rftd.daemon.supervisor.memory_plan import with_memory
-from rftd.daemon.supervisor.row_looks import check_categories, check_tasks, check_train_rows
+from rftd.daemon.supervisor.row_looks import (
+    check_categories,
+    check_prompts,
+    check_tasks,
+    check_train_rows,
+    look_tokenizer,
+)
 from rftd.daemon.supervisor.stage_steps import auxiliary_buffer, row_warnings, steps_of
 from rftd.daemon.supervisor.task_columns import check_selector, drawn
 from rftd.ops.errors import ConfigError, DataError, RftdError
@@ -31,7 +37,7 @@ from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.models.model_folder import check_texts, check_weights
+from rftd.workers.models.model_folder import check_rights, check_texts, check_weights, has_config
 from rftd.workers.models.model_type import check_model_type, check_positions, check_rotation
 from rftd.workers.rollout.auxiliary.auxiliary_stage import auxiliary_stage
 from rftd.workers.rollout.engines import registry as rollout_engines
@@ -151,10 +157,10 @@ def _count(
         with found.of(stage, path, at="path"):
             # Of a stage that serves, and of a queue, rows come later.
             later = each.queue or (stage.serving is not None and each is stage.taskset)
-            counted[path] = each if later else _counted(each, contamination)
+            counted[path] = each if later else _counted(each, stage, contamination)
     if stage.dataset is not None:
         with found.of(stage, _dataset(stage), at="path"):
-            counted[_dataset(stage)] = _counted(stage.dataset, contamination, trained=True)
+            counted[_dataset(stage)] = _counted(stage.dataset, stage, contamination, trained=True)
     return counted
 
 
@@ -261,7 +267,7 @@ def _check_engine_runs(stage: StageSpec, host: Host | None, found: Findings, sec
 
     `section` is that of an auxiliary model, which has the fields of `model` and of `explorer.rollout_model` in one.
     """
-    if host is None or not (Path(stage.model.path) / "config.json").is_file():  # that it is missing is found above
+    if host is None or not has_config(Path(stage.model.path)):  # that it is missing is found above
         return
     for check in rollout_engines.checks_of(stage, host, deterministic=found.spec.deterministic):
         with found.of(stage):
@@ -287,6 +293,7 @@ def _with_warmup(algorithm: AlgorithmSpec, total_steps: int) -> AlgorithmSpec:
 
 def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None:
     folder = Path(path)
+    check_rights(folder, field=field)
     id = HubId.parse(path)
     if id is not None and not folder.is_dir():
         raise DataError(
@@ -330,7 +337,9 @@ def _adapter(model: ModelSpec) -> None:
         )
 
 
-def _counted(spec: TasksetSpec, contamination: Contamination | None, *, trained: bool = False) -> TasksetSpec:
+def _counted(
+    spec: TasksetSpec, stage: StageSpec, contamination: Contamination | None, *, trained: bool = False
+) -> TasksetSpec:
     """The taskset with its rows counted, after a look at them. An error names a field below the taskset."""
     try:
         for path in map(Path, spec.paths):
@@ -338,9 +347,10 @@ def _counted(spec: TasksetSpec, contamination: Contamination | None, *, trained:
                 check_whole(path, DATASET)
         with Taskset.open(spec) as taskset:
             if trained:
-                check_train_rows(taskset)
+                check_train_rows(taskset, look_tokenizer(stage, chat_template=spec.format.chat_template))
             else:
                 check_tasks(taskset)
+                check_prompts(taskset, stage)
                 check_categories(taskset)
             if contamination is not None:
                 contamination.look(spec, taskset)
@@ -355,5 +365,7 @@ def _column(spec: TasksetSpec, key: str | None) -> str | None:
     if key in spec.feature_keys:
         return "data_selector.feature_keys"
     form = spec.format
-    names = [name for name in form.__struct_fields__ if name.endswith("_key") and getattr(form, name) == key]
+    names = [
+        name for name in form.__struct_fields__ if name == key or (name.endswith("_key") and getattr(form, name) == key)
+    ]
     return f"format.{names[0]}" if key and names else None

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from rftd.streams.spec import TasksetSpec
-from rftd.workers.rollout.workflows.registry import own_reward
+from rftd.streams.auxiliary import SERVICE
+from rftd.streams.spec import StageSpec, TasksetSpec
+from rftd.workers.models.model_folder import has_template, has_tokenizer
+from rftd.workers.rollout.workflows.first_prompts import FirstPrompts
+from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
+from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.record import DatasetRecord
 from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.tasksets.tokenizer import no_template
 
 _OF_TEXTS: Final = frozenset(
     ("math_reward", "math_boxed_reward", "math_verify_reward", "accuracy_reward", "exact_match_reward")
@@ -17,6 +23,54 @@ _OF_TEXTS: Final = frozenset(
 """Rewards of ours that compare an answer with a text, which the JSON of a mapping or a list never equals."""
 _LOOKS: Final = 10_000
 """Rows that are looked at beside the first of each file, in ascending order: of a smaller dataset all."""
+
+
+class _Templateless(ByteTokenizer):
+    """The tokenizer of a model folder without a chat template, which renders no conversation."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
+        """Raises DataError."""
+        raise no_template(self._folder, field="prompt_type")
+
+    def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> None:
+        """Raises DataError."""
+        raise no_template(self._folder, field="prompt_type")
+
+
+def look_tokenizer(stage: StageSpec, *, chat_template: str | None = None) -> ByteTokenizer:
+    """A stand-in for the stage's tokenizer: of bytes, and without a chat template if its workers would have none.
+
+    The real one would take seconds to open.
+    """
+    folder = Path(stage.model.path)
+    is_local = stage.trainer.engine != "fake" and stage.rollout.engine != SERVICE
+    # What a folder without a tokenizer lacks is said of the model.
+    if (
+        is_local
+        and not (chat_template or stage.model.chat_template)
+        and has_tokenizer(folder)
+        and not has_template(folder)
+    ):
+        return _Templateless(stage.model.path)
+    return ByteTokenizer()
+
+
+def check_prompts(taskset: Taskset, stage: StageSpec) -> None:
+    """Returns if the first task of each file can be asked of the stage's model. Raises DataError.
+
+    Workflows of other parties are left to their explorers.
+    """
+    tokenizer = look_tokenizer(stage)
+    if not isinstance(tokenizer, _Templateless):
+        return
+    prompts = FirstPrompts(taskset.spec, stage.model, tokenizer)
+    for row in taskset.first_rows:
+        task = taskset.task(row)
+        if WORKFLOWS.builtin(task.workflow):
+            prompts.of(task)
 
 
 def check_tasks(taskset: Taskset) -> None:
@@ -37,7 +91,7 @@ def check_categories(taskset: Taskset) -> None:
         DatasetRecord(taskset.row(row), taskset.spec, row).text(key or "")
 
 
-def check_train_rows(taskset: Taskset) -> None:
+def check_train_rows(taskset: Taskset, tokenizer: ByteTokenizer) -> None:
     """Returns if each row that was looked at can be trained on. Raises DataError, with file, row and column."""
     form = taskset.spec.format
     texts = () if form.prompt_type == "messages" else (form.prompt_key, form.response_key)
@@ -46,9 +100,8 @@ def check_train_rows(taskset: Taskset) -> None:
     for row in range(len(taskset)) if taskset.spec.schema == "kto" else _looks(taskset):
         with taskset.placed(row):
             _check_kinds(DatasetRecord(taskset.row(row), taskset.spec, row), texts, structured)
-        # A stand-in for the model's tokenizer, and next to no room for tokens: the columns are checked here, and the
-        # real tokenizer would take seconds and change nothing about them.
-        taskset.train_rows(row, tokenizer=ByteTokenizer(), max_model_len=2)
+        # Next to no room for tokens: the columns are checked here, which the real tokenizer changes nothing about.
+        taskset.train_rows(row, tokenizer=tokenizer, max_model_len=2)
 
 
 def _check_kinds(record: DatasetRecord, keys: Iterable[str], structured: dict[str, bool]) -> None:

@@ -75,10 +75,11 @@ class Submissions:
             # should wait for that.
             judge = SubmissionJudge(asker, self._allowances)
             spec = await self._ready(config, judge, keeps=True)
+            host = await asyncio.to_thread(self._host)
             async with self._folders:
                 await self._refresh()
                 self._check_quota(asker)
-                made[id] = await self._intake.submit(spec, judge, key=key, id=id)
+                made[id] = await self._intake.submit(spec, host, judge, key=key, id=id)
             faults.point("submission.after_append")
             return made[id].position
 
@@ -89,9 +90,10 @@ class Submissions:
         """See `Operations.check`."""
         judge = SubmissionJudge(asker, self._allowances)
         spec = await self._ready(config, judge)
+        host = await asyncio.to_thread(self._host)
         async with self._folders:
             await self._refresh()
-            return await self._intake.check(spec, judge)
+            return await self._intake.check(spec, host, judge)
 
     async def spec_of(self, config: dict[str, Any], *, asker: Asker) -> ExperimentSpec:
         """The checked specification of a file, whatever folders are in use. Raises as `check`."""

@@ -57,7 +57,7 @@ def command(
     text = None if file is None else read_experiment(file)
     findings = _of_machine(settings, host, clock, log_at, postgres, ray_address or "")
     if text is not None:
-        findings += _of_file(*text, overrides, host, clock)
+        findings += _of_file(*text, overrides, host)
     _show(findings, settings)
     ctx.exit(1 if any(finding.status == "fail" for finding in findings) else 0)
 
@@ -98,7 +98,7 @@ def _of_machine(
     ]
 
 
-def _of_file(text: str, origin: str, overrides: tuple[str, ...], host: Host, clock: Clock) -> list[Diagnosis]:
+def _of_file(text: str, origin: str, overrides: tuple[str, ...], host: Host) -> list[Diagnosis]:
     from rftd.daemon.config.issue import ConfigErrors
     from rftd.daemon.doctor.experiment import check_file, of_errors
     from rftd.daemon.verbs.experiment_file import load_experiment
@@ -107,7 +107,7 @@ def _of_file(text: str, origin: str, overrides: tuple[str, ...], host: Host, clo
         submission = load_experiment(text, origin, overrides, host, True)
     except ConfigErrors as error:
         return of_errors(error.errors)
-    return check_file(submission, host, clock)
+    return check_file(submission, host)
 
 
 def _advice(finding: Diagnosis) -> str:

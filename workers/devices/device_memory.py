@@ -96,9 +96,9 @@ def tensor_names(folder: Path) -> frozenset[str]:
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files that are loaded: a folder may hold the same weights once more, in another layout."""
     whole = folder / "model.safetensors"
-    if whole.is_file():
-        return [whole]
     try:
+        if whole.is_file():
+            return [whole]
         index = json.loads((folder / "model.safetensors.index.json").read_bytes())
         return [folder / name for name in sorted({Path(str(name)).name for name in index["weight_map"].values()})]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

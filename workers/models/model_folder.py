@@ -1,8 +1,11 @@
-"""A look at the files of a model folder: weights that are whole, a tokenizer, and the tokens that end a text."""
+"""A look at the files of a model folder: rights, weights that are whole, a tokenizer, a template, ends of texts."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +13,7 @@ import msgspec
 
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError, WorkError
-from rftd.workers.devices.device_memory import weight_files
+from rftd.workers.devices.device_memory import number_in, settings_of, weight_files
 from rftd.workers.weights import safetensors
 
 _WHOLE: Final = "model.safetensors"
@@ -18,10 +21,60 @@ _INDEX: Final = "model.safetensors.index.json"
 _AGAIN: Final = "download or copy the folder again, every file of it"
 _TOKENIZER_FILES: Final = ("*token*", "*vocab*", "*merges*", "*.model", "*.tiktoken", "*.py", "*bpe*", "tekken*")
 """The names of files from which tokenizers are made, of any kind that transformers knows."""
+_OPENED: Final = (*_TOKENIZER_FILES, "*.json", "*.jinja", "*.safetensors", "additional_chat_templates/*.jinja")
+"""The names of files that a worker opens."""
+_EMBEDDINGS: Final = re.compile(r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings|tok_embeddings)\.weight$")
+"""Tensors that hold a vector for each token."""
+
+
+def has_config(folder: Path) -> bool:
+    """True if there is a config.json that this process's user may look at."""
+    try:
+        return (folder / "config.json").is_file()
+    except OSError:  # a folder without rights
+        return False
+
+
+def check_rights(folder: Path, *, field: str | None = None) -> None:
+    """Returns if this process's user may read what a worker opens of the folder, or it is not there. Raises DataError.
+
+    A worker has the same user, unless somebody else starts it.
+    """
+    closed = _closed(folder)
+    if closed is None:
+        return
+    status = closed.stat()
+    mode = stat.filemode(status.st_mode)
+    raise DataError(
+        f"{str(closed)!r} may not be read by uid {os.geteuid()}, whose process this is: it is {mode} of uid "
+        f"{status.st_uid} and gid {status.st_gid}",
+        where=str(folder),
+        field=field,
+        fix=f"give that user the right to read it (as its owner: chmod -R a+rX {closed}), or copy the folder",
+    )
+
+
+def _closed(folder: Path) -> Path | None:
+    """The first folder on the way, or file within, that this process's user may not read."""
+    for above in (*reversed(folder.absolute().parents), folder.absolute()):
+        if not _may(above, os.X_OK):
+            return above if _may(above, os.F_OK) else None
+    if not _may(folder, os.R_OK):
+        return folder
+    paths = sorted({path for pattern in _OPENED for path in folder.glob(pattern)})
+    return next((path for path in paths if path.is_file() and not _may(path, os.R_OK)), None)
+
+
+def _may(path: Path, mode: int) -> bool:
+    """True if the rights that this process acts with allow it."""
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def check_weights(folder: Path, *, field: str | None = None) -> None:
-    """Returns if all files of the weights are there and whole; only their headers are read. Raises DataError."""
+    """Returns if all files of the weights are there and whole, for the vocabulary of config.json. Raises DataError.
+
+    Only their headers are read.
+    """
     index = folder / _INDEX
     if not (folder / _WHOLE).is_file() and not index.is_file():
         others = ", ".join(sorted(path.name for path in folder.glob("*.safetensors"))[:3])
@@ -34,11 +87,39 @@ def check_weights(folder: Path, *, field: str | None = None) -> None:
         )
     if not (folder / _WHOLE).is_file():
         _check_index(index, field)
+    embeddings: dict[str, int] = {}
     for file in weight_files(folder):
         try:
-            safetensors.read(file)
+            entries = safetensors.read(file)
         except WorkError as error:
             raise DataError(f"{error.what}{_pointer(file)}", where=str(file), field=field, fix=_AGAIN) from error
+        embeddings |= {
+            name: entry.shape[0] for name, entry in entries.items() if _EMBEDDINGS.search(name) and entry.shape
+        }
+    _check_vocabulary(folder, embeddings, field)
+
+
+def _check_vocabulary(folder: Path, embeddings: dict[str, int], field: str | None) -> None:
+    """Raises DataError if config.json names another number of tokens than the embeddings have rows."""
+    vocabulary = number_in(settings_of(folder), "vocab_size")
+    # A model of other code may have embeddings that are not of tokens.
+    if not vocabulary or not embeddings or vocabulary in embeddings.values() or _has_code(folder):
+        return
+    name, rows = next(iter(embeddings.items()))
+    raise DataError(
+        f"config.json names {vocabulary} tokens (vocab_size), and {name} has {rows} rows",
+        where=str(folder),
+        field=field,
+        fix=f"set vocab_size to {rows} if the weights are the model's, or copy config.json and weights again together",
+    )
+
+
+def _has_code(folder: Path) -> bool:
+    """True if the model runs code of its folder."""
+    try:
+        return "auto_map" in json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _pointer(file: Path) -> str:
@@ -83,6 +164,19 @@ def has_tokenizer(folder: Path) -> bool:
     return any(file.exists() for pattern in _TOKENIZER_FILES for file in folder.glob(pattern))
 
 
+def has_template(folder: Path) -> bool:
+    """False if the folder has no chat template, and no tokenizer that may bring one as code."""
+    if (folder / "chat_template.jinja").is_file() or any(folder.glob("additional_chat_templates/*.jinja")):
+        return True
+    if any(path for pattern in ("*.py", "tekken*") for path in folder.glob(pattern)):
+        return True
+    settings = folder / "tokenizer_config.json"
+    try:
+        return bool(json_decoder(_TokenizerConfig).decode(settings.read_bytes()).chat_template)
+    except (OSError, *UNREADABLE):  # whoever opens the tokenizer says what is wrong with the file
+        return settings.exists()
+
+
 def generation_ends(folder: Path) -> tuple[int, ...]:
     """The ids that end a text by generation_config.json; () without one. Raises DataError if it cannot be read."""
     settings = folder / "generation_config.json"
@@ -102,3 +196,9 @@ class _GenerationConfig(msgspec.Struct):
     """The only settings that matter to whoever draws tokens by the experiment's own."""
 
     eos_token_id: int | list[int] | None = None
+
+
+class _TokenizerConfig(msgspec.Struct):
+    """The only setting of a tokenizer that is looked at without opening it."""
+
+    chat_template: str | list[dict[str, str]] | dict[str, str] | None = None

@@ -17,6 +17,7 @@ from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.models.model_folder import generation_ends, has_tokenizer
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.template_bound import bounded
+from rftd.workers.tasksets.tokenizer import no_template
 
 GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """The mark with which a chat template begins what the assistant says."""
@@ -133,11 +134,7 @@ class HfTokenizer:
     @contextmanager
     def _complaining(self, messages: Sequence[Message]) -> Iterator[None]:
         if not (self._chat_template or self._inner.chat_template):
-            raise DataError(
-                "the model has no chat template",
-                where=self._folder,
-                fix="set model.custom_chat_template, or for texts without a template format.prompt_type: raw",
-            )
+            raise no_template(self._folder)
         try:
             with bounded():
                 yield

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+from rftd.ops.errors import DataError
 from rftd.workers.tasksets.message import Message
+
+NO_TEMPLATE: Final = "the model has no chat template"
+
+
+def no_template(folder: str, *, field: str | None = None) -> DataError:
+    """The error that a conversation is to be rendered for a model folder without a chat template."""
+    return DataError(
+        NO_TEMPLATE,
+        where=folder,
+        field=field,
+        fix="set model.custom_chat_template, or for texts without a template format.prompt_type: raw",
+    )
 
 
 class Tokenizer(Protocol):

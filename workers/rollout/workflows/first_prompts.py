@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
-from rftd.ops.clock import Clock
+from rftd.ops.clock import ManualClock
 from rftd.streams.spec import ModelSpec, TasksetSpec
 from rftd.workers.rollout.engines.fake import FakeArgs, FakeRolloutEngine
 from rftd.workers.rollout.model import Model
@@ -33,11 +33,11 @@ class FirstPrompts:
     Raises ConfigError if the taskset's workflow cannot be opened.
     """
 
-    def __init__(self, taskset: TasksetSpec, model: ModelSpec, tokenizer: Tokenizer, clock: Clock) -> None:
+    def __init__(self, taskset: TasksetSpec, model: ModelSpec, tokenizer: Tokenizer) -> None:
         self._taskset = taskset
-        self._model = Model(
-            FakeRolloutEngine(FakeArgs(), clock), tokenizer, spec=model, sampling=taskset.sampling, rollout=_NOBODY
-        )
+        # Nothing is generated, so no time passes.
+        engine = FakeRolloutEngine(FakeArgs(), ManualClock())
+        self._model = Model(engine, tokenizer, spec=model, sampling=taskset.sampling, rollout=_NOBODY)
         self._workflow = self._opened(taskset.workflow)
 
     def of(self, task: Task) -> list[int]:

@@ -4,148 +4,30 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from synthetic.models import odd_folders
+from synthetic.models.odd_folders import Change
+from transformers import AutoTokenizer
 
-from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.supervisor.preflight import preflight
-from rftd.ops.errors import DataError, RftdError
+from rftd.ops.errors import DataError
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.devices.discovery import find_host
-from rftd.workers.models.tiny_model import make_tiny_model, make_tokenizer
+from rftd.workers.models.model_folder import has_template
+from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.tasksets.stage_tokenizer import dataset_tokenizer
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
-Change = Callable[[Path], None]
 LONGEST = 64
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("models") / "good", seed=1)
-
-
-def change(folder: Path, name: str, **settings: object) -> None:
-    """Sets keys of a JSON file of the folder."""
-    path = folder / name
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-
-
-def two_ends(folder: Path) -> None:
-    change(folder, "generation_config.json", eos_token_id=[2, 5])
-
-
-def settings_that_transformers_refuses(folder: Path) -> None:
-    change(folder, "generation_config.json", temperature=0.6, top_p=0.9, do_sample=False)
-
-
-def no_template(folder: Path) -> None:
-    (folder / "chat_template.jinja").unlink(missing_ok=True)
-
-
-def tokens_without_embeddings(folder: Path) -> None:
-    """The template has one of them in every text."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(["<|new|>"], special_tokens=True)
-    tokenizer.chat_template = "<|new|>" + tokenizer.chat_template
-    tokenizer.save_pretrained(folder)
-
-
-def a_token_without_embedding_that_no_text_has(folder: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(["<|padding|>"], special_tokens=True)
-    tokenizer.save_pretrained(folder)
-
-
-def more_embeddings_than_tokens(folder: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    model.resize_token_embeddings(192)
-    model.save_pretrained(folder)
-
-
-def positions_that_are_rotations(folder: Path) -> None:
-    change(folder, "config.json", max_position_embeddings=16)
-
-
-def learnt_positions(folder: Path) -> None:
-    shutil.rmtree(folder)
-    config = GPT2Config(vocab_size=128, n_embd=32, n_layer=1, n_head=2, n_positions=16, bos_token_id=1, eos_token_id=2)
-    GPT2LMHeadModel(config).save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-
-
-def no_tokenizer(folder: Path) -> None:
-    for path in [*folder.glob("*token*"), folder / "chat_template.jinja"]:
-        path.unlink(missing_ok=True)
-
-
-def no_config(folder: Path) -> None:
-    (folder / "config.json").unlink()
-
-
-def no_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-
-
-def in_two_files(folder: Path) -> None:
-    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size="100KB")
-    (folder / "model.safetensors").unlink(missing_ok=True)
-
-
-def one_file_of_two(folder: Path) -> None:
-    in_two_files(folder)
-    min(folder.glob("model-*.safetensors")).unlink()
-
-
-def an_index_of_nothing(folder: Path) -> None:
-    in_two_files(folder)
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": []}')
-
-
-def weights_by_another_name(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "consolidated.safetensors")
-
-
-def an_empty_file_of_weights(folder: Path) -> None:
-    """As a download leaves it that has not begun."""
-    (folder / "model.safetensors").write_bytes(b"")
-
-
-def settings_that_cannot_be_read(folder: Path) -> None:
-    """As without rights, which root has all the same."""
-    (folder / "generation_config.json").unlink()
-    (folder / "generation_config.json").mkdir()
-
-
-def torn_weights(folder: Path) -> None:
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1000])
-
-
-def half_precision(folder: Path) -> None:
-    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float16).save_pretrained(folder)
-
-
-def brain_floats(folder: Path) -> None:
-    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
-
-
-def no_generation_settings(folder: Path) -> None:
-    (folder / "generation_config.json").unlink()
-
-
-def another_vocabulary(folder: Path) -> None:
-    change(folder, "config.json", vocab_size=100)
-
-
-def malformed_generation_settings(folder: Path) -> None:
-    (folder / "generation_config.json").write_text("[]")
 
 
 def specification(folder: Path, scratch: Path) -> ExperimentSpec:
@@ -190,15 +72,15 @@ def begun(folder: Path, scratch: Path) -> list[int]:
 @pytest.mark.parametrize(
     "altered",
     [
-        two_ends,
-        settings_that_transformers_refuses,
-        a_token_without_embedding_that_no_text_has,
-        more_embeddings_than_tokens,
-        positions_that_are_rotations,
-        half_precision,
-        brain_floats,
-        no_generation_settings,
-        in_two_files,
+        odd_folders.two_ends,
+        odd_folders.settings_that_transformers_refuses,
+        odd_folders.a_token_without_embedding_that_no_text_has,
+        odd_folders.more_embeddings_than_tokens,
+        odd_folders.positions_that_are_rotations,
+        odd_folders.half_precision,
+        odd_folders.brain_floats,
+        odd_folders.no_generation_settings,
+        odd_folders.in_two_files,
     ],
 )
 def test_what_is_odd_and_sound_is_trained_as_the_model_reads_it(good: Path, tmp_path: Path, altered: Change) -> None:
@@ -213,17 +95,18 @@ def test_what_is_odd_and_sound_is_trained_as_the_model_reads_it(good: Path, tmp_
 @pytest.mark.parametrize(
     ("altered", "words"),
     [
-        (no_config, "no model in"),
-        (no_tokenizer, "holds no tokenizer"),
-        (no_weights, r"neither model\.safetensors nor model\.safetensors\.index\.json"),
-        (weights_by_another_name, r"only consolidated\.safetensors"),
-        (torn_weights, "weights cannot be read: a tensor lies at"),
-        (one_file_of_two, r"model-00001-of-\d+\.safetensors"),
-        (an_index_of_nothing, r"model\.safetensors\.index\.json cannot be read"),
-        (an_empty_file_of_weights, "weights cannot be read: .*empty file"),
-        (malformed_generation_settings, "generation_config.json is malformed"),
-        (settings_that_cannot_be_read, "generation_config.json is malformed: .*Is a directory"),
-        (learnt_positions, "has learnt 16 positions, and texts may have 64 tokens"),
+        (odd_folders.no_config, "no model in"),
+        (odd_folders.no_tokenizer, "holds no tokenizer"),
+        (odd_folders.no_weights, r"neither model\.safetensors nor model\.safetensors\.index\.json"),
+        (odd_folders.weights_by_another_name, r"only consolidated\.safetensors"),
+        (odd_folders.torn_weights, "weights cannot be read: a tensor lies at"),
+        (odd_folders.one_file_of_two, r"model-00001-of-\d+\.safetensors"),
+        (odd_folders.an_index_of_nothing, r"model\.safetensors\.index\.json cannot be read"),
+        (odd_folders.an_empty_file_of_weights, "weights cannot be read: .*empty file"),
+        (odd_folders.malformed_generation_settings, "generation_config.json is malformed"),
+        (odd_folders.settings_that_cannot_be_read, "generation_config.json is malformed: .*Is a directory"),
+        (odd_folders.learnt_positions, "has learnt 16 positions, and texts may have 64 tokens"),
+        (odd_folders.another_vocabulary, r"names 100 tokens \(vocab_size\), and .*embed_tokens.weight has 128 rows"),
     ],
 )
 def test_what_lacks_a_file_is_refused_before_a_worker_starts(
@@ -237,19 +120,84 @@ def test_what_lacks_a_file_is_refused_before_a_worker_starts(
     assert caught.value.field in ("model.model_path", "model.max_model_len")
 
 
-@pytest.mark.parametrize(
-    ("altered", "words"),
-    [
-        (no_template, "the model has no chat template"),
-        (tokens_without_embeddings, r"'<\|new\|>', number 128, and the model has 128 tokens"),
-        (another_vocabulary, "cannot be read: RuntimeError"),
-    ],
-)
-def test_what_only_a_worker_can_know_is_refused_by_name_as_well(
-    good: Path, tmp_path: Path, altered: Change, words: str
-) -> None:
+def test_what_only_a_worker_can_know_is_refused_by_name_as_well(good: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(good, tmp_path / "model"))
-    altered(folder)
-    with pytest.raises((RftdError, ConfigErrors), match=words) as caught:
+    odd_folders.tokens_without_embeddings(folder)
+    with pytest.raises(DataError, match=r"'<\|new\|>', number 128, and the model has 128 tokens") as caught:
         begun(folder, tmp_path)
     assert str(folder) in str(caught.value)
+
+
+def tasks(folder: Path, scratch: Path, workflow: str, prompt_type: str, *overrides: str) -> ExperimentSpec:
+    """GRPO on four sums, as a daemon accepts it."""
+    rows = scratch / "tasks.jsonl"
+    rows.write_text("".join(json.dumps({"question": f"{i} + 1", "answer": str(i + 1)}) + "\n" for i in range(4)))
+    text = f"""
+project: p
+name: n
+checkpoint_root_dir: {scratch}/checkpoints
+model: {{model_path: {folder}, max_prompt_tokens: 32, max_response_tokens: 32, max_model_len: {LONGEST}}}
+algorithm: {{algorithm_type: grpo, repeat_times: 2}}
+buffer:
+  batch_size: 2
+  total_steps: 2
+  explorer_input:
+    default_workflow_type: {workflow}
+    default_reward_fn_type: math_reward
+    taskset:
+      path: {rows}
+      format: {{prompt_type: {prompt_type}, prompt_key: question, response_key: answer}}
+"""
+    host = find_host()
+    return preflight(load_text(text, "x.yaml", overrides=overrides, environ={}, cwd=scratch, host=host).spec, host)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "prompt_type"),
+    [("simple_workflow", "plaintext"), ("math_workflow", "raw"), ("math_workflow", "plaintext")],
+)
+def test_tasks_that_ask_in_a_template_are_refused_of_a_model_without_one(
+    good: Path, tmp_path: Path, workflow: str, prompt_type: str
+) -> None:
+    folder = Path(shutil.copytree(good, tmp_path / "model"))
+    assert tasks(folder, tmp_path, workflow, prompt_type).stages
+    odd_folders.no_template(folder)
+    with pytest.raises(DataError, match="the model has no chat template") as caught:
+        tasks(folder, tmp_path, workflow, prompt_type)
+    assert caught.value.field == "buffer.explorer_input.taskset.format.prompt_type"
+    assert str(folder) in str(caught.value) and "prompt_type: raw" in str(caught.value.fix)
+    template = "model.custom_chat_template='{% for m in messages %}{{ m.content }}{% endfor %}'"
+    assert tasks(folder, tmp_path, workflow, prompt_type, template).stages
+
+
+def test_texts_that_are_asked_as_they_stand_need_no_template(good: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(good, tmp_path / "model"))
+    odd_folders.no_template(folder)
+    assert tasks(folder, tmp_path, "simple_workflow", "raw").stages
+
+
+def test_rows_that_are_trained_in_a_template_are_refused_of_a_model_without_one(good: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(good, tmp_path / "model"))
+    odd_folders.no_template(folder)
+    with pytest.raises(DataError, match="the model has no chat template") as caught:
+        specification(folder, tmp_path)
+    assert caught.value.field == "buffer.trainer_input.experience_buffer.format.prompt_type"
+    assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("kept", ["tokenizer_config.json", "additional_chat_templates", "malformed"])
+def test_a_template_in_any_of_its_files_is_one(good: Path, tmp_path: Path, kept: str) -> None:
+    """As transformers finds it; of a file that cannot be read the worker has more to say."""
+    folder = Path(shutil.copytree(good, tmp_path / "model"))
+    template = (folder / "chat_template.jinja").read_text()
+    odd_folders.no_template(folder)
+    if kept == "additional_chat_templates":
+        (folder / kept).mkdir()
+        (folder / kept / "default.jinja").write_text(template)
+    elif kept == "malformed":
+        (folder / "tokenizer_config.json").write_text("{")
+    else:
+        odd_folders.change(folder, kept, chat_template=[{"name": "default", "template": template}])
+    assert has_template(folder)
+    if kept != "malformed":
+        assert begun(folder, tmp_path) == begun(good, tmp_path)

@@ -1,0 +1,134 @@
+"""What acceptance chose by the memory of a machine stays: after kills, in forks, continuations and replays."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import pytest
+from synthetic.daemon.fork_desk import ForkDesk
+
+from rftd.daemon.supervisor import memory_plan
+from rftd.streams.log import EventLog
+from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.workers.devices.discovery import find_host
+from rftd.workers.devices.host import Device
+from rftd.workers.models.tiny_model import make_tiny_model
+from rftd.workers.training import loop
+from rftd.workers.training.engines.registry import make_engine
+from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
+from rftd.workers.training.rerun import Rerun
+
+LONGEST = 64
+WARMUP = (
+    "{stage_name: warmup, mode: train, algorithm: {algorithm_type: sft}, buffer: {train_batch_size: 8, "
+    "total_steps: STEPS, trainer_input: {experience_buffer: {name: warmup, path: ./train.jsonl, "
+    "format: {prompt_type: raw, prompt_key: question, response_key: answer}}}}}"
+)
+DEVICE = Device(kind="cpu", index=0, name="CPU", memory_bytes=1 << 36)
+Free = Callable[[int], None]
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> Free:
+    """Sets the memory that is free on the machine."""
+
+    def set_to(size_bytes: int) -> None:
+        monkeypatch.setattr(memory_plan, "free_on", lambda device: size_bytes)
+
+    return set_to
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """Micro-batch, and whether layers are computed again, of each stage that an engine has begun."""
+    begun: list[tuple[int, bool]] = []
+    begin_stage = TorchTrainerEngine.begin_stage
+
+    def noted(engine: TorchTrainerEngine, stage: StageSpec) -> None:
+        begun.append(chosen(stage))
+        begin_stage(engine, stage)
+
+    monkeypatch.setattr(TorchTrainerEngine, "begin_stage", noted)
+    return begun
+
+
+@pytest.fixture
+async def desk(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> AsyncIterator[ForkDesk]:
+    executor = fake_world.executor(log, clock, ids)
+    host = msgspec.structs.replace(find_host(), devices=(DEVICE,))
+    executor.host = lambda: host
+    yield ForkDesk(tmp_path, log, executor, clock, ids)
+
+
+@pytest.fixture(scope="module")
+def overrides(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], tuple[str, ...]]:
+    """SFT of a real model, of so many steps."""
+    model = make_tiny_model(tmp_path_factory.mktemp("models") / "model", seed=0)
+
+    def of_steps(steps: int) -> tuple[str, ...]:
+        return (
+            "deterministic=false",
+            f"model.model_path={model}",
+            "trainer.trainer_type=torch",
+            f"stages=[{WARMUP.replace('STEPS', str(steps))}]",
+        )
+
+    return of_steps
+
+
+def chosen(stage: StageSpec) -> tuple[int, bool]:
+    return stage.trainer.max_tokens_per_micro_batch, bool(stage.trainer.engine_args.get("gradient_checkpointing"))
+
+
+async def recorded(desk: ForkDesk, experiment: UUID) -> ExperimentSpec:
+    """The specification in the log; its memory is that of its micro-batch."""
+    spec = (await desk.state(experiment)).spine.spec
+    assert spec is not None
+    (stage,) = spec.stages
+    needs = [need.what for row in spec.memory for need in row.needs]
+    tokens = min(chosen(stage)[0], stage.train_batch_size * LONGEST)
+    assert any(f"activations of {tokens} tokens" in what for what in needs), needs
+    return spec
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_a_choice_outlives_kills_forks_continuations_and_replays(
+    desk: ForkDesk, free: Free, trained: list[tuple[int, bool]], overrides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made while memory was short, and taken up while there is plenty of it."""
+    reached: list[str] = []
+
+    def kill_trainer(name: str) -> None:
+        reached.extend([name] if name == "trainer.before_step_append" else [])
+        if len(reached) == 2 and not desk.executor.handles[0].task.done():
+            free(1 << 40)
+            desk.executor.handles[0].kill()
+
+    free(1 << 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.faults, "point", kill_trainer)
+        async with desk.open() as supervisor:
+            first = await desk.submit(supervisor, *overrides(4))
+    assert (await desk.completed(first)).spine.generation == 1, "its trainer was killed"
+    free(1 << 40)
+    async with desk.open() as supervisor:
+        continued = await desk.submit(supervisor, *overrides(6))
+        fork = await desk.fork(supervisor, first, 2)
+        fresh = await desk.submit(supervisor, *overrides(1), "continue_from_checkpoint=false")
+        await desk.completed(fork.experiment)
+    specs = [await recorded(desk, experiment) for experiment in (first, continued, fork.experiment, fresh)]
+    assert [chosen(spec.stages[0]) for spec in specs] == [*[(LONGEST, True)] * 3, (4096, False)]
+    assert {count for count in trained if count[0] == LONGEST} == {(LONGEST, True)}
+    assert (await desk.state(continued)).spine.forked is not None
+    trained.clear()
+    record = await desk.record(first)
+    with ThreadPoolExecutor(1) as thread:
+        again = Rerun(desk.log, record, make_engine(specs[0].stages[0].trainer), thread=thread)
+        await again.take_up(at_most=0)
+        assert all([(await again.step(number)).equal for number in range(1, 5)])
+    assert set(trained) == {(LONGEST, True)}
