@@ -330,7 +330,12 @@ class _Parts:
         desk = RequestDesk(owned.log, supervisor, supervisor.known, writer, metrics=metrics, tracer=tracer, **same)
         environment = environment_of(launching, owned.worker_url, traces=None)
         trackers = Trackers(
-            supervisor.known, owned.worker_url, environment=environment, identity=self._identity, **same
+            supervisor.known,
+            owned.worker_url,
+            environment=environment,
+            identity=self._identity,
+            allowances=self._options.allowances,
+            **same,
         )
         return {"requests": desk.run, "trackers": trackers.run}
 

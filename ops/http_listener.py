@@ -14,7 +14,7 @@ from typing import Final
 from rftd.ops.bound_socket import listen
 from rftd.ops.logs import Logger
 
-_ACCEPTS: Final = 32
+_ACCEPTS: Final = 8
 """Connections taken in one turn of the loop, so that others have their turn, too."""
 _REST_S: Final = 0.25
 """The pause where the system has nothing left to accept with."""

@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from rftd.ops.http_connection import DEFAULT_BOUNDS, ConnectionBounds, HttpConnection, Refusal, plain_refusal
+from rftd.ops.http_leaving import Leaving
 from rftd.ops.http_listener import Listener
 from rftd.ops.logs import logger
 from rftd.ops.open_files import open_files
@@ -94,7 +95,7 @@ async def serving_http(
     """
     bounds = replace(bounds, connections=min(bounds.connections, open_files() * 3 // 4))
     # uvicorn makes each connection by calling it, as it would call a class.
-    connection: Any = partial(HttpConnection, bounds=bounds, refusal=refusal)
+    connection: Any = partial(HttpConnection, bounds=bounds, refusal=refusal, leaving=Leaving())
     config = uvicorn.Config(
         app,
         http=connection,

@@ -39,19 +39,22 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        send = with_headers(send)
+        answered = with_headers(send)
         try:
             # Checked before the body is read: a stranger must not make the daemon hold four megabytes for each
             # refusal.
             bearer = scope[BEARER] = self._doorkeeper.bearer_of(scope)
             scope[ASKER] = None if bearer is None else bearer.asker
             if self._uses is None or bearer is None:
-                await self._admit(scope, receive, send)
+                await self._admit(scope, receive, answered)
                 return
             with self._uses.connection(bearer.asker.name, bearer.asker.quota):
-                await self._admit(scope, receive, send)
+                await self._admit(scope, receive, answered)
+        except _GoneError:
+            # For the count of requests alone: nobody is there to read an answer, and a crowd may have gone at once.
+            await send({"type": "http.response.start", "status": UsageError.http_status, "headers": []})
         except RftdError as error:
-            await answer(error)(scope, receive, send)
+            await answer(error)(scope, receive, answered)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -78,7 +81,7 @@ def with_headers(send: Send) -> Send:
 
 
 async def _within_size(headers: Headers, receive: Receive) -> bytes:
-    """The whole body. Raises TooLargeError as soon as its declared or received size is over the limit."""
+    """The whole body. Raises TooLargeError as soon as its declared or received size is over the limit; _GoneError."""
     # A declared size saves reading; it may be missing (chunked) or a lie, so what arrives is counted too.
     declared = headers.get("content-length", "0")
     size = int(declared) if declared.isdigit() else 0
@@ -86,7 +89,7 @@ async def _within_size(headers: Headers, receive: Receive) -> bytes:
     while size <= limits.REQUEST_SIZE_BYTES:
         message = await receive()
         if message["type"] != "http.request":  # what came so far may be valid, and is not what was meant
-            raise UsageError("the body ended before its end", field="body", fix="send the whole request again")
+            raise _GoneError
         body += message.get("body", b"")
         size = max(size, len(body))
         if not message.get("more_body", False):
@@ -97,6 +100,10 @@ async def _within_size(headers: Headers, receive: Receive) -> bytes:
             fix="an experiment file names datasets by path; it does not hold them",
         )
     return bytes(body)
+
+
+class _GoneError(Exception):
+    """The client is gone, or was shown out, before the end of its body."""
 
 
 class _Replay:

@@ -11,11 +11,13 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from rftd.daemon.registry import Entry, Registry
+from rftd.daemon.trust.allowances import ALLOW_URLS, NOTHING_MORE, SECRETS, Allowances
 from rftd.ops.clock import Clock
 from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import RftdError
 from rftd.ops.logs import Logger
 from rftd.storage.folder_owner import LogIdentity, is_of_another
+from rftd.streams.events.experiment import Grant
 from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.tracking import TrackerSpec
 from rftd.workers.launcher.environment import WorkerEnvironment
@@ -60,15 +62,20 @@ class Trackers:
         *,
         environment: WorkerEnvironment,
         identity: LogIdentity | None,
+        allowances: Allowances = NOTHING_MORE,
         clock: Clock,
         logger: Logger,
         command: Sequence[str] = (sys.executable, "-P", "-m", "rftd.daemon"),
     ) -> None:
-        """`identity` tells the log from a copy of it, whose experiments are not followed here."""
+        """`identity` tells the log from a copy of it, whose experiments are not followed here.
+
+        `allowances` are what the daemon's configuration allows now, which may be less than at the submission.
+        """
         self._known = known
         self._log_url = log_url
         self._environment = environment
         self._identity = identity
+        self._allowances = allowances
         self._clock = clock
         self._logger = logger
         self._command = tuple(command)
@@ -106,6 +113,13 @@ class Trackers:
         if not await asyncio.to_thread(Path(entry.job_dir).is_dir):
             return  # its run makes it in a moment
         process = self._processes.setdefault(key, _Process())
+        if (grant := self._withdrawn(entry)) is not None:
+            process.due_s = self._clock.monotonic_s() + _DELAYS_S[-1]
+            fix = f"allow it under `{grant.kind}`, and restart this daemon"
+            self._logger.warning(
+                "tracker.not_allowed", name=entry.name, tracker=tracker.kind, reason=grant.value, fix=fix
+            )
+            return
         try:
             process.child = await asyncio.to_thread(self._start, entry, tracker)
         except OSError as error:
@@ -131,6 +145,11 @@ class Trackers:
             fix = f"see the end of that file; then: rftd track add {entry.name} {key.kind}, or start the daemon again"
         where = str(_log_path(entry, key.kind))
         self._logger.warning("tracker.ended", name=entry.name, tracker=key.kind, code=code, where=where, fix=fix)
+
+    def _withdrawn(self, entry: Entry) -> Grant | None:
+        """A variable or an address that the experiment was granted, and that is not allowed any more."""
+        sending = [grant for grant in entry.spine.grants if grant.kind in (SECRETS, ALLOW_URLS)]
+        return next(self._allowances.withdrawn(sending), None)
 
     def _is_over(self, entry: Entry, tracker: TrackerSpec) -> bool:
         """True for one that has written everything, or that nobody can write here any more. Blocks."""

@@ -8,6 +8,7 @@ tracker       `Tracker`, the contract of every kind
 cursor        how far a tracker has come, in a file that survives kills
 following     the follower: reads the spine, writes points, moves the cursor
 process       the process of one tracker
+reach         the hosts that a stranger's tracker may send its keys to
 registry      the kinds of trackers, and what each of them needs
 kept_file     a file of which only what the cursor counts is kept
 jsonl         one line of JSON for each point

@@ -23,6 +23,7 @@ from rftd.streams.tracking import TrackerSpec
 from rftd.workers.tracking.cursor import MONITOR, CursorFile
 from rftd.workers.tracking.following import TrackerFollower
 from rftd.workers.tracking.point import TrackedRun
+from rftd.workers.tracking.reach import check_tracker_reach
 from rftd.workers.tracking.registry import TRACKERS
 from rftd.workers.tracking.tracker import Opening
 
@@ -52,6 +53,9 @@ async def run_tracker(
     beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
     spec = beginning.spec
     tracked = wanted if isinstance(wanted, TrackerSpec) else _of_kind(spec, wanted)
+    args = {**tracked.args, **_values(tracked, environ)}
+    if isinstance(wanted, str):  # the experiment's own, and not one that the owner adds
+        check_tracker_reach(spec.reach, tracked, args, environ.keys())
     run = run_of(experiment, spec, single_run=tracked.single_run)
     TRACKERS.check(tracked.kind)
     root = Path(spec.job_dir) if into is None else into
@@ -60,7 +64,6 @@ async def run_tracker(
             f"the folder of {spec.name} is not here", where=str(root), fix="name another: --into FOLDER"
         )
     folder = root / MONITOR / tracked.kind
-    args = {**tracked.args, **_values(tracked, environ)}
     tracker = TRACKERS.load(tracked.kind)(Opening(run=run, folder=folder, args=args))
     file = CursorFile(root, tracked.kind, run.short_id)
     await asyncio.to_thread(file.take)

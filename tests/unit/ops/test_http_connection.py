@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from rftd.ops.bound_socket import bind
-from rftd.ops.http_connection import ConnectionBounds
+from rftd.ops.http_connection import ConnectionBounds, HttpConnection
 from rftd.ops.http_server import serving_http
 
 pytestmark = pytest.mark.anyio
@@ -215,3 +215,32 @@ async def test_a_slow_body_gives_way() -> None:
         assert (await told(address, POST + b"x" * 10_000)).startswith(b"HTTP/1.1 200 ")
         assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
         writer.close()
+
+
+async def test_connections_that_give_way_at_once_end_in_several_turns_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others have their turn in between, however large the crowd is."""
+    ends: list[int] = []
+    lose = HttpConnection.connection_lost
+
+    def noted(connection: HttpConnection, error: Exception | None) -> None:
+        ends[-1] += 1
+        lose(connection, error)
+
+    def turn() -> None:
+        ends.append(0)
+        asyncio.get_running_loop().call_soon(turn)
+
+    monkeypatch.setattr(HttpConnection, "connection_lost", noted)
+    turn()
+    async with served(App(), ConnectionBounds(connections=320)) as address:
+        held = [await asyncio.open_connection(*address) for _ in range(321)]
+        shown_out = [reader for reader, _ in held[:20]]
+        for reader in shown_out:
+            assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+        counts = sorted(count for count in ends if count)
+        for _, writer in held:
+            writer.close()
+    assert sum(counts) == 20
+    assert counts[-1] <= 8

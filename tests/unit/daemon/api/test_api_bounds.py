@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Message
 from synthetic.daemon.house import House
 
 from rftd.daemon.api.problem import refusal
@@ -147,3 +148,25 @@ async def test_what_is_no_http_is_a_problem_too(house: House) -> None:
     assert b"\r\ncontent-type: application/problem+json\r\n" in head
     problem = json.loads(body)
     assert (problem["status"], problem["title"], problem["code"]) == (400, "Bad Request", "RFTD-USE-001")
+
+
+async def test_nobody_is_answered_whose_body_ends_before_its_end(house: House) -> None:
+    """A crowd that is shown out in the middle of its bodies must cost little."""
+    sent: list[Message] = []
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/experiments",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost"), (b"content-length", b"100")],
+    }
+    body = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Message:
+        return next(body)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await house.app(scope, receive, send)
+    assert [(message["type"], message["status"]) for message in sent] == [("http.response.start", 422)]

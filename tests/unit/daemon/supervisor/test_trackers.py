@@ -16,9 +16,11 @@ from synthetic.until import until
 
 from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.trackers import Trackers
+from rftd.daemon.trust.allowances import ALLOW_URLS, ROOTS, SECRETS, Allowances
 from rftd.ops.clock import ManualClock
 from rftd.ops.logs import logger
 from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.events.experiment import Grant
 from rftd.streams.tracking import TrackerSpec
 from rftd.workers.launcher.environment import WorkerEnvironment
 
@@ -54,8 +56,10 @@ class Followed:
 
 
 @asynccontextmanager
-async def followed(folder: Path, *, ended: bool, kind: str = "jsonl") -> AsyncIterator[Followed]:
-    """Trackers of one experiment, whose processes fail at once."""
+async def followed(
+    folder: Path, *, ended: bool, kind: str = "jsonl", grants: tuple[Grant, ...] = ()
+) -> AsyncIterator[Followed]:
+    """Trackers of one experiment, whose processes fail at once, under a daemon that allows the variable MINE."""
     run = SyntheticRun(Tape(), job_dir=str(folder / "job"))
     run.begin()
     if ended:
@@ -67,6 +71,7 @@ async def followed(folder: Path, *, ended: bool, kind: str = "jsonl") -> AsyncIt
     await registry.catch_up()
     entry = registry.entries[run.id]
     entry.spine.spec = msgspec.structs.replace(entry.spec, trackers=(TrackerSpec(kind=kind),))
+    entry.spine.grants = grants
     starts = folder / "starts"
     starts.touch()
     state = Followed(starts)
@@ -80,6 +85,7 @@ async def followed(folder: Path, *, ended: bool, kind: str = "jsonl") -> AsyncIt
         "unix:nowhere",
         environment=WorkerEnvironment({"WANDB_API_KEY": "k", "PATH": "/bin"}),
         identity=None,
+        allowances=Allowances(secrets={"MINE": ("tracker.example.com",)}),
         clock=QuickClock(),
         logger=logger(),
         command=(sys.executable, "-c", SCRIPT.replace("sys.argv[-1]", repr(str(starts)))),
@@ -115,3 +121,19 @@ async def test_a_key_is_its_own_tracker_s_alone(tmp_path: Path, kind: str, key: 
     async with followed(tmp_path, ended=False, kind=kind) as state:
         await until(lambda: state.starts)
         assert set(state.starts) == {key}
+
+
+@pytest.mark.parametrize("grant", [Grant(SECRETS, "TAKEN_BACK"), Grant(ALLOW_URLS, "10.0.0.1:5000")])
+async def test_a_tracker_whose_permission_was_withdrawn_is_not_started(tmp_path: Path, grant: Grant) -> None:
+    (tmp_path / "job").mkdir()
+    async with followed(tmp_path, ended=False, kind="wandb", grants=(Grant(SECRETS, "MINE"), grant)) as state:
+        await state.look_again(350)  # beyond the pause before the next look at its grants
+        assert state.starts == ""
+
+
+async def test_a_tracker_with_its_permissions_is_started(tmp_path: Path) -> None:
+    """Files that a daemon does not allow any more are no affair of it: it sends figures alone."""
+    (tmp_path / "job").mkdir()
+    grants = (Grant(SECRETS, "MINE"), Grant(ROOTS, "/elsewhere"))
+    async with followed(tmp_path, ended=False, kind="wandb", grants=grants) as state:
+        await until(lambda: state.starts)
