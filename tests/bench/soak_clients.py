@@ -1,10 +1,11 @@
 """The daemon's memory over a paced run while clients and listeners come and go; and what is left of them at the end.
 
-`python -P tests/bench/soak_clients.py [--records 200000] [--seconds 1800]` prints one JSON object. Fake engines make
-some hundred experiences a second. Meanwhile clients ask for pages and metrics, listen to the live page and vanish in
-the middle of it, open connections and say nothing, or begin a request and never end it. It fails if the slope of the
-daemon's own memory over its records is above the bar, or if more files, threads or connections are open after the run
-than before it, or if too few records or clients came to say anything.
+`python -P tests/bench/soak_clients.py [--records 200000] [--seconds 1800] [--tables postgres]` prints one JSON object.
+The tables are in SQLite, or in a Postgres that is started for them. Fake engines make some hundred experiences a
+second. Meanwhile clients ask for pages and metrics, listen to the live page and vanish in the middle of it, open
+connections and say nothing, or begin a request and never end it. It fails if the slope of the daemon's own memory over
+its records is above the bar, or if more files, threads or connections are open after the run than before it, or if too
+few records or clients came to say anything.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -33,6 +35,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
+from projector_postgres import server
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -42,6 +45,7 @@ from timed_run import TEXT
 
 from rftd.streams.backends.sqlite.view import SqliteView
 
+SQLITE: Final = "sqlite"
 SAMPLE_S: Final = 1.0
 MEASURED_RECORDS: Final = 200_000
 SPARE_RECORDS: Final = 5_000
@@ -89,10 +93,11 @@ class Soak(msgspec.Struct, frozen=True, kw_only=True):
     samples: list[Sample]
 
 
-def soak(seconds: float, warm_up: int, least: int) -> Soak:
+def soak(seconds: float, warm_up: int, least: int, tables: str = SQLITE) -> Soak:
     """Runs for so long, or for `least` records after those of the warm-up."""
-    with tempfile.TemporaryDirectory(prefix="rftd-") as name:
-        scene = Scene(Path(name))
+    with ExitStack() as stack:
+        environ = {} if tables == SQLITE else {"RFTD_POSTGRES": stack.enter_context(server(None))}
+        scene = Scene(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rftd-"))), environ=environ)
         with scene.host:
             # The same for some seconds: pools of threads and of connections to the tables are full from then on.
             before = first(scene)
@@ -295,9 +300,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=1800.0)
     parser.add_argument("--warm-up", type=int, default=WARM_RECORDS, help="records before the first that counts")
+    parser.add_argument("--tables", choices=(SQLITE, "postgres"), default=SQLITE)
     parser.add_argument("--records", type=int, default=MEASURED_RECORDS, help="records that count, at least")
     chosen = parser.parse_args()
-    result = soak(chosen.seconds, chosen.warm_up, chosen.records)
+    result = soak(chosen.seconds, chosen.warm_up, chosen.records, chosen.tables)
     tell(result)
     return int(result.slope_bytes_per_record > SLOPE_BAR_BYTES or above(result.after, result.before))
 
