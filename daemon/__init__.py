@@ -37,6 +37,7 @@ metrics_declared  what the metrics need of a specification
 metrics_counted  the fields of an experience that are counted
 metrics_plans   the plans that count
 metrics_void    the records that do not
+metrics_answers answers to leases, which count if the holder wrote them
 metrics_groups  the groups under way, for what is cancelled of them
 metrics_feed    records to metrics
 metrics_follower  the log to that feed

@@ -24,6 +24,7 @@ class Counted(Event, frozen=True, kw_only=True, gc=False):
     """The fields of `experience.produced` that are counted, under the same names."""
 
     experience: UUID
+    lease: UUID = UUID(int=0)
     stage: Index
     tokens: Shape
     prompt_tokens: Count

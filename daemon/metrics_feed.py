@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import Counter as Counting
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from prometheus_client import Counter, Gauge
 
+from rftd.daemon.metrics_answers import Answer, Answers
 from rftd.daemon.metrics_counted import Counted
 from rftd.daemon.metrics_declared import Declared, declared_by
 from rftd.daemon.metrics_groups import OpenGroups
@@ -95,6 +97,7 @@ class MetricsFeed:
         self.groups = OpenGroups()
         self._plans = SeenPlans()
         self.void = VoidRecords(metrics)
+        self.answers = Answers(self.void)
         self._series: dict[tuple[object, ...], Any] = {}
         """Series by metric and labels: looking one up in the metric itself costs more than counting."""
         self._handlers: Final[dict[type[Event], Callable[[str, Decoded, Any], None]]] = {
@@ -190,18 +193,24 @@ class MetricsFeed:
         if isinstance(event, worker.RecordDeadLettered):
             self.metrics.dead_letters.labels(event.stream, event.consumer, event.code).inc()
         if id is not None and isinstance(event, experience.ExperienceProduced):
-            self.produced(id.bytes, decoded.head.time_ns, event, decoded.head.traceparent)
+            count = partial(self.produced, id.bytes, decoded.head.time_ns, event, decoded.head.traceparent)
+            self.answers.take(_answer(id, decoded, event.lease), count)
             return
         if id is not None and not self._plans.counts(id, event):
             return
         handler = self._handlers.get(type(event))
+        if isinstance(event, task.TaskLeased | task.EvalLeased):
+            self.answers.leased(event)
         if handler is None:
             self.recall(decoded)
+        elif id is not None and isinstance(event, experience.RolloutFailed):
+            self.answers.take(_answer(id, decoded, event.lease), partial(handler, self._label(id), decoded, event))
         elif id is not None:
             handler(self._label(id), decoded, event)
 
     def settle(self) -> None:
         """Adds the experiences that it was shown to the metrics."""
+        self.answers.settle()
         for rollouts in self._rollouts.values():
             self._add(rollouts)
         self._rollouts.clear()
@@ -381,3 +390,7 @@ class MetricsFeed:
         beat = self._beats.pop(event.worker, None)
         if beat is not None and beat.memory_bytes:
             self._of(self.metrics.worker_memory, name, beat.role, "" if beat.slot < 0 else str(beat.slot)).set(0)
+
+
+def _answer(experiment: UUID, decoded: Decoded, lease: UUID) -> Answer:
+    return Answer(experiment, lease, decoded.head.source, decoded.partition, decoded.offset)

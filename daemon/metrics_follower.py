@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
+from rftd.daemon.metrics_answers import Answer
 from rftd.daemon.metrics_counted import Counted
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.registry import Registry
@@ -15,10 +19,12 @@ from rftd.ops import limits
 from rftd.ops.decoding import UNREADABLE, msgpack_decoder
 from rftd.ops.errors import CodecError
 from rftd.streams import topics
+from rftd.streams.codec import Decoded
 from rftd.streams.effective import ruling
 from rftd.streams.envelope import Record
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.registry import definition_of
+from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.fencing import FenceView
 from rftd.streams.log import EventLog, Subscription
 from rftd.streams.topics import EVERY_PARTITION
@@ -40,7 +46,7 @@ class _Brief(msgspec.Struct, frozen=True, array_like=True, gc=False):
     type: str
     version: int
     experiment: bytes | None
-    source: msgspec.Raw
+    source: str
     time_ns: int
     role: str = ""
     epoch: msgspec.Raw = msgspec.Raw()
@@ -74,25 +80,34 @@ async def follow_metrics(log: EventLog, feed: MetricsFeed, known: Callable[[], A
 
 def show(records: Sequence[Record], feed: MetricsFeed, fences: FenceView) -> None:
     """Feeds records, each partition in order. Plans come after experiences, and the rest after the names."""
-    rest: list[Record] = []
+    experiences: list[Record] = []
     others: list[Record] = []
     spine: list[Record] = []
+    by_stream = {topics.EXPERIENCES: experiences, topics.EXPERIMENTS: spine}
     for record in records:
-        stream = record.partition.stream
-        if stream == topics.EXPERIENCES:
-            if not _counted(record, feed):
-                rest.append(record)
-        else:
-            (spine if stream == topics.EXPERIMENTS else others).append(record)
-    for record in (*spine, *others, *rest):
+        by_stream.get(record.partition.stream, others).append(record)
+    # Leases are known before their answers are looked at, and all of them counted only after the names.
+    effective_others = list(_effective(others, feed, fences))
+    for decoded in effective_others:
+        if isinstance(decoded.event, TaskLeased | EvalLeased):
+            feed.answers.leased(decoded.event)
+    slow = [record for record in experiences if not _counted(record, feed)]
+    for decoded in chain(_effective(spine, feed, fences), effective_others, _effective(slow, feed, fences)):
+        feed.observe(decoded)
+    feed.settle()
+
+
+def _effective(records: Sequence[Record], feed: MetricsFeed, fences: FenceView) -> Iterator[Decoded]:
+    """The events of records that have an effect; of the others those that strangers or replaced processes wrote count
+    as void."""
+    for record in records:
         try:
             decoded, effective = ruling(record, fences)
         except CodecError:
             continue  # the projector reports it as a dead letter
         feed.void.take(decoded, fences, effective=effective)
         if effective:
-            feed.observe(decoded)
-    feed.settle()
+            yield decoded
 
 
 def _counted(record: Record, feed: MetricsFeed) -> bool:
@@ -101,7 +116,9 @@ def _counted(record: Record, feed: MetricsFeed) -> bool:
         head = _head_decoder.decode(record.head)
         if head.type != _PRODUCED.name or head.version != _PRODUCED.version or head.role or head.experiment is None:
             return False  # what a role writes may be void
-        feed.produced(head.experiment, head.time_ns, _decoder.decode(record.value), head.traceparent)
+        event = _decoder.decode(record.value)
+        answer = Answer(UUID(bytes=head.experiment), event.lease, head.source, record.partition, record.offset)
+        feed.answers.take(answer, partial(feed.produced, head.experiment, head.time_ns, event, head.traceparent))
     except (*UNREADABLE, ValueError):
         return False  # `ruling` tells what it is
     return True

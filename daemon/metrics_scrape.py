@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.daemon.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
 from rftd.daemon.metrics_state import AtScrape, show_state
+from rftd.daemon.metrics_void import ForeignRecords
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
@@ -156,6 +157,10 @@ class Scrape:
     def names_traces(self) -> bool:
         """True if OpenMetrics says more than Prometheus's own text: traces beside buckets."""
         return self._tracer is not None
+
+    def foreign_records(self, experiment: UUID) -> ForeignRecords | None:
+        """The records of strangers that name the experiment; None if none was seen."""
+        return self._feed.void.foreign.get(experiment)
 
     async def text(self, *, open_metrics: bool = False) -> bytes:
         """Every metric, as Prometheus reads it. What does not answer in time is missing."""

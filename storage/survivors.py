@@ -39,13 +39,17 @@ from rftd.storage.workplace import epoch_of, left_in, original_of
 from rftd.storage.writer import read_positions
 from rftd.streams.backends.sqlite.heads_file import FILE_NAME, HeadsFile, read_heads
 from rftd.streams.chain import Heads
+from rftd.streams.effective import effective_records, of_experiment
 from rftd.streams.events.experiment import HeadRef
+from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.snapshot import Nothing, Snapshot, unpack
+from rftd.streams.folds.spine import Spine
 from rftd.streams.follower import Follower
+from rftd.streams.log import EventLog
 from rftd.streams.losses import Loss, Witness, heads_of
 from rftd.streams.spec import ExperimentSpec
-from rftd.streams.topics import TRUTH
+from rftd.streams.topics import CHECKPOINTS, TRUTH, partition_of
 
 REMEMBER_S: Final = 2.0
 """The least time between two writes of what a job's folder remembers of the log."""
@@ -111,6 +115,17 @@ def of_fold(state: RunState) -> list[Witness]:
             for event in state.checkpoints.values()
         ),
     ]
+
+
+async def checkpoints_folded(log: EventLog, experiment: UUID, spine: Spine) -> RunState:
+    """The state of an experiment without a run, for `of_fold`: its spine, and of its checkpoints the events."""
+    state = RunState(experiment, spine_only=True)
+    state.spine = spine
+    partition = partition_of(CHECKPOINTS, experiment)
+    async for decoded in effective_records(log, partition, FenceView(), wanted=of_experiment(experiment)):
+        if decoded.head.experiment == experiment:
+            state.apply(decoded)
+    return state
 
 
 def of_checkpoints(spec: ExperimentSpec, experiment: UUID, named: Collection[str] = ()) -> list[Witness]:

@@ -15,12 +15,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rftd.daemon.api.problem import BusyError
 from rftd.daemon.metrics_scrape import Scrape
+from rftd.daemon.metrics_void import foreign_wait
 from rftd.daemon.operations import Operations
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker
 from rftd.daemon.trust.keyring import Keyring
 from rftd.daemon.trust.token_holder import TokenHolder
 from rftd.daemon.trust.tokens import Bearer, asker_of
 from rftd.daemon.views.memory import MemoryRow, rows_of
+from rftd.daemon.why.wait import Wait
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import UnreachableError, UsageError
 from rftd.ops.health import Health
@@ -160,6 +162,11 @@ class Services:
             if wait.since_ns is not None
         ]
         return "; ".join(opening) or None
+
+    def strangers(self, experiment: UUID) -> list[Wait]:
+        """A line about records that name the experiment and that a stranger wrote; none if there are none."""
+        records = self.scrape.foreign_records(experiment)
+        return [] if records is None else [foreign_wait(records)]
 
     def memory(self, experiment: UUID) -> list[MemoryRow]:
         """The memory that its workers were expected to take when it was accepted, and what they use."""

@@ -107,7 +107,7 @@ class AskedCommands(AskedSweeps, StandingReads):
     ) -> Forked:
         """See `Operations.fork`."""
         await self._refresh()
-        self._hearing.check(self._entry(experiment))
+        await self._hearing.hear_idle(self._entry(experiment))
         wanted = WantedFork(experiment, at_step=at_step, overrides=tuple(overrides), name=name, labels=labels)
         forked = await self._submissions.fork(wanted, request_id, asker=self._asker)
         self.runs.look()
@@ -233,6 +233,7 @@ class AskedCommands(AskedSweeps, StandingReads):
                 if (run := self.runs.of(entry.id)) is not None and run.state.spine.ended:
                     # The log has its end; its workers may still be writing, and an archive would copy half of a file.
                     await run.gone()
+                await self._hearing.hear_idle(entry)
                 return await work(entry, id)
 
         return _done(await self._orders.carry_out(order, write))
@@ -314,6 +315,7 @@ class AskedCommands(AskedSweeps, StandingReads):
                 # Its workers are leaving; whoever asks meanwhile finds it released, and is not sent away.
                 await run.gone()
             await self._refresh()  # a run that has just ended may have said something that was not read yet
+            await self._hearing.hear_idle(entry)
             check_transition(entry.spine, event)
             command = requeued(event)
             draft = self._writer.draft(command, experiment=entry.id, id=id, correlation=order.key)

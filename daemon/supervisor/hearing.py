@@ -24,6 +24,7 @@ from rftd.storage.database import open_database
 from rftd.storage.survivors import (
     Job,
     LossesFile,
+    checkpoints_folded,
     of_checkpoints,
     of_fold,
     of_jobs,
@@ -99,6 +100,8 @@ class Hearing:
         self._held: set[HeadRef] = set()
         """Heads of runs that the log held when this daemon compared them, all below newer ones: they are not again."""
         self._heard = False
+        self._compared: set[UUID] = set()
+        """Experiments whose own memories were compared."""
 
     @property
     def losses(self) -> list[Loss]:
@@ -185,11 +188,25 @@ class Hearing:
         remembered = await asyncio.to_thread(lambda: comparable([*of_fold(state), *of_jobs(own)]))
         newest = newest_of(remembered)
         losses = await self._note(newest, await deleted_from(self._log), of=entry.id)
+        self._compared.add(entry.id)
         older = {ref: by for ref, by in remembered.items() if ref not in newest and ref not in self._held}
         if losses:  # whoever decides what becomes of it is told all that is lost
             await self._note(older, of=entry.id)
         self.check(entry)
         return older
+
+    async def hear_idle(self, entry: Entry) -> None:
+        """Hears what the checkpoints of an experiment without a run remember, before a command to it is recorded.
+
+        Raises LogLossError. Its run would come too late: the record makes its partition as long as it was, and who
+        cancels something ends it, so that nobody compares any more. Once is enough.
+        """
+        if entry.id not in self._compared:
+            state = await checkpoints_folded(self._log, entry.id, entry.spine)
+            remembered = newest_of(comparable(await asyncio.to_thread(of_fold, state)))
+            await self._note(remembered, await deleted_from(self._log), of=entry.id)
+            self._compared.add(entry.id)
+        self.check(entry)
 
     async def look(self, entry: Entry) -> None:
         """Returns if the run's folder is this log's. Raises OtherLogError: it must stop."""

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from rftd.daemon.views.memory import MemoryRow
 from rftd.daemon.views.route import After, Daemon, Limit, Name, Offset, read
-from rftd.daemon.why.wait import Why
+from rftd.daemon.why.wait import Why, worst_first
 from rftd.storage.queries.books import Books
 from rftd.storage.queries.curve import RewardCurves, RewardPoint
 from rftd.storage.queries.experiments import (
@@ -175,4 +175,6 @@ def _merged(points: list[RewardPoint]) -> RewardPoint:
 @read("/v1/experiments/{name}/why", Why, tag="experiments")
 async def why(daemon: Daemon, name: Name, after: After = None) -> Why:
     """Each role's work or wait, since when, for whom, and what would unblock it; worst first."""
-    return await daemon.operations.why(await daemon.find(name, after))
+    experiment = await daemon.find(name, after)
+    answer = await daemon.operations.why(experiment)
+    return msgspec.structs.replace(answer, waits=worst_first([*answer.waits, *daemon.strangers(experiment)]))

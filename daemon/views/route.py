@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rftd.daemon.operations import Operations
     from rftd.daemon.trust.token_holder import TokenHolder
     from rftd.daemon.views.memory import MemoryRow
+    from rftd.daemon.why.wait import Wait
     from rftd.storage.queries.curve import RewardCurves
     from rftd.streams.log import EventLog
 
@@ -120,6 +121,10 @@ class Daemon(Protocol):
 
     def waiting(self, experiment: UUID) -> str | None:
         """The reason why nothing moves, or workers that open their engines, whatever the tables say; else None."""
+        ...
+
+    def strangers(self, experiment: UUID) -> list[Wait]:
+        """A line about records that name the experiment and that a stranger wrote; none if there are none."""
         ...
 
     def memory(self, experiment: UUID) -> list[MemoryRow]:

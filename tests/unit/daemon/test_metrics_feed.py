@@ -235,11 +235,12 @@ def test_rollouts_that_nobody_finishes_are_cancelled_and_each_is_counted_once() 
         return samples(feed.metrics).get("rftd_rollouts_total{experiment=other,outcome=cancelled,taskset=}", 0)
 
     tell(ExperimentSubmitted(spec=spec_of("other", 3)))
-    failure = RolloutFailed(group=dropped, rollout=1, stage=1, lease=tape.ids.new(), code="c", reason="r")
+    first = leased(dropped)
+    failure = RolloutFailed(group=dropped, rollout=1, stage=1, lease=first.lease, code="c", reason="r")
     tasks = {"partition": Partition(TASKS, 0)}
     produced(dropped, 0)
     # The failure is read after the closing that tells of it, from another partition.
-    for event in (leased(dropped), leased(dropped, 2), closed(dropped, OverRolloutError.code, failed=4)):
+    for event in (first, leased(dropped, 2), closed(dropped, OverRolloutError.code, failed=4)):
         tell(event, **tasks)
     tell(failure)
     assert cancelled() == 2, "one was produced, and one has failed"

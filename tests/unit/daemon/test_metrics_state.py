@@ -41,6 +41,7 @@ from rftd.streams.fencing import FenceView
 from rftd.streams.folds.signal import SOLVED
 from rftd.streams.spec import PolicySpec
 from rftd.streams.worker_state import WorkerState
+from rftd.streams.writers import source_of
 
 pytestmark = pytest.mark.anyio
 
@@ -217,7 +218,7 @@ def tell_everything(run: SyntheticRun) -> None:
         duration_s=3.0,
     )  # fmt: skip
     for event in (produced, failed):
-        tape.write(event, run.id, key=group)
+        tape.write(event, run.id, key=group, source=source_of("explorer", run.workers[0]))
     tape.write(activated, run.id)
     for event in (done, published, saved):
         tape.write(event, run.id, role="trainer")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from synthetic.log.beset_run import BesetRun
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import show
+from rftd.daemon.metrics_void import foreign_wait
+from rftd.daemon.why.wait import sentence_of
 from rftd.ops.metrics import Metrics
+from rftd.ops.words import Level
 from rftd.streams.events.experiment import ExperimentCancelled
 from rftd.streams.fencing import FenceView
 from rftd.streams.topics import EXPERIMENTS
@@ -50,3 +54,35 @@ def test_plans_that_are_void_are_not_counted(run: SyntheticRun, begins_midway: b
     name = str(run.id) if begins_midway else "small"
     labels = {"experiment": name, "stage": "plan", "outcome": "ok"}
     assert feed.metrics.registry.get_sample_value("rftd_experiences_total", labels) == len(run.waiting)
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_answers_of_strangers_are_no_experiences(looks: int) -> None:
+    """In one look and record by record, with leases of others and with leases that nobody gave."""
+    run = BesetRun(Tape()).write()
+    plain = SyntheticRun(Tape()).write()
+    feeds = []
+    for tape in (run.tape, plain.tape):
+        feed, fences = MetricsFeed(Metrics(version="1")), FenceView()
+        for records in [tape.records] if looks == 1 else [[record] for record in tape.records]:
+            show(records, feed, fences)
+        feeds.append(feed)
+    name = "small"
+    for metric, labels in (
+        ("rftd_experiences_total", {"stage": "produce", "outcome": "ok"}),
+        ("rftd_rollouts_total", {"taskset": "", "outcome": "ok"}),
+        ("rftd_rollouts_total", {"taskset": "", "outcome": "timeout"}),
+        ("rftd_rollouts_total", {"taskset": "", "outcome": "error"}),
+        ("rftd_rollout_reward_sum", {"taskset": ""}),
+        ("rftd_reward_gained_total", {}),
+    ):
+        beset, alone = (
+            feed.metrics.registry.get_sample_value(metric, {"experiment": name, **labels}) for feed in feeds
+        )
+        assert beset == alone, (metric, labels)
+    foreign = feeds[0].void.foreign.get(run.id)
+    assert foreign is not None
+    assert feeds[1].void.foreign.get(plain.id) is None
+    wait = foreign_wait(foreign)
+    assert "records of strangers that count nowhere" in sentence_of(wait)
+    assert wait.level == Level.WORKS

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import httpx
 import pytest
+from synthetic.log.beset_run import BesetRun
+from synthetic.log.tape import Tape
 
+from rftd.daemon.metrics_follower import show
 from rftd.daemon.views.experiments import ExperimentPage
 from rftd.daemon.views.wire import from_wire, to_wire
 from rftd.streams.events.weights import WeightsOverdue
+from rftd.streams.fencing import FenceView
 
 pytestmark = pytest.mark.anyio
 
@@ -48,6 +52,16 @@ async def test_a_page_has_the_windows_whose_weights_were_overdue(client: httpx.A
     assert [(row.window, row.version, row.reason) for row in page.overdue] == [(2, -1, "late")]
     assert page.overdue_windows == 1
     assert to_wire(page) == told
+
+
+async def test_why_names_records_of_strangers(client: httpx.AsyncClient, house) -> None:
+    before = await get(client, "/v1/experiments/small/why")
+    assert "foreign_records" not in {wait["state"] for wait in before["waits"]}
+    show(BesetRun(Tape()).write().tape.records, house.feed, FenceView())
+    after = await get(client, "/v1/experiments/small/why")
+    [wait] = [wait for wait in after["waits"] if wait["state"] == "foreign_records"]
+    assert "strangers that count nowhere" in wait["waiting_for"]
+    assert "rftd verify" in wait["unblock"]
 
 
 async def test_steps_are_paged(client: httpx.AsyncClient) -> None:
