@@ -1,4 +1,4 @@
-"""`Answers`: lets the metrics count an answer of an explorer once it is certain that the explorer was asked."""
+"""`AnswerTally`: lets the metrics count an answer of an explorer once it is certain that the explorer was asked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNDECIDED: Final = 4096
 """The most answers that wait until a lease of their writer is seen."""
 
 
-class Answer(NamedTuple):
+class LeaseAnswer(NamedTuple):
     """One record that answers a lease."""
 
     experiment: UUID
@@ -30,7 +30,7 @@ class Answer(NamedTuple):
     offset: int
 
 
-class Answers:
+class AnswerTally:
     """The holders of leases, as far as they were seen, and the answers of writers that were not seen yet."""
 
     def __init__(self, void: VoidRecords) -> None:
@@ -38,7 +38,7 @@ class Answers:
         # By the id as a number: a UUID's hash is computed in Python, an int's in C.
         self._holders: Newest[int, str] = Newest(_LEASES)
         self._explorers: Newest[str, None] = Newest(_EXPLORERS)
-        self._undecided: list[tuple[Answer, Callable[[], None]]] = []
+        self._undecided: list[tuple[LeaseAnswer, Callable[[], None]]] = []
 
     def leased(self, event: TaskLeased | EvalLeased) -> None:
         """Takes in a lease."""
@@ -46,7 +46,7 @@ class Answers:
         self._holders.put(event.lease.int, holder)
         self._explorers.put(holder, None)
 
-    def take(self, answer: Answer, count: Callable[[], None]) -> None:
+    def take(self, answer: LeaseAnswer, count: Callable[[], None]) -> None:
         """Calls `count` for an answer of the holder of its lease; a stranger's is counted as a foreign record."""
         if (mine := self._is_holders(answer)) is None:
             # A daemon that has begun in the middle has not seen the leases before; an explorer has a next one soon.
@@ -63,7 +63,7 @@ class Answers:
         for answer, count in waiting:
             self.take(answer, count)
 
-    def _is_holders(self, answer: Answer) -> bool | None:
+    def _is_holders(self, answer: LeaseAnswer) -> bool | None:
         """True if the holder of its lease wrote it; None if nothing is known of either."""
         holder = self._holders.get(answer.lease.int)
         if holder is not None:
@@ -71,5 +71,5 @@ class Answers:
         return True if answer.source in self._explorers else None
 
 
-def _described(answer: Answer) -> str:
+def _described(answer: LeaseAnswer) -> str:
     return f"an answer of {answer.source!r} at {answer.partition}@{answer.offset} to a lease that it never held"

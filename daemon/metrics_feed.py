@@ -14,7 +14,7 @@ from uuid import UUID
 
 from prometheus_client import Counter, Gauge
 
-from rftd.daemon.metrics_answers import Answer, Answers
+from rftd.daemon.metrics_answers import AnswerTally, LeaseAnswer
 from rftd.daemon.metrics_counted import Counted
 from rftd.daemon.metrics_declared import Declared, declared_by
 from rftd.daemon.metrics_groups import OpenGroups
@@ -97,7 +97,7 @@ class MetricsFeed:
         self.groups = OpenGroups()
         self._plans = SeenPlans()
         self.void = VoidRecords(metrics)
-        self.answers = Answers(self.void)
+        self.answers = AnswerTally(self.void)
         self._series: dict[tuple[object, ...], Any] = {}
         """Series by metric and labels: looking one up in the metric itself costs more than counting."""
         self._handlers: Final[dict[type[Event], Callable[[str, Decoded, Any], None]]] = {
@@ -392,5 +392,5 @@ class MetricsFeed:
             self._of(self.metrics.worker_memory, name, beat.role, "" if beat.slot < 0 else str(beat.slot)).set(0)
 
 
-def _answer(experiment: UUID, decoded: Decoded, lease: UUID) -> Answer:
-    return Answer(experiment, lease, decoded.head.source, decoded.partition, decoded.offset)
+def _answer(experiment: UUID, decoded: Decoded, lease: UUID) -> LeaseAnswer:
+    return LeaseAnswer(experiment, lease, decoded.head.source, decoded.partition, decoded.offset)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.daemon.metrics_answers import Answer
+from rftd.daemon.metrics_answers import LeaseAnswer
 from rftd.daemon.metrics_counted import Counted
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.registry import Registry
@@ -117,7 +117,7 @@ def _counted(record: Record, feed: MetricsFeed) -> bool:
         if head.type != _PRODUCED.name or head.version != _PRODUCED.version or head.role or head.experiment is None:
             return False  # what a role writes may be void
         event = _decoder.decode(record.value)
-        answer = Answer(UUID(bytes=head.experiment), event.lease, head.source, record.partition, record.offset)
+        answer = LeaseAnswer(UUID(bytes=head.experiment), event.lease, head.source, record.partition, record.offset)
         feed.answers.take(answer, partial(feed.produced, head.experiment, head.time_ns, event, head.traceparent))
     except (*UNREADABLE, ValueError):
         return False  # `ruling` tells what it is
