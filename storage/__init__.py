@@ -2,7 +2,6 @@
 
 tables/       the tables, one file for each noun
 upserts       the columns that an event type owns, and the statement that writes them
-pairs         rows that two event types change, written once
 projections/  pure functions from events to row changes
 fold          records to row changes, positions and dead letters; pure
 standing_plans  which plans count

@@ -11,8 +11,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import CodecError, RftdError
-from rftd.storage.pairs import Pair, joined
-from rftd.storage.projections import PAIRS, PROJECTIONS, Projection
+from rftd.storage.projections import PROJECTIONS, Projection
 from rftd.storage.projections.progress import KINDS as ONCE
 from rftd.storage.projections.projection import Handler
 from rftd.storage.projections.workers import DEAD_LETTER, PROJECTOR
@@ -54,7 +53,7 @@ class Folded:
     """The position of each touched partition before them, which the tables must still have."""
     after: Heads = field(default_factory=dict)
     """The position of each touched partition after them."""
-    rows: dict[Upsert | Pair, list[Values]] = field(default_factory=dict)
+    rows: dict[Upsert, list[Values]] = field(default_factory=dict)
     applied: Counter[UUID | None] = field(default_factory=Counter)
     """Records that had an effect, by experiment."""
     void: int = 0
@@ -120,7 +119,7 @@ class TableFold:
         for partition, record in newest.items():
             folded.before[partition] = self.positions.get(partition, _START)
             self.positions[partition] = folded.after[partition] = Mark(record.offset + 1, record.chain)
-        folded.rows = joined(changes.rows(), PAIRS)
+        folded.rows = changes.rows()
         return folded
 
     def bury(self, record: Record, error: Exception) -> Folded:
@@ -131,7 +130,7 @@ class TableFold:
         self.positions[record.partition] = folded.after[record.partition] = mark
         changes = Changes()
         folded.letters.append(_bury(record, error, changes))
-        folded.rows = joined(changes.rows(), ())
+        folded.rows = changes.rows()
         return folded
 
     def _apply(self, record: Record, folded: Folded, changes: Changes) -> None:

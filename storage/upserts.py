@@ -23,7 +23,6 @@ from sqlalchemy import (
     LargeBinary,
     String,
     bindparam,
-    case,
     column,
     func,
     literal_column,
@@ -107,7 +106,23 @@ class Upsert:
 
     def statement(self, dialect: Dialect) -> str:
         """The SQL text, whose parameters are `columns` in order: on SQLite of one row, on Postgres a list of each."""
-        return statement_of(dialect, (self,))
+        target = table(self.table.name, *(column(name) for name in self.columns))
+        rows: Any
+        if dialect.name == "postgresql":
+            # One statement for all rows; it must not meet a key twice: see `reduced`.
+            kinds = [ARRAY(_ELEMENTS[self.table.columns[name].type.python_type]) for name in self.columns]
+            lists = [bindparam(name, type_=kind) for name, kind in zip(self.columns, kinds, strict=True)]
+            new_rows = func.unnest(*lists).table_valued(*self.columns).render_derived(name="new_rows")
+            rows = postgresql.insert(target).from_select(self.columns, select(*new_rows.c))
+        else:
+            rows = sqlite.insert(target).values({name: bindparam(name) for name in self.columns})
+        new = rows.excluded
+        # Text for the driver's own `executemany`: SQLAlchemy would go over every parameter of every row.
+        compiled = rows.on_conflict_do_update(
+            index_elements=self.key, set_={name: new[name] for name in self.owns}, where=self.wins(new, target.columns)
+        ).compile(dialect=dialect)
+        assert tuple(compiled.positiontup or ()) == self.columns, compiled.positiontup
+        return str(compiled)
 
     def wins(self, new: Columns, old: Columns) -> ColumnElement[bool]:
         """True where a new row's columns replace those of the old one."""
@@ -176,42 +191,6 @@ class Upsert:
     def _check_indexed(self, rows: list[Values], index: int) -> None:
         if any(row[index] is not None and len(str(row[index]).encode()) > _INDEXED_SIZE_BYTES for row in rows):
             raise OverflowError(f"{self.table.name}.{self.columns[index]} is longer than any index takes")
-
-
-def statement_of(dialect: Dialect, parts: Sequence[Upsert]) -> str:
-    """The SQL text that writes the columns of all `parts`, upserts of one table that own different columns.
-
-    Its parameters are the key, then what each part owns. A row that is there keeps what a part does not win.
-    """
-    first = parts[0]
-    names = (*first.key, *(name for part in parts for name in part.owns))
-    target = table(first.table.name, *(column(name) for name in names))
-    rows: Any
-    if dialect.name == "postgresql":
-        # One statement for all rows; it must not meet a key twice: see `reduced`.
-        kinds = [ARRAY(_ELEMENTS[first.table.columns[name].type.python_type]) for name in names]
-        lists = [bindparam(name, type_=kind) for name, kind in zip(names, kinds, strict=True)]
-        new_rows = func.unnest(*lists).table_valued(*names).render_derived(name="new_rows")
-        rows = postgresql.insert(target).from_select(names, select(*new_rows.c))
-    else:
-        rows = sqlite.insert(target).values({name: bindparam(name) for name in names})
-    new = rows.excluded
-    old = target.columns
-    wins = [part.wins(new, old) for part in parts]
-    if len(parts) == 1:
-        changed = {name: new[name] for name in first.owns}
-    else:
-        changed = {
-            name: case((won, new[name]), else_=old[name])
-            for part, won in zip(parts, wins, strict=True)
-            for name in part.owns
-        }
-    # Text for the driver's own `executemany`: SQLAlchemy would go over every parameter of every row.
-    compiled = rows.on_conflict_do_update(index_elements=first.key, set_=changed, where=or_(*wins)).compile(
-        dialect=dialect
-    )
-    assert tuple(compiled.positiontup or ()) == names, compiled.positiontup
-    return str(compiled)
 
 
 def _known(column: Sequence[Any]) -> Sequence[Any]:

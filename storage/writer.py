@@ -14,7 +14,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.ops.errors import ConflictError
 from rftd.storage.fold import FenceState, Folded
-from rftd.storage.pairs import Pair
 from rftd.storage.tables.base import table_of
 from rftd.storage.tables.progress import Fences, Once, Positions
 from rftd.storage.upserts import Upsert, Values
@@ -41,7 +40,7 @@ class TableWriter:
     """The writer of rows, which keeps the compiled statement of each upsert."""
 
     def __init__(self) -> None:
-        self._statements: dict[Upsert | Pair, str] = {}
+        self._statements: dict[Upsert, str] = {}
 
     async def write(self, connection: AsyncConnection, folded: Folded, sent: asyncio.Event) -> None:
         """Moves the positions, and writes the rows. `sent` is set when the database has work to do.
@@ -60,7 +59,7 @@ class TableWriter:
             columns = zip(*upsert.reduced(rows), strict=True)
             await connection.exec_driver_sql(statement, tuple(list(column) for column in columns))
 
-    def _statement(self, upsert: Upsert | Pair, dialect: Dialect) -> str:
+    def _statement(self, upsert: Upsert, dialect: Dialect) -> str:
         statement = self._statements.get(upsert)
         if statement is None:
             statement = self._statements[upsert] = upsert.statement(dialect)

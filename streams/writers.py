@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Final
 from uuid import UUID
 
 from rftd.streams.events.registry import TRAINER
+
+_REMEMBERED: Final = 4096
+"""Sources whose explorers are remembered: there is one for each process that ever wrote."""
 
 
 def source_of(role: str, id: UUID) -> str:
     """The source of what a process writes: its role (`daemon`, `explorer`, `trainer`) and its id."""
     return f"{role}/{id}"
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def explorer_of(source: str) -> bytes | None:
+    """The id of the explorer that writes under a source, as bytes; None if no explorer does."""
+    role, _, id = source.partition("/")
+    if role != "explorer":
+        return None
+    try:
+        explorer = UUID(id)
+    except ValueError:
+        return None
+    return explorer.bytes if source == source_of(role, explorer) else None
 
 
 def holder_source(role: str, owner: UUID) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 from rftd.storage.lineage.key import Key, Kind
 from rftd.storage.lineage.reading import TableSnapshot
 from rftd.storage.lineage.upstream import Finder, Found, Left, Neighbours, newest, spans_of
+from rftd.storage.queries.books import ENDED, PRODUCED
 from rftd.storage.queries.counting import EXECUTED
 
 WIDEST_SPAN_VERSIONS: Final = 64
@@ -60,7 +61,7 @@ async def _workers(reading: TableSnapshot, keys: list[Key], most: int) -> Neighb
 
 async def _tasks(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
-        "SELECT group_id, rollout FROM experiences WHERE group_id IN ({keys}) ORDER BY group_id, rollout",
+        f"SELECT e.group_id, e.rollout FROM experiences e WHERE e.group_id IN ({{keys}}) AND {ENDED} ORDER BY 1, 2",
         (key.id for key in keys),
     )
     return _first(
@@ -70,8 +71,8 @@ async def _tasks(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbou
 
 async def _leases(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
-        """SELECT l.id, e.group_id, e.rollout FROM leases l JOIN experiences e ON e.group_id = l.subject
-        WHERE l.id IN ({keys}) AND e.lease = l.id ORDER BY l.id, e.rollout""",
+        f"""SELECT l.id, e.group_id, e.rollout FROM leases l JOIN experiences e ON e.group_id = l.subject
+        WHERE l.id IN ({{keys}}) AND e.lease = l.id AND {ENDED} ORDER BY l.id, e.rollout""",
         (key.id for key in keys),
     )
     return _first(
@@ -82,7 +83,7 @@ async def _leases(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbo
 
 async def _rollouts(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
-        "SELECT group_id, rollout, id FROM experiences WHERE group_id IN ({keys}) AND produced_offset IS NOT NULL",
+        f"SELECT e.group_id, e.rollout, e.id FROM experiences e WHERE e.group_id IN ({{keys}}) AND {PRODUCED}",
         {key.id for key in keys},
     )
     ids = {(group, rollout): id for group, rollout, id in rows}

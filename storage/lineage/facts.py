@@ -1,3 +1,4 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
 """`nodes_of`: one line about each thing, for many keys at once."""
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from uuid import UUID
 from rftd.storage.lineage.graph import Node
 from rftd.storage.lineage.key import NUMBERED, Key, Kind
 from rftd.storage.lineage.reading import TableSnapshot
+from rftd.storage.queries.books import ENDED, PRODUCED
 from rftd.storage.queries.counting import ABANDONED, EXECUTED
 
 
@@ -114,8 +116,9 @@ async def _leases(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 
 async def _rollouts(reading: TableSnapshot, keys: list[Key]) -> Facts:
-    sql = """SELECT group_id, rollout, COALESCE(experiment, failed_experiment), produced_ns, produced_offset,
-        duration_s, failed_ns, failed_code, failed_reason FROM experiences WHERE group_id IN ({keys})"""
+    sql = f"""SELECT e.group_id, e.rollout, COALESCE(e.experiment, e.failed_experiment), e.produced_ns,
+        e.produced_offset, e.duration_s, e.failed_ns, e.failed_code, e.failed_reason
+        FROM experiences e WHERE e.group_id IN ({{keys}}) AND {ENDED}"""
     facts = {}
     for group, number, experiment, made, offset, duration, failed, code, reason in await reading.among(
         sql, {key.id for key in keys}
@@ -127,8 +130,8 @@ async def _rollouts(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 
 async def _experiences(reading: TableSnapshot, keys: list[Key]) -> Facts:
-    sql = """SELECT e.id, e.experiment, e.reward, e.prompt_tokens, e.response_tokens, e.finish, e.produced_ns, r.reason
-        FROM experiences e LEFT JOIN retirements r ON r.experience = e.id WHERE e.id IN ({keys})"""
+    sql = f"""SELECT e.id, e.experiment, e.reward, e.prompt_tokens, e.response_tokens, e.finish, e.produced_ns, r.reason
+        FROM experiences e LEFT JOIN retirements r ON r.experience = e.id WHERE e.id IN ({{keys}}) AND {PRODUCED}"""
     facts = {}
     for id, experiment, reward, prompt, response, finish, at, reason in await reading.among(sql, _ids(keys)):
         text = f"reward {_number(reward)}, {prompt}+{response} tokens, {finish}"
@@ -148,7 +151,7 @@ async def _rows(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 async def _batches(reading: TableSnapshot, keys: list[Key]) -> Facts:
     sql = f"""SELECT b.id, b.experiment, b.step, b.items, b.groups, b.staleness_p95, {ABANDONED} AS abandoned,
-        b.abandoned_reason, b.decided_at_ns FROM batches b WHERE b.id IN ({{keys}})"""  # noqa: S608
+        b.abandoned_reason, b.decided_at_ns FROM batches b WHERE b.id IN ({{keys}})"""
     facts = {}
     for id, experiment, step, items, groups, stale, abandoned, reason, at in await reading.among(sql, _ids(keys)):
         text = f"batch of step {step}, {items} items" + (f" of {groups} tasks" if groups else "")
@@ -215,7 +218,7 @@ async def _numbered(
     """Rows of one of the tables whose key is (experiment, number, generation)."""
     for experiment in dict.fromkeys(_ids(keys)):
         wanted = {key.number for key in keys if key.id == experiment}
-        sql = f"SELECT experiment, {number}, generation, {columns} FROM {table} WHERE experiment = :experiment"  # noqa: S608
+        sql = f"SELECT experiment, {number}, generation, {columns} FROM {table} WHERE experiment = :experiment"
         for row in await reading.among(f"{sql} AND {number} IN ({{keys}})", wanted, experiment=experiment):
             yield row
 

@@ -92,7 +92,7 @@ async def _by_id(reading: TableSnapshot, text: str) -> list[Key]:
 async def _derived(reading: TableSnapshot, id: UUID) -> list[Key]:
     """A rollout by the experience that follows from it, an experiment by its request, an event by its place."""
     rows = await reading.rows(
-        "SELECT group_id, rollout FROM experiences WHERE id = :id", id=derive(id, "experience").bytes
+        "SELECT DISTINCT group_id, rollout FROM experiences WHERE id = :id", id=derive(id, "experience").bytes
     )
     if rows:
         return [Key(Kind.ROLLOUT, group, rollout) for group, rollout in rows]

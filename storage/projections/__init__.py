@@ -13,7 +13,6 @@ progress     the owners of roles; events that must not count twice
 
 from typing import Final
 
-from rftd.storage.pairs import Pair
 from rftd.storage.projections import batches, experiences, experiments, progress, steps, tasks, weights, workers
 from rftd.storage.projections.projection import Projection
 
@@ -23,7 +22,4 @@ PROJECTIONS: Final[tuple[Projection, ...]] = (
     progress.ONCE,
 )
 
-PAIRS: Final = (Pair(experiences.PRODUCED, tasks.MEMBER),)
-"""The pairs of row changes that mostly come together: a group is closed when the last of it was produced."""
-
-__all__ = ["PAIRS", "PROJECTIONS", "Projection"]
+__all__ = ["PROJECTIONS", "Projection"]

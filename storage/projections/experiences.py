@@ -9,6 +9,7 @@ from rftd.storage.tables.experiences import Experiences, Retirements
 from rftd.storage.upserts import Changes, Upsert
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, experience
+from rftd.streams.writers import explorer_of
 
 PRODUCED: Final = Upsert(
     Experiences,
@@ -31,18 +32,24 @@ PRODUCED: Final = Upsert(
     ),
 )
 FAILED: Final = Upsert(
-    Experiences, place="failed", owns=("failed_experiment", "failed_stage", "failed_code", "failed_reason")
+    Experiences,
+    place="failed",
+    owns=("failed_lease", "failed_experiment", "failed_stage", "failed_code", "failed_reason"),
 )
 RETIRED: Final = Upsert(Retirements, place="retired", owns=("experiment", "reason", "uses", "decided_at_ns"))
 
 
 def _produced(event: experience.ExperienceProduced, decoded: Decoded, changes: Changes) -> None:
+    writer = explorer_of(decoded.head.source)
+    if writer is None:
+        return
     versions = [span.version for span in event.spans] or (0,)
     # A tuple in the order of `PRODUCED.columns`: most of the log is this event.
     changes.of(PRODUCED).append(
         (
             event.group.bytes,
             event.rollout,
+            writer,
             event.experience.bytes,
             id_of(decoded.head.experiment),
             event.stage,
@@ -63,11 +70,16 @@ def _produced(event: experience.ExperienceProduced, decoded: Decoded, changes: C
 
 
 def _failed(event: experience.RolloutFailed, decoded: Decoded, changes: Changes) -> None:
+    writer = explorer_of(decoded.head.source)
+    if writer is None:
+        return
     changes.put(
         FAILED,
         decoded,
         group_id=event.group.bytes,
         rollout=event.rollout,
+        writer=writer,
+        failed_lease=event.lease.bytes,
         failed_experiment=id_of(decoded.head.experiment),
         failed_stage=event.stage,
         failed_code=event.code,
@@ -82,7 +94,7 @@ def _retired(event: batch.ExperienceRetired, decoded: Decoded, changes: Changes)
 
 PROJECTION: Final = Projection(
     name="experiences",
-    version=2,
+    version=3,
     tables=(Experiences, Retirements),
     handlers={
         experience.ExperienceProduced: _produced,

@@ -9,6 +9,7 @@ from rftd.storage.tables.steps import Evals, EvalScores, Generations, Steps
 from rftd.storage.upserts import Changes, Upsert
 from rftd.streams.codec import Decoded
 from rftd.streams.events import experience, step
+from rftd.streams.writers import explorer_of
 
 COMPLETED: Final = Upsert(
     Steps,
@@ -24,7 +25,7 @@ EVALUATED: Final = Upsert(
 SCORED: Final = Upsert(
     EvalScores,
     place="scored",
-    owns=("experiment", "stage", "taskset", "version", "rows", "score", "tokens_mean"),
+    owns=("lease", "experiment", "stage", "taskset", "version", "rows", "score", "tokens_mean"),
 )
 
 
@@ -75,6 +76,9 @@ def _evaluated(event: step.EvalCompleted, decoded: Decoded, changes: Changes) ->
 
 
 def _scored(event: experience.EvalScored, decoded: Decoded, changes: Changes) -> None:
+    writer = explorer_of(decoded.head.source)
+    if writer is None:
+        return
     rewards = event.rewards.view()
     tokens = event.tokens.view()
     changes.put(
@@ -82,6 +86,8 @@ def _scored(event: experience.EvalScored, decoded: Decoded, changes: Changes) ->
         decoded,
         eval=event.eval.bytes,
         row_start=event.row_start,
+        writer=writer,
+        lease=event.lease.bytes,
         experiment=id_of(decoded.head.experiment),
         stage=event.stage,
         taskset=event.taskset,
@@ -95,7 +101,7 @@ def _scored(event: experience.EvalScored, decoded: Decoded, changes: Changes) ->
 
 PROJECTION: Final = Projection(
     name="steps",
-    version=1,
+    version=2,
     tables=(Steps, Generations, Evals, EvalScores),
     handlers={
         step.StepCompleted: _completed,

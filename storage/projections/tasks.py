@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from rftd.storage.projections.projection import Projection, id_of
-from rftd.storage.tables.experiences import Experiences
+from rftd.storage.queries.books import MAPPED_ROLLOUTS
 from rftd.storage.tables.tasks import Groups, Leases
 from rftd.storage.upserts import Changes, Rule, Upsert
 from rftd.streams.codec import Decoded
@@ -36,10 +37,9 @@ EXPIRED: Final = Upsert(Leases, place="expired", owns=("expired_reason",))
 CLOSED: Final = Upsert(
     Groups,
     place="closed",
-    owns=("experiment", "stage", "sequence", "members", "failed", "reward_mean", "code", "reason"),
+    owns=("experiment", "stage", "sequence", "members", "member_map", "failed", "reward_mean", "code", "reason"),
 )
 TAGGED: Final = Upsert(Groups, place="tagged", owns=("tag",), rule=Rule.LAST)
-MEMBER: Final = Upsert(Experiences, place="member")
 
 
 def _task_leased(event: task.TaskLeased, decoded: Decoded, changes: Changes) -> None:
@@ -103,13 +103,17 @@ def _closed(event: task.GroupClosed, decoded: Decoded, changes: Changes) -> None
         stage=event.stage,
         sequence=event.sequence,
         members=len(members),
+        member_map=_map_of(members),
         failed=event.failed,
         reward_mean=sum(member.reward for member in members) / len(members) if members else None,
         code=event.code,
         reason=event.reason,
     )
-    stamp = MEMBER.stamp(decoded)
-    changes.of(MEMBER).extend([(group, member.rollout, *stamp) for member in members])
+
+
+def _map_of(members: Sequence[task.Member]) -> str:
+    rollouts = {member.rollout for member in members if 0 <= member.rollout < MAPPED_ROLLOUTS}
+    return "".join("1" if rollout in rollouts else "0" for rollout in range(max(rollouts, default=-1) + 1))
 
 
 def _tagged(event: batch.ExperiencePrioritized, decoded: Decoded, changes: Changes) -> None:
@@ -118,8 +122,8 @@ def _tagged(event: batch.ExperiencePrioritized, decoded: Decoded, changes: Chang
 
 PROJECTION: Final = Projection(
     name="tasks",
-    version=1,
-    tables=(Leases, Groups, Experiences),
+    version=2,
+    tables=(Leases, Groups),
     handlers={
         task.TaskLeased: _task_leased,
         task.EvalLeased: _eval_leased,

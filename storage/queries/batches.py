@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.storage.queries.books import ITEM
 from rftd.storage.queries.counting import ABANDONED
 from rftd.storage.queries.rows import fetch
 
@@ -88,12 +89,12 @@ async def list_items(connection: AsyncConnection, batch: UUID) -> list[ItemRow]:
     return await fetch(
         connection,
         ItemRow,
-        """SELECT i.item, i.experience, i.group_id AS "group", e.rollout, e.reward, e.response_tokens,
+        f"""SELECT i.item, i.experience, i.group_id AS "group", e.rollout, e.reward, e.response_tokens,
             e.oldest_version, i.staleness_versions, i.use, i.digest, COALESCE(i.row, l.row_start) AS row,
             COALESCE(i.epoch, l.epoch) AS epoch, i.partition, i."offset" AS "offset"
         FROM batch_items i
         JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
-        LEFT JOIN experiences e ON e.id = i.experience AND e.group_id = i.group_id
+        LEFT JOIN experiences e ON {ITEM}
         LEFT JOIN leases l ON l.id = e.lease
         WHERE i.batch = :batch ORDER BY i.item""",
         batch=batch.bytes,

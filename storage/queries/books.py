@@ -14,9 +14,36 @@ from rftd.storage.queries.rows import fetch, if_unsent
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-PRODUCED: Final = """e.produced_offset IS NOT NULL AND (e.failed_offset IS NULL
-    OR (e.produced_partition, e.produced_offset) < (e.failed_partition, e.failed_offset))"""
-"""True of `experiences e` if the rollout's first terminal event was its experience."""
+_HELD: Final = """EXISTS (SELECT 1 FROM leases h WHERE h.id = {lease} AND h.worker = {row}.writer
+    AND h.subject = {row}.group_id)"""
+_NONE_BEFORE: Final = f"""NOT EXISTS (SELECT 1 FROM experiences o
+    WHERE o.group_id = e.group_id AND o.rollout = e.rollout AND o.writer <> e.writer
+        AND (((o.produced_partition, o.produced_offset) < {{place}}
+                AND {_HELD.format(row="o", lease="o.lease")})
+            OR ((o.failed_partition, o.failed_offset) < {{place}}
+                AND {_HELD.format(row="o", lease="o.failed_lease")})))"""
+_PRODUCED_AT: Final = "(e.produced_partition, e.produced_offset)"
+_FAILED_AT: Final = "(e.failed_partition, e.failed_offset)"
+
+HELD: Final = _HELD.format(row="e", lease="e.lease")
+"""True of `experiences e` if its writer held the lease that it answers.
+
+Anybody who may write to the topic can write such a record; without a lease it has no effect."""
+
+MAPPED_ROLLOUTS: Final = 65_536
+"""The most rollouts of a group that its map of members holds: larger numbers are damage, and fit into no SUBSTR."""
+
+PRODUCED: Final = f"""(e.produced_offset IS NOT NULL AND (e.failed_offset IS NULL OR {_PRODUCED_AT} < {_FAILED_AT})
+    AND {HELD} AND {_NONE_BEFORE.format(place=_PRODUCED_AT)})"""
+"""True of `experiences e` if the rollout's first terminal event of a lease's holder was this experience."""
+
+ENDED: Final = f"""({PRODUCED} OR (e.failed_offset IS NOT NULL
+    AND (e.produced_offset IS NULL OR {_FAILED_AT} < {_PRODUCED_AT})
+    AND {_HELD.format(row="e", lease="e.failed_lease")} AND {_NONE_BEFORE.format(place=_FAILED_AT)}))"""
+"""True of `experiences e` if it is how the rollout ended, well or not."""
+
+ITEM: Final = '(e.id, e.produced_partition, e.produced_offset) = (i.experience, i.partition, i."offset")'
+"""True of `experiences e` if it is the experience that `batch_items i` names."""
 
 GROUP: Final = "LEFT JOIN groups g ON g.id = e.group_id AND g.closed_offset IS NOT NULL"
 """The closed group of `experiences e`."""
@@ -31,7 +58,8 @@ STATE: Final = f"""CASE WHEN r.experience IS NOT NULL THEN 'retired'
     WHEN EXISTS (SELECT 1 {USES} AND b.max_uses > 0 AND i.use >= b.max_uses) THEN 'planned'
     WHEN EXISTS (SELECT 1 {USES}) THEN 'cooling'
     WHEN g.id IS NULL THEN 'open'
-    WHEN g.closed_partition = e.member_partition AND g.closed_offset = e.member_offset THEN 'waiting'
+    WHEN CASE WHEN e.rollout < {MAPPED_ROLLOUTS}
+        THEN SUBSTR(g.member_map, CAST(e.rollout + 1 AS INTEGER), 1) END = '1' THEN 'waiting'
     ELSE 'late' END"""
 """`cooling`: planned, and it may be again; `open`: its group is not closed yet; `late`: its group was closed without
 it, so it has no effect."""

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.storage.queries.books import GROUP, PRODUCED, RETIRED, STATE
+from rftd.storage.queries.books import GROUP, HELD, PRODUCED, RETIRED, STATE
 from rftd.storage.queries.counting import ABANDONED
 from rftd.storage.queries.rows import fetch, fetch_one
 
@@ -35,8 +35,8 @@ _COUNTS: Final = f"""SELECT state, band, COUNT(*) AS count, MIN(unsettled_ns) AS
         FROM experiences e {GROUP} {RETIRED}
         WHERE e.experiment = :experiment AND e.produced_ns >= :since AND e.produced_ns < :until AND {PRODUCED}) r) s
 GROUP BY state, band"""
-_NUMBER: Final = """SELECT COUNT(*) AS count, MAX(produced_ns) AS newest_ns FROM experiences
-WHERE experiment = :experiment AND produced_ns >= :since AND produced_ns < :until"""
+_NUMBER: Final = f"""SELECT COUNT(*) AS count, MAX(e.produced_ns) AS newest_ns FROM experiences e
+WHERE e.experiment = :experiment AND e.produced_ns >= :since AND e.produced_ns < :until AND {HELD}"""
 _END_OF_PORTION: Final = """SELECT produced_ns FROM experiences WHERE experiment = :experiment AND produced_ns >= :since
 ORDER BY produced_ns LIMIT 1 OFFSET :portion"""
 _ENDLESS_NS: Final = 2**63 - 1

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.storage.queries.books import ITEM
 from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.rows import fetch, fetch_one
 from rftd.storage.queries.shares import Share, shares_of
@@ -102,7 +103,7 @@ async def _rewards(connection: AsyncConnection, experiment: UUID, first: int, la
         f"""SELECT t.step, t.stage, AVG(e.reward) AS reward_mean, MIN(e.reward) AS reward_min,
             MAX(e.reward) AS reward_max, COUNT(e.reward) AS experiences, COUNT(i.experience) AS planned
         FROM {EXECUTED} t LEFT JOIN batch_items i ON i.batch = t.batch AND i.experience IS NOT NULL
-            LEFT JOIN experiences e ON e.id = i.experience
+            LEFT JOIN experiences e ON {ITEM}
         WHERE t.experiment = :experiment AND t.step BETWEEN :first AND :last AND {NEWEST}
         GROUP BY t.step, t.stage ORDER BY t.step""",
         experiment=experiment.bytes,

@@ -73,12 +73,13 @@ async def folder_of(connection: AsyncConnection, evaluation: str) -> str | None:
 
 
 async def score_places(connection: AsyncConnection, evaluation: str) -> list[ScorePlace]:
-    """The places of an evaluation's scores, by their rows."""
+    """The places of an evaluation's scores, by their rows: of each range the first that its lease's holder wrote."""
     return await fetch(
         connection,
         ScorePlace,
-        """SELECT row_start, scored_partition AS partition, scored_offset AS "offset" FROM eval_scores
-        WHERE eval = :id ORDER BY row_start""",
+        """SELECT s.row_start AS row_start, MIN(s.scored_partition) AS partition, MIN(s.scored_offset) AS "offset"
+        FROM eval_scores s JOIN leases h ON h.id = s.lease AND h.worker = s.writer AND h.subject = s.eval
+        WHERE s.eval = :id GROUP BY s.row_start ORDER BY s.row_start""",
         id=UUID(evaluation).bytes,
     )
 

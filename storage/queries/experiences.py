@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import NotFoundError, UsageError
-from rftd.storage.queries.books import GROUP, PRODUCED, RETIRED, STATE, USES
+from rftd.storage.queries.books import GROUP, HELD, PRODUCED, RETIRED, STATE, USES
 from rftd.storage.queries.rows import fetch, fetch_one
 
 if TYPE_CHECKING:
@@ -165,8 +165,8 @@ async def find_experience(connection: AsyncConnection, experiment: UUID, wanted:
     rows = await fetch(
         connection,
         _ExperienceId,
-        f"""SELECT DISTINCT id FROM experiences
-        WHERE id BETWEEN :low AND :high AND experiment = :experiment LIMIT {_CANDIDATES}""",
+        f"""SELECT DISTINCT e.id AS id FROM experiences e
+        WHERE e.id BETWEEN :low AND :high AND e.experiment = :experiment AND {HELD} LIMIT {_CANDIDATES}""",
         low=bytes.fromhex(prefix.ljust(32, "0")),
         high=bytes.fromhex(prefix.ljust(32, "f")),
         experiment=experiment.bytes,

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import NotFoundError
-from rftd.storage.queries.books import Books, books_of
+from rftd.storage.queries.books import HELD, Books, books_of
 from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.rows import fetch, fetch_one, if_unsent
 
@@ -133,7 +133,7 @@ SELECT x.id, x.name, x.project, COALESCE(x.state, 'submitted') AS state, x.state
         ORDER BY s.stage DESC LIMIT 1) AS stage,
     {STEP} AS step,
     (SELECT MAX(g.generation) FROM generations g WHERE g.experiment = x.id) AS generation,
-    (SELECT AVG(r.reward) FROM (SELECT e.reward FROM experiences e WHERE e.experiment = x.id
+    (SELECT AVG(r.reward) FROM (SELECT e.reward FROM experiences e WHERE e.experiment = x.id AND {HELD}
         ORDER BY e.produced_ns DESC LIMIT :recent) r) AS reward_mean,
     (SELECT b.staleness_p95 FROM {EXECUTED} t JOIN batches b ON b.id = t.batch
         WHERE t.experiment = x.id AND b.staleness_p95 IS NOT NULL

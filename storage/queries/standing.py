@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.storage.queries.books import HELD, ITEM
 from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.experiments import QUEUE_POSITION, STEP
 from rftd.storage.queries.rows import fetch, fetch_one
@@ -103,7 +104,8 @@ SELECT x.id, x.parent, x.name, {_NUMBER} AS number, COALESCE(x.state, 'submitted
         AS stage,
     (SELECT MAX(s.started_ns) FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL) AS stage_ns,
     {STEP} AS step, x.total_steps,
-    (SELECT MAX(e.produced_ns) FROM experiences e WHERE e.experiment = x.id) AS produced_ns,
+    (SELECT e.produced_ns FROM experiences e WHERE e.experiment = x.id AND e.produced_ns IS NOT NULL AND {HELD}
+        ORDER BY e.produced_ns DESC LIMIT 1) AS produced_ns,
     (SELECT a.version FROM weight_versions a WHERE a.experiment = x.id AND a.published_offset IS NOT NULL
         AND (a.version = 0 OR {ON_SPINE.format(version="a.version")})
         ORDER BY a.version DESC LIMIT 1) AS published_version,
@@ -149,7 +151,7 @@ async def list_figures(
 
 
 async def _rewards(connection: AsyncConnection, batch: UUID) -> list[float]:
-    sql = """SELECT e.reward FROM batch_items i JOIN experiences e ON e.id = i.experience
+    sql = f"""SELECT e.reward FROM batch_items i JOIN experiences e ON {ITEM}
     WHERE i.batch = :batch AND e.reward IS NOT NULL ORDER BY e.reward"""
     return [row.reward for row in await fetch(connection, _Reward, sql, batch=batch.bytes)]
 

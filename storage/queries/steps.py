@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.storage.queries.books import ITEM
 from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.rows import fetch
 from rftd.storage.queries.shares import ENDLESS, shares_of
@@ -105,7 +106,7 @@ async def _steps(
         StepRow,
         f"""SELECT t.step, t.generation, t.stage, t.batch, t.items, t.tokens, t.duration_s, t.checksum, t.sha256,
             t.metrics, t.completed_ns, b.staleness_mean, b.staleness_p95, b.staleness_max, b.incomplete,
-            (SELECT AVG(e.reward) FROM batch_items i JOIN experiences e ON e.id = i.experience
+            (SELECT AVG(e.reward) FROM batch_items i JOIN experiences e ON {ITEM}
                 WHERE i.batch = t.batch) AS reward_mean
         FROM {EXECUTED} t LEFT JOIN batches b ON b.id = t.batch
         WHERE t.experiment = :experiment AND t.step BETWEEN :first AND :last {newest}

@@ -8,9 +8,10 @@ from rftd.storage.tables.base import CLUSTERED, Id, Int, IntKey, Key, LogOffset,
 
 
 class Experiences(Row, table=True):
-    """One rollout and how it ended: produced, failed, or both, of which the lower offset counts.
+    """One rollout as one explorer ended it: produced, failed, or both, of which the lower offset counts.
 
-    The payload stays in the log at (`produced_partition`, `produced_offset`).
+    Whether it counts at all follows from the lease that it answers: see `rftd.storage.queries.books`. The payload stays
+    in the log at (`produced_partition`, `produced_offset`).
     """
 
     __tablename__ = "experiences"
@@ -23,10 +24,13 @@ class Experiences(Row, table=True):
 
     group_id: Key
     rollout: IntKey
+    writer: Key
+    """The explorer that wrote it; records of others are in no table."""
     id: Id
     experiment: Id
     stage: Int
     lease: Id
+    """The lease that it answers."""
     prompt_tokens: Int
     response_tokens: Int
     oldest_version: Int
@@ -40,6 +44,8 @@ class Experiences(Row, table=True):
     produced_ns: Int
     produced_partition: Int
     produced_offset: LogOffset
+    failed_lease: Id
+    """The lease that the failure answers."""
     failed_experiment: Id
     failed_stage: Int
     failed_code: Text
@@ -47,9 +53,6 @@ class Experiences(Row, table=True):
     failed_ns: Int
     failed_partition: Int
     failed_offset: LogOffset
-    member_partition: Int
-    """The `group.closed` that names it as a member."""
-    member_offset: LogOffset
     spans: Text
     """JSON: [version, generation, start, end] for each run of response tokens that one version drew."""
 

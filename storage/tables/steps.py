@@ -66,12 +66,16 @@ class Evals(Row, table=True):
 
 
 class EvalScores(Row, table=True):
-    """The first score of a range of rows of an evaluation."""
+    """The first score of a range of rows of an evaluation by one explorer; it counts if that held the lease."""
 
     __tablename__ = "eval_scores"
 
     eval: Key
     row_start: IntKey
+    writer: Key
+    """The explorer that wrote it; records of others are in no table."""
+    lease: Id
+    """The lease that it answers."""
     experiment: Id
     stage: Int
     taskset: Int

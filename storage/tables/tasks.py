@@ -42,7 +42,7 @@ class Leases(Row, table=True):
 
 
 class Groups(Row, table=True):
-    """One closed group; its members are the experiences that name this place."""
+    """One closed group."""
 
     __tablename__ = "groups"
     __table_args__ = (Index("groups_experiment", "experiment", "stage", "sequence"), CLUSTERED)
@@ -52,6 +52,8 @@ class Groups(Row, table=True):
     stage: Int
     sequence: Int
     members: Int
+    member_map: Text
+    """A digit for each rollout, 1 if its experience is a member."""
     failed: Int
     reward_mean: Real
     code: Text

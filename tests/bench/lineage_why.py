@@ -96,6 +96,7 @@ def rows(first: int, last: int) -> Iterator[tuple[type[Row], dict[str, Any]]]:
                 {
                     "group_id": group,
                     "rollout": rollout,
+                    "writer": WORKER.bytes,
                     "id": experience_of(number).bytes,
                     "experiment": run,
                     "stage": 0,

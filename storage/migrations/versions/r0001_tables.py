@@ -66,9 +66,9 @@ _TABLES: Final = (
     ),
     (
         "eval_scores",
-        "eval:id row_start:int",
-        "experiment:id stage:int taskset:int version:int rows:int score:real tokens_mean:real scored_ns:int "
-        "scored_partition:int scored_offset:int",
+        "eval:id row_start:int writer:id",
+        "lease:id experiment:id stage:int taskset:int version:int rows:int score:real "
+        "tokens_mean:real scored_ns:int scored_partition:int scored_offset:int",
     ),
     (
         "evals",
@@ -78,12 +78,11 @@ _TABLES: Final = (
     ),
     (
         "experiences",
-        "group_id:id rollout:int",
+        "group_id:id rollout:int writer:id",
         "id:id experiment:id stage:int lease:id prompt_tokens:int response_tokens:int oldest_version:int "
         "newest_version:int reward:real priority:real metrics:text finish:text duration_s:real produced_ns:int "
-        "produced_partition:int produced_offset:int failed_experiment:id failed_stage:int failed_code:text "
-        "failed_reason:text failed_ns:int failed_partition:int failed_offset:int member_partition:int "
-        "member_offset:int spans:text",
+        "produced_partition:int produced_offset:int failed_lease:id failed_experiment:id failed_stage:int "
+        "failed_code:text failed_reason:text failed_ns:int failed_partition:int failed_offset:int spans:text",
     ),
     (
         "experiments",
@@ -110,8 +109,9 @@ _TABLES: Final = (
     (
         "groups",
         "id:id",
-        "experiment:id stage:int sequence:int members:int failed:int reward_mean:real code:text reason:text "
-        "closed_ns:int closed_partition:int closed_offset:int tag:real tagged_partition:int tagged_offset:int",
+        "experiment:id stage:int sequence:int members:int member_map:text failed:int reward_mean:real code:text "
+        "reason:text closed_ns:int closed_partition:int closed_offset:int tag:real tagged_partition:int "
+        "tagged_offset:int",
     ),
     (
         "leases",

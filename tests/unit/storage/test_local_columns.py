@@ -26,11 +26,14 @@ from rftd.streams.marked import changed
 from rftd.streams.portable.own import OwnRecords
 from rftd.streams.stored_path import moved
 from rftd.streams.topics import Partition
+from rftd.streams.writers import source_of
 
 EVENTS = Path(__file__).parents[2] / "golden" / "events"
 OFFSET = 7_000_000_019
 """The offset of each record, and every place that an event names."""
 PATH = "/machine/of/this/log"
+SOURCE = source_of("explorer", UUID(int=3))
+"""The writer of each record: what only an explorer may write is in a table if an explorer wrote it."""
 Column = tuple[str, str]
 
 
@@ -46,7 +49,12 @@ def rows_of(definition: Definition) -> dict[Column, set[object]]:
     event = moved(definition.decode(bytes.fromhex(written.value_hex)), lambda path: PATH)
     event = changed(event, LogPlace, lambda mark, value, holder: OFFSET if isinstance(value, int) else value)
     head = Head(
-        id=UUID(int=1), type=definition.name, version=definition.version, experiment=UUID(int=2), source="t", time_ns=0
+        id=UUID(int=1),
+        type=definition.name,
+        version=definition.version,
+        experiment=UUID(int=2),
+        source=SOURCE,
+        time_ns=0,
     )
     changes = Changes()
     for projection in PROJECTIONS:

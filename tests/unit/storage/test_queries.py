@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from synthetic.log.busy_run import BusyRun
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
+from synthetic.worlds.desk import lease_of
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import NotFoundError, UsageError
@@ -30,6 +31,7 @@ from rftd.streams.events.batch import BatchAbandoned
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
 from rftd.streams.events.task import Member
 from rftd.streams.events.weights import WeightsOverdue
+from rftd.streams.topics import TASKS, Partition
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +52,9 @@ def begun(tape: Tape, done: SyntheticRun) -> SyntheticRun:
     run.begin()
     run.warm_up()
     run.explore(failed=1)
-    run.produce(UUID(int=7), 0, UUID(int=8))
+    open_group = lease_of(UUID(int=7), worker=run.workers[0], sequence=9, stage=1)
+    tape.write(open_group, run.id, role="dispatcher", partition=Partition(TASKS, 0))
+    run.produce(open_group.group, 0, open_group.lease)
     for window, version in ((3, 2), (1, -1)):
         late = WeightsOverdue(stage=1, window=window, wanted=4, version=version, waited_s=60.5, reason="late")
         tape.write(late, run.id, role="dispatcher")
