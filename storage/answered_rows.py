@@ -59,12 +59,12 @@ class AnsweredRows:
                 row=row, attempt=attempt, reward=reward, right=flag, tokens=tokens[number]
             )
         for answer in texts:
-            place = (answer.row, answer.attempt)
-            scores = self.answers.get(place)
+            key = (answer.row, answer.attempt)
+            scores = self.answers.get(key)
             # Rewards of events are in single precision.
             if scores is not None and math.isclose(scores.reward, answer.reward, rel_tol=1e-6, abs_tol=1e-30):
-                self.answers[place] = msgspec.structs.replace(answer, right=scores.right, tokens=scores.tokens)
-                self.kept.add(place)
+                self.answers[key] = msgspec.structs.replace(answer, right=scores.right, tokens=scores.tokens)
+                self.kept.add(key)
 
 
 async def answered_rows(

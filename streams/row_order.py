@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rftd.ops.errors import ConfigError
 
@@ -61,10 +61,13 @@ def _row_at(place: int, rows: int, key: int) -> int:
     mask = (1 << half) - 1
     secret = key.to_bytes(8, "little")
     while True:
-        high, low = place >> half, place & mask
+        high = place >> half
+        low = place & mask
         for number in range(_ROUNDS):
             mixed = blake2b(low.to_bytes(8, "little"), key=secret, salt=bytes([number]), digest_size=8).digest()
-            high, low = low, high ^ (int.from_bytes(mixed, "little") & mask)
+            mixed_high = high ^ (int.from_bytes(mixed, "little") & mask)
+            high = low
+            low = mixed_high
         place = high << half | low
         if place < rows:
             return place
@@ -113,15 +116,19 @@ def locate_among(sequence: int, orders: tuple[RowOrder, ...]) -> tuple[int, int]
 
 
 @lru_cache(maxsize=2)
-def _turns(sizes: tuple[int, ...], epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The datasets of an epoch's places, and for each place how many turns its dataset had before  # [rows] i8."""
+def _turns(sizes: tuple[int, ...], epoch: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The datasets of an epoch's places, and for each place how many turns its dataset had before  # [rows] each.
+
+    Five bytes a row where there are at most 256 datasets of 2^32 rows in all.
+    """
     import numpy as np
 
-    turns = np.repeat(np.arange(len(sizes)), sizes)
+    # A shuffle draws by the number of items alone: the order is the same whatever their type.
+    turns = np.repeat(np.arange(len(sizes), dtype=np.min_scalar_type(len(sizes) - 1)), sizes)
     np.random.default_rng(epoch).shuffle(turns)
-    numbers = np.empty(len(turns), np.int64)
+    numbers = np.empty(len(turns), np.uint32 if len(turns) <= 2**32 else np.int64)
     for dataset, rows in enumerate(sizes):
-        numbers[turns == dataset] = np.arange(rows)
+        numbers[turns == dataset] = np.arange(rows, dtype=numbers.dtype)
     return turns, numbers
 
 

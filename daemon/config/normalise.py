@@ -98,22 +98,24 @@ class _Moves:
 
     def replay(self, parent: dict[str, Any], here: FieldPath) -> None:
         """Moves the priority function and its arguments, which 2025's files have in one mapping, to their places."""
-        arguments = parent[str(here[-1])]
+        name = str(here[-1])
+        arguments = parent[name]
         if arguments is None:
-            del parent[str(here[-1])]
+            del parent[name]
         if not isinstance(arguments, dict):
             return  # the schema reports it
         section = (*here[:-1], "replay_buffer")
-        for name in list(arguments):
-            target = (*section, name) if name == "priority_fn" else (*section, "priority_fn_args", name)
-            self.move(arguments, (*here, name), target)
+        for argument in list(arguments):
+            target = (*section, argument) if argument == "priority_fn" else (*section, "priority_fn_args", argument)
+            self.move(arguments, (*here, argument), target)
         if not arguments:
-            del parent[str(here[-1])]
+            del parent[name]
 
     def resume(self, parent: dict[str, Any], here: FieldPath) -> None:
         """Moves veRL's word for a new start to its place; its other words stay for the check of the tree."""
-        if parent[str(here[-1])] == "disable":
-            parent[str(here[-1])] = False
+        name = str(here[-1])
+        if parent[name] == "disable":
+            parent[name] = False
             self.move(parent, here, _CONTINUE)
 
     def move(self, parent: dict[str, Any], here: FieldPath, target: FieldPath) -> None:

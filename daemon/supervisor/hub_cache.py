@@ -104,7 +104,7 @@ def check_whole(folder: Path, kind: str) -> None:
 
 
 def read_files(snapshot: Path, kind: str) -> set[str]:
-    """The files of a snapshot's commit, but for those that nothing here reads.
+    """The names of the files in a snapshot's commit that are read here.
 
     `huggingface_hub` keeps the list beside its snapshots; there are none in a folder without one.
     """

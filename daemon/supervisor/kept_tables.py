@@ -16,7 +16,7 @@ from rftd.streams.folds.spine import Kept
 
 
 class KeptTables:
-    """The folders `.tables/LOG` below checkpoint roots; those of other logs are left alone."""
+    """The files of database tables that belong to one log, in folders `.tables/LOG` below checkpoint roots."""
 
     def __init__(self, log: LogIdentity | None) -> None:
         """Without an identity the files lie in `.tables` itself, and none is removed."""

@@ -41,8 +41,10 @@ def auxiliary_buffer(stage: StageSpec) -> FieldPath:
 
 
 def row_warnings(before: StageSpec, stage: StageSpec) -> Iterator[str]:
-    """What is said of rows that are not trained, of steps without rows and of a warm-up without steps; `before` had no
-    rows counted."""
+    """Warnings about rows that are not trained, steps without rows and a warm-up without steps.
+
+    `before` is the stage as it was before its rows were counted.
+    """
     cut = list(_cut(before, stage))
     yield from cut or _left_over(stage)
     if warning := no_warmup(before.algorithm.optimizer.warmup_ratio, stage.total_steps):

@@ -13,7 +13,6 @@ from uuid import UUID
 from rftd.daemon.registry import Entry, Registry
 from rftd.daemon.trust.allowances import ALLOW_URLS, NOTHING_MORE, SECRETS, Allowances
 from rftd.ops.clock import Clock
-from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import RftdError
 from rftd.ops.logs import Logger
 from rftd.storage.folder_owner import LogIdentity, is_of_another
@@ -21,6 +20,7 @@ from rftd.streams.events.experiment import Grant
 from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.tracking import TrackerSpec
 from rftd.workers.launcher.environment import WorkerEnvironment
+from rftd.workers.launcher.place import start_process
 from rftd.workers.tracking.cursor import Cursor, CursorFile
 from rftd.workers.tracking.registry import variables_of
 
@@ -165,17 +165,7 @@ class Trackers:
         may_read = entry.spec.reach.may_read
         environment = self._environment.of_tracker(name for name in names if may_read(name))
         environment |= {"OMP_NUM_THREADS": "1"}
-        path = _log_path(entry, tracker.kind)
-        make_durable_folder(path.parent)
-        with path.open("ab") as output:
-            return subprocess.Popen(
-                arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env=environment,
-            )
+        return start_process(arguments, _log_path(entry, tracker.kind), environment)
 
     def _end(self) -> None:
         """Asks every process to leave, and kills those that do not. Blocks."""

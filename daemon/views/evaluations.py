@@ -128,19 +128,19 @@ async def evaluation(
     async with daemon.read() as connection:
         rows = await evaluations_of(connection, id, taskset=taskset)
         chosen = evaluation_of(rows, version)
-        other = None if against is None else evaluation_of(rows, against, field="against")
+        compared_with = None if against is None else evaluation_of(rows, against, field="against")
         now_places = await _places(connection, chosen)
-        before_places = None if other is None else await _places(connection, other)
+        before_places = None if compared_with is None else await _places(connection, compared_with)
     now = await _read(daemon, now_places)
     before = None if before_places is None else await _read(daemon, before_places)
     pairs = _ordered(now, before, order)
     shown = pairs[offset : offset + limit]
     return EvaluationPage(
         evaluation=chosen,
-        comparison=None if other is None or before is None else _compared(now, before, other.version),
+        comparison=None if compared_with is None or before is None else _compared(now, before, compared_with.version),
         answers=len(now.answers),
         kept=len(now.kept),
-        items=[PairedAnswer(answer=_view(now, place), before=_before(before, place)) for place in shown],
+        items=[PairedAnswer(answer=_view(now, key), before=_before(before, key)) for key in shown],
         next=offset + limit if offset + limit < len(pairs) else None,
         notes=[*now.notes, *([] if before is None else before.notes)],
     )
@@ -152,16 +152,17 @@ async def held_out(daemon: Daemon, name: Name, row: Step, taskset: Word = None, 
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
         rows = (await evaluations_of(connection, id, taskset=taskset))[-_VERSIONS:]
-        places = [await _places(connection, each) for each in rows]
+        places = [await _places(connection, evaluation) for evaluation in rows]
     items: list[RowAnswersView] = []
     notes: list[str] = []
-    for each, kept in zip(rows, places, strict=True):
+    for evaluation, kept in zip(rows, places, strict=True):
         holding = [place for place in kept.scores if place.row_start <= row][-1:]
         answered = await _read(daemon, kept._replace(scores=holding))
-        found = [_view(answered, place) for place in sorted(answered.answers) if place[0] == row]
-        notes += [f"version {each.version}: {note}" for note in answered.notes]
-        if found:
-            items.append(RowAnswersView(version=each.version, generation=each.generation, answers=found))
+        answers = [_view(answered, key) for key in sorted(answered.answers) if key[0] == row]
+        notes += [f"version {evaluation.version}: {note}" for note in answered.notes]
+        if answers:
+            version = RowAnswersView(version=evaluation.version, generation=evaluation.generation, answers=answers)
+            items.append(version)
     if not items and not notes:
         raise NotFoundError(f"no answer to row {row} of {rows[-1].taskset!r}", field="row", fix="rows count from 0")
     return HeldOutRow(taskset=rows[-1].taskset, row=row, items=items, notes=notes)
@@ -193,21 +194,21 @@ async def _read(daemon: Daemon, kept: _AnswerPlaces) -> AnsweredRows:
 
 
 def _ordered(now: AnsweredRows, before: AnsweredRows | None, order: Which) -> list[tuple[int, int]]:
-    """The places of the answers that are shown; of equal ones those with a text come first."""
-    places = sorted(now.answers)
+    """The rows and attempts of the answers that are shown; of equal ones those with a text come first."""
+    keys = sorted(now.answers)
     if order == "row":
-        return places
+        return keys
     if order == "changed":
-        change = {place: _change(now, before, place) for place in places}
-        return sorted([place for place in places if change[place]], key=lambda place: change[place] or 0.0)
+        change = {key: _change(now, before, key) for key in keys}
+        return sorted([key for key in keys if change[key]], key=lambda key: change[key] or 0.0)
     sign = 1 if order == "worst" else -1
-    return sorted(places, key=lambda place: (sign * now.answers[place].reward, place not in now.kept))
+    return sorted(keys, key=lambda key: (sign * now.answers[key].reward, key not in now.kept))
 
 
-def _change(now: AnsweredRows, before: AnsweredRows | None, place: tuple[int, int]) -> float | None:
+def _change(now: AnsweredRows, before: AnsweredRows | None, key: tuple[int, int]) -> float | None:
     """The change of an answer's reward; None without the other one."""
-    old = None if before is None else before.answers.get(place)
-    return None if old is None else now.answers[place].reward - old.reward
+    old = None if before is None else before.answers.get(key)
+    return None if old is None else now.answers[key].reward - old.reward
 
 
 def _compared(now: AnsweredRows, before: AnsweredRows, version: int) -> VersionComparison:
@@ -235,12 +236,12 @@ def _changes(now: AnsweredRows, before: AnsweredRows) -> Iterable[float]:
             yield new - old
 
 
-def _before(before: AnsweredRows | None, place: tuple[int, int]) -> AnswerView | None:
-    return None if before is None or place not in before.answers else _view(before, place)
+def _before(before: AnsweredRows | None, key: tuple[int, int]) -> AnswerView | None:
+    return None if before is None or key not in before.answers else _view(before, key)
 
 
-def _view(answered: AnsweredRows, place: tuple[int, int]) -> AnswerView:
-    answer: EvalAnswer = answered.answers[place]
+def _view(answered: AnsweredRows, key: tuple[int, int]) -> AnswerView:
+    answer: EvalAnswer = answered.answers[key]
     return AnswerView(
         row=answer.row,
         attempt=answer.attempt,
@@ -249,7 +250,7 @@ def _view(answered: AnsweredRows, place: tuple[int, int]) -> AnswerView:
         parts=dict(answer.parts),
         finish=answer.finish,
         tokens=answer.tokens,
-        kept=place in answered.kept,
+        kept=key in answered.kept,
         prompt=answer.prompt,
         text=answer.text,
         chars=answer.chars,

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -31,12 +30,10 @@ from synthetic.daemon.third_party import install
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
+from greedy_answers import FORM, MOST_TOKENS, greedy_answers
 
 from rftd.streams.events.checkpoint import CheckpointCommitted
 
-SYSTEM: Final = "You add. Reply with the sum only."
-FORM: Final = f"{{prompt_type: plaintext, prompt_key: question, response_key: answer, system_prompt: {SYSTEM}}}"
-MOST_TOKENS: Final = 12
 TIMEOUT_S: Final = 3600.0
 RULE: Final = '''
 """A reward for a bare sum, in two parts."""
@@ -87,29 +84,17 @@ def sums(first: int, count: int) -> list[dict[str, str]]:
 
 
 def answered_by_transformers(folder: Path, rows: Sequence[dict[str, str]]) -> Iterator[dict[str, Any]]:
-    """The answers of transformers' own model, template and greedy `generate`, one row at a time."""
+    """The answers of transformers' own model, with their rewards."""
     from bare_sum import parts
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    ends = model.generation_config.eos_token_id
-    for row in rows:
-        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": row["question"]}]
-        prompt = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-        with torch.inference_mode():
-            sequence = model.generate(**prompt, max_new_tokens=MOST_TOKENS, do_sample=False)
-        answer = sequence[0, prompt["input_ids"].shape[1] :].tolist()
-        text = tokenizer.decode(answer, skip_special_tokens=True)
-        ended = answer[-1] in (ends if isinstance(ends, list) else [ends])
-        found = parts(text, row["answer"])
+    for row, answer in zip(rows, greedy_answers(folder, rows), strict=True):
+        rewards = parts(answer.text, row["answer"])
         yield {
-            "text": text,
-            "finish": "stop" if ended else "length",
-            "tokens": len(answer),
-            "parts": found,
-            "right": found["right"] == 1.0,
+            "text": answer.text,
+            "finish": "stop" if answer.ended else "length",
+            "tokens": answer.tokens,
+            "parts": rewards,
+            "right": rewards["right"] == 1.0,
         }
 
 

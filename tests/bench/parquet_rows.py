@@ -1,9 +1,9 @@
-"""A large Parquet file as a taskset: its copy, opened again, and rows of it in any order; prints JSON.
+"""A large file as a taskset, Parquet or JSON Lines: opened, opened again, and rows of it in any order; prints JSON.
 
-python -P tests/bench/parquet_rows.py [--rows 10000000] [--reads 3000]
+python -P tests/bench/parquet_rows.py [--rows 10000000] [--reads 3000] [--lines]
 
 Each opening is a process of its own. `added_mib` is the largest resident size beyond that of the process after its
-imports, mapped pages included. It fails if the second opening breaks a bar: 2 s and 200 MB.
+imports, mapped pages included. It fails if the second opening of Parquet breaks a bar: 2 s and 200 MB.
 """
 
 from __future__ import annotations
@@ -50,16 +50,24 @@ def write(path: Path, rows: int) -> None:
             )
 
 
+def write_lines(path: Path, rows: int) -> None:
+    """Writes the same questions as JSON Lines."""
+    with path.open("w") as file:
+        for number in range(rows):
+            line = f'"question": "What is {number} and {number}?", "answer": "{2 * number}", "level": {number}'
+            file.write("{" + line + "}\n")
+
+
 def peak_kib() -> int:
     """The largest resident size of this process since its peak was last cleared."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
-def opened(folder: Path, reads: int) -> dict[str, Any]:
+def opened(folder: Path, name: str, reads: int) -> dict[str, Any]:
     """Opens the file, reads rows in the order of a shuffled epoch, and counts time and memory."""
     form = FormatSpec(prompt_key="question", response_key="answer")
-    spec = TasksetSpec(name="t", path=str(folder / "train.parquet"), format=form)
+    spec = TasksetSpec(name="t", path=str(folder / name), format=form)
     # A new process begins with the peak of the one that started it.
     Path("/proc/self/clear_refs").write_text("5")
     before_kib = peak_kib()
@@ -80,19 +88,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10**7)
     parser.add_argument("--reads", type=int, default=3000)
+    parser.add_argument("--lines", action="store_true", help="JSON Lines instead of Parquet")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    name = "train.jsonl" if chosen.lines else "train.parquet"
     if chosen.folder is not None:
-        sys.stdout.write(json.dumps(opened(chosen.folder, chosen.reads)) + "\n")
+        sys.stdout.write(json.dumps(opened(chosen.folder, name, chosen.reads)) + "\n")
         return
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder) / "train.parquet", chosen.rows)
+        (write_lines if chosen.lines else write)(Path(folder) / name, chosen.rows)
         command = [sys.executable, "-P", __file__, "--folder", folder, "--reads", str(chosen.reads)]
-        first, again = (
+        command += ["--lines"] if chosen.lines else []
+        openings = [
             json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
             for _ in range(2)
-        )
-    tell({"rows": chosen.rows, "reads": chosen.reads, "first": first, "again": again})
+        ]
+        size_mb = round((Path(folder) / name).stat().st_size / 1e6)
+    first = openings[0]
+    again = openings[1]
+    tell({"file": name, "size_mb": size_mb, "rows": chosen.rows, "reads": chosen.reads, "first": first, "again": again})
+    if chosen.lines:
+        return
     if again["opened_s"] > BAR_S or again["added_mib"] > BAR_MIB:
         raise SystemExit("the file is opened again too slowly, or takes too much memory")
 

@@ -22,7 +22,6 @@ from statistics import fmean
 from typing import Any, Final
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -32,15 +31,13 @@ from synthetic.daemon.third_party import install
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
+from greedy_answers import FORM, MOST_TOKENS, greedy_answers
 
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.step import EvalCompleted, StepCompleted
 
-SYSTEM: Final = "You add. Reply with the sum only."
-FORM: Final = f"{{prompt_type: plaintext, prompt_key: question, response_key: answer, system_prompt: {SYSTEM}}}"
 TRAINED_SUMS: Final = 128
 HELD_OUT_SUMS: Final = 24
-MOST_TOKENS: Final = 12
 TIMEOUT_S: Final = 7200.0
 ROUNDING: Final = 1e-6
 """Scores are means of sums of a few digits; an answer that differs moves one by a hundredth."""
@@ -123,24 +120,12 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def answered_by_transformers(folder: Path, rows: Sequence[Mapping[str, str]], score: Any) -> dict[str, float]:
-    """The figures of transformers' own model, template and greedy `generate`, one row at a time."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    ends = model.generation_config.eos_token_id
+    """The figures of transformers' own model."""
     total = 0.0
     exact = 0
-    for row in rows:
-        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": row["question"]}]
-        prompt = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-        with torch.inference_mode():
-            text = model.generate(**prompt, max_new_tokens=MOST_TOKENS, do_sample=False)
-        answer = text[0, prompt["input_ids"].shape[1] :].tolist()
-        ended = answer[-1] in (ends if isinstance(ends, list) else [ends])
-        words = tokenizer.decode(answer, skip_special_tokens=True)
-        total += score(words, row["answer"], ended)
-        exact += words.strip() == row["answer"]
+    for row, answer in zip(rows, greedy_answers(folder, rows), strict=True):
+        total += score(answer.text, row["answer"], answer.ended)
+        exact += answer.text.strip() == row["answer"]
     return {"score": total / len(rows), "exact": exact}
 
 

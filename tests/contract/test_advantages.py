@@ -160,6 +160,7 @@ def make_batch(seed: int, order: Sequence[int] | None = None) -> BatchTokens:
     rows = [{name: rng.normal(-2 if "log" in name else 0, 1, length) for name in columns} for length in lengths]
     for row, length in zip(rows, lengths, strict=True):
         row["entropies"], row["entropy_signals"] = rng.random(length), rng.normal(0, 0.3, length)
+        row["squares"] = rng.random(length)
     taken = list(range(len(rows))) if order is None else list(order)
     fields = {name: torch.from_numpy(np.concatenate([rows[index][name] for index in taken])) for name in rows[0]}
     sequence = [place for place, index in enumerate(taken) for _ in range(lengths[index])]
@@ -169,6 +170,7 @@ def make_batch(seed: int, order: Sequence[int] | None = None) -> BatchTokens:
         expert=torch.zeros(len(sequence), dtype=torch.bool),
         sequence=torch.tensor(sequence),
         sequences=len(taken),
+        groups=torch.tensor([0, 1, 1, 0, -1])[taken],
     )
 
 
@@ -205,7 +207,7 @@ def test_it_reads_only_what_it_asks_for(name: str, arguments: dict[str, Any]) ->
     function = ADVANTAGES.open(name, arguments)
     assert isinstance(function, TokenAdvantage)
     batch = make_batch(3)
-    paid = {"logprobs", "entropies", "entropy_signals", "ref_logprobs", "teacher_logprobs", "values"}
+    paid = {"logprobs", "entropies", "entropy_signals", "squares", "ref_logprobs", "teacher_logprobs", "values"}
     assert function.needs <= paid
     fields = {name: getattr(batch, name) for name in BatchTokens.__slots__}
     less = BatchTokens(**fields | dict.fromkeys(paid - function.needs))

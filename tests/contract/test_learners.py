@@ -66,9 +66,10 @@ class PlainRanks:
         found = []
         with torch.no_grad():
             for number, micro in enumerate(micro_batches):
-                logprobs, entropies, signals = self._forward(self.models[number % len(self.models)], micro)
+                logprobs, entropies, signals, squares = self._forward(self.models[number % len(self.models)], micro)
                 asked: dict[PassField, Tensor] = {"logprobs": logprobs, "entropies": entropies}
                 asked["entropy_signals"] = signals
+                asked["squares"] = squares
                 asked["ref_logprobs"] = self._forward(self.reference, micro)[0]
                 asked["teacher_logprobs"] = self._forward(self.teacher, micro)[0]
                 found.append(TokenValues(**{name: value for name, value in asked.items() if name in fields}))
@@ -79,7 +80,7 @@ class PlainRanks:
     ) -> list[dict[str, Tensor]]:
         figures = []
         for number, micro in enumerate(micro_batches):
-            logprobs, entropies, _ = self._forward(self.models[number % len(self.models)], micro)
+            logprobs, entropies, *_ = self._forward(self.models[number % len(self.models)], micro)
             with torch.no_grad():
                 ref_logprobs = self._forward(self.reference, micro)[0] if reference else None
             values = PolicyValues(logprobs=logprobs, entropies=entropies, ref_logprobs=ref_logprobs)
@@ -106,8 +107,8 @@ class PlainRanks:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
-    def _forward(self, model: Any, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """The log-probability, entropy and entropy signal of each trained token  # [N] each"""
+    def _forward(self, model: Any, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The log-probability, entropy, entropy signal and sum of squares of each trained token  # [N] each"""
         found: list[Tensor] = []
         for number, member in enumerate(micro.members):
             sample = self.samples[member]
@@ -118,7 +119,8 @@ class PlainRanks:
         every = torch.cat(found)
         entropies = -(every.exp() * every).sum(-1)
         signals = (every.exp() * every.exp() * (entropies[:, None] + every)).sum(-1)
-        return every.gather(1, torch.from_numpy(micro.targets)[:, None])[:, 0], entropies, signals
+        squares = every.exp().square().sum(-1)
+        return every.gather(1, torch.from_numpy(micro.targets)[:, None])[:, 0], entropies, signals, squares
 
 
 @cache
@@ -180,6 +182,14 @@ def check(model: Path, name: str, algorithm: AlgorithmSpec, *, ranks: int, updat
 @pytest.mark.parametrize("name", [name for name in names() if not lookup(name).needs.critic])
 def test_every_algorithm(model: Path, name: str) -> None:
     check(model, name, make_algorithm(name), ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "arguments"), [("clipv", {"mu": 0.0, "max_frac": 0.5}), ("optimal_token_baseline", {})]
+)
+def test_figures_of_whole_distributions(model: Path, advantage: str, arguments: dict[str, Any]) -> None:
+    algorithm = msgspec.structs.replace(make_algorithm("grpo"), advantage=advantage, advantage_args=arguments)
+    check(model, "grpo", algorithm, ranks=2)
 
 
 SEVERAL = UpdatesSpec(mini_batch_items=5, epochs=2, shuffle=True)

@@ -27,7 +27,9 @@ def two_ranks(
     bench.engine.close()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.algorithm}-{case.budget_tokens}-{case.updates.epochs}")
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{case.algorithm}{case.advantage}-{case.budget_tokens}-{case.updates.epochs}"
+)
 def test_verl_trains_as_torch_does(benches: tuple[ParityBench, ParityBench], case: Case) -> None:
     plain, verl = benches
     apart = distance(plain.run(case), verl.run(case))

@@ -25,6 +25,7 @@ PATH = Path(__file__).with_name("advantages") / "verl.json"
 def fixture(name: str, groups: list[int], seed: int, *, equal: bool = False, scale: float = 1.0) -> dict[str, Any]:
     """Responses of these numbers of members; tokens between trained ones are masked."""
     rng = np.random.default_rng(seed)
+    drawn = np.random.default_rng(seed + 100)
     responses = []
     for group, members in enumerate(groups):
         for _ in range(members):
@@ -38,6 +39,8 @@ def fixture(name: str, groups: list[int], seed: int, *, equal: bool = False, sca
                     "mask": mask.tolist(),
                     "values": rng.normal(size=length).tolist(),
                     "penalties": (0.1 * rng.normal(size=length) * mask).tolist(),
+                    "logprobs": np.log(drawn.uniform(0.05, 0.95, length)).tolist(),
+                    "squares": drawn.uniform(0.05, 0.95, length).tolist(),
                 }
             )
     return {"name": name, "responses": responses}
@@ -84,6 +87,10 @@ def with_advantages(made: dict[str, Any]) -> dict[str, Any]:
                 rewards.clone(), mask, config=SimpleNamespace(gamma=gamma)
             )[0]
             add("reinforceplusplus", {"gamma": gamma}, found, penalties)
+        found = core_algos.compute_multi_turn_optimal_token_baseline_advantage(
+            rewards.clone(), mask, index, padded(responses, "logprobs"), padded(responses, "squares")
+        )[0]
+        add("optimal_token_baseline", {}, found, penalties)
     return {**made, "cases": cases}
 
 

@@ -7,18 +7,17 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from synthetic.log.strangers_answer import strangers_answer
 
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import Clock
 from rftd.ops.ids import Ids
 from rftd.streams import topics
-from rftd.streams.arrays import Array
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Writer
 from rftd.streams.effective import effective
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.events.batch import BatchPlanned
-from rftd.streams.events.experience import ExperienceProduced, Span
 from rftd.streams.events.experiment import Fence
 from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.run_state import RunState
@@ -26,7 +25,6 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.spec import PolicySpec
 from rftd.streams.topics import partition_of
-from rftd.workers.rollout.leased import experience_ids, rollout_ids
 
 ROLES = ("controller", "planner", "dispatcher", "trainer")
 
@@ -52,22 +50,8 @@ class Stranger:
         state = self._run.state
         for lease in list(state.groups.leases.values()):
             group = state.groups.open[lease.group]
-            for rollout, id in zip(
-                lease.rollouts, experience_ids(rollout_ids(lease.group, lease.rollouts)), strict=True
-            ):
-                produced = ExperienceProduced(
-                    experience=id,
-                    group=lease.group,
-                    rollout=rollout,
-                    stage=group.stage,
-                    lease=lease.id,
-                    tokens=Array.of([1, 2, 3, 4], "u4"),
-                    prompt_tokens=2,
-                    loss_mask=Array.of([1, 1], "u1"),
-                    logprobs=Array.of([-1.0, -1.0], "f4"),
-                    spans=(Span(0, 0, 0, 2),),
-                    reward=1000.0,
-                )
+            for rollout in lease.rollouts:
+                produced = strangers_answer(lease=lease.id, group=lease.group, rollout=rollout, stage=group.stage)
                 yield self._writer.draft(produced, experiment=state.experiment, key=lease.group)
 
     async def _as_roles(self) -> AsyncIterator[Draft]:

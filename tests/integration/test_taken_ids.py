@@ -7,34 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from synthetic.log.strangers_answer import strangers_answer
 
 from rftd.ops.errors import CodecError
-from rftd.streams.arrays import Array
 from rftd.streams.codec import Writer, decode
 from rftd.streams.envelope import Draft, Position, Record
-from rftd.streams.events.experience import ExperienceProduced, Span
+from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.workers.rollout.leased import experience_ids, rollout_ids
 
 
 def forged(leased: TaskLeased, rollout: int) -> ExperienceProduced:
     """An experience of a rollout, under the id that the worker's own has."""
-    [id] = experience_ids(rollout_ids(leased.group, [rollout]))
-    return ExperienceProduced(
-        experience=id,
-        group=leased.group,
-        rollout=rollout,
-        stage=leased.stage,
-        lease=leased.lease,
-        tokens=Array.of([1, 2, 3, 4], "u4"),
-        prompt_tokens=2,
-        loss_mask=Array.of([1, 1], "u1"),
-        logprobs=Array.of([-1.0, -1.0], "f4"),
-        spans=(Span(0, 0, 0, 2),),
-        reward=1000.0,
-    )
+    return strangers_answer(lease=leased.lease, group=leased.group, rollout=rollout, stage=leased.stage)
 
 
 @pytest.mark.anyio

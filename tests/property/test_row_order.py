@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rftd.ops.errors import ConfigError
 from rftd.streams import row_order
-from rftd.streams.row_order import RowOrder, locate, locate_among
+from rftd.streams.row_order import RowOrder, locate, locate_among, turn_at
 
 BY_EPOCH = ("sequential", "shuffle")
 
@@ -134,3 +134,15 @@ def test_the_turns_of_several_datasets_are_drawn_as_trinity_rft_draws_them() -> 
         np.random.default_rng(epoch).shuffle(turns)
         found = [locate_among(epoch * 8 + place, orders)[0] for place in range(8)]
         assert [int(row >= 3) for row in found] == turns
+
+
+def test_the_turns_of_many_rows_take_five_bytes_each() -> None:
+    sizes = (70_000, 130_000)
+    assert sum(kept.nbytes for kept in row_order._turns(sizes, 3)) == 5 * sum(sizes)
+    turns = np.repeat(np.arange(2), sizes)
+    np.random.default_rng(3).shuffle(turns)
+    found = [turn_at(3 * sum(sizes) + place, sizes) for place in range(0, sum(sizes), 777)]
+    assert [turn.dataset for turn in found] == turns[::777].tolist()
+    before = [int((turns[:place] == turns[place]).sum()) for place in range(0, sum(sizes), 777)]
+    within = [turn.place - 3 * sizes[turn.dataset] for turn in found]
+    assert within == before

@@ -16,7 +16,6 @@ import msgspec
 import psutil
 
 from rftd.ops import limits
-from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import WorkError
 from rftd.ops.own_folder import FolderAccess
 from rftd.ops.processors import threads_of
@@ -30,7 +29,7 @@ from rftd.workers.launcher.environment import WorkerEnvironment
 from rftd.workers.launcher.executor import Handle, Search, WorkerOrder
 from rftd.workers.launcher.leftovers import MARK, lives
 from rftd.workers.launcher.local_search import LocalSearch
-from rftd.workers.launcher.place import UNKNOWN, Place, Spawn, ended_with
+from rftd.workers.launcher.place import UNKNOWN, Place, Spawn, ended_with, start_process
 from rftd.workers.membership import this_process
 
 NOT_STARTED: Final = 127
@@ -290,18 +289,7 @@ class LocalExecutor:
                 environment[VISIBLE] = ",".join(gpu.visible for gpu in given)
                 # The driver counts by speed unless it is told otherwise, and nvidia-smi by the bus.
                 environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-            make_durable_folder(order.log_path.parent)  # in the job's folder, which it makes
-            # Appended: earlier workers of the place wrote there, and what the last one said explains why this one
-            # starts.
-            with order.log_path.open("ab") as output:
-                return subprocess.Popen(
-                    arguments,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                    env=environment,
-                )
+            return start_process(arguments, order.log_path, environment)
 
         worker = self._workers[place.mark] = OrderedProcess(place, order.role, spawn)
         return worker

@@ -5,18 +5,34 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import psutil
 
+from rftd.ops.durable import make_durable_folder
 from rftd.workers.launcher.leftovers import LOOK_S, Leftovers
 
 Spawn = Callable[[], "subprocess.Popen[bytes]"]
 
 UNKNOWN: Final = -1
 """The exit code of a child whose status somebody else has collected."""
+
+
+def start_process(arguments: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A process in a session of its own, whose output is appended to the log file."""
+    make_durable_folder(log_path.parent)  # the job's folder may not be there yet
+    # Appended: earlier processes of the place wrote there, and what the last one said explains why this one starts.
+    with log_path.open("ab") as output:
+        return subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=environment,
+        )
 
 
 class Place:

@@ -104,7 +104,7 @@ class LineRows(TextRows):
                 places.append(size_bytes)
                 rows += 1
             offset += size_bytes
-        return np.array(places, dtype=np.int64).reshape(rows, 2)
+        return np.frombuffer(places, dtype=np.int64).reshape(rows, 2)
 
     def _decode(self, text: bytes, where: str) -> dict[str, Any]:
         return _object(text, where)
@@ -137,7 +137,7 @@ class ListRows(TextRows):
             self._decode(row, f"{self.path} row {len(places) // 2} (byte {offset})")
             places.extend((offset, len(row)))
             offset += len(row)
-        return np.array(places, dtype=np.int64).reshape(rows, 2)
+        return np.frombuffer(places, dtype=np.int64).reshape(rows, 2)
 
     def _decode(self, text: bytes, where: str) -> dict[str, Any]:
         return _object(text, where)
@@ -178,7 +178,7 @@ class CommaRows(TextRows):
             raise DataError(
                 f"line is not UTF-8: {error.reason}", where=f"{self.path}:{reader.line_num + 1}", fix="save it as UTF-8"
             ) from None
-        return np.array(places, dtype=np.int64).reshape(rows, 2)
+        return np.frombuffer(places, dtype=np.int64).reshape(rows, 2)
 
     def _header(self, names: list[str] | None) -> list[str]:
         columns = names or []

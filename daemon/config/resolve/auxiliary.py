@@ -48,31 +48,33 @@ def resolve_auxiliary(
     With a `teacher_path`, the first one is a part of the trainer, and has no GPUs among the explorers'.
     """
     specs: list[AuxiliarySpec] = []
-    for number, given in enumerate(experiment.explorer.auxiliary_models):
+    for number, declared in enumerate(experiment.explorer.auxiliary_models):
         path: FieldPath = ("explorer", "auxiliary_models", number)
-        if given.engine_type == SERVICE:
-            spec = _at_service(given, _spec(experiment, given, SERVICE, lengths, path, notes), path, notes)
+        if declared.engine_type == SERVICE:
+            spec = _at_service(declared, _spec(experiment, declared, SERVICE, lengths, path, notes), path, notes)
         else:
-            choice = auxiliary_engine(experiment, given, host)
+            choice = auxiliary_engine(experiment, declared, host)
             if teacher_path and number == 0 and choice.gpus:
                 choice = AuxiliaryEngineChoice("torch")
-            spec = _spec(experiment, given, choice.engine, lengths, path, notes)
-            spec = _with_engine(experiment, given, spec, choice, host, path, notes)
-            _warn_of_number(experiment, given, choice, notes)
-        _warn_idle(given, spec, path, notes)
-        specs.append(_named(given, spec, [other.name for other in specs], path, notes))
+            spec = _spec(experiment, declared, choice.engine, lengths, path, notes)
+            spec = _with_engine(experiment, declared, spec, choice, host, path, notes)
+            _warn_of_number(experiment, declared, choice, notes)
+        _warn_idle(declared, spec, path, notes)
+        specs.append(_named(declared, spec, [earlier.name for earlier in specs], path, notes))
     return tuple(specs)
 
 
-def _warn_of_number(experiment: Experiment, given: AuxiliaryModel, choice: AuxiliaryEngineChoice, notes: Notes) -> None:
+def _warn_of_number(
+    experiment: Experiment, declared: AuxiliaryModel, choice: AuxiliaryEngineChoice, notes: Notes
+) -> None:
     explorers = experiment.explorer.rollout_model.engine_num
-    if "engine_num" not in given.model_fields_set or given.engine_num == explorers:
+    if "engine_num" not in declared.model_fields_set or declared.engine_num == explorers:
         return
     taken = f"on {explorers * choice.gpus} GPUs together " if choice.gpus else ""
     counts = "is not their number" if choice.gpus else "counts GPUs alone"
     notes.warn(
-        f"explorer.auxiliary_models: engine_num {given.engine_num} {counts}; each explorer opens an engine of its own, "
-        f"so there are {explorers} {taken}(explorer.rollout_model.engine_num)"
+        f"explorer.auxiliary_models: engine_num {declared.engine_num} {counts}; each explorer opens an engine of its "
+        f"own, so there are {explorers} {taken}(explorer.rollout_model.engine_num)"
     )
 
 
@@ -94,13 +96,13 @@ def unset_variables(spec: ExperimentSpec, environ: Mapping[str, str]) -> Iterato
 
 
 def _spec(
-    experiment: Experiment, given: AuxiliaryModel, engine: str, lengths: LengthLimits, path: FieldPath, notes: Notes
+    experiment: Experiment, declared: AuxiliaryModel, engine: str, lengths: LengthLimits, path: FieldPath, notes: Notes
 ) -> AuxiliarySpec:
     """The fields of engines and services alike; lengths and sampling are those of `model` where nothing is written."""
     model = experiment.model
-    total = given.max_model_len or lengths.model
-    response = given.max_response_tokens or min(lengths.response, total - 1)
-    prompt = given.max_prompt_tokens or total - response
+    total = declared.max_model_len or lengths.model
+    response = declared.max_response_tokens or min(lengths.response, total - 1)
+    prompt = declared.max_prompt_tokens or total - response
     if prompt < total < prompt + response:
         # As in Trinity-RFT, whose engine stops where the model's length ends.
         notes.warn(
@@ -114,54 +116,54 @@ def _spec(
     return AuxiliarySpec(
         name="",
         engine=engine,
-        path=given.model_path or "",
+        path=declared.model_path or "",
         max_model_len=total,
         max_prompt_tokens=prompt,
         max_response_tokens=response,
-        chat_template=given.chat_template,
-        enable_thinking=given.enable_thinking,
+        chat_template=declared.chat_template,
+        enable_thinking=declared.enable_thinking,
         trust_remote_code=model.trust_remote_code,
-        temperature=model.temperature if given.temperature is None else given.temperature,
-        top_p=model.top_p if given.top_p is None else given.top_p,
-        top_k=model.top_k if given.top_k is None else given.top_k,
-        concurrency=given.max_num_seqs or _CONCURRENCY,
-        engine_args=given.extra_engine_args,
+        temperature=model.temperature if declared.temperature is None else declared.temperature,
+        top_p=model.top_p if declared.top_p is None else declared.top_p,
+        top_k=model.top_k if declared.top_k is None else declared.top_k,
+        concurrency=declared.max_num_seqs or _CONCURRENCY,
+        engine_args=declared.extra_engine_args,
     )
 
 
-def _at_service(given: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, notes: Notes) -> AuxiliarySpec:
+def _at_service(declared: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, notes: Notes) -> AuxiliarySpec:
     """The model of a service. Of its key only the name of a variable is kept."""
-    if not given.model_name:
+    if not declared.model_name:
         notes.wrong((*path, "model_name"), "is required", "write what the service calls the model", Contradiction)
-    address = given.base_url
+    address = declared.base_url
     if not address:
         fix = "write the service's address up to /v1, or {env: NAME}"
         notes.wrong((*path, "base_url"), "is required", fix, Contradiction)
     elif isinstance(address, str) and not address.startswith(("http://", "https://")):
         notes.wrong((*path, "base_url"), "is no http address", "begin it with http:// or https://", WrongValue)
-    if given.model_path:
+    if declared.model_path:
         notes.warn(f"{show((*path, 'model_path'))} has no effect: engine_type is {SERVICE}")
-    if given.enable_thinking is not None:
-        what = f"is {str(given.enable_thinking).lower()}, and a service fills its chat template in by itself"
+    if declared.enable_thinking is not None:
+        what = f"is {str(declared.enable_thinking).lower()}, and a service fills its chat template in by itself"
         notes.wrong((*path, "enable_thinking"), what, "start the service with it, and leave it out here", Unsupported)
-    check_struct(given.extra_engine_args, ServiceArgs, (*path, "extra_engine_args"), "a service", notes)
+    check_struct(declared.extra_engine_args, ServiceArgs, (*path, "extra_engine_args"), "a service", notes)
     return msgspec.structs.replace(
         spec,
-        model_name=given.model_name or "",
+        model_name=declared.model_name or "",
         base_url=address if isinstance(address, str) else "",
         base_url_env=_variable(address),
-        api_key_env=_variable(given.api_key),
+        api_key_env=_variable(declared.api_key),
     )
 
 
-def _warn_idle(given: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, notes: Notes) -> None:
+def _warn_idle(declared: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, notes: Notes) -> None:
     """Warns of fields of an engine that another one, or a service, does not look at."""
     parallel = () if spec.needs.devices else _PARALLEL
     names = (*parallel, *(() if spec.engine == "vllm" else _OF_VLLM), *(_OF_ENGINES if spec.served else ()))
-    fields = type(given).model_fields
+    fields = type(declared).model_fields
     taker = "a service answers" if spec.served else f"{spec.engine} answers, on one device"
     for name in names:
-        if name in given.model_fields_set and getattr(given, name) != fields[name].default:
+        if name in declared.model_fields_set and getattr(declared, name) != fields[name].default:
             notes.warn(f"{show((*path, name))} has no effect: {taker}")
 
 
@@ -172,7 +174,7 @@ def _variable(value: Any) -> str:
 
 def _with_engine(
     experiment: Experiment,
-    given: AuxiliaryModel,
+    declared: AuxiliaryModel,
     spec: AuxiliarySpec,
     choice: AuxiliaryEngineChoice,
     host: Host,
@@ -181,41 +183,41 @@ def _with_engine(
 ) -> AuxiliarySpec:
     """The model with an engine in each explorer."""
     where = (*path, "engine_type")
-    if not given.model_path and spec.engine != "fake":
+    if not declared.model_path and spec.engine != "fake":
         fix = f"write the model's folder, or engine_type: {SERVICE} and where it is served"
         notes.wrong((*path, "model_path"), "is required", fix, Contradiction)
     for name in ("model_name", "base_url"):
-        if getattr(given, name):
+        if getattr(declared, name):
             notes.warn(f"{show((*path, name))} has no effect: it is for engine_type {SERVICE}")
     check_engine(rollout_engines.ENGINES, spec.engine, _GUIDES, where, notes)
     arguments = (*path, "extra_engine_args")
-    args, lifted = lifted_counts(given.extra_engine_args, ("threads",), arguments, notes)
+    args, lifted = lifted_counts(declared.extra_engine_args, ("threads",), arguments, notes)
     check_arguments(spec.engine, args, arguments, notes)
     check_hang(spec.engine, args, experiment.explorer.max_timeout, arguments, notes)
-    needs = EngineNeeds(gpu_memory_utilization=given.gpu_memory_utilization, enforce_eager=given.enforce_eager)
+    needs = EngineNeeds(gpu_memory_utilization=declared.gpu_memory_utilization, enforce_eager=declared.enforce_eager)
     if spec.engine == "vllm":
-        _check_vllm(experiment, given, choice, host, path, notes)
+        _check_vllm(experiment, declared, choice, host, path, notes)
         needs = msgspec.structs.replace(
             needs,
             device=choice.device,
             devices=choice.gpus,
-            tensor_parallel_size=given.tensor_parallel_size if choice.gpus else 1,
+            tensor_parallel_size=declared.tensor_parallel_size if choice.gpus else 1,
             start_timeout_s=START_S,
         )
-    elif host.gpus and spec.engine == "torch" and (counted := gpus_beside(experiment, given, host)):
+    elif host.gpus and spec.engine == "torch" and (counted := gpus_beside(experiment, declared, host)):
         notes.warn(
             f"explorer.auxiliary_models: torch generates on the GPU of its explorer, beside the model that is trained; "
             f"the {counted} counted for it stay free"
         )
     dtype = "bfloat16" if choice.device == "cuda" else "float32"
-    if "dtype" in given.model_fields_set and given.dtype != "auto":
-        dtype = given.dtype
+    if "dtype" in declared.model_fields_set and declared.dtype != "auto":
+        dtype = declared.dtype
     return msgspec.structs.replace(spec, engine_args=args, threads=lifted.get("threads", 1), needs=needs, dtype=dtype)
 
 
 def _check_vllm(
     experiment: Experiment,
-    given: AuxiliaryModel,
+    declared: AuxiliaryModel,
     choice: AuxiliaryEngineChoice,
     host: Host,
     path: FieldPath,
@@ -232,22 +234,22 @@ def _check_vllm(
         what = "is vllm on GPUs of its own, and mode colocate is for one device"
         notes.wrong(where, what, f"{served_elsewhere}; or write mode: both", Unsupported)
     for name in _ONE_ENGINE if choice.gpus else ():
-        if (size := getattr(given, name)) > 1:
+        if (size := getattr(declared, name)) > 1:
             what = f"is {size}, and the model has one engine in each explorer"
             notes.wrong((*path, name), what, "write 1, or raise tensor_parallel_size", Unsupported)
 
 
 def _named(
-    given: AuxiliaryModel, spec: AuxiliarySpec, taken: list[str], path: FieldPath, notes: Notes
+    declared: AuxiliaryModel, spec: AuxiliarySpec, taken: list[str], path: FieldPath, notes: Notes
 ) -> AuxiliarySpec:
     """The name that is written, which nobody else may have; else one made of the model's."""
-    if given.name is not None:
-        if not _NAME.fullmatch(given.name):
-            notes.wrong((*path, "name"), f"is {given.name!r}", "take letters, digits, dots and dashes", WrongValue)
-        if given.name in taken:
-            notes.wrong((*path, "name"), f"{given.name!r} is the name of another one", "give each its own")
-        return msgspec.structs.replace(spec, name=given.name)
-    base = _UNNAMED.sub("-", PurePath(given.model_name or given.model_path or spec.engine).name).strip(".-")[:48]
+    if declared.name is not None:
+        if not _NAME.fullmatch(declared.name):
+            notes.wrong((*path, "name"), f"is {declared.name!r}", "take letters, digits, dots and dashes", WrongValue)
+        if declared.name in taken:
+            notes.wrong((*path, "name"), f"{declared.name!r} is the name of another one", "give each its own")
+        return msgspec.structs.replace(spec, name=declared.name)
+    base = _UNNAMED.sub("-", PurePath(declared.model_name or declared.model_path or spec.engine).name).strip(".-")[:48]
     base = base or "model"
     number = next(n for n in range(1, len(taken) + 2) if (base if n == 1 else f"{base}-{n}") not in taken)
     return msgspec.structs.replace(spec, name=base if number == 1 else f"{base}-{number}")

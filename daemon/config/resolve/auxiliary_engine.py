@@ -51,9 +51,9 @@ def _fits(experiment: Experiment, host: Host) -> bool:
         return False
     rollouts = experiment.explorer.rollout_model
     beside = [model for model in experiment.explorer.auxiliary_models if model.engine_type != SERVICE]
-    each = parallel_of(rollouts) + sum(map(parallel_of, beside))
+    gpus_per_explorer = parallel_of(rollouts) + sum(map(parallel_of, beside))
     written = (experiment.cluster.node_num or 0) * (experiment.cluster.gpu_per_node or 0)
-    return rollouts.engine_num * each + int(host.trainers is None) <= (written or len(host.gpus))
+    return rollouts.engine_num * gpus_per_explorer + int(host.trainers is None) <= (written or len(host.gpus))
 
 
 def parallel_of(model: RolloutModel) -> int:

@@ -31,10 +31,10 @@ _ESTIMATORS: Final[Mapping[str, tuple[str, str]]] = {
     "gpg": ("gpg", "gpg"),
     "gdpo": ("grpo", "gdpo"),
     "grpo_passk": ("grpo", "grpo_passk"),
+    "optimal_token_baseline": ("grpo", "optimal_token_baseline"),
+    "tir_optimal_token_baseline": ("grpo", "optimal_token_baseline"),
 }
 """veRL's estimators: the type and the advantage function here."""
-_PER_TOKEN: Final = ("optimal_token_baseline", "tir_optimal_token_baseline")
-"""Its estimators with a baseline for each token, which compare all answers of a group token by token."""
 _LOSSES: Final[Mapping[str, str]] = {
     **{"vanilla": "ppo", "gspo": "gspo", "sapo": "sapo", "geo_mean": "gmpo"},
     **{"clip_cov": "clip_cov", "kl_cov": "kl_cov", "cispo": "cispo", "gpg": "opmd", "dppo_tv": "dppo"},
@@ -85,12 +85,12 @@ def _takes(plugins: Plugins[Any], name: str | None, argument: str) -> bool:
 def _put_advantage(draft: ExperimentDraft) -> str | None:
     """The type and the advantage function; the function's name."""
     name = "algorithm.adv_estimator"
-    if draft.value(name) in _PER_TOKEN:
-        note = "a baseline for each token of a group is not here: opo weighs the group's baseline by length"
-        draft.gap("algorithm.advantage_fn", name, note=note)
-        return None
     kind, advantage = word_of(draft, name, _ESTIMATORS) or (None, None)
     if kind is None:
+        return None
+    if advantage == "optimal_token_baseline" and draft.value(f"{_CORRECTION}.rollout_is"):
+        note = "veRL weighs the baseline by rollout_is: optimal_token_baseline has no such weights here"
+        draft.gap("algorithm.advantage_fn", name, note=note)
         return None
     draft.put("algorithm.algorithm_type", kind, name)
     draft.put("algorithm.advantage_fn", advantage, name)

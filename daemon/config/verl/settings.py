@@ -130,14 +130,14 @@ class VerlSettings:
         if word.unknown:
             self._uncertain(word)
             return
-        found = _OVERRIDE.match(word.text)
-        if found is None or (found[3] is None and found[1] != "~"):
+        match = _OVERRIDE.match(word.text)
+        if match is None or (match[3] is None and match[1] != "~"):
             if word.text.startswith("${oc.env:"):
                 self.remarks.append((word.place, word.text, "the script does not assign it: it is empty"))
             elif word.text:
                 self.wrong(word.place, "", f"{word.text[:60]!r} is no override", "write key=value", SyntaxIssue)
             return
-        sign, name, text = found.groups()
+        sign, name, text = match.groups()
         if sign == "~":
             self.given.pop(canonical(name), None)
             self.remarks.append(
@@ -155,16 +155,16 @@ class VerlSettings:
         """Adds an override of which the value is not known, or which may not be there at all."""
         texts = [text for text in word.texts if text]
         matched = [_OVERRIDE.match(text) for text in texts or [word.text]]
-        names = {found[2] for found in matched if found is not None and found[3] is not None}
+        names = {match[2] for match in matched if match is not None and match[3] is not None}
         sure = bool(texts) or "=" in word.text[: word.certain_chars]
-        if len(names) != 1 or not all(found is not None and found[3] is not None for found in matched) or not sure:
+        if len(names) != 1 or not all(match is not None and match[3] is not None for match in matched) or not sure:
             what = f"keys that nobody can tell: {word.unknown}"
             shown = " or ".join(repr(text[:60]) for text in texts[:4])
             fix = _CHOOSE + (f"; it may be {shown}" if shown else "")
             self.wrong(word.place, "", what, fix, Unsupported)
             return
         name = names.pop()
-        values = [_value_or_gap(found[3]) for found in matched if found is not None] if texts else []
+        values = [_value_or_gap(match[3]) for match in matched if match is not None] if texts else []
         before = self.given.get(canonical(name))
         unset = "" in word.texts
         if unset and before is not None and before.unknown:
@@ -173,7 +173,7 @@ class VerlSettings:
             row = find(name)
             values = [before.value if before is not None else row.default if row is not None else None, *values]
         distinct = [value for at, value in enumerate(values) if value not in values[:at]]
-        added = any(found is not None and found[1] for found in matched)
+        added = any(match is not None and match[1] for match in matched)
         if len(distinct) == 1:
             self.put(name, distinct[0], word.place, added=added)
         else:
@@ -187,8 +187,8 @@ class VerlSettings:
         elif choice in _PARTS:
             self.inherit(_PARTS[choice], place)
         elif choice not in _GROUPS and not self._configured(choice, place):
-            known = [*_GROUPS, *configuration_names()]
-            near = difflib.get_close_matches(choice, known, 1, 0.8)
+            names = [*_GROUPS, *configuration_names()]
+            near = difflib.get_close_matches(choice, names, 1, 0.8)
             fix = f"did you mean {near[0]!r}?" if near else "name the folder that it is in by --config-dir"
             shown = f"{name} {choice}".strip()
             self.wrong(place, "", f"the default {shown!r} is unknown: its values are in no file here", fix, Unsupported)
@@ -197,9 +197,9 @@ class VerlSettings:
         """Takes the values of a whole configuration; False if there is none of that name."""
         values = configuration(choice)
         if values is None or self.files.names_another(self.folder):
-            found = self.files.find(choice, self.folder, self.program)
-            if found is not None:
-                self._from_file(*found, place)
+            file = self.files.find(choice, self.folder, self.program)
+            if file is not None:
+                self._from_file(*file, place)
                 return True
         if values is not None:
             self.inherit(values, place)
@@ -255,11 +255,11 @@ class VerlSettings:
             place = self.given[way[0]].place
             self.wrong(place, way[0], f"{error}", "write ${section.key}", Interpolation)
             return None, f"{error}"
-        found = [self._piece(piece, name, way) if not isinstance(piece, str) else (piece, "") for piece in pieces]
-        why = next((reason for _, reason in found if reason), "")
-        if why or len(found) == 1:
-            return (None if why else found[0][0]), why
-        return "".join(str(part) for part, _ in found), ""
+        resolved = [self._piece(piece, name, way) if not isinstance(piece, str) else (piece, "") for piece in pieces]
+        why = next((reason for _, reason in resolved if reason), "")
+        if why or len(resolved) == 1:
+            return (None if why else resolved[0][0]), why
+        return "".join(str(text) for text, _ in resolved), ""
 
     def _piece(self, piece: Piece, name: str, way: tuple[str, ...]) -> tuple[Any, str]:
         if isinstance(piece, FieldReference):

@@ -102,6 +102,13 @@ class SyntheticRun:
         self.finish()
         return self
 
+    def warmed_up(self) -> SyntheticRun:
+        """The run once its dataset stage is over, and one group waits."""
+        self.begin()
+        self.warm_up()
+        self.explore()
+        return self
+
     def begin(self) -> None:
         """Submitted, fenced, accepted, started, workers there."""
         tape = self.tape

@@ -34,6 +34,9 @@ class Case:
     """An algorithm, and how its batches are cut."""
 
     algorithm: str
+    advantage: str = ""
+    """An advantage function in place of the algorithm's own, with `advantage_args`."""
+    advantage_args: dict[str, Any] = field(default_factory=dict)
     budget_tokens: int = 8192
     updates: UpdatesSpec = field(default_factory=UpdatesSpec)
     dtype: str = "float32"
@@ -43,8 +46,10 @@ class Case:
         algorithm = msgspec.structs.replace(
             make_algorithm(self.algorithm), optimizer=OptimizerSpec(lr=1e-3, warmup_steps=2, grad_clip=1.0)
         )
+        if self.advantage:
+            algorithm = msgspec.structs.replace(algorithm, advantage=self.advantage, advantage_args=self.advantage_args)
         return StageSpec(
-            name=f"{self.algorithm}-{self.budget_tokens}-{self.updates.epochs}",
+            name=f"{self.algorithm}{self.advantage}-{self.budget_tokens}-{self.updates.epochs}",
             kind="both" if lookup(self.algorithm).needs.rollouts else "train",
             total_steps=STEPS,
             batch_size=4,
@@ -103,8 +108,13 @@ def make_models(folder: Path) -> Path:
 
 
 def all_cases(budgets: Sequence[int]) -> list[Case]:
-    """Every algorithm with every budget, and two epochs of shuffled mini-batches."""
+    """Every algorithm with every budget, figures of whole distributions, two epochs of shuffled mini-batches."""
     cases = [Case(algorithm=name, budget_tokens=budget) for name in names() for budget in budgets]
+    clip = {"mu": 0.0, "max_frac": 0.5}
+    cases += [
+        Case(algorithm="grpo", advantage="clipv", advantage_args=clip, budget_tokens=32),
+        Case(algorithm="grpo", advantage="optimal_token_baseline", budget_tokens=32),
+    ]
     several = UpdatesSpec(epochs=2, mini_batch_items=4, shuffle=True)
     return [*cases, *(Case(algorithm=name, budget_tokens=64, updates=several) for name in ("grpo", "ppo"))]
 

@@ -22,10 +22,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def run() -> SyntheticRun:
     """A run whose third step is executed, with one group that waits."""
-    run = SyntheticRun(Tape(), faults=False)
-    run.begin()
-    run.warm_up()
-    run.explore()
+    run = SyntheticRun(Tape(), faults=False).warmed_up()
     run.explore()
     run.train()
     run.explore()

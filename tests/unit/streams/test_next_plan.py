@@ -18,11 +18,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def run() -> SyntheticRun:
     """A run whose dataset stage is over, and in which one group waits."""
-    run = SyntheticRun(Tape(), faults=False)
-    run.begin()
-    run.warm_up()
-    run.explore()
-    return run
+    return SyntheticRun(Tape(), faults=False).warmed_up()
 
 
 async def log_of(tape: Tape) -> MemoryLog:

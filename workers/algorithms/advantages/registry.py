@@ -44,6 +44,7 @@ ADVANTAGES: Final = Plugins[AdvantageFunction](
         "jsd": f"{_TOKENS}.distillation:JsdAdvantage",
         "clipb": f"{_TOKENS}.entropy_clip:ClipBAdvantage",
         "clipv": f"{_TOKENS}.entropy_clip:ClipVAdvantage",
+        "optimal_token_baseline": f"{_TOKENS}.token_baseline:OptimalTokenBaselineAdvantage",
     },
 )
 """The table is one name space, for a stage names one advantage; those of `_TOKENS` refine what they give for groups."""

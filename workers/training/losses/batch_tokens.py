@@ -30,6 +30,8 @@ class BatchTokens:
     ref_logprobs: Tensor | None = None  # [N]
     teacher_logprobs: Tensor | None = None  # [N]
     entropy_signals: Tensor | None = None  # [N], the mean of p (H + log p) over what might be drawn, likewise
+    squares: Tensor | None = None  # [N], the sum of the squares of all probabilities, likewise
+    groups: Tensor | None = None  # [S] int64, of each response within the batch; -1 without one
     values: Tensor | None = None  # [N], the critic's
     penalties: Tensor | None = None  # [N], to be taken from each token's reward: kl_penalty_fn
 

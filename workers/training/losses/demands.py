@@ -26,6 +26,7 @@ _WORDS: Final[dict[Part, str]] = {
 _OF_FIELDS: Final[dict[PassField, Part]] = {
     "entropies": "entropies",
     "entropy_signals": "entropies",
+    "squares": "entropies",
     "ref_logprobs": "reference",
     "values": "critic",
     "teacher_logprobs": "teacher",

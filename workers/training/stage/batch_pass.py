@@ -173,6 +173,7 @@ def _tokens(learner: Learner[M], packed: Sequence[M], *, version: int, needed: f
         teacher_logprobs=joined([part.teacher_logprobs for part in found]),
         values=joined([part.values for part in found]),
         entropy_signals=joined([part.entropy_signals for part in found]),
+        squares=joined([part.squares for part in found]),
     )
 
 
@@ -195,6 +196,7 @@ def carried(packed: Sequence[MicroBatch], device: torch.device, *, version: int)
         expert=to_device(whole([micro.expert for micro in packed]), device),
         sequence=to_device(whole(sequences), device),
         sequences=int(starts[-1]),
+        groups=to_device(whole([micro.groups for micro in packed]), device),
         # Versions of some micro-batches alone are of no use: a correction by age needs them all.
         versions=to_device(whole(versions), device) if len(versions) == len(packed) else None,
         version=version,

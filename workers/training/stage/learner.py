@@ -26,6 +26,7 @@ class TokenValues:
     logprobs: Tensor | None = None  # [N], of the policy
     entropies: Tensor | None = None  # [N], of the policy
     entropy_signals: Tensor | None = None  # [N], the mean of p (H + log p) over what might be drawn
+    squares: Tensor | None = None  # [N], the sum of the squares of all probabilities
     ref_logprobs: Tensor | None = None  # [N], of the policy as it was when the stage began
     teacher_logprobs: Tensor | None = None  # [N]
     values: Tensor | None = None  # [N], the critic's: the return to be expected before the token

@@ -8,4 +8,5 @@ penalised.py        advantages of rewards less a KL penalty
 returns.py          generalised advantages of a critic, REINFORCE++ and its baseline
 distillation.py     a teacher's log-probabilities
 entropy_clip.py     Clip_B and Clip_V
+token_baseline.py   a baseline for each place of a group's responses
 """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rftd.workers.training.losses.batch_tokens import BatchTokens
 
-PassField = Literal["logprobs", "entropies", "entropy_signals", "ref_logprobs", "teacher_logprobs", "values"]
+PassField = Literal["logprobs", "entropies", "entropy_signals", "squares", "ref_logprobs", "teacher_logprobs", "values"]
 """A field of `BatchTokens` that costs a forward pass."""
 
 

@@ -12,6 +12,9 @@ from rftd.daemon.config.verl.shell.word import ShellWord
 
 _MOST_TRIED: Final = 64
 _OUTSIDE: Final = "${oc.env:"
+_EMPTY: Final = re.compile(
+    r"""\s*(?:if\s+)?(?:\[\[?|test)\s+-z\s+"?\$\{?([A-Za-z_]\w*)\}?"?(?:\s+\]\]?)?\s*(?:;|\n)\s*then\s"""
+)
 _NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     "-eq": lambda left, right: left == right,
     "-ne": lambda left, right: left != right,
@@ -70,6 +73,12 @@ def _compared(left: str, operator: str, right: str) -> bool | None:
     if operator in _NUMBERS and all(re.fullmatch(r"-?\d{1,18}", text) for text in (left, right)):
         return _NUMBERS[operator](int(left), int(right))
     return None
+
+
+def tested_empty(branch: str) -> str:
+    """The variable of a branch that is taken where it is empty, `if [ -z "$NAME" ]; then`; "" for any other branch."""
+    found = _EMPTY.match(branch)
+    return found[1] if found else ""
 
 
 def matches(subject: ShellWord, patterns: Sequence[ShellWord]) -> bool | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from rftd.daemon.config.issue import Issue, LimitIssue, SyntaxIssue
 from rftd.daemon.config.source import SourceMap, SourcePlace
-from rftd.daemon.config.verl.shell.conditions import holds, matches
+from rftd.daemon.config.verl.shell.conditions import holds, matches, tested_empty
 from rftd.daemon.config.verl.shell.expansion import WordReader, array_words, command_words, skip_redirection
 from rftd.daemon.config.verl.shell.piece import ExpandedChars
 from rftd.daemon.config.verl.shell.places import ScriptPlaces
@@ -195,7 +195,10 @@ class _ShellRun:
                 complete = True
                 break
         if not complete:
-            outcomes.append(self.variables.branch())
+            untaken = self.variables.branch()
+            if len(outcomes) == len(block.branches) == 1:
+                untaken.default(tested_empty(self.text[branch.start : branch.end]), outcomes[0])
+            outcomes.append(untaken)
         if outcomes:
             self._merge(outcomes, block.start)
 

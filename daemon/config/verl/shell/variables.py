@@ -52,6 +52,11 @@ class ShellVariables:
         """Makes it a variable that the script does not assign."""
         self.written[name] = None
 
+    def default(self, name: str, branch: ShellVariables) -> None:
+        """Takes what a branch gives a variable that the script assigns nowhere else, as `${NAME:-...}` does."""
+        if self.get(name) is None and (value := branch.written.get(name)) is not None:
+            self.set(name, value)
+
     def branch(self) -> ShellVariables:
         """Variables that begin as these do and change alone."""
         return ShellVariables(self.assumed, self)

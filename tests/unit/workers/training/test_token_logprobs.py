@@ -43,6 +43,8 @@ def test_values_and_gradients(
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
     signals = token_logprobs.entropy_signals(hidden, head, inverse, bias=bias, form=form)
     torch.testing.assert_close(signals, (everything.exp().square() * (everything + entropy[:, None])).sum(-1))
+    squares = token_logprobs.probability_squares(hidden, head, inverse, bias=bias, form=form)
+    torch.testing.assert_close(squares, everything.exp().square().sum(-1))
 
 
 class Shapes(TorchDispatchMode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,12 @@ from torch import Tensor
 from rftd.workers.devices.pinned_transfer import to_device
 from rftd.workers.training.engines.torch.model import decoder_of, output_states
 from rftd.workers.training.engines.torch.packing import PackedRows
-from rftd.workers.training.engines.torch.token_logprobs import entropy_signals, logit_form, token_logprobs
+from rftd.workers.training.engines.torch.token_logprobs import (
+    entropy_signals,
+    logit_form,
+    probability_squares,
+    token_logprobs,
+)
 from rftd.workers.training.stage.micro_batch import Ints
 
 
@@ -66,8 +72,17 @@ def logprobs_of(model: Any, batch: PackedRows, device: torch.device) -> tuple[Te
 
 def signals_of(model: Any, batch: PackedRows, device: torch.device) -> Tensor:
     """The mean of p (H + log p) at each trained token  # [N]"""
+    return _of_distributions(entropy_signals, model, batch, device)
+
+
+def squares_of(model: Any, batch: PackedRows, device: torch.device) -> Tensor:
+    """The sum of the squares of all probabilities at each trained token  # [N]"""
+    return _of_distributions(probability_squares, model, batch, device)
+
+
+def _of_distributions(figure: Callable[..., Tensor], model: Any, batch: PackedRows, device: torch.device) -> Tensor:
     output = model.get_output_embeddings()
-    return entropy_signals(
+    return figure(
         output_states(model, hidden_of(decoder_of(model), batch, device)),
         output.weight,
         to_device(batch.inverse_temperature, device),

@@ -17,7 +17,7 @@ from rftd.workers.training.engine import TrainSample
 from rftd.workers.training.engines.torch import saving
 from rftd.workers.training.engines.torch.arguments import parse
 from rftd.workers.training.engines.torch.critic import Critic, Precision
-from rftd.workers.training.engines.torch.forward import logprobs_of, signals_of
+from rftd.workers.training.engines.torch.forward import logprobs_of, signals_of, squares_of
 from rftd.workers.training.engines.torch.model import can_share_prefixes, load_model
 from rftd.workers.training.engines.torch.optimizer import make_optimizer, restore_state, same_kind, state_of, tensors_in
 from rftd.workers.training.engines.torch.packing import PackedRows, pack
@@ -137,6 +137,9 @@ class TorchLearner:
             if "entropy_signals" in fields:
                 for found, micro in zip(known, micro_batches, strict=True):
                     found["entropy_signals"] = signals_of(model, micro, self.device)
+            if "squares" in fields:
+                for found, micro in zip(known, micro_batches, strict=True):
+                    found["squares"] = squares_of(model, micro, self.device)
         return [TokenValues(**found) for found in known]
 
     def accumulate(

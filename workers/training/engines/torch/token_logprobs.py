@@ -5,6 +5,7 @@ Forward and backward go over chunks of tokens; the backward pass computes the lo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -140,15 +141,44 @@ def entropy_signals(
     form: LogitForm = PLAIN,
 ) -> Tensor:
     """The sum over the vocabulary of p * p (H + log p): the mean change of the entropy by what is drawn  # [N]"""
+
+    def signals(logprobs: Tensor) -> Tensor:
+        probabilities = logprobs.exp()
+        entropies = -(probabilities * logprobs).sum(-1, keepdim=True)
+        return (probabilities.square() * (entropies + logprobs)).sum(-1)
+
+    return _of_distributions(signals, hidden, head, inverse_temperature, bias, form)
+
+
+def probability_squares(
+    hidden: Tensor,
+    head: Tensor,
+    inverse_temperature: Tensor,
+    *,
+    bias: Tensor | None = None,
+    form: LogitForm = PLAIN,
+) -> Tensor:
+    """The sum over the vocabulary of p * p  # [N]"""
+    return _of_distributions(
+        lambda logprobs: (2 * logprobs).exp().sum(-1), hidden, head, inverse_temperature, bias, form
+    )
+
+
+def _of_distributions(
+    figure: Callable[[Tensor], Tensor],
+    hidden: Tensor,
+    head: Tensor,
+    inverse_temperature: Tensor,
+    bias: Tensor | None,
+    form: LogitForm,
+) -> Tensor:
+    """A figure of each whole distribution, a chunk of them at a time  # [N]"""
     found = []
     hidden = _as_multiplied(hidden)
     head = head.to(hidden.dtype)
     for chunk in _chunks(hidden, len(head)):
         logits = _logits(hidden[chunk], head, bias, inverse_temperature[chunk], form)
-        logprobs = torch.log_softmax(logits, dim=-1)  # [n, V]
-        probabilities = logprobs.exp()
-        entropies = -(probabilities * logprobs).sum(-1, keepdim=True)
-        found.append((probabilities.square() * (entropies + logprobs)).sum(-1))
+        found.append(figure(torch.log_softmax(logits, dim=-1)))
     return torch.cat(found)
 
 

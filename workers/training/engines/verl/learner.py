@@ -97,14 +97,13 @@ class VerlLearner:
     def values(self, micro_batches: Sequence[PackedTexts], fields: frozenset[PassField]) -> list[TokenValues]:
         """The asked values under the present weights, one model after the other."""
         known: list[dict[str, Tensor]] = [{} for _ in micro_batches]
-        signals = "entropy_signals" in fields
-        if fields & {"logprobs", "entropies", "entropy_signals"}:
-            names = ["log_probs", "entropy", *(["entropy_signals"] if signals else [])]
-            found = self.policy.values(micro_batches, names, entropy=True, signals=signals)
+        figures = [name for name in ("entropy_signals", "squares") if name in fields]
+        if figures or fields & {"logprobs", "entropies"}:
+            names = ["log_probs", "entropy", *figures]
+            found = self.policy.values(micro_batches, names, entropy=True, figures=" ".join(figures))
             for mine, each in zip(known, found, strict=True):
                 mine |= {"logprobs": each["log_probs"], "entropies": each["entropy"]}
-                if signals:
-                    mine["entropy_signals"] = each["entropy_signals"]
+                mine |= {name: each[name] for name in figures}
         if "ref_logprobs" in fields:
             assert self.reference is not None, "the objective has no reference"
             for mine, each in zip(known, self.reference.values(micro_batches, ["log_probs"]), strict=True):

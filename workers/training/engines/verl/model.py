@@ -33,8 +33,8 @@ from tensordict import TensorDict
 
 Found = Mapping[str, Tensor]
 """A model's values at each place of a micro-batch, by name  # [P] float32 each"""
-SIGNALS: Final = "rftd_entropy_signals"
-"""The name by which a batch asks for the mean of p (H + log p)."""
+FIGURES: Final = "rftd_figures"
+"""The name by which a batch asks for figures of whole distributions: `entropy_signals`, `squares`."""
 _ROWS: Final = 1024
 """Places whose logits are looked at at once."""
 LossOf = Callable[[Found], tuple[Tensor, Any]]
@@ -207,7 +207,7 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any
     ) -> dict[str, Tensor]:
-        """verl's, of logits in float32; and the mean of p (H + log p), where it is asked for."""
+        """verl's, of logits in float32; and the figures of whole distributions that are asked for."""
         logits = output.logits.float()
         if "inverse_temperatures" in micro_batch.keys():  # noqa: SIM118
             scale = torch.nested.to_padded_tensor(
@@ -218,12 +218,15 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
         found: dict[str, Tensor] = super().prepare_model_outputs(
             output, output_args, micro_batch, logits_processor_func
         )
-        if tensordict_utils.get_non_tensor_data(data=micro_batch, key=SIGNALS, default=False):
-            found["entropy_signals"] = self._signals(logits, output_args, micro_batch["input_ids"])
+        for name in tensordict_utils.get_non_tensor_data(data=micro_batch, key=FIGURES, default="").split():
+            found[name] = self._figure(name, logits, output_args, micro_batch["input_ids"])
         return found
 
-    def _signals(self, logits: Tensor, output_args: Any, ids: Any) -> Tensor:
-        """The sum over the vocabulary of p * p (H + log p) at each place, as the engine `torch` has it  # [P] nested"""
+    def _figure(self, name: str, logits: Tensor, output_args: Any, ids: Any) -> Tensor:
+        """The sum over the vocabulary at each place, as the engine `torch` has it  # [P] nested
+
+        It is that of p * p (H + log p) for `entropy_signals`, of p * p for `squares`.
+        """
         if "temperature" in output_args:
             logits = logits / output_args["temperature"][:, None, None]
             inside = torch.arange(logits.shape[1], device=logits.device) < ids.offsets().diff()[:, None]
@@ -235,7 +238,8 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
             logprobs = torch.log_softmax(some, dim=-1)
             probabilities = logprobs.exp()
             entropies = -(probabilities * logprobs).sum(-1, keepdim=True)
-            found.append((probabilities.square() * (entropies + logprobs)).sum(-1))
+            factor = entropies + logprobs if name == "entropy_signals" else 1.0
+            found.append((probabilities.square() * factor).sum(-1))
         whole = torch.cat(found)
         if "temperature" not in output_args:
             whole = self._gather_and_unpad_packed(whole, output_args["pad_size"])
@@ -341,7 +345,7 @@ def text_batch(
     *,
     use_remove_padding: bool,
     entropy: bool,
-    signals: bool,
+    figures: str,
 ) -> TensorDict:
     """verl's form of some texts  # ids [P], lengths [S], temperatures [S], inverse temperatures [P]"""
     offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
@@ -356,7 +360,7 @@ def text_batch(
     if inverse is not None:
         columns["inverse_temperatures"] = nested(inverse)
     data = TensorDict(columns, batch_size=[len(lengths)])
-    flags = {"use_remove_padding": use_remove_padding, "calculate_entropy": entropy, SIGNALS: signals}
+    flags = {"use_remove_padding": use_remove_padding, "calculate_entropy": entropy, FIGURES: figures}
     tensordict_utils.assign_non_tensor(data, **flags)
     return data
 

@@ -30,7 +30,7 @@ class Passes:
         names: Sequence[str],
         *,
         entropy: bool = False,
-        signals: bool = False,
+        figures: str = "",
     ) -> list[dict[str, Tensor]]:
         """The model's values of the trained tokens of each micro-batch  # [N] each, on every rank"""
         sizes = [len(micro.targets) for micro in micro_batches]
@@ -39,7 +39,7 @@ class Passes:
         with self.model.running(gradient=False):
             for number in self.shares.rounds(len(micro_batches)):
                 micro = micro_batches[number] if number < len(micro_batches) else None
-                found = self.model.found(self._data(micro, entropy=entropy, signals=signals))[1]
+                found = self.model.found(self._data(micro, entropy=entropy, figures=figures))[1]
                 if micro is not None:
                     place = slice(starts[number], starts[number] + sizes[number])
                     for line, name in enumerate(names):
@@ -87,13 +87,13 @@ class Passes:
         found: Tensor = places.index_select(0, to_device(micro.source, places.device))
         return found
 
-    def _data(self, micro: PackedTexts | None, *, entropy: bool = False, signals: bool = False) -> Any:
+    def _data(self, micro: PackedTexts | None, *, entropy: bool = False, figures: str = "") -> Any:
         if micro is None:
-            return self._made([0, 0], [2], [1.0], None, entropy=entropy, signals=signals)
+            return self._made([0, 0], [2], [1.0], None, entropy=entropy, figures=figures)
         inverse = micro.inverse_temperatures
-        return self._made(micro.ids, micro.lengths, micro.temperatures, inverse, entropy=entropy, signals=signals)
+        return self._made(micro.ids, micro.lengths, micro.temperatures, inverse, entropy=entropy, figures=figures)
 
-    def _made(self, ids: Any, lengths: Any, temperatures: Any, inverse: Any, *, entropy: bool, signals: bool) -> Any:
+    def _made(self, ids: Any, lengths: Any, temperatures: Any, inverse: Any, *, entropy: bool, figures: str) -> Any:
         return text_batch(
             torch.as_tensor(ids),
             torch.as_tensor(lengths),
@@ -101,5 +101,5 @@ class Passes:
             None if inverse is None else torch.as_tensor(inverse),
             use_remove_padding=self.model.use_remove_padding,
             entropy=entropy,
-            signals=signals,
+            figures=figures,
         )

@@ -130,7 +130,10 @@ def test_what_follows_from_an_unknown_value_is_a_gap_and_nothing_else(script: st
         ("actor_rollout_ref.actor.qat.enable=True", "dtype"),
         ("actor_rollout_ref.actor.fsdp_config.qat.enable=True", "dtype"),
         ("actor_rollout_ref.actor.megatron.qat.enable=True", "dtype"),
-        ("algorithm.adv_estimator=optimal_token_baseline", "advantage_fn"),
+        (
+            "algorithm.adv_estimator=optimal_token_baseline algorithm.rollout_correction.rollout_is=token",
+            "advantage_fn",
+        ),
     ],
 )
 def test_what_a_person_has_to_build_is_a_gap(override: str, field: str) -> None:

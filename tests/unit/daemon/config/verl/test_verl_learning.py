@@ -118,6 +118,12 @@ def test_pass_at_k_of_verl_is_the_lead_of_the_best(fields: Fields) -> None:
     assert tree[f"{ADVANTAGE}.std_cal_level"] == "none"
 
 
+@pytest.mark.parametrize("estimator", ["optimal_token_baseline", "tir_optimal_token_baseline"])
+def test_the_baseline_of_each_token_is_taken(fields: Fields, estimator: str) -> None:
+    tree = fields(f"algorithm.adv_estimator={estimator}", "actor_rollout_ref.rollout.n=4")
+    assert (tree["algorithm.algorithm_type"], tree["algorithm.advantage_fn"]) == ("grpo", "optimal_token_baseline")
+
+
 def test_nothing_untrue_is_said_of_the_second_clip(command: Command) -> None:
     imported = command("actor_rollout_ref.rollout.n=4")
     assert not any("clip_ratio_c" in str(line) for line in imported.lines)

@@ -56,6 +56,9 @@ def words(text: str) -> list[str]:
         ("f() {\n  if [ -d x ]; then return 1; fi\n  A=1\n}\nA=1\nf && run $A", ["run", "1"]),
         ('if [ -z "$A" ]; then B=1; exit 1; fi\nrun ${B:-2}', ["run", "2"]),
         ("if [ -d x ]; then A=1; else A=1; fi\nrun $A", ["run", "1"]),
+        ('if [ -z "$A" ]; then\n  A=1\nfi\nrun $A', ["run", "1"]),
+        ("if [[ -z ${A} ]]; then A=1; fi\nrun $A", ["run", "1"]),
+        ('A=2\nif [ -z "$A" ]; then A=1; fi\nrun $A', ["run", "2"]),
     ],
 )
 def test_words(script: str, expected: list[str]) -> None:
@@ -69,6 +72,9 @@ def test_words(script: str, expected: list[str]) -> None:
         ("run `whoami`", "`whoami` is a command, and nothing is run"),
         ("if [ -d x ]; then\n  A=1\nfi\nrun $A", "A is set on line 2 under a condition"),
         ("test -d x && A=1\nrun $A", "A is set on line 1 under a condition"),
+        ('if [ -z "$A" ]; then B=1; fi\nrun $B', "B is set on line 1 under a condition"),
+        ('if [ -z "$A" ]; then A=1; elif [ -d x ]; then A=2; fi\nrun $A', "A is set on line 1 under a condition"),
+        ('if [ -z "$A" ] && [ -d x ]; then A=1; fi\nrun $A', "A is set on line 1 under a condition"),
         ("for N in $(ls); do\n  run $N\ndone", "N is set by the loop on line 1"),
         ("read A\nrun $A", "the script sets A while it runs"),
         ("run ${A##*/}", "`${A##*/}` is not worked out"),

@@ -73,9 +73,10 @@ def test_values_are_verls(responses: list[dict[str, Any]], case: dict[str, Any])
         keep = [[place for place, on in enumerate(each["mask"]) if on] for each in responses]
         rows = {
             key: [[each[key][at] for at in places] for each, places in zip(responses, keep, strict=True)]
-            for key in ("values", *(("penalties",) if case["penalties"] else ()))
+            for key in ("values", "logprobs", "squares", *(("penalties",) if case["penalties"] else ()))
         }
-        batch = make_batch(rows, [each["reward"] for each in responses])
+        numbers = torch.tensor([each["group"] for each in responses])
+        batch = make_batch(rows, [each["reward"] for each in responses], groups=numbers)
         assert by_row(batch, function.token_advantages(batch)) == [near(row) for row in case["values"]]
         return
     members = [[each["reward"] for each in responses if each["group"] == group] for group in groups]
@@ -87,6 +88,12 @@ def test_values_are_verls(responses: list[dict[str, Any]], case: dict[str, Any])
     found = np.concatenate(function.advantages(views))
     for advantage, values in zip(found, case["values"], strict=True):
         assert values == near([float(advantage)] * len(values))
+
+
+def test_a_response_without_a_group_has_no_baseline() -> None:
+    rows = {"logprobs": [[-0.5], [-1.0], [-2.0]], "squares": [[0.5], [0.4], [0.3]]}
+    batch = make_batch(rows, [1.0, 2.0, 4.0], groups=torch.tensor([-1, 3, -1]))
+    assert token_function("optimal_token_baseline").token_advantages(batch).tolist() == [1.0, 2.0, 4.0]
 
 
 RESPONSES: Rows = [[0.1, -0.4, 0.3], [], [0.7], [0.2, 0.2, -0.1, 0.5]]

@@ -28,7 +28,7 @@ from rftd.workers.training.engines.verl.cpu_platform import torch_answers_cpu
 from rftd.workers.training.engines.verl.megatron import sizes
 from rftd.workers.training.engines.verl.megatron.layers import torch_layers
 from rftd.workers.training.engines.verl.megatron.tensors import Layout, NamedTensors
-from rftd.workers.training.engines.verl.model import SIGNALS, CriticModel, Found, LossOf, Wrapping, read_critic
+from rftd.workers.training.engines.verl.model import FIGURES, CriticModel, Found, LossOf, Wrapping, read_critic
 
 with warnings.catch_warnings():
     # They warn of each engine and each kernel that is not installed.
@@ -242,11 +242,11 @@ class MegatronPolicy(_Opened, MegatronEngineWithLMHead):  # type: ignore[misc]
                 )
             scale = preprocess_bshd_engine(batch["inverse_temperatures"])[0]
             temperature = temperature / torch.where(scale > 0, scale, 1.0)
-        signals = None
-        if tensordict_utils.get_non_tensor_data(data=batch, key=SIGNALS, default=False):
-            signals = _signals(logits, temperature)
+        # Before verl's own, which changes the logits in place.
+        names = tensordict_utils.get_non_tensor_data(data=batch, key=FIGURES, default="").split()
+        figures = {name: _figure(name, logits, temperature) for name in names}
         found: dict[str, Tensor] = super()._lm_head_logits_processor(logits, label, temperature, **rest)
-        return found if signals is None else found | {"entropy_signals": signals}
+        return found | figures
 
 
 class MegatronCritic(_Opened, MegatronEngineWithValueHead):  # type: ignore[misc]
@@ -318,8 +318,11 @@ def _nothing(output: Any, **_: Any) -> Any:
     return output
 
 
-def _signals(logits: Tensor, temperature: Tensor) -> Tensor:
-    """The sum over the vocabulary of p * p (H + log p) at each place  # [B, L, V of this rank], [B, L] -> [B, L]"""
+def _figure(name: str, logits: Tensor, temperature: Tensor) -> Tensor:
+    """The sum over the vocabulary at each place  # [B, L, V of this rank], [B, L] -> [B, L]
+
+    It is that of p * p (H + log p) for `entropy_signals`, of p * p for `squares`.
+    """
     group = parallel_state.get_tensor_model_parallel_group()
     found = []
     flat = logits.flatten(0, 1)
@@ -335,9 +338,10 @@ def _signals(logits: Tensor, temperature: Tensor) -> Tensor:
         probabilities = logprobs.exp()
         entropies = -(probabilities * logprobs).sum(-1, keepdim=True)
         dist.all_reduce(entropies, group=group)
-        signals = (probabilities.square() * (entropies + logprobs)).sum(-1)
-        dist.all_reduce(signals, group=group)
-        found.append(signals)
+        factor = entropies + logprobs if name == "entropy_signals" else 1.0
+        figure = (probabilities.square() * factor).sum(-1)
+        dist.all_reduce(figure, group=group)
+        found.append(figure)
     return torch.cat(found).view(logits.shape[:2])
 
 
