@@ -52,7 +52,7 @@ def _last(folder: DataFolder) -> str | None:
     with suppress(FileNotFoundError):
         found = folder.log_kind.read_text(encoding="utf-8", errors="replace").strip()
         return found if found in (_EMBEDDED, _ELSEWHERE) else None
-    # Releases that did not write it down: a folder with an embedded log was most likely used with that.
+    # No daemon has started there yet, or one was cut off: an embedded log is known by its folder.
     return _EMBEDDED if folder.log.is_dir() else None
 
 

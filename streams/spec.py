@@ -143,8 +143,7 @@ class OptimizerSpec(Spec, frozen=True, kw_only=True):
     eps: Finite = 1e-8
     weight_decay: Finite = 0.01
     decay_all: bool = True
-    """False: norms, biases and whatever has one dimension keep their size. Logs of earlier releases do not say so, and
-    decayed everything: so they are replayed alike."""
+    """False: norms, biases and whatever has one dimension keep their size."""
     warmup_steps: Index = 0
     warmup_ratio: Finite = 0.0
     """Instead of warmup_steps where that is 0: this share of total_steps, once the daemon knows them."""
@@ -235,7 +234,6 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     dynamic_timeout: DynamicTimeout = DynamicTimeout()
     straggler_reissue: StragglerReissue = StragglerReissue()
     dtype: str = "float32"
-    seed: Integer = 42  # of earlier releases' logs: nothing reads it, rollouts are drawn by `ExperimentSpec.seed`
     threads: Index = 1  # 0: as many as the machine has
     engine_args: dict[str, Any] = {}
     """The engine's own, by the names that it declares."""

@@ -56,7 +56,7 @@ class ProcessName(msgspec.Struct, frozen=True, kw_only=True):
 
     def sees(self, started: WorkerStarted) -> bool:
         """True if that worker's pid means the same here as where it runs; of others only heartbeats tell anything."""
-        # An empty id is of a release that told none: it is not held against the worker.
+        # An empty id is of an operating system that tells none: it is not held against the worker.
         same_boot = started.boot_id in ("", self.boot_id)
         same_names = started.pid_namespace in (0, self.pid_namespace)
         return started.host == self.host and same_boot and same_names

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from rftd.daemon.config.loading import Submission
     from rftd.daemon.views.commands import CheckReport
 
-_NO_SUCH_PATH: Final = ("RFTD-API-004", "RFTD-NOF-001")
-"""Codes with which a daemon of a release without checks answers: the path is that of an experiment's page."""
 _UNSEEN: Final = "models, datasets and folders were not looked at; `rftd doctor FILE` looks at them here"
 
 
@@ -97,7 +95,5 @@ def _asked(settings: Settings, environ: Mapping[str, str], submission: Submissio
                 return DryRun(client.url, None, error.what)
             if nobody_listens(error):
                 return DryRun(client.url, None, f"no daemon answers at {client.url}")
-            if error.code in _NO_SUCH_PATH:
-                return DryRun(client.url, None, f"the daemon at {client.url} is of a release that cannot check")
             say_where(error, submission.source)
             raise

@@ -55,7 +55,7 @@ def moment_of(client: Client, page: ExperimentPage) -> Moment:
         queues = client.ask(tasks.queues, name=summary.id).value.items if _has_queue(page.experiment.config) else []
     except (UnreachableError, WaitTimeoutError):
         raise
-    except RftdError:  # a log that refuses to be read, or a daemon of a release without these answers
+    except RftdError:  # a log that refuses to be read
         return Moment(page)
     stage = next((number for number, each in enumerate(page.experiment.stages) if each.name == summary.stage), None)
     own = [each for each in steps if each.stage == stage]

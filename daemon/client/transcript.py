@@ -146,7 +146,7 @@ def _sequences(shown: ExperienceView) -> Iterator[_Sequence]:
 
 
 def _by_model(shown: ExperienceView) -> list[bool]:
-    """True for each response token that was drawn; of older releases, which did not record it, that is trained."""
+    """True for each response token that was drawn; where no settings are recorded, for each that is trained."""
     count = len(shown.tokens or ()) - shown.experience.prompt_tokens
     if not shown.sampling:
         return [bool(trained) for trained in shown.loss_mask or ()] or [True] * count

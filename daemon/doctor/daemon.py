@@ -127,7 +127,7 @@ def _of_tokens(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis
     """The findings of the token in use, and of those that others have, as far as it may see them."""
     try:
         held = client.ask(read_tokens).value
-    except RftdError:  # a daemon of a release without them
+    except RftdError:  # a daemon of another release, which is told beside
         return
     if not client.has_token:
         what = "none is asked for: the daemon takes everybody for its owner"

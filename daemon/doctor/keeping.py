@@ -18,7 +18,7 @@ def check_keeping(client: Client) -> Iterator[Diagnosis]:
     """The findings of the rules: what goes when, and where one rule defeats another."""
     try:
         rules = client.ask(read_keeping).value
-    except RftdError:  # a daemon of a release without them
+    except RftdError:  # a daemon of another release, which is told beside
         return
     yield Diagnosis(_CHECK, "ok", f"{_of_payloads(rules)}; {_of_files(rules)}")
     if rules.archives_lack_payloads:

@@ -12,7 +12,6 @@ from msgspec import Meta
 from rftd.daemon.views.memory import MemoryRow, rows_of
 from rftd.daemon.views.route import MOST, NAME_CHARACTERS, Commanded, Daemon, Name, command
 from rftd.ops.errors import UsageError
-from rftd.storage.queries.rows import if_unsent
 
 if TYPE_CHECKING:
     from rftd.daemon.operations import Accepted, Done
@@ -106,7 +105,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     """Its name; with a time stamp where its folder is in use and the file allows another."""
     job_dir: str
     warnings: list[str]
-    memory: list[MemoryRow] = if_unsent([])
+    memory: list[MemoryRow]
     """The memory that workers are expected to take of their devices, with the longest texts."""
 
 
@@ -144,8 +143,8 @@ async def submit(daemon: Commanded, body: Submit, key: UUID) -> SubmitReceipt:
     return SubmitReceipt(**_taken_in(accepted))
 
 
-# A path of its own and no parameter of the submission's: a daemon of an older release ignored a parameter that it did
-# not know, and would have submitted what somebody wanted checked.
+# A path of its own and no parameter of the submission's: an unknown parameter is ignored, and what somebody wanted
+# checked would be submitted.
 @command("/v1/experiments/check", Submit, CheckReport, tag=_TAG, of_file=of_file, dry=True)
 async def check(daemon: Daemon, body: Submit) -> CheckReport:
     """Check an experiment exactly as a submission of it would be checked, and append nothing."""

@@ -21,7 +21,6 @@ from rftd.storage.queries.experiences import (
     task_of,
 )
 from rftd.storage.queries.lengths import Lengths, lengths_of
-from rftd.storage.queries.rows import if_unsent
 
 if TYPE_CHECKING:
     from rftd.streams.events.experience import ExperienceProduced
@@ -61,12 +60,12 @@ class ExperienceView(msgspec.Struct, frozen=True, kw_only=True):
     processed_logprobs: list[float] | None = None
     """The log-probability of each response token in the distribution that drew it; None unless it was asked for."""
     sampling: list[SamplingView] = []
-    """Empty for experiences of older releases, which did not record it."""
+    """Empty if the workflow recorded none."""
     steps: list[StepView] = []
     """The sequences of a rollout that consists of several, in the order in which the lists hold them; else empty."""
     auxiliary: list[AuxiliaryTurnView] = []
     """What auxiliary models answered."""
-    task: TaskRow | None = if_unsent(None)
+    task: TaskRow | None
     """The task that it is an answer to."""
 
 

@@ -21,7 +21,6 @@ from rftd.storage.queries.experiments import (
     get_summary,
     list_experiments,
 )
-from rftd.storage.queries.rows import if_unsent
 from rftd.storage.queries.signal import SignalRow, signal_of
 from rftd.storage.queries.steps import EvalRow, list_evals
 from rftd.storage.queries.weights import (
@@ -68,20 +67,20 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
     evals: list[EvalRow]
     weights: list[WeightRow]
     """The newest."""
-    overdue: list[OverdueRow] = if_unsent([])
+    overdue: list[OverdueRow]
     """The newest windows for which explorers waited longer than `sync_timeout`."""
-    overdue_windows: int = if_unsent(0)
+    overdue_windows: int
     """The number of such windows in all."""
     checkpoints: list[CheckpointRow]
     """The newest that are still there."""
     workers: list[WorkerRow]
     """The newest."""
-    signal: SignalRow | None = if_unsent(None)
+    signal: SignalRow | None
     """Whether the newest batches teach anything, and why not."""
-    waiting: str | None = if_unsent(None)
+    waiting: str | None
     """The reason why nothing moves although the experiment has not ended: the log takes no appends. Else the workers
     that open their engines, with the time since when."""
-    memory: list[MemoryRow] = if_unsent([])
+    memory: list[MemoryRow]
     """The memory that workers were expected to take of their devices when the experiment was accepted."""
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rftd.daemon.output.quantity import size
-from rftd.storage.queries.rows import if_unsent
 
 if TYPE_CHECKING:
     from rftd.streams.worker_memory import WorkerMemory
@@ -28,7 +27,7 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     """The peak of one worker, with the longest texts."""
     needs: dict[str, int]
     """The parts of it, in bytes."""
-    used_bytes: int | None = if_unsent(None)
+    used_bytes: int | None
     """The resident memory of the largest of them that lives, libraries and all, at its last heartbeat."""
 
 

@@ -6,8 +6,6 @@ from typing import Final
 
 import msgspec
 
-from rftd.storage.queries.rows import if_unsent
-
 DEPTH: Final = 4
 CHILDREN: Final = 20
 """The neighbours of one kind that each thing shows."""
@@ -66,5 +64,5 @@ class LineageGraph(msgspec.Struct, frozen=True, kw_only=True):
     more: list[More]
     cut: list[str]
     """Nodes at the end of the depth or of the whole bound: of their neighbours none, or not all, are shown."""
-    bound: int | None = if_unsent(None)
+    bound: int | None
     """The bound on the things of a direction, if it left some out; ask for one of `cut`, or for more children."""

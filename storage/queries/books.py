@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.storage.queries.counting import ABANDONED
-from rftd.storage.queries.rows import fetch, if_unsent
+from rftd.storage.queries.rows import fetch
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -74,7 +74,7 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
     planned: int
     retired: dict[str, int]
     """Retired experiences by reason."""
-    retired_used: dict[str, int] = if_unsent({})
+    retired_used: dict[str, int]
     """Retired experiences that were trained before, by reason: with reuse."""
     balance: int
     """produced - waiting - cooling - planned - retired, which is zero if the books balance."""
@@ -84,7 +84,7 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
     """Produced after their group was closed, or given up without them; without effect."""
     failed_rollouts: int
     """Failed rollouts, those of tasks that were given up among them."""
-    given_up: dict[str, int] = if_unsent({})
+    given_up: dict[str, int]
     """Tasks that were closed although nothing was wrong with them, by the code that says why."""
 
 

@@ -11,7 +11,7 @@ import msgspec
 from rftd.ops.errors import NotFoundError
 from rftd.storage.queries.books import HELD, Books, books_of
 from rftd.storage.queries.counting import EXECUTED
-from rftd.storage.queries.rows import fetch, fetch_one, if_unsent
+from rftd.storage.queries.rows import fetch, fetch_one
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -30,9 +30,9 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     """The reason of the last transition."""
     code: str | None
-    kept: str = if_unsent("here")
+    kept: str
     """The place of its files: `here`, `archived` or `removed`."""
-    kept_path: str | None = if_unsent(None)
+    kept_path: str | None
     """The archive that they are in, or came from."""
     stage: str | None
     """The stage under way, or the last."""
@@ -49,12 +49,12 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     state_ns: int
     """The time of the last transition, Unix time in nanoseconds."""
     labels: dict[str, str]
-    priority: int = if_unsent(0)
-    queue_position: int | None = if_unsent(None)
+    priority: int
+    queue_position: int | None
     """1 for the next of those that wait for their turn."""
-    parent: str | None = if_unsent(None)
+    parent: str | None
     """The experiment whose history it shares, up to weight version `forked_step`."""
-    forked_step: int | None = if_unsent(None)
+    forked_step: int | None
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
     groups_closed: int
     generations: int
     """The number of generations: how often the training history was resumed."""
-    parent_name: str | None = if_unsent(None)
+    parent_name: str | None
     """The name of the experiment of which this is a fork."""
 
 

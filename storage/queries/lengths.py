@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.storage.queries.books import GROUP, PRODUCED, RETIRED, STATE, USES
-from rftd.storage.queries.rows import fetch, fetch_one, if_unsent
+from rftd.storage.queries.rows import fetch, fetch_one
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -40,7 +40,7 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     dropped_by_reason: dict[str, int]
     undecided: int
     """Experiences that wait, or whose group is open; they are in none of the three."""
-    never_ended: int = if_unsent(0)
+    never_ended: int
     """Rollouts of closed groups that failed, timed out or were cancelled: their lengths are not known.
 
     Whatever ends slow rollouts prefers short answers, and the test cannot see it.

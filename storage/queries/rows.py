@@ -23,18 +23,9 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 R = TypeVar("R", bound=msgspec.Struct)
-T = TypeVar("T")
 
 _IDS = frozenset({"id", "batch", "experience", "experiment", "group", "lease", "worker", "subject", "parent"})
 _JSON = frozenset({"metrics", "labels", "config"})
-
-
-def if_unsent(value: T) -> T:
-    """The default of a field that daemons of older releases do not send, for the command line to fill in.
-
-    A factory hides it from the OpenAPI document: an answer of this release holds every field.
-    """
-    return msgspec.field(default_factory=lambda: value)
 
 
 async def fetch(connection: AsyncConnection, kind: type[R], sql: str, **parameters: object) -> list[R]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from rftd.streams import topics
 from rftd.streams.bounds import Count, Difference, Finite, Index, Nanoseconds
-from rftd.streams.events.registry import CONTROLLER, PLANNER, Event, event, upcast
+from rftd.streams.events.registry import CONTROLLER, PLANNER, Event, event
 from rftd.streams.log_place import ExperienceOffset, ReadOffset, TaskOffset
 
 
@@ -56,7 +55,7 @@ class ObservedAt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     next_offset: ReadOffset
 
 
-@event("batch.planned", version=2, stream=topics.EXPERIMENTS, owner=PLANNER)
+@event("batch.planned", stream=topics.EXPERIMENTS, owner=PLANNER)
 class BatchPlanned(Event, frozen=True, kw_only=True):
     """The items of training step `step`, in order. Executed by the trainer, who selects nothing."""
 
@@ -81,15 +80,6 @@ class BatchPlanned(Event, frozen=True, kw_only=True):
     def dataset_of(self, row: RowItem) -> str:
         """The digest of the dataset that a row is of; empty if the event names none."""
         return self.datasets[row.dataset] if 0 <= row.dataset < len(self.datasets) else ""
-
-
-@upcast(BatchPlanned, 1)
-def _datasets_once(fields: dict[str, Any]) -> dict[str, Any]:
-    """Version 1 named its dataset in each row: 64 digits beside two numbers."""
-    # Goes over what that release wrote, for as long as there are logs: it is never edited, and its golden file neither.
-    digests = {digest: number for number, digest in enumerate(dict.fromkeys(row[0] for row in fields.get("rows", ())))}
-    rows = [[digests[digest], row, epoch] for digest, row, epoch in fields.get("rows", ())]
-    return {**fields, "rows": rows, "datasets": list(digests)}
 
 
 @event("batch.abandoned", stream=topics.EXPERIMENTS, owner=PLANNER)
@@ -126,7 +116,7 @@ class ExperienceRetired(Event, frozen=True, kw_only=True):
     decided_at_ns: Nanoseconds
     observed: tuple[ObservedAt, ...] = ()
     uninformative: Uninformative | None = None
-    """Told with the reason of that name; None by older releases."""
+    """Told with the reason of that name alone."""
 
 
 @event("experience.prioritized", stream=topics.EXPERIMENTS, owner=CONTROLLER)

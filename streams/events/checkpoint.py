@@ -44,7 +44,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     spine: Annotated[SpineMark | None, DIGEST] = None
     """The digest of the spine, as in step.completed."""
     duration_s: Seconds = 0.0
-    """The time from its beginning until its files were durable and in place; 0: an older release did not say."""
+    """The time from its beginning until its files were durable and in place."""
 
 
 @event("checkpoint.deleted", stream=topics.CHECKPOINTS, owner=TRAINER)

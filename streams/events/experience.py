@@ -112,15 +112,15 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
     steps: tuple[RunStep, ...] = ()
     """The rollout's steps, which are trained together; empty if it is one sequence."""
     sampling: tuple[SamplingSpan, ...] = ()
-    """The settings of tokens that were drawn, in order, without overlap. A token of no span was not drawn, or as the
-    stage's taskset says: older releases wrote no spans."""
+    """The settings of tokens that were drawn, in order, without overlap. A token of no span was not drawn, or, where
+    there are no spans at all, as the stage's taskset says."""
     processed_logprobs: Array | None = None
     """Log-probability of each response token in the distribution that it was drawn from: after biases, penalties,
     min-p, top-k and top-p, renormalised over what they keep. None unless asked for  # [T - prompt_tokens] f4"""
     auxiliary: tuple[AuxiliaryTurn, ...] = ()
     """The answers of auxiliary models, in the order in which they came."""
     turns: Count = 0
-    """The model's answers in it; 0: an older release did not count them."""
+    """The model's answers in it; 0: they were not counted."""
 
     @property
     def arrays(self) -> dict[str, Array]:

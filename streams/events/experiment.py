@@ -58,7 +58,7 @@ class ExperimentSubmitted(Event, frozen=True, kw_only=True):
 
     spec: ExperimentSpec
     by: str = ""
-    """The name of the token that submitted it; so in every command below. Empty in logs of earlier releases."""
+    """The name of the token that submitted it; so in every command below."""
     role: str = ""
     """The role of that token. A submission of any role but `owner` names only what the configuration allowed."""
     moves: tuple[tuple[FolderMove, ...], ...] = ()

@@ -56,8 +56,7 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     checksum: str
     """Over name, dtype, shape and bits of every tensor: by xxh3-128 on a CPU, `bits:...` where they lie on a device."""
     sha256: str | None = None
-    """The same by sha256, in deterministic mode and at checkpoints: `tensors:...`, of older releases without a
-    prefix."""
+    """`tensors:...`: the same by sha256, in deterministic mode and at checkpoints."""
     items: Count
     """Experiences and rows of the plan; a row of preferences is two sequences."""
     tokens: Count
@@ -67,7 +66,7 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     skipped: str = ""
     """Why nothing was trained, so that the weights are those of the version before; empty if something was."""
     spine: Annotated[SpineMark | None, DIGEST] = None
-    """The digest of the spine below it, as its trainer has read that; None before there were digests."""
+    """The digest of the spine below it, as its trainer has read that."""
     announced: Annotated[bytes | None, DIGEST] = None
     """The digest of the newest announcement of weights that its trainer has read (`rftd.streams.announcement`)."""
 

@@ -81,15 +81,15 @@ class TasksOffered(Event, frozen=True, kw_only=True):
     stage: Number
     rows: Count
     history: str = ""
-    """The id, in hex, of the history that holds the rows; empty in logs of before."""
+    """The id, in hex, of the history that holds the rows."""
     digest: str = ""
     """Hex sha256, chained over these rows of the history: an older or another one put in its place is noticed."""
 
 
 def note_offer(offers: dict[int, TasksOffered], offered: TasksOffered) -> None:
-    """Keeps the largest offer of each stage; of equal ones the first that names its history."""
+    """Keeps the largest offer of each stage, of equal ones the first."""
     largest = offers.get(offered.stage)
-    if largest is None or (offered.rows, bool(offered.history)) > (largest.rows, bool(largest.history)):
+    if largest is None or offered.rows > largest.rows:
         offers[offered.stage] = offered
 
 

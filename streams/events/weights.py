@@ -35,7 +35,7 @@ class WeightsPublished(Event, frozen=True, kw_only=True):
     """The checksum of the step that made them, if it is another: they were rounded to the dtype that explorers run them
     in, or the trainer's is of another form, made on its device."""
     duration_s: Seconds = 0.0
-    """The time that it took to bring them where explorers find them; 0: an older release did not say."""
+    """The time that it took to bring them where explorers find them."""
 
     @property
     def step_checksum(self) -> str:

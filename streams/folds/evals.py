@@ -32,9 +32,7 @@ class Evaluation(msgspec.Struct):
 
     def holder(self, lease: UUID) -> str | None:
         """The source of the worker that a lease was given to; None if there was no such lease yet."""
-        # A snapshot of an earlier release has the leases that are open, and no holders.
-        held = self.leases.get(lease) if lease not in self.holders else None
-        return source_of("explorer", held.worker) if held is not None else self.holders.get(lease)
+        return self.holders.get(lease)
 
     def rows_scored(self) -> int:
         """Rows that have a score."""

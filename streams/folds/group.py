@@ -8,7 +8,6 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams.events import task
-from rftd.streams.writers import source_of
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,9 +102,7 @@ class Group(msgspec.Struct):
 
     def holder(self, lease: UUID) -> str | None:
         """The source of the worker that a lease of the group was given to; None if there was no such lease yet."""
-        # A snapshot of an earlier release has the leases that are open, and no holders.
-        held = self.leases.get(lease) if lease not in self.holders else None
-        return source_of("explorer", held.worker) if held is not None else self.holders.get(lease)
+        return self.holders.get(lease)
 
     def expects(self, rollout: int) -> bool:
         """False if the rollout has ended, or is known to be none of it: then nobody asked for an answer."""

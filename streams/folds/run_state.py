@@ -61,8 +61,7 @@ class RunParts(SpineParts, kw_only=True):
     """All folds of one experiment."""
 
     groups: GroupFold
-    # Snapshots of earlier releases have it under this name.
-    replay_buffer: ReplayBuffer = msgspec.field(name="ledger")
+    replay_buffer: ReplayBuffer
     evals: EvalFold
     roster: Roster
 

@@ -148,7 +148,7 @@ class TensorSnapshot(Protocol):
 
 def name_of(version: int, generation: int, epoch: int, attempt: int = 0) -> str:
     """The name that one publisher gives a version: the same each time, but for the number of another `attempt`."""
-    # Epoch 0 has no suffix: versions that releases before epochs have published are found under their old names.
+    # Epoch 0, of a publisher without a lease, has no suffix.
     suffix = f"-e{epoch}" if epoch else ""
     return f"v{version}-g{generation}{suffix}{f'-r{attempt}' if attempt else ''}"
 

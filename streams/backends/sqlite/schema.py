@@ -20,7 +20,8 @@ from rftd.streams.topics import Partition
 
 FILE_NAME: Final = "log.db"
 APPLICATION_ID: Final = 0x52465444
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
+"""Raised by whatever this release could not read in a log of before, be it the layout or what events mean."""
 PAGE_SIZE_BYTES: Final = 16384
 CACHE_SIZE_KIB: Final = 8 * 1024
 """The page cache of the writing connection, which only appends; the operating system caches the ids that it reads."""

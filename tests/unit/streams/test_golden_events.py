@@ -1,4 +1,4 @@
-"""Events of every release stay readable: the files in tests/golden/events are what releases wrote."""
+"""Events of every release from 0.1.0 on stay readable: the files in tests/golden/events are what releases wrote."""
 
 from __future__ import annotations
 

@@ -14,53 +14,20 @@ from synthetic.log.long_history import EXPERIMENT, LongHistory
 
 from rftd.daemon.registry import Known
 from rftd.ops.errors import CodecError
-from rftd.streams.events.checkpoint import CheckpointCommitted
-from rftd.streams.events.experience import EvalScored
-from rftd.streams.events.experiment import ExperimentArchived, HeadRef
+from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.fencing import FenceOwner
-from rftd.streams.folds.evals import EvalFold, Evaluation
-from rftd.streams.folds.group import Group
-from rftd.streams.folds.groups import GroupFold
-from rftd.streams.folds.once import PlannedBatches
 from rftd.streams.folds.pieces import ENTRIES, pieces_of
 from rftd.streams.folds.run_state import RunParts, RunState
 from rftd.streams.folds.snapshot import VERSION, Nothing, Snapshot, pack, unpack
-from rftd.streams.folds.spine import Spine
-from rftd.streams.spec import ExperimentSpec, TasksetSpec
+from rftd.streams.spec import ExperimentSpec
 
-SHAPE = "acd16fd91c964763"
+SHAPE = "7456dccdb867849e"
 """The digest of the shape of version 1. If this test fails, what folds keep has another shape: write the new one here
 and, once 0.1.0 is tagged, raise VERSION in streams/folds/snapshot.py. What folds mean may change without their shape:
 that needs a new version, too. A field that nobody reads may go without one, for a snapshot that has it is read alike.
 """
-ADDED = {
-    (WeightsPublished, "trained"),
-    (GroupFold, "offers"),
-    (GroupFold, "selection"),
-    (EvalScored, "auxiliary"),
-    (EvalScored, "reward_parts"),
-    *((EvalScored, name) for name in ("tries", "right", "votes", "categories", "answers")),
-    (Spine, "signal"),
-    (Known, "requests"),
-    (Known, "sweeps"),
-    (WeightsPublished, "duration_s"),
-    (CheckpointCommitted, "duration_s"),
-    (Spine, "submitted_by"),
-    (Spine, "submitted_as"),
-    (Spine, "grants"),
-    (Spine, "released"),
-    (Spine, "moves"),
-    (Spine, "queues"),
-    (TasksetSpec, "queue"),
-    (Spine, "late_half"),
-    (ExperimentArchived, "by"),
-    (Group, "holders"),
-    (Group, "early"),
-    (Evaluation, "holders"),
-    (EvalFold, "early"),
-    (PlannedBatches, "before"),
-}
+ADDED: set[tuple[type, str]] = set()
 """Fields of events and folds that came later, with a default by which snapshots without them are read alike."""
 
 

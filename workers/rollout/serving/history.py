@@ -115,10 +115,6 @@ class History:
             begin = "INSERT OR IGNORE INTO chain (row, digest) VALUES (?, ?)"
             self._writer.execute(begin, (BEGINNING, new_id().bytes))
             self._file = _file_at(self.path)
-            with self._transaction() as write:  # rows of a release that did not chain them
-                unchained = "SELECT DISTINCT row FROM runs WHERE row NOT IN (SELECT row FROM chain) ORDER BY row"
-                for (row,) in write.execute(unchained).fetchall():
-                    self._chain(write, row)
         except sqlite3.Error as error:
             raise self._error(error) from error
 

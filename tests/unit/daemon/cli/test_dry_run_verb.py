@@ -52,17 +52,6 @@ def test_without_a_daemon_it_is_checked_here_only(rftd: Rftd, experiment_file: P
     assert as_json["said"].startswith("checked here only")
 
 
-@pytest.mark.parametrize("verb", CHECKS)
-def test_a_daemon_without_checks_is_asked_for_nothing_else(
-    rftd: Rftd, stranger: Stranger, experiment_file: Path, verb: list[str]
-) -> None:
-    stranger.answers = [problem(status=405, code="RFTD-API-004")]
-    said = rftd(*verb, str(experiment_file), "--server", stranger.url)
-    assert said.status == 0, said.err
-    assert f"checked here only: the daemon at {stranger.url} is of a release that cannot check" in said.out
-    assert [path for _, path, _ in stranger.asked] == ["/v1/experiments/check"]
-
-
 @pytest.mark.parametrize("answer", STRANGE.values(), ids=STRANGE.keys())
 def test_a_broken_answer_is_no_check(rftd: Rftd, stranger: Stranger, experiment_file: Path, answer: Said) -> None:
     stranger.answers = [answer]
@@ -144,7 +133,9 @@ def test_warnings_are_those_of_the_machine_that_judged(
     there = "trainer.trainer_type is not set: torch trains, on a GPU: verl is not installed where workers run"
     alone = rftd(*verb, str(experiment_file), "--server", NOBODY)
     assert runs in alone.err
-    stranger.answers = [Said(200, msgspec.json.encode(CheckReport(name="mine", job_dir="/c", warnings=[there])))]
+    stranger.answers = [
+        Said(200, msgspec.json.encode(CheckReport(name="mine", job_dir="/c", warnings=[there], memory=[])))
+    ]
     asked = rftd(*verb, str(experiment_file), "--server", stranger.url)
     assert [line for line in asked.err.splitlines() if "trainer_type" in line] == [f"warning: {there}"]
 
@@ -153,7 +144,7 @@ def test_a_name_that_only_the_daemon_has_is_the_daemons_to_judge(
     rftd: Rftd, stranger: Stranger, experiment_file: Path
 ) -> None:
     experiment_file.write_text(experiment_file.read_text().replace("math_workflow", "their_workflow"))
-    report = CheckReport(name="mine", job_dir="/c/p/mine", warnings=[])
+    report = CheckReport(name="mine", job_dir="/c/p/mine", warnings=[], memory=[])
     receipt = SubmitReceipt(id="i", name="mine", event="e", position="p", warnings=[])
     stranger.answers = [Said(200, msgspec.json.encode(report))]
     checked = rftd("submit", "--dry-run", str(experiment_file), "--server", stranger.url)

@@ -33,6 +33,8 @@ def page(*overdue: OverdueRow, windows: int) -> ExperimentPage:
         state="running",
         reason=None,
         code=None,
+        kept="here",
+        kept_path=None,
         stage="rft",
         step=3,
         total_steps=9,
@@ -43,6 +45,10 @@ def page(*overdue: OverdueRow, windows: int) -> ExperimentPage:
         started_ns=NOW_NS,
         state_ns=NOW_NS,
         labels={},
+        priority=0,
+        queue_position=None,
+        parent=None,
+        forked_step=None,
     )
     stage = StageRow(
         stage=0,
@@ -57,7 +63,19 @@ def page(*overdue: OverdueRow, windows: int) -> ExperimentPage:
         started_ns=NOW_NS,
         completed_ns=None,
     )
-    books = Books(produced=0, waiting=0, cooling=0, planned=0, retired={}, balance=0, open=0, late=0, failed_rollouts=0)
+    books = Books(
+        produced=0,
+        waiting=0,
+        cooling=0,
+        planned=0,
+        retired={},
+        retired_used={},
+        balance=0,
+        open=0,
+        late=0,
+        failed_rollouts=0,
+        given_up={},
+    )
     detail = ExperimentDetail(
         summary=summary,
         job_dir="/j",
@@ -69,6 +87,7 @@ def page(*overdue: OverdueRow, windows: int) -> ExperimentPage:
         books=books,
         groups_closed=0,
         generations=1,
+        parent_name=None,
     )
     return ExperimentPage(
         experiment=detail,
@@ -79,6 +98,9 @@ def page(*overdue: OverdueRow, windows: int) -> ExperimentPage:
         workers=[],
         overdue=list(overdue),
         overdue_windows=windows,
+        signal=None,
+        waiting=None,
+        memory=[],
     )
 
 

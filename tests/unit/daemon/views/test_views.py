@@ -100,11 +100,8 @@ def test_times_are_read_as_they_were_written() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_answer_of_another_release_is_read(client: httpx.AsyncClient) -> None:
+async def test_an_answer_of_a_newer_release_is_read(client: httpx.AsyncClient) -> None:
     sent = (await client.get("/v1/experiments/small/summary")).json()
-    late = ("kept", "kept_path", "priority", "queue_position", "parent", "forked_step")
-    older = {name: value for name, value in sent.items() if name not in late}
-    assert to_wire(from_wire(older, ExperimentSummary)) == sent
     newer = {**sent, "what_comes_next": [1], "labels": {"made_at": "home"}}
     assert from_wire(newer, ExperimentSummary).labels == {"made_at": "home"}
     with pytest.raises(msgspec.ValidationError, match="missing required field `state`"):
