@@ -7,12 +7,14 @@ rftd's bounds on torch, transformers and on the engines themselves left away. A 
 `make` has a status of its own. It exits with
 
     0    no later engine fits: nothing is to be done
-    10   later ones fit together: move the bounds in pyproject.toml, then `make lock`
+    10   later ones fit together: move the bounds in pyproject.toml, then `make lock`; or the tables of vLLM's arguments
+         and models are of another release than the lock: `tests/golden/make_vllm_tables.py`
     1    nothing was learned: nothing resolves, or no index answers
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -68,4 +70,10 @@ for name in (*ENGINES, *FREED):
 sys.stdout.write(
     f"later ones fit together: {', '.join(moved)}\n" if moved else "no later engine fits beside the others\n"
 )
-sys.exit(FOUND if moved else 0)
+tables = json.loads((root / "workers/rollout/engines/vllm/tables.json").read_bytes())["version"]
+stale = not ours["vllm"].startswith(f"{tables}.")
+if stale:
+    sys.stdout.write(
+        f"vLLM {ours['vllm']} is locked, and tables.json is of {tables}: tests/golden/make_vllm_tables.py\n"
+    )
+sys.exit(FOUND if moved or stale else 0)

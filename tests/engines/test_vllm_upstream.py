@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import runpy
 from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,14 +16,16 @@ from engines.conftest import PACKAGES
 from synthetic.models.vllm_arguments import installed_arguments
 
 from rftd.ops.errors import ConfigError, RolloutError
-from rftd.workers.rollout.engines.vllm.async_engine_args import ASYNC_ENGINE_ARGS, VERSION
+from rftd.workers.rollout.engines.vllm.tables import ASYNC_ENGINE_ARGS, FILE, TABLES
+
+MAKE = Path(__file__).parents[1] / "golden" / "make_vllm_tables.py"
 
 
-def test_the_table_of_arguments_is_the_installed_vllms() -> None:
-    installed = installed_arguments()
-    assert installed == ASYNC_ENGINE_ARGS, "run tests/golden/make_vllm_arguments.py"
+def test_the_tables_are_the_installed_vllms() -> None:
+    assert FILE.read_bytes() == runpy.run_path(str(MAKE))["written"](), f"run {MAKE}"
+    assert installed_arguments() == ASYNC_ENGINE_ARGS
     (version,) = {each.version for each in metadata.distributions() if each.metadata["Name"] in PACKAGES["vllm"]}
-    assert version.startswith(f"{VERSION}.")
+    assert version.startswith(f"{TABLES.version}.")
 
 
 def test_what_a_file_may_give_makes_arguments_of_vllm() -> None:

@@ -15,8 +15,8 @@
     models/     what torch engines train: `tiny_models`, `families` of architectures, `loss_tokens` and `pair_tokens`
                 for losses, `algorithm_batches` for every algorithm, `plain_loops` that train as the papers write it.
                 `scripted_engine` only says what it is told to; its endpoint is there too. `foreign_checkpoints` are
-                those that other trainers write; `gpu_hosts` are machines with GPUs; `vllm_architectures` is the table
-                of what vLLM runs, `vllm_engines` start it, `vllm_starts` counts that, and `policy_bench` has
+                those that other trainers write; `gpu_hosts` are machines with GPUs; `vllm_architectures` are those
+                that vLLM runs, `vllm_engines` start it, `vllm_starts` counts that, and `policy_bench` has
                 transformers beside one.
     daemon/     the daemon in parts and whole. `experiment_files`; `config_fields` are those of the schema;
                 `log_operations` and `house` (log, tables and API, no workers), `served_house` on a port,

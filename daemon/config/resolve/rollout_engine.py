@@ -19,8 +19,8 @@ from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Host
 from rftd.workers.rollout.engines.registry import ENGINES, arguments_of
 from rftd.workers.rollout.engines.vllm.arguments import START_S
-from rftd.workers.rollout.engines.vllm.async_engine_args import ASYNC_ENGINE_ARGS
 from rftd.workers.rollout.engines.vllm.refused import REFUSED, misplaced, not_given
+from rftd.workers.rollout.engines.vllm.tables import ASYNC_ENGINE_ARGS
 from rftd.workers.rollout.engines.vllm.watchdog import HANG_S
 
 ON_CPU: Final = "float32"

@@ -15,8 +15,8 @@ from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.spec import ModelSpec, RolloutSpec
 from rftd.workers.rollout.engines.definition import EngineOpening
 from rftd.workers.rollout.engines.vllm.arguments import ENGINE, VllmArgs, engine_arguments
-from rftd.workers.rollout.engines.vllm.async_engine_args import ASYNC_ENGINE_ARGS
 from rftd.workers.rollout.engines.vllm.refused import REFUSED, not_given
+from rftd.workers.rollout.engines.vllm.tables import ASYNC_ENGINE_ARGS
 
 
 def opening(arguments: dict[str, Any] | None = None, **needs: Any) -> EngineOpening[VllmArgs]:

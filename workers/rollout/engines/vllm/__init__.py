@@ -4,10 +4,8 @@ In reading order:
 
 arguments  its `extra_engine_args`, vLLM's own arguments, and its opening
 refused    the arguments of vLLM that a file cannot give, with the reasons
-async_engine_args
-           the names and types of vLLM's arguments, written by a program
+tables     vLLM's arguments and the models that it has, from `tables.json`, which a program writes
 checks     what is refused at submission: models and heads that vLLM does not have, memory that is too small
-architectures  the models that it has: a table that is written from the installed vLLM
 engine     the asyncio front: `VllmRolloutEngine`
 visible_gpus  the GPUs that its processes see, beside another engine's
 start      the start of vLLM's own front, and what its requests have in common

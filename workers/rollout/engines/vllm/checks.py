@@ -14,7 +14,7 @@ from rftd.workers.devices.host import Device
 from rftd.workers.models.cached_tokens import least_cache_bytes
 from rftd.workers.models.model_type import causal_architectures, read_config
 from rftd.workers.rollout.engines.definition import EnginePlan
-from rftd.workers.rollout.engines.vllm.architectures import CPU_HEADS, KNOWN, NOT_CARRIED, SIZED_HEADS
+from rftd.workers.rollout.engines.vllm.tables import TABLES
 
 _FIELD: Final = "model.model_path"
 _TORCH: Final = "write explorer.rollout_model.engine_type: torch, which runs it, or use another model"
@@ -42,7 +42,7 @@ def check_architecture(plan: EnginePlan[Any]) -> None:
         )
     if any(_runs(name) for name in named):
         return
-    near = difflib.get_close_matches(named[0], KNOWN, 1, cutoff=0.9)
+    near = difflib.get_close_matches(named[0], TABLES.generating, 1, cutoff=0.9)
     raise DataError(
         f"vLLM 0.31 has no {', '.join(named)}, which config.json names as the model's architecture",
         where=str(folder),
@@ -52,11 +52,11 @@ def check_architecture(plan: EnginePlan[Any]) -> None:
 
 
 def _runs(architecture: str) -> bool:
-    if architecture in KNOWN:
+    if architecture in TABLES.generating:
         return True
     classes = causal_architectures()
     # What transformers has and vLLM does not is run by vLLM's transformers backend, but for these.
-    if architecture in NOT_CARRIED:
+    if architecture in TABLES.not_carried:
         return False
     return architecture in classes or not classes or _has_plugins()
 
@@ -73,10 +73,10 @@ def check_heads(plan: EnginePlan[Any]) -> None:
         return
     folder = Path(plan.model.path)
     size = _head_size(settings_of(folder))
-    if size and size not in CPU_HEADS:
+    if size and size not in TABLES.cpu_heads:
         raise DataError(
             f"the model's heads have {size} numbers each, and vLLM's attention on a CPU has heads of "
-            f"{', '.join(map(str, CPU_HEADS))}",
+            f"{', '.join(map(str, TABLES.cpu_heads))}",
             where=str(folder),
             field=_FIELD,
             fix=_TORCH,
@@ -204,6 +204,6 @@ def _head_size(settings: dict[str, Any]) -> int:
     if not heads or settings.keys() & {"kv_lora_rank", "attention_head_dim"}:
         return 0
     named = number_in(settings, "head_dim", "hidden_size_per_head")
-    if named or settings.get("model_type") in SIZED_HEADS:
+    if named or settings.get("model_type") in TABLES.sized_heads:
         return named
     return number_in(settings, "hidden_size", "n_embd") // heads

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from rftd.ops.plugin_arguments import Declaration
-from rftd.workers.rollout.engines.vllm.async_engine_args import ASYNC_ENGINE_ARGS, VERSION
+from rftd.workers.rollout.engines.vllm.tables import ASYNC_ENGINE_ARGS, TABLES
 
 _MODEL: Final = "explorer.rollout_model"
 NEEDS: Final = (
@@ -104,7 +104,7 @@ def not_given(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield name, f"cannot be given: {REFUSED[name]}", "leave it out"
         elif name not in ASYNC_ENGINE_ARGS:
             near = difflib.get_close_matches(str(name), ASYNC_ENGINE_ARGS, 1)
-            yield name, f"is no argument of vLLM {VERSION}", _spelling(near[0]) if near else "leave it out"
+            yield name, f"is no argument of vLLM {TABLES.version}", _spelling(near[0]) if near else "leave it out"
     possible = {name: value for name, value in arguments.items() if name not in _ELSEWHERE and name not in REFUSED}
     for name, fault in _TYPES.wrong(possible):
         yield name, fault, "correct it, or leave it out"
