@@ -10,6 +10,7 @@ import pytest
 from synthetic.daemon.scene import Scene
 
 from rftd.ops.errors import ConflictError
+from rftd.streams.backends.sqlite.schema import SCHEMA_VERSION
 
 pytestmark = pytest.mark.e2e
 SERVING = {"daemon.log", "log.lock"}
@@ -50,7 +51,7 @@ def test_a_folder_whose_log_has_another_form_is_refused_and_stays_as_it_is(scene
     data = scene.data.root
     change(data / "log" / "log.db", "PRAGMA user_version = 3")
     before = contents(data)
-    refused_by_serve(scene, "the log's schema is version 3; this release reads version 4")
+    refused_by_serve(scene, f"the log's schema is version 3; this release reads version {SCHEMA_VERSION}")
     assert contents(data) == before
 
 
