@@ -10,6 +10,8 @@ from typing import Any, Final, Literal, TypeAlias, Union
 
 import msgspec
 
+from rftd.ops.decoding import json_decoder
+
 TypeTerm: TypeAlias = "str | list[Any] | dict[str, Any]"
 """A type as JSON: a name; several types in a list; `{"one_of": values}`; `{"list": type}`; `{"values": type}`."""
 _NAMES: Final[dict[str, Any]] = {"any": Any, "bool": bool, "float": float, "int": int, "none": None, "str": str}
@@ -49,6 +51,6 @@ def type_of(term: TypeTerm) -> Any:
 
 
 FILE: Final = Path(__file__).with_name("tables.json")
-TABLES: Final = msgspec.json.decode(FILE.read_bytes(), type=VllmTables)
+TABLES: Final = json_decoder(VllmTables).decode(FILE.read_bytes())
 ASYNC_ENGINE_ARGS: Final[dict[str, Any]] = {name: type_of(term) for name, term in TABLES.arguments.items()}
 """The type of each argument, as plain data has it: a configuration object is a dict, and a class no argument."""
