@@ -264,7 +264,7 @@ def _served(stage: StageSpec, job: Path) -> StageSpec:
         eval_interval=0,
         max_read_timeout_s=1e9,
         policy=PolicySpec(bounded=False, max_staleness_versions=2, max_inflight_batches=2),
-        sync=Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
+        synchronizer=Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
         rollout=msgspec.structs.replace(
             stage.rollout,
             over_rollout=OverRollout(),
