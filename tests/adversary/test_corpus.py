@@ -11,10 +11,12 @@ from uuid import UUID
 import pytest
 from synthetic.worlds.adversary import CANARY, Gate, bearer, gate
 
+from rftd.daemon.config.resolve.monitor import arguments_of
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.naming import kind_of
 from rftd.daemon.config.schema.section import Section
 from rftd.streams.declaration import NameKind
+from rftd.workers.tracking.registry import TRACKERS
 
 pytestmark = pytest.mark.anyio
 
@@ -131,6 +133,16 @@ def test_every_field_that_names_something_is_attacked() -> None:
     attacked = {where[case["attacks"]] for _, case in CASES if case["attacks"] in where}
     left = sorted({path for path, place in where.items() if place not in attacked})
     assert left == [], "add a case for each of these to tests/adversary/corpus"
+
+
+def test_every_argument_of_a_tracker_is_attacked() -> None:
+    attacked = {
+        (case["change"].get("monitor.monitor_type"), name)
+        for _, case in CASES
+        for name in case["change"].get("monitor.monitor_args") or {}
+    }
+    missing = [(kind, name) for kind in TRACKERS.names() for name in arguments_of(kind) if (kind, name) not in attacked]
+    assert missing == [], "add a case for each of these to tests/adversary/corpus"
 
 
 def marked_fields(
