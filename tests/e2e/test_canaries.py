@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +12,7 @@ import psutil
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from synthetic.servers.otlp_receiver import otlp_receiver
+from synthetic.until import PATIENCE_S
 
 CANARY: Final = "c4n4ry"
 SECRETS: Final = {
@@ -46,21 +49,35 @@ def test_a_secret_of_the_daemon_is_nowhere_but_in_its_own_environment(tmp_path: 
         scene = Scene(tmp_path, "--traces", receiver.url, environ={**SECRETS, "RFTD_TRACE_RATIO": "1"})
         with scene.host:
             answers = [refused(scene, changes) for changes in REFUSED]
-            name = scene.submit(EXPERIMENT, *SHORT, "buffer.total_steps=30")
+            name = scene.submit(EXPERIMENT, *SHORT, "buffer.total_steps=30", "monitor.monitor_type=jsonl")
+            environments = {"tracker": environment_of_tracker(scene.host.pid)}
             scene.until_step(name, 2)
             page = scene.page(name)
             assert page is not None
             workers = {worker.role: worker.pid for worker in page.workers if worker.state == "live"}
-            environments = {role: dict(psutil.Process(pid).environ()) for role, pid in workers.items()}
+            environments |= {role: dict(psutil.Process(pid).environ()) for role, pid in workers.items()}
             assert scene.until_ended(name).experiment.summary.state == "completed"
             answers += [scene.get(path.format(name=name)).text for path in PAGES]
             answers.append(scene.rftd("logs", name, "--json").out)
-    assert set(environments) == {"explorer", "trainer"}
+    assert set(environments) == {"explorer", "trainer", "tracker"}
     assert not [role for role, environ in environments.items() if CANARY in str(environ)]
     assert not [answer for answer in answers if CANARY in answer]
     assert receiver.bodies
     assert not [span for span in receiver.spans if CANARY in f"{span!r}{span.told}"]
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+
+
+def environment_of_tracker(daemon: int) -> dict[str, str]:
+    """The environment of the process that follows the run for its tracker, once it is there."""
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
+        for process in psutil.Process(daemon).children():
+            with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                # Until it has become the program it is a copy of the daemon, with the daemon's environment.
+                if "tracker" in process.cmdline():
+                    return dict(process.environ())
+        time.sleep(0.01)
+    raise AssertionError("no tracker was started")
 
 
 def refused(scene: Scene, changes: dict[str, object]) -> str:
