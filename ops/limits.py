@@ -203,6 +203,8 @@ DISK_RESERVE_SIZE_BYTES: Final = 1024 * MIB
 """The space that stays free on each volume that the daemon writes to, or 5 % of the volume if that is less."""
 
 # State database.
+READER_CACHE_KIB: Final = 512
+"""The page cache of each connection that reads tables in a SQLite file: there may be many, and all of them fill up."""
 WRITER_CACHE_KIB: Final = 16 * 1024
 """The page cache of the connection that follows the log, if the tables are in a SQLite file."""
 BULK_CACHE_KIB: Final = 64 * 1024

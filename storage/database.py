@@ -16,7 +16,7 @@ from rftd.ops.errors import UsageError
 from rftd.storage.connection_pool import ConnectionPool
 from rftd.storage.postgres import connector
 
-_NARROW: Final = "cache_size=-2048"
+_NARROW: Final = f"cache_size=-{limits.READER_CACHE_KIB}"
 BUSY_TIMEOUT: Final = "busy_timeout=10000"
 _PRAGMAS: Final = (
     "journal_mode=WAL",

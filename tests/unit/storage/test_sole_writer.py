@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.sole_writer import SoleWriter
 
 pytestmark = pytest.mark.anyio
-NARROW_KIB = 2048
 
 
 async def cache_kib(connection: AsyncConnection) -> int:
@@ -33,12 +33,22 @@ async def test_only_who_writes_keeps_many_pages(tmp_path: Path) -> None:
                 wide = limits.WRITER_CACHE_KIB if keeps else limits.BULK_CACHE_KIB
                 assert await cache_kib(connection) == wide
             async with engine.connect() as first, engine.connect() as second:
-                assert [await cache_kib(each) for each in (first, second)] == [NARROW_KIB] * 2
+                assert [await cache_kib(each) for each in (first, second)] == [limits.READER_CACHE_KIB] * 2
         await writer.close()
         async with engine.connect() as first, engine.connect() as second, engine.connect() as third:
-            assert [await cache_kib(each) for each in (first, second, third)] == [NARROW_KIB] * 3
+            assert [await cache_kib(each) for each in (first, second, third)] == [limits.READER_CACHE_KIB] * 3
         async with writer.transaction() as connection:
             assert await cache_kib(connection) == limits.BULK_CACHE_KIB
     finally:
         await writer.close()
         await engine.dispose()
+
+
+async def test_the_caches_of_all_readers_together_are_small(tmp_path: Path) -> None:
+    """With many clients as many connections are open as there may be, and each fills its cache as the tables grow."""
+    engine = open_database(sqlite_url(tmp_path / "state.db"))
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(engine.dispose)
+        readers = [await stack.enter_async_context(engine.connect()) for _ in range(limits.SQLITE_POOL_CONNECTIONS)]
+        caches_kib = [await cache_kib(reader) for reader in readers]
+    assert sum(caches_kib) <= 8 * 1024
