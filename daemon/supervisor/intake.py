@@ -116,6 +116,8 @@ class Intake:
         if known is None:
             spec, forked = await self._begun(spec, host, judge.asker)
             self._room()
+        elif spec.half == "both":  # what the request decided before a crash: memory and folders may be others now
+            spec = known.spec
         submitted = submitted_by(judge.asker, spec)
         drafts = [self._writer.draft(submitted, experiment=experiment, id=id, correlation=key)]
         if forked is not None:  # in the same append: no reader meets a continuation whose history it does not know

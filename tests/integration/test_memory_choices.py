@@ -9,9 +9,10 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from synthetic.daemon.fork_desk import ForkDesk
+from synthetic.daemon.fork_desk import EXPERIMENT, ForkDesk
 
-from rftd.daemon.supervisor import memory_plan
+from rftd.daemon.config.loading import load_text
+from rftd.daemon.supervisor import intake, memory_plan
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.devices.discovery import find_host
@@ -132,3 +133,37 @@ async def test_a_choice_outlives_kills_forks_continuations_and_replays(
         await again.take_up(at_most=0)
         assert all([(await again.step(number)).equal for number in range(1, 5)])
     assert set(trained) == {(LONGEST, True)}
+
+
+class KilledError(Exception):
+    """Stands for the end of a daemon's process."""
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+@pytest.mark.parametrize(("free_bytes", "later_bytes"), [(1 << 40, 1 << 20), (1 << 20, 1 << 40)])
+async def test_a_request_that_a_crash_cut_in_two_is_accepted_with_what_it_chose(
+    desk: ForkDesk, ids, free: Free, overrides, monkeypatch: pytest.MonkeyPatch, free_bytes: int, later_bytes: int
+) -> None:
+    """The same request finds the submission that the daemon before had appended, and not yet accepted."""
+
+    def kill_daemon(name: str) -> None:
+        if name == "submission.between_appends":
+            raise KilledError
+
+    config = load_text(EXPERIMENT, "test.yaml", overrides=overrides(1), environ={}, cwd=desk.folder).config
+    request_id = ids.new()
+    free(free_bytes)
+    with monkeypatch.context() as patch:
+        patch.setattr(intake.faults, "point", kill_daemon)
+        async with desk.open() as supervisor:
+            with pytest.raises(KilledError):
+                await supervisor.submit(config, request_id=request_id)
+    free(later_bytes)
+    async with desk.open() as supervisor:
+        accepted = await supervisor.submit(config, request_id=request_id)
+        await desk.completed(accepted.experiment)
+    spec = await recorded(desk, accepted.experiment)
+    assert chosen(spec.stages[0]) == ((4096, False) if free_bytes > later_bytes else (LONGEST, True))
+    (warned,) = {tuple(spec.warnings), tuple(accepted.warnings)}
+    assert any("micro-batches have" in warning for warning in warned) == (free_bytes < later_bytes)
