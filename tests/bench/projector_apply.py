@@ -29,8 +29,10 @@ from rftd.storage.projector import Projector
 from rftd.streams.arrays import Array
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events import batch, experience, task
+from rftd.streams.writers import source_of
 
 REPEAT, PROMPT, RESPONSE, BATCH = 8, 24, 1000, 64
+EXPLORER = source_of("explorer", UUID(int=1))
 
 
 def write(tape: Tape, count: int) -> None:
@@ -61,7 +63,7 @@ def write(tape: Tape, count: int) -> None:
                 reward=float(rollout % 2),
                 metrics={"accuracy": 1.0},
             )
-            place = tape.write(event, run, key=group, id=id)
+            place = tape.write(event, run, key=group, id=id, source=EXPLORER)
             where = place.partition.number
             members.append(task.Member(id, rollout, where, place.offset, 1.0, 0.0, 1024, 0, 0))
             items.append(batch.ExperienceItem(id, where, place.offset, len(groups), rollout, 0, 1))
