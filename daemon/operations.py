@@ -21,6 +21,7 @@ from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.folds.sweeps import RecordedSweep
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.worker_memory import WorkerMemory
+from rftd.workers.tracking.cursor import Cursor
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +204,10 @@ class Operations(Protocol):
 
     def memory(self, experiment: UUID) -> list[WorkerMemory]:
         """The memory that its workers were expected to take when it was accepted."""
+        ...
+
+    async def trackers(self, experiment: UUID) -> dict[str, Cursor]:
+        """The cursors of its trackers by kind, as their processes have written them."""
         ...
 
     def spine(self, experiment: UUID) -> Spine | None:

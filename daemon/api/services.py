@@ -23,6 +23,8 @@ from rftd.daemon.trust.token_holder import TokenHolder
 from rftd.daemon.trust.tokens import Bearer, asker_of
 from rftd.daemon.views.memory import MemoryRow, rows_of
 from rftd.daemon.why.wait import Wait
+from rftd.daemon.views.trackers import TrackerRow
+from rftd.daemon.views.trackers import rows_of as tracker_rows
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import UnreachableError, UsageError
 from rftd.ops.health import Health
@@ -171,6 +173,10 @@ class Services:
     def memory(self, experiment: UUID) -> list[MemoryRow]:
         """The memory that its workers were expected to take when it was accepted, and what they use."""
         return rows_of(self.operations.memory(experiment), self.operations.used_bytes(experiment))
+
+    async def trackers(self, experiment: UUID) -> list[TrackerRow]:
+        """Its trackers, and how far each has come."""
+        return tracker_rows(await self.operations.trackers(experiment))
 
     async def find(self, wanted: str, after: str | None = None) -> UUID:
         """The experiment that a person named. Raises NotFoundError, UsageError."""

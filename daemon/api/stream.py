@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -125,13 +126,21 @@ class LivePage:
         if standing == self._seen and (books is not None or not self._reused):
             return None
         async with services.read() as connection:
-            memory = services.memory(self._experiment)
-            page = await page_of(connection, self._experiment, services.curves, standing[1], books=books, memory=memory)
+            page_now = partial(
+                page_of,
+                connection,
+                self._experiment,
+                services.curves,
+                standing[1],
+                memory=services.memory(self._experiment),
+                trackers=await services.trackers(self._experiment),
+            )
+            page = await page_now(books=books)
             # The last page of an experiment is what people keep: its books are counted anew, however recent the
             # others are.
             if books is not None and page.experiment.summary.state != self._state:
                 books = None
-                page = await page_of(connection, self._experiment, services.curves, standing[1], memory=memory)
+                page = await page_now()
         self._seen = standing
         self._state = page.experiment.summary.state
         self._reused = books is not None

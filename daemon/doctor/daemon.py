@@ -14,6 +14,7 @@ from rftd.daemon.client.client import Client, Readiness, nobody_listens
 from rftd.daemon.doctor.keeping import check_keeping
 from rftd.daemon.settings import Settings
 from rftd.daemon.trust.token_file import TokenFile, TokenFileError
+from rftd.daemon.views import experiments
 from rftd.daemon.views.access import allowances as read_allowances
 from rftd.daemon.views.access import tokens as read_tokens
 from rftd.daemon.views.version import version as read_version
@@ -27,6 +28,8 @@ SKEW_S: Final = 10.0
 """Clocks that differ by more show times of events and leases that confuse people; nothing is decided by them."""
 _VARIABLE: Final = "RFTD_TOKEN"
 _REFUSED: Final = "RFTD-API-001"
+_MOST_EXPERIMENTS: Final = 20
+"""Experiments under way whose trackers are looked at, the newest first."""
 _NAMED: Final = 8
 """Names of an allow-list that are shown; the others are counted."""
 
@@ -114,6 +117,7 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
     yield from _of_tokens(client, environ)
     yield from _of_allowances(client)
     yield from check_keeping(client)
+    yield from _of_trackers(client)
     mine = release_of("rftd")
     if release != mine:
         what = f"the daemon is of release {release}, and this program of {mine}"
@@ -121,6 +125,20 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
     series = sum(1 for line in metrics.splitlines() if line.startswith("rftd_"))
     access = "with a token of role read" if client.has_token else "without a token"
     yield Diagnosis("monitor", "ok", f"{client.url}/metrics has {series} series for Prometheus, {access}")
+
+
+def _of_trackers(client: Client) -> Iterator[Diagnosis]:
+    """The findings of the trackers of experiments under way: those that cannot write, with the reason."""
+    listed = client.ask(experiments.listed, state=["running", "paused"], limit=_MOST_EXPERIMENTS).value.items
+    pages = [client.ask(experiments.one, name=summary.id).value for summary in listed]
+    waiting = [(page, row) for page in pages for row in page.trackers if row.error]
+    for page, row in waiting:
+        name = page.experiment.summary.name
+        fix = f"see log/tracker_{row.kind}.log in {page.experiment.job_dir}; what is missed follows"
+        yield Diagnosis("tracker", "warn", f"{row.kind} of {name} waits: {row.error}", fix)
+    count = sum(len(page.trackers) for page in pages)
+    if count and not waiting:
+        yield Diagnosis("tracker", "ok", f"{count} follow{'s' if count == 1 else ''} the experiments under way")
 
 
 def _of_tokens(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis]:

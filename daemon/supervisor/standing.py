@@ -1,17 +1,20 @@
-"""`StandingReads`: what is in memory of an experiment, told at once: neither log nor tables are asked."""
+"""`StandingReads`: what a daemon knows of an experiment by itself: neither log nor tables are asked."""
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.runs import Runs
+from rftd.daemon.supervisor.trackers import cursors_of
 from rftd.daemon.why.wait import Wait
 from rftd.daemon.why.workers import largest_use, opening_waits
 from rftd.ops.errors import LogLossError
 from rftd.streams.folds.spine import Spine
 from rftd.streams.worker_memory import WorkerMemory
+from rftd.workers.tracking.cursor import Cursor
 
 
 class StandingReads:
@@ -30,6 +33,11 @@ class StandingReads:
         """See `Operations.memory`."""
         entry = self._registry.entries.get(experiment)
         return [] if entry is None else list(entry.spec.memory)
+
+    async def trackers(self, experiment: UUID) -> dict[str, Cursor]:
+        """See `Operations.trackers`."""
+        entry = self._registry.entries.get(experiment)
+        return {} if entry is None or not entry.spec.trackers else await asyncio.to_thread(cursors_of, entry)
 
     def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:
         """See `Operations.used_bytes`."""

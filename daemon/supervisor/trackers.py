@@ -190,6 +190,11 @@ def _wanted(registry: Registry) -> Iterator[tuple[Entry, TrackerSpec]]:
             yield from ((entry, tracker) for tracker in entry.spec.trackers)
 
 
+def cursors_of(entry: Entry) -> dict[str, Cursor]:
+    """How far each tracker of the experiment has come, by kind. Blocks."""
+    return {tracker.kind: _cursor(entry, tracker.kind) for tracker in entry.spec.trackers}
+
+
 def _cursor(entry: Entry, kind: str) -> Cursor:
     try:
         return CursorFile(Path(entry.job_dir), kind, str(entry.id)[:8]).read()

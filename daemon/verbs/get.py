@@ -19,6 +19,7 @@ from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
 from rftd.daemon.views.memory import memory_line
+from rftd.daemon.views.trackers import tracker_line
 from rftd.daemon.views.wire import to_wire
 from rftd.daemon.why.wait import Wait, cause_of, sentence_of
 from rftd.ops.clock import Clock, SystemClock, iso
@@ -238,6 +239,9 @@ def _files(given: ExperimentPage, clock: Clock) -> Iterator[Line]:
         yield "checkpoints" if position == 0 else "", text
     for position, row in enumerate(given.memory):
         yield "memory" if position == 0 else "", one_line(memory_line(row))
+    for position, tracker in enumerate(given.trackers):
+        text = one_line(tracker_line(tracker, summary.step))
+        yield "trackers" if position == 0 else "", Text(text, style="yellow" if tracker.error else "")
     yield "folder", detail.job_dir
     if summary.kept != "here":
         where = f" in {summary.kept_path}" if summary.kept_path else ""

@@ -17,6 +17,7 @@ dead_letters  what was set aside; retry, drop
 access        one-time links for browsers; the tokens, their limits and what is taken of them
 hub           the cache of the Hugging Face hub that the daemon looks into
 keeping       the rules by which payloads and files go
+trackers      how far each of an experiment has come
 version       of the daemon
 
 A new read is its query in `rftd.storage.queries`, which declares the row too; a function here, marked `read`; and a

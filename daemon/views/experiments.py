@@ -12,6 +12,7 @@ from msgspec import Meta
 from rftd.daemon.views.memory import MemoryRow
 from rftd.daemon.views.route import After, Daemon, Limit, Name, Offset, read
 from rftd.daemon.why.wait import Why, worst_first
+from rftd.daemon.views.trackers import TrackerRow
 from rftd.storage.queries.books import Books
 from rftd.storage.queries.curve import RewardCurves, RewardPoint
 from rftd.storage.queries.experiments import (
@@ -82,6 +83,8 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
     that open their engines, with the time since when."""
     memory: list[MemoryRow]
     """The memory that workers were expected to take of their devices when the experiment was accepted."""
+    trackers: list[TrackerRow]
+    """Whatever follows the experiment to show its figures elsewhere."""
 
 
 @read("/v1/experiments", ExperimentList, tag="experiments")
@@ -108,7 +111,7 @@ async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage
     """Everything about one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
     async with daemon.read(after) as connection:
         id = await daemon.resolve(connection, name)
-        return await page_of(connection, id, daemon.curves, daemon.waiting(id), memory=daemon.memory(id))
+        return await page_of(connection, id, daemon.curves, daemon.waiting(id), memory=daemon.memory(id), trackers=await daemon.trackers(id))
 
 
 @read("/v1/experiments/{name}/summary", ExperimentSummary, tag="experiments")
@@ -126,6 +129,7 @@ async def page_of(
     *,
     books: Books | None = None,
     memory: Sequence[MemoryRow] = (),
+    trackers: Sequence[TrackerRow] = (),
 ) -> ExperimentPage:
     """The page of one experiment, with these books instead of new ones, if given. Raises NotFoundError."""
     # All on one connection, within one transaction: a page never mixes two states of the tables.
@@ -144,6 +148,7 @@ async def page_of(
         signal=await signal_of(connection, experiment),
         waiting=None if detail.summary.state in ENDED else waiting,
         memory=list(memory),
+        trackers=list(trackers),
     )
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rftd.daemon.trust.token_holder import TokenHolder
     from rftd.daemon.views.memory import MemoryRow
     from rftd.daemon.why.wait import Wait
+    from rftd.daemon.views.trackers import TrackerRow
     from rftd.storage.queries.curve import RewardCurves
     from rftd.streams.log import EventLog
 
@@ -129,6 +130,10 @@ class Daemon(Protocol):
 
     def memory(self, experiment: UUID) -> list[MemoryRow]:
         """The memory that its workers were expected to take when it was accepted, and what they use."""
+        ...
+
+    async def trackers(self, experiment: UUID) -> list[TrackerRow]:
+        """Its trackers, and how far each has come."""
         ...
 
     def follower(self) -> AbstractContextManager[None]:

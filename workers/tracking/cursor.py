@@ -50,6 +50,10 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     """True once the whole of an experiment that has ended is written."""
     error: str = ""
     """The reason why nothing can be written now."""
+    points: int = 0
+    """The number of points that were written, also those that are not surely stored."""
+    step: int = 0
+    """The last training step among them."""
 
 
 class CursorFile:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -172,14 +172,20 @@ class TrackerFollower:
         self._point("tracker.before_cursor")
         if kept is None:
             self._cursor = msgspec.structs.replace(noted, pending=())
+            # For whoever looks; a process after this one begins where the last sure moment was.
+            await asyncio.to_thread(self._file.write, msgspec.structs.replace(self._saved, **self._told()))
         else:
-            await self._save(msgspec.structs.replace(noted, pending=(), kept=kept, error=""))
+            await self._save(msgspec.structs.replace(noted, pending=(), kept=kept, **self._told()))
 
     async def _make_sure(self) -> None:
         """Saves what was written since the last sure moment, and how the run ended."""
         if self._cursor is not self._saved:
             kept = await asyncio.to_thread(partial(self._tracker.settle, surely=True))
-            await self._save(msgspec.structs.replace(self._cursor, kept=kept or {}, error=""))
+            await self._save(msgspec.structs.replace(self._cursor, kept=kept or {}, **self._told()))
+
+    def _told(self) -> dict[str, Any]:
+        """The fields of a cursor that say how far its tracker has come."""
+        return {"points": self._fold.next_number, "step": self._fold.furthest, "error": ""}
 
     async def _rest(self, error: Exception, failures: int) -> bool:
         """Waits before the next attempt; False if it was stopped meanwhile."""

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,12 +15,13 @@ import msgspec
 
 from rftd.ops import faults
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConfigError, ConflictError, NotFoundError
+from rftd.ops.errors import ConfigError, ConflictError, NotFoundError, NotInstalledError
 from rftd.ops.logs import Logger
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.start import beginning_of
 from rftd.streams.tracking import TrackerSpec
+from rftd.workers.membership import explain
 from rftd.workers.tracking.cursor import MONITOR, CursorFile
 from rftd.workers.tracking.following import TrackerFollower
 from rftd.workers.tracking.point import TrackedRun
@@ -53,18 +55,12 @@ async def run_tracker(
     beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
     spec = beginning.spec
     tracked = wanted if isinstance(wanted, TrackerSpec) else _of_kind(spec, wanted)
-    args = {**tracked.args, **_values(tracked, environ)}
-    if isinstance(wanted, str):  # the experiment's own, and not one that the owner adds
-        check_tracker_reach(spec.reach, tracked, args, environ.keys())
     run = run_of(experiment, spec, single_run=tracked.single_run)
-    TRACKERS.check(tracked.kind)
     root = Path(spec.job_dir) if into is None else into
     if into is None and not root.is_dir():
         raise NotFoundError(
             f"the folder of {spec.name} is not here", where=str(root), fix="name another: --into FOLDER"
         )
-    folder = root / MONITOR / tracked.kind
-    tracker = TRACKERS.load(tracked.kind)(Opening(run=run, folder=folder, args=args))
     file = CursorFile(root, tracked.kind, run.short_id)
     await asyncio.to_thread(file.take)
     try:
@@ -77,6 +73,11 @@ async def run_tracker(
         cursor.fold.single_run = tracked.single_run
         if cursor.ended:
             return cursor.fold.next_number
+        args = {**tracked.args, **_values(tracked, environ)}
+        if isinstance(wanted, str):  # the experiment's own, and not one that the owner adds
+            check_tracker_reach(spec.reach, tracked, args, environ.keys())
+        folder = root / MONITOR / tracked.kind
+        tracker = TRACKERS.load(tracked.kind)(Opening(run=run, folder=folder, args=args))
         follower = TrackerFollower(
             log,
             tracker,
@@ -92,6 +93,9 @@ async def run_tracker(
         )
         await follower.run(until_head=until_head)
         return (await asyncio.to_thread(file.read)).fold.next_number
+    except (ConfigError, NotInstalledError) as error:
+        await asyncio.to_thread(_note, file, explain(error))
+        raise
     finally:
         file.release()
 
@@ -116,6 +120,12 @@ def run_of(experiment: UUID, spec: ExperimentSpec, *, single_run: bool) -> Track
         digest=hashlib.sha256(msgspec.json.encode(spec.config, order="sorted")).hexdigest(),
         single_run=single_run,
     )
+
+
+def _note(file: CursorFile, reason: str) -> None:
+    """Leaves the reason why the tracker ends in its cursor, where `rftd get` finds it. Blocks."""
+    with suppress(OSError):
+        file.write(msgspec.structs.replace(file.read(), error=reason))
 
 
 def _of_kind(spec: ExperimentSpec, kind: str) -> TrackerSpec:

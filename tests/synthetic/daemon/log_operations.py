@@ -38,6 +38,7 @@ from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
 from rftd.streams.worker_memory import WorkerMemory
+from rftd.workers.tracking.cursor import Cursor
 
 
 class LogOperations:
@@ -173,6 +174,9 @@ class LogOperations:
 
     def memory(self, experiment_id: UUID) -> list[WorkerMemory]:
         return []
+
+    async def trackers(self, experiment_id: UUID) -> dict[str, Cursor]:
+        return {}
 
     def named(self, wanted: str) -> UUID:
         raise NotFoundError(f"no experiment {wanted!r}")

@@ -50,7 +50,7 @@ def test_schemas_stay(rftd: Rftd) -> None:
     page = json.loads(rftd("get", "small", "--json").out)
     assert sorted(page) == [
         *("checkpoints", "evals", "experiment", "memory", "overdue", "overdue_windows", "pace", "queues", "resolved"),
-        *("reward_curve", "signal", "waiting", "weights", "why", "workers"),
+        *("reward_curve", "signal", "trackers", "waiting", "weights", "why", "workers"),
     ]
     assert page["resolved"]["name"] == "small"
     assert page["resolved"]["stages"][1]["buffer"]["batch_size"] > 0
