@@ -111,7 +111,14 @@ async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage
     """Everything about one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
     async with daemon.read(after) as connection:
         id = await daemon.resolve(connection, name)
-        return await page_of(connection, id, daemon.curves, daemon.waiting(id), memory=daemon.memory(id), trackers=await daemon.trackers(id))
+        return await page_of(
+            connection,
+            id,
+            daemon.curves,
+            daemon.waiting(id),
+            memory=daemon.memory(id),
+            trackers=await daemon.trackers(id),
+        )
 
 
 @read("/v1/experiments/{name}/summary", ExperimentSummary, tag="experiments")

@@ -12,6 +12,7 @@ from synthetic.tracking.tracked import FILES, Deaths, expected, follow, follow_a
 
 from rftd.ops.errors import ConflictError, DataError
 from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.log import EventLog
 from rftd.streams.tracking import TrackerSpec
 from rftd.workers.tracking.cursor import CursorFile
 from rftd.workers.tracking.kept_file import KeptFile
@@ -19,9 +20,8 @@ from rftd.workers.tracking.kept_file import KeptFile
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("kind", FILES)]
 
 
-async def test_what_is_shown_is_what_the_tables_have(kind: str, tmp_path: Path) -> None:
+async def test_what_is_shown_is_what_the_tables_have(kind: str, log: EventLog, tmp_path: Path) -> None:
     run = written(tmp_path)
-    log = MemoryLog()
     await log.append(run.tape.drafts)
     await follow(log, run, TrackerSpec(kind=kind))
     shown = shown_by(kind, tmp_path / "monitor" / kind)
@@ -29,13 +29,11 @@ async def test_what_is_shown_is_what_the_tables_have(kind: str, tmp_path: Path) 
     assert len(shown) > 70
 
 
-@pytest.mark.parametrize("seed", range(4))
 async def test_a_follower_that_dies_twenty_times_loses_and_doubles_nothing(
-    kind: str, seed: int, tmp_path: Path
+    kind: str, log: EventLog, tmp_path: Path
 ) -> None:
     run = written(tmp_path)
-    log = MemoryLog()
-    deaths = Deaths(random.Random(seed).sample(range(1, 60), 20))
+    deaths = Deaths(random.Random(3).sample(range(1, 60), 20))
     await follow_and_die(log, run, TrackerSpec(kind=kind), deaths)
     assert deaths.count == 20
     assert shown_by(kind, tmp_path / "monitor" / kind) == await expected(kind, run, log)

@@ -40,6 +40,8 @@ def test_killed_trackers_lose_and_double_nothing(
             kills += kill(scene, target, id)
             page = scene.page(name)
             assert page is None or page.experiment.summary.state == "running", f"ended after {kills} kills"
+        if target == "tracker":
+            assert "2 follow the experiments under way" in scene.rftd("doctor").out
         assert scene.until_ended(name).experiment.summary.state == "completed"
         job = tmp_path / "checkpoints" / "crash" / "sums"
         for kind in KINDS:
@@ -50,6 +52,11 @@ def test_killed_trackers_lose_and_double_nothing(
                 shown = timeless(shown)
                 said = timeless(said)
             assert shown == said
+        page = scene.page(name)
+        assert page is not None
+        assert [(row.kind, row.step, row.ended, row.error) for row in page.trackers] == [
+            (kind, 150, True, "") for kind in KINDS
+        ]
         poll(lambda: trackers_of(id) == [])
 
 

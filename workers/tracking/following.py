@@ -17,6 +17,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import UnreachableError
 from rftd.ops.logs import Logger
 from rftd.streams import topics
+from rftd.streams.chain import Heads
 from rftd.streams.effective import effective
 from rftd.streams.envelope import Head, Record
 from rftd.streams.feed import Feed
@@ -66,6 +67,7 @@ class TrackerFollower:
 
         One that is not `patient` raises the error of a service that is away, or of a full disk.
         """
+        self._log = log
         self._tracker = tracker
         self._file = file
         self._cursor = cursor
@@ -81,10 +83,11 @@ class TrackerFollower:
         self._fences = FenceView(cursor.fences)
         self._points: list[Point] = []
         self._opened = False
+        self._closed = False
         self._reason = ""
         """The reason that was logged last."""
-        own = {partition_of(stream, experiment) for stream in STREAMS}
-        start = {partition: positions.get(partition, 0) for partition in own}
+        self._own: Final = frozenset(partition_of(stream, experiment) for stream in STREAMS)
+        start = {partition: positions.get(partition, 0) for partition in self._own}
         start |= {Partition(place.stream, place.partition): place.next_offset for place in cursor.places}
         self._feed = Feed(log.subscribe(start))
 
@@ -100,30 +103,41 @@ class TrackerFollower:
                 await self._make_sure()
         finally:
             await self._feed.close()
-            await asyncio.to_thread(self._tracker.close, self._cursor.fold.ended if self._cursor.ended else "")
+            if not self._closed:
+                await asyncio.to_thread(self._tracker.close, "")
 
     async def _follow(self, until_head: bool) -> None:
         ended_s: float | None = None
+        goals = await self._log.heads() if until_head else {}
         while not self._stop.is_set():
-            await self._gather(0.0 if until_head else _LOOK_S)
+            reached = until_head and self._has_read(goals)
+            if not reached:
+                await self._gather(gather_s=0.0 if until_head else GATHER_S)
             if self._points:
                 if not await self._write(self._points):
                     return
                 continue
             if self._fold.ended and ended_s is None:
                 ended_s = self._clock.monotonic_s()
+            if until_head and not reached:
+                continue
             if self._fold.ended and (until_head or self._clock.monotonic_s() - (ended_s or 0.0) >= LINGER_S):
                 self._cursor = msgspec.structs.replace(self._cursor, ended=True)
                 return
             if until_head:
                 return
 
-    async def _gather(self, wait_s: float) -> None:
-        """Reads what has arrived, waiting at most `wait_s` for the first record; what follows it soon comes too."""
-        if await self._feed.pump(wait_s, self._read) == 0:
+    def _has_read(self, goals: Heads) -> bool:
+        """True once everything below the goals was read."""
+        positions = self._feed.positions
+        return all(positions.get(at, 0) >= goal.next_offset for at, goal in goals.items() if at in self._own)
+
+    async def _gather(self, *, gather_s: float) -> None:
+        """Reads what has arrived, waiting a moment for the first record, and `gather_s` for what follows it."""
+        if await self._feed.pump(_LOOK_S, self._read) == 0:
             return
-        if self._points and wait_s:
-            await self._clock.sleep(GATHER_S)
+        if self._points and gather_s:
+            await self._clock.sleep(gather_s)
         while len(self._points) < _MOST_POINTS and await self._feed.pump(0.0, self._read):
             pass
 
@@ -179,9 +193,28 @@ class TrackerFollower:
 
     async def _make_sure(self) -> None:
         """Saves what was written since the last sure moment, and how the run ended."""
-        if self._cursor is not self._saved:
-            kept = await asyncio.to_thread(partial(self._tracker.settle, surely=True))
+        if self._cursor is self._saved:
+            return
+        kept = await asyncio.to_thread(partial(self._tracker.settle, surely=True))
+        if not self._cursor.ended or await self._leave():
             await self._save(msgspec.structs.replace(self._cursor, kept=kept or {}, **self._told()))
+
+    async def _leave(self) -> bool:
+        """Tells the tracker how the experiment ended, however long that takes; False if it was stopped before."""
+        failures = 0
+        while True:
+            try:
+                await asyncio.to_thread(self._tracker.close, self._fold.ended)
+            except _AWAY as error:
+                end_if_cancelled()
+                if not self._patient:
+                    raise
+                failures += 1
+                if not await self._rest(error, failures):
+                    return False
+            else:
+                self._closed = True
+                return True
 
     def _told(self) -> dict[str, Any]:
         """The fields of a cursor that say how far its tracker has come."""

@@ -72,22 +72,26 @@ class MlflowRuns:
                 self._asked(self._client.set_terminated, id, _STATUS[ended])
 
     def _found_or_made(self, role: str) -> str:
+        from mlflow.entities import Param
+
         client = self._client
         experiment = client.get_experiment_by_name(self._run.project)
         experiment_id = client.create_experiment(self._run.project) if experiment is None else experiment.experiment_id
         mark = f"{self._run.experiment}-{role}"
         runs = client.search_runs([experiment_id], filter_string=f"tags.`{_MARK}` = '{mark}'", max_results=1)
+        params = [Param(_allowed(name), str(value)[:_VALUE_CHARS]) for name, value in _leaves(self._run.config)]
         if runs:
-            return str(runs[0].info.run_id)
+            run = runs[0]
+            # A process before this one, or the server, may have ended before all of them were there.
+            if len(run.data.params) < len(params):
+                self._log_params(run.info.run_id, params)
+            return str(run.info.run_id)
         tags = {_MARK: mark, "group": self._run.group, "role": role, "rftd.digest": self._run.digest}
         run = client.create_run(experiment_id, run_name=self._run.title(role), tags=tags)
-        self._log_config(run.info.run_id)
+        self._log_params(run.info.run_id, params)
         return str(run.info.run_id)
 
-    def _log_config(self, id: str) -> None:
-        from mlflow.entities import Param
-
-        params = [Param(_allowed(name), str(value)[:_VALUE_CHARS]) for name, value in _leaves(self._run.config)]
+    def _log_params(self, id: str, params: Sequence[Any]) -> None:
         for first in range(0, len(params), _PARAMS):
             self._client.log_batch(id, params=params[first : first + _PARAMS])
 

@@ -92,7 +92,12 @@ async def expected(kind: str, run: SyntheticRun, log: EventLog, *, single_run: b
 
 
 async def follow(
-    log: EventLog, run: SyntheticRun, tracker: TrackerSpec, point: Callable[[str], None] = lambda name: None
+    log: EventLog,
+    run: SyntheticRun,
+    tracker: TrackerSpec,
+    point: Callable[[str], None] = lambda name: None,
+    *,
+    clock: ManualClock | None = None,
 ) -> int:
     """Follows the run up to the log's head, in a process that may die at a point; returns the number of points."""
     return await run_tracker(
@@ -100,7 +105,7 @@ async def follow(
         run.id,
         tracker,
         stop=asyncio.Event(),
-        clock=ManualClock(),
+        clock=clock or ManualClock(),
         logger=logger(),
         environ={},
         until_head=True,
@@ -140,6 +145,8 @@ def as_shown(kind: str, run: str, step: int, name: str, value: float) -> Shown:
     """A figure as this kind keeps it."""
     if kind == "tensorboard":
         (value,) = struct.unpack("<f", struct.pack("<f", value))
+    if kind == "mlflow":
+        name = name.replace("@", "_at_")
     return Shown(run, step, name, repr(float(value)))
 
 

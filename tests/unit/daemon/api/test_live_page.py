@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from synthetic.log.synthetic_run import SyntheticRun
@@ -20,6 +21,7 @@ from rftd.ops.clock import ManualClock
 from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.projector import Projector
 from rftd.streams.backends.memory import MemoryLog
+from rftd.workers.tracking.cursor import Cursor
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +49,10 @@ class Watched:
         return page
 
 
+async def no_trackers(_: UUID) -> dict[str, Cursor]:
+    return {}
+
+
 @pytest.fixture
 async def watched(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Watched]:
     nobody, clock, log = cast(Any, None), ManualClock(), MemoryLog()
@@ -54,7 +60,11 @@ async def watched(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Watched]:
     projector = Projector(log, engine, clock=clock)
     services = Services(
         operations=SimpleNamespace(
-            stopped=lambda _: None, opening=lambda _: [], memory=lambda _: [], used_bytes=lambda _: {}
+            stopped=lambda _: None,
+            opening=lambda _: [],
+            memory=lambda _: [],
+            used_bytes=lambda _: {},
+            trackers=no_trackers,
         ),
         engine=engine,
         log=log,

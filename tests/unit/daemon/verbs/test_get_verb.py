@@ -12,6 +12,7 @@ from rftd.daemon.client.moment import Moment, Pace, pace_of
 from rftd.daemon.verbs.get import left_s, render
 from rftd.daemon.verbs.watch import brief
 from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.views.trackers import TrackerRow
 from rftd.daemon.why.wait import Wait, Why
 from rftd.ops.clock import ManualClock
 from rftd.ops.words import Level
@@ -226,6 +227,19 @@ def test_an_evaluation_says_beside_its_score_which_rows_were_no_question_of_the_
     given = msgspec.structs.replace(page(windows=0), evals=[row])
     assert "  0.000  12 of 12 prompts were cut" in shown(given)
     assert "no answer" not in shown(given)
+
+
+@pytest.mark.parametrize(
+    ("row", "line"),
+    [
+        (TrackerRow(kind="jsonl", points=9, step=3, ended=False, error=""), "jsonl: 9 points up to step 3"),
+        (TrackerRow(kind="jsonl", points=9, step=1, ended=False, error=""), "up to step 1, 2 steps behind"),
+        (TrackerRow(kind="jsonl", points=9, step=3, ended=True, error=""), "up to step 3, all of it"),
+        (TrackerRow(kind="wandb", points=0, step=0, ended=False, error="no key"), "3 steps behind; no key"),
+    ],
+)
+def test_a_tracker_is_told_with_its_lag_and_its_error(row: TrackerRow, line: str) -> None:
+    assert line in shown(msgspec.structs.replace(page(windows=0), trackers=[row]))
 
 
 def test_an_evaluation_shows_the_parts_of_its_score() -> None:

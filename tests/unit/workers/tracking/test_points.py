@@ -11,8 +11,10 @@ from synthetic.log.tape import Tape
 from synthetic.tracking.event_files import texts_of
 from synthetic.tracking.tracked import follow
 
+from rftd.ops.errors import ConfigError
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.tracking import TrackerSpec
+from rftd.workers.tracking.cursor import CursorFile
 
 pytestmark = pytest.mark.anyio
 
@@ -40,6 +42,21 @@ async def test_remarks_tell_the_life_of_a_run(tmp_path: Path) -> None:
         assert text in remarks
     assert "checkpoint global_step_2 saved" in remarks
     assert [point["number"] for point in points] == list(range(len(points)))
+
+
+async def test_the_reason_why_a_tracker_ends_is_in_its_cursor(tmp_path: Path) -> None:
+    run = SyntheticRun(Tape(), job_dir=str(tmp_path)).write()
+    log = MemoryLog()
+    await log.append(run.tape.drafts)
+    file = CursorFile(tmp_path, "jsonl", str(run.id)[:8])
+    with pytest.raises(ConfigError, match="needs NO_SUCH_KEY"):
+        await follow(log, run, TrackerSpec(kind="jsonl", variables={"api_key": "NO_SUCH_KEY"}))
+    assert "needs NO_SUCH_KEY" in file.read().error
+    file.path.unlink()
+    await follow(log, run, TrackerSpec(kind="jsonl"))
+    cursor = file.read()
+    assert (cursor.error, cursor.step, cursor.ended) == ("", run.version, True)
+    assert cursor.points > 10
 
 
 async def test_weights_without_a_step_are_not_remarked(tmp_path: Path) -> None:
