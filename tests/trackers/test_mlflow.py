@@ -138,7 +138,7 @@ async def test_a_server_that_is_killed_twenty_times_loses_and_doubles_nothing(ur
     run = written(tmp_path)
     log = MemoryLog()
     with gateway(uri, killed) as tracker:
-        await follow_and_die(log, run, tracker, Deaths([]), portion=20)
+        await follow_and_die(log, run, tracker, Deaths([]), portion=60)
     assert troubles.kills == 20
     assert shown_at(uri, str(run.id)) == await expected("mlflow", run, log)
     runs = runs_of(uri, str(run.id))
