@@ -22,9 +22,9 @@ from rftd.daemon.trust.keyring import Keyring
 from rftd.daemon.trust.token_holder import TokenHolder
 from rftd.daemon.trust.tokens import Bearer, asker_of
 from rftd.daemon.views.memory import MemoryRow, rows_of
-from rftd.daemon.why.wait import Wait
 from rftd.daemon.views.trackers import TrackerRow
 from rftd.daemon.views.trackers import rows_of as tracker_rows
+from rftd.daemon.why.wait import Wait
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import UnreachableError, UsageError
 from rftd.ops.health import Health

@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from rftd.daemon.views.memory import MemoryRow
 from rftd.daemon.views.route import After, Daemon, Limit, Name, Offset, read
-from rftd.daemon.why.wait import Why, worst_first
 from rftd.daemon.views.trackers import TrackerRow
+from rftd.daemon.why.wait import Why, worst_first
 from rftd.storage.queries.books import Books
 from rftd.storage.queries.curve import RewardCurves, RewardPoint
 from rftd.storage.queries.experiments import (

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from rftd.daemon.operations import Operations
     from rftd.daemon.trust.token_holder import TokenHolder
     from rftd.daemon.views.memory import MemoryRow
-    from rftd.daemon.why.wait import Wait
     from rftd.daemon.views.trackers import TrackerRow
+    from rftd.daemon.why.wait import Wait
     from rftd.storage.queries.curve import RewardCurves
     from rftd.streams.log import EventLog
 
