@@ -102,6 +102,7 @@ def page(*overdue: OverdueRow, windows: int) -> ExperimentPage:
         signal=None,
         waiting=None,
         memory=[],
+        trackers=[],
     )
 
 
