@@ -15,7 +15,7 @@ from rftd.daemon.trust.asker import Asker
 from rftd.daemon.why.wait import Wait, Why
 from rftd.ops.errors import LogLossError
 from rftd.streams.envelope import Position
-from rftd.streams.events.sweep import SweepPoint
+from rftd.streams.events.sweep import Halving, SweepPoint
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.folds.sweeps import RecordedSweep
@@ -129,6 +129,7 @@ class Operations(Protocol):
         *,
         name: str | None,
         at_once: int | None,
+        halving: Halving | None,
         request_id: UUID,
     ) -> SweepTaken:
         """Takes in a sweep: each of its runs is checked as `submit` would, and none begins if one is refused.

@@ -21,14 +21,14 @@ from rftd.streams.envelope import Head, Position, Record
 from rftd.streams.events import experiment
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.signal import SignalLost, SignalRegained
-from rftd.streams.events.step import GenerationStarted
+from rftd.streams.events.step import EvalCompleted, GenerationStarted
 from rftd.streams.feed import Feed
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.commands import VERBS, Commands
 from rftd.streams.folds.requests import Requests
 from rftd.streams.folds.snapshot import Snapshot, pack
 from rftd.streams.folds.spine import Kept, Spine, Status
-from rftd.streams.folds.sweeps import Sweeps
+from rftd.streams.folds.sweeps import LABEL, Sweeps
 from rftd.streams.log import EventLog, start_of
 from rftd.streams.naming import Named, choose
 from rftd.streams.requests import request_in
@@ -36,7 +36,7 @@ from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import Partition
 
 _READ: Final = frozenset({topics.EXPERIMENTS, topics.REQUESTS})
-_KNOWN: Final = frozenset({"fence", "generation.started", "signal.lost", "signal.regained"})
+_KNOWN: Final = frozenset({"eval.completed", "fence", "generation.started", "signal.lost", "signal.regained"})
 """Types that are read beside life events; whoever asks why an experiment has failed is told what was lost before."""
 
 
@@ -54,6 +54,8 @@ class Entry(msgspec.Struct, kw_only=True):
     losses: set[experiment.HeadRef] = msgspec.field(default_factory=set)
     """The lost heads that somebody accepted."""
     spine: Spine
+    scores: dict[str, dict[int, float]] = {}
+    """The held-out scores of a run of a sweep, by taskset and weight version; the first of each counts."""
     unread: str = ""
     """The reason why its spine could not be folded; empty if it was."""
 
@@ -229,6 +231,10 @@ class Registry:
         known = self.entries.get(head.experiment)
         if known is not None and isinstance(event, experiment.Fence) and event.heads:
             known.fence = event.heads
+        if isinstance(event, EvalCompleted):
+            if known is not None and LABEL in known.spec.labels:
+                known.scores.setdefault(event.taskset, {}).setdefault(event.version, event.score)
+            return
         if not _is_life(head) and not isinstance(event, GenerationStarted | SignalLost | SignalRegained):
             return
         if isinstance(event, experiment.ExperimentSubmitted) and head.experiment not in self.entries:

@@ -9,7 +9,7 @@ from uuid import UUID
 from rftd.daemon.operations import Done, StandingSweep, SweepTaken
 from rftd.daemon.supervisor.sweeping import SweepDriver, WantedSweep
 from rftd.daemon.trust.asker import Asker
-from rftd.streams.events.sweep import SweepPoint
+from rftd.streams.events.sweep import Halving, SweepPoint
 
 
 class AskedSweeps:
@@ -25,10 +25,11 @@ class AskedSweeps:
         *,
         name: str | None,
         at_once: int | None,
+        halving: Halving | None,
         request_id: UUID,
     ) -> SweepTaken:
         """See `Operations.sweep`."""
-        wanted = WantedSweep(config, points=tuple(points), name=name, at_once=at_once)
+        wanted = WantedSweep(config, points=tuple(points), name=name, at_once=at_once, halving=halving)
         self._check_decides()
         return await self._sweeping.submit(wanted, request_id, asker=self._asker)
 

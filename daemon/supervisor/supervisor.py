@@ -132,7 +132,7 @@ class Supervisor(AskedCommands):
             self._submissions,
             self._writer,
             self._refresh,
-            self.cancel,
+            self,
             self.runs.look,
             self._one_submission,
             slots=slots,

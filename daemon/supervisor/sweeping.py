@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 from uuid import UUID
 
 import msgspec
@@ -29,14 +30,24 @@ from rftd.ops.logs import Logger
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Position
 from rftd.streams.events.registry import Event
-from rftd.streams.events.sweep import SweepCancelled, SweepPoint, SweepRefused, SweepSubmitted
+from rftd.streams.events.sweep import Halving, SweepCancelled, SweepHalved, SweepPoint, SweepRefused, SweepSubmitted
 from rftd.streams.folds.spine import Status
 from rftd.streams.folds.sweeps import RecordedSweep, config_of
 from rftd.streams.log import EventLog
 from rftd.streams.naming import Named, choose
 from rftd.streams.patience import append_when_space
+from rftd.streams.schedule import eval_steps
 from rftd.streams.spec import ExperimentSpec
-from rftd.workers.control.sweep_runs import BeginRun, EndRun, is_over, next_steps
+from rftd.workers.control.sweep_runs import (
+    BeginRun,
+    EndRun,
+    HoldRun,
+    ResumeRun,
+    RunStanding,
+    SweepStep,
+    is_over,
+    next_steps,
+)
 from rftd.workers.membership import explain
 
 LOOK_S: Final = 0.5
@@ -52,12 +63,17 @@ class WantedSweep(msgspec.Struct, frozen=True):
     points: tuple[SweepPoint, ...]
     name: str | None
     at_once: int | None
+    halving: Halving | None = None
 
 
-class CancelRun(Protocol):
-    """Cancels an experiment as the daemon's owner; see `Operations.cancel`."""
+class RunCommands(Protocol):
+    """Commands about experiments, as the daemon's owner; see `Operations`."""
 
-    def __call__(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]: ...
+    def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]: ...
+
+    def resume(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]: ...
+
+    def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]: ...
 
 
 class SweepDriver:
@@ -71,7 +87,7 @@ class SweepDriver:
         submissions: Submissions,
         writer: Writer,
         refresh: Callable[[], Awaitable[None]],
-        cancel: CancelRun,
+        commands: RunCommands,
         begun: Callable[[], None],
         folders: asyncio.Lock,
         *,
@@ -90,7 +106,7 @@ class SweepDriver:
         self._submissions = submissions
         self._writer = writer
         self._refresh = refresh
-        self._cancel_run = cancel
+        self._commands = commands
         self._begun = begun
         self._folders = folders
         self._slots = slots
@@ -144,17 +160,32 @@ class SweepDriver:
             await self._clock.sleep(LOOK_S)
 
     async def _look(self, sweep: RecordedSweep) -> None:
-        states = self._states(sweep)
-        if is_over(sweep, states):
+        runs = runs_of(self._registry, sweep)
+        if is_over(sweep, runs):
             self._over.add(sweep.id)
             return
-        for step in next_steps(sweep, states):
+        for step in list(next_steps(sweep, runs)):
             try:
-                await (self._begin(sweep, step) if isinstance(step, BeginRun) else self._end(sweep, step))
+                await self._take(sweep, step)
             except _LATER as error:
                 end_if_cancelled()
                 self._logger.warning("sweep.waits", sweep=sweep.name, code=error.code, reason=error.what)
                 return
+
+    async def _take(self, sweep: RecordedSweep, step: SweepStep) -> None:
+        match step:
+            case BeginRun():
+                await self._begin(sweep, step)
+            case SweepHalved():
+                await self._append(step, sweep.id, derive(sweep.id, "halved", step.version), None)
+                await self._refresh()
+            case HoldRun():
+                await self._order(sweep, step.point, "pause", sweep.hold_reason(step.version), step.version)
+            case ResumeRun():
+                reason = f"sweep {sweep.name} was halved at version {step.version}"
+                await self._order(sweep, step.point, "resume", reason, step.version)
+            case EndRun():
+                await self._order(sweep, step.point, "cancel", step.reason)
 
     async def _begin(self, sweep: RecordedSweep, step: BeginRun) -> None:
         """Submits a run, in the name of the sweep's submitter; one that cannot be is left out, on record."""
@@ -178,19 +209,20 @@ class SweepDriver:
         else:
             self._begun()
 
-    async def _end(self, sweep: RecordedSweep, step: EndRun) -> None:
-        key = sweep.key(step.point)
+    async def _order(
+        self, sweep: RecordedSweep, point: int, verb: Literal["pause", "resume", "cancel"], reason: str, *place: int
+    ) -> None:
+        """Gives a command about a run, once for each `place`, so that what a person does afterwards stays."""
+        key = sweep.key(point)
+        give = {"pause": self._commands.pause, "resume": self._commands.resume, "cancel": self._commands.cancel}[verb]
         try:
-            await self._cancel_run(made_by(key), reason=step.reason, request_id=derive(key, "cancel"))
-        except ConflictError as error:  # it has just ended by itself
-            self._logger.info("sweep.run_ended", sweep=sweep.name, run=step.point, reason=error.what)
+            await give(made_by(key), reason=reason, request_id=derive(key, verb, *place))
+        except ConflictError as error:  # it has just ended by itself, or a person was faster
+            self._logger.info("sweep.run_changed", sweep=sweep.name, run=point, verb=verb, reason=error.what)
 
     async def _append(self, event: Event, sweep: UUID, id: UUID, key: UUID | None) -> Position:
         draft = self._writer.draft(event, experiment=sweep, id=id, correlation=key)
         return (await append_when_space(self._log, [draft], clock=self._clock))[0]
-
-    def _states(self, sweep: RecordedSweep) -> dict[int, Status]:
-        return {run.point: run.status for run in self._standing(sweep).runs}
 
     def _standing(self, sweep: RecordedSweep) -> StandingSweep:
         return standing_of(self._registry, sweep)
@@ -215,6 +247,7 @@ class SweepDriver:
             config=wanted.config,
             points=wanted.points,
             at_once=at_once,
+            halving=_checked_halving(wanted.halving, first),
             by=asker.name,
             role=asker.role.label,
         )
@@ -267,14 +300,59 @@ def named_sweep(registry: Registry, wanted: str) -> RecordedSweep:
         raise NotFoundError(f"no sweep {wanted!r}", fix="see rftd sweeps ls") from None
 
 
-def standing_of(registry: Registry, sweep: RecordedSweep) -> StandingSweep:
-    """The sweep with those of its runs that were submitted."""
-    runs: list[StandingRun] = []
+def runs_of(registry: Registry, sweep: RecordedSweep) -> dict[int, RunStanding]:
+    """The runs of the sweep that were submitted, by their place."""
+    halving = sweep.submitted.halving
+    versions = () if halving is None else halving.at
+    holds = {sweep.hold_reason(version) for version in versions}
+    runs: dict[int, RunStanding] = {}
     for point in range(len(sweep.points)):
         entry = registry.entries.get(made_by(sweep.key(point)))
         if entry is not None and entry.status is not None:
-            runs.append(StandingRun(point, entry.id, entry.status))
-    return StandingSweep(sweep, tuple(runs), is_over(sweep, {run.point: run.status for run in runs}))
+            scores = {} if halving is None else entry.scores.get(halving.taskset, {})
+            held = entry.status is Status.PAUSED and entry.spine.reason in holds
+            runs[point] = RunStanding(entry.status, held, scores)
+    return runs
+
+
+def standing_of(registry: Registry, sweep: RecordedSweep) -> StandingSweep:
+    """The sweep with those of its runs that were submitted."""
+    runs = runs_of(registry, sweep)
+    shown = [StandingRun(point, made_by(sweep.key(point)), run.status) for point, run in runs.items()]
+    return StandingSweep(sweep, tuple(shown), is_over(sweep, runs))
+
+
+def _checked_halving(halving: Halving | None, spec: ExperimentSpec) -> Halving | None:
+    """The halving with a taskset. Raises UsageError for one that no evaluation would decide."""
+    if halving is None:
+        return None
+    names = list(dict.fromkeys(taskset.name for stage in spec.stages for taskset in stage.evals))
+    if not names:
+        fix = "write explorer_input.eval_tasksets, or leave the halving out"
+        raise UsageError("nothing is evaluated, so no score could decide", field="halving", fix=fix)
+    taskset = halving.taskset or names[0]
+    if taskset not in names:
+        near = difflib.get_close_matches(taskset, names, n=1) or names
+        raise UsageError(f"no held-out taskset {taskset!r}", field="halving.taskset", fix=f"use {', '.join(near)}")
+    if list(halving.at) != sorted(set(halving.at)):
+        raise UsageError("its versions do not rise", field="halving.at", fix="give each once, the first first")
+    evaluated = _evaluated(spec, taskset)
+    for version in halving.at:
+        if version not in evaluated:
+            fix = f"halve at an evaluation before the end: {', '.join(map(str, evaluated[:8])) or 'there is none'}"
+            raise UsageError(f"{taskset} is not evaluated at version {version}", field="halving.at", fix=fix)
+    return msgspec.structs.replace(halving, taskset=taskset)
+
+
+def _evaluated(spec: ExperimentSpec, taskset: str) -> list[int]:
+    """The weight versions, but the last, at which a held-out taskset is evaluated."""
+    versions: list[int] = []
+    first = 0
+    for stage in spec.stages:
+        if any(each.name == taskset for each in stage.evals):
+            versions += [first + step for step in eval_steps(stage) if step]
+        first += stage.total_steps
+    return sorted(set(versions) - {first})
 
 
 def _run_names(name: str, runs: int) -> list[str]:

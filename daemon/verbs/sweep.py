@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -18,8 +19,8 @@ from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import reason_option, request_id_option
 from rftd.daemon.views import commands, sweeps
 from rftd.daemon.views.comparison import HELD_OUT, REWARD
-from rftd.daemon.views.sweeps import TO_COME, SeedSpread, SweepPage, SweepSummary
-from rftd.ops.errors import UnreachableError, WaitTimeoutError
+from rftd.daemon.views.sweeps import STOPPED, TO_COME, SeedSpread, SweepPage, SweepSummary
+from rftd.ops.errors import UnreachableError, UsageError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from rftd.daemon.client.client import Client
@@ -50,6 +51,12 @@ _NAME = click.argument("name", metavar="NAME")
     help="Most runs under way. Default: as many as the daemon runs at once.",
 )
 @click.option(
+    "--halve-at",
+    metavar="N,M,...",
+    help="At these weight versions, stop the half of the settings with the lower held-out scores.",
+)
+@click.option("--halve-by", default="", metavar="TASKSET", help="Held-out taskset that decides. Default: the first.")
+@click.option(
     "--max-runs",
     type=click.IntRange(1, sweeps.MOST_RUNS),
     default=MOST_RUNS,
@@ -67,6 +74,8 @@ def command(
     seeds: int,
     sweep_name: str | None,
     at_once: int | None,
+    halve_at: str | None,
+    halve_by: str,
     max_runs: int,
     wait: bool,
     request_id: str | None,
@@ -79,6 +88,7 @@ def command(
 
     settings: Settings = ctx.obj
     body = _body(file, overrides, seeds, max_runs, sweep_name, at_once)
+    body = msgspec.structs.replace(body, halving=_halving(halve_at, halve_by))
     with Client(settings) as client:
         answer = client.send(sweeps.submit_sweep, body, request_id=request_id)
         receipt = answer.value
@@ -132,6 +142,18 @@ def _body(
     return sweeps.SubmitSweep(config=config, points=points, name=name, at_once=at_once)
 
 
+def _halving(at: str | None, taskset: str) -> sweeps.HalveSweep | None:
+    """The halving that was asked for. Raises UsageError for what are no weight versions."""
+    if at is None:
+        if taskset:
+            raise UsageError("--halve-by says by which score", field="--halve-by", fix="say where: --halve-at N,M")
+        return None
+    versions = [part.strip() for part in at.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in versions):
+        raise UsageError(f"{at!r} are no weight versions", field="--halve-at", fix="write --halve-at 20,40")
+    return sweeps.HalveSweep(at=[int(part) for part in versions], taskset=taskset)
+
+
 def _follow(client: Client, sweep: str, settings: Settings) -> int:
     """Waits for the end of a sweep, and shows its table. The exit status that the end means."""
     told = ""
@@ -155,7 +177,7 @@ def _follow(client: Client, sweep: str, settings: Settings) -> int:
         time.sleep(_AGAIN_S)
     if not emitted(answer.plain(), settings):
         console_of(settings).print(render(page))
-    return 0 if page.sweep.states.keys() == {_GOOD} else 1
+    return 0 if page.sweep.states.keys() <= {_GOOD, STOPPED} else 1
 
 
 @click.group("sweeps")

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from rftd.daemon.views.commands import KEEPING_TIMEOUT_S, Reason, Receipt, receipt_of
 from rftd.daemon.views.comparison import HELD_OUT, REWARD
-from rftd.daemon.views.route import NAME_CHARACTERS, After, Commanded, Daemon, command, read
+from rftd.daemon.views.route import MOST, NAME_CHARACTERS, After, Commanded, Daemon, command, read
 from rftd.ops.errors import NotFoundError
 from rftd.storage.queries.experiments import ExperimentSummary, get_summary
 from rftd.storage.queries.steps import list_evals
@@ -28,6 +28,8 @@ _TAG: Final = "sweeps"
 TO_COME: Final = "to come"
 """The state of a run that was not submitted yet."""
 REFUSED: Final = "refused"
+STOPPED: Final = "stopped"
+"""The state of a run that a halving ended."""
 SKIPPED: Final = "skipped"
 """The state of a run that does not begin, since its sweep was cancelled."""
 SweepName = Annotated[
@@ -53,6 +55,15 @@ class SweptPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     changes: list[SweptField] = []
 
 
+class HalveSweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the half of the settings with the lower held-out scores is stopped."""
+
+    at: Annotated[list[Annotated[int, Meta(ge=1, le=MOST)]], Meta(min_length=1, max_length=32)]
+    """The weight versions, in order; the taskset is evaluated there."""
+    taskset: Annotated[str, Meta(max_length=NAME_CHARACTERS)] = ""
+    """The held-out taskset whose score decides; the first, if it is left out."""
+
+
 class SubmitSweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of POST /v1/sweeps."""
 
@@ -64,6 +75,7 @@ class SubmitSweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The sweep's name, from which those of the runs follow; the file's, if it is left out."""
     at_once: Annotated[int, Meta(ge=1, le=MOST_RUNS)] | None = None
     """The most runs under way; as many as the daemon runs at once, if it is left out."""
+    halving: HalveSweep | None = None
 
 
 class SweepReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +116,7 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
     seed: int
     state: str
-    """The state of its experiment, or `to come`, `refused`, `skipped`."""
+    """The state of its experiment, or `to come`, `refused`, `skipped`, `stopped`."""
     reason: str | None
     experiment: str | None
     """The id of its experiment, once it was submitted."""
@@ -146,7 +158,7 @@ class SweepPage(msgspec.Struct, frozen=True, kw_only=True):
 @command("/v1/sweeps", SubmitSweep, SweepReceipt, tag=_TAG, timeout_s=KEEPING_TIMEOUT_S, submits=True, name="submit")
 async def submit_sweep(daemon: Commanded, body: SubmitSweep, key: UUID) -> SweepReceipt:
     """Submit a sweep: experiments that differ in some fields of one file. Each is checked before any is begun."""
-    from rftd.streams.events.sweep import FieldChange, SweepPoint
+    from rftd.streams.events.sweep import FieldChange, Halving, SweepPoint
 
     points = [
         SweepPoint(
@@ -157,7 +169,12 @@ async def submit_sweep(daemon: Commanded, body: SubmitSweep, key: UUID) -> Sweep
         )
         for point in body.points
     ]
-    taken = await daemon.operations.sweep(body.config, points, name=body.name, at_once=body.at_once, request_id=key)
+    halving = None
+    if body.halving is not None:
+        halving = Halving(at=tuple(body.halving.at), taskset=body.halving.taskset)
+    taken = await daemon.operations.sweep(
+        body.config, points, name=body.name, at_once=body.at_once, halving=halving, request_id=key
+    )
     sweep = taken.standing.sweep
     return SweepReceipt(
         id=str(sweep.id),
@@ -234,7 +251,11 @@ async def _figures(
 
 def _states(standing: StandingSweep) -> list[str]:
     """The state of each run."""
-    submitted = {run.point: run.status.value for run in standing.runs}
+    stopped = standing.sweep.stopped
+    submitted = {
+        run.point: STOPPED if run.point in stopped and run.status.value == "cancelled" else run.status.value
+        for run in standing.runs
+    }
     waiting = TO_COME if standing.sweep.cancelled is None else SKIPPED
     refused = standing.sweep.refused
     return [

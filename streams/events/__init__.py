@@ -10,6 +10,6 @@ step         step.completed, eval.completed
 signal       signal.lost, signal.regained
 weights      weights.published, weights.retired, weights.activated; weights.requested, weights.answered, weights.overdue
 checkpoint   checkpoint.committed, checkpoint.deleted
-sweep        sweep.submitted, sweep.refused, sweep.cancelled
+sweep        sweep.submitted, sweep.refused, sweep.halved, sweep.cancelled
 worker       worker.started, worker.stopped, worker.lost, worker.heartbeat, record.*
 """

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from rftd.streams import topics
-from rftd.streams.bounds import Count, Index, Integer
+from rftd.streams.bounds import Count, Finite, Index, Integer
 from rftd.streams.events.registry import CONTROLLER, Event, event
 
 
@@ -31,6 +31,15 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Every field in which its file differs from the sweep's, such as those that refer to a swept one."""
 
 
+class Halving(msgspec.Struct, frozen=True, kw_only=True):
+    """At some weight versions, the half of a sweep's settings with the lower held-out scores is stopped."""
+
+    at: tuple[Index, ...]
+    """The weight versions, in order. Each run waits there for the others."""
+    taskset: str
+    """The held-out taskset whose score decides."""
+
+
 @event("sweep.submitted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class SweepSubmitted(Event, frozen=True, kw_only=True):
     """A client handed in a sweep. Its runs are experiments, which daemons make of this event one after the other."""
@@ -42,6 +51,7 @@ class SweepSubmitted(Event, frozen=True, kw_only=True):
     """The runs, in the order in which they begin."""
     at_once: Count
     """The most runs that have begun and not ended."""
+    halving: Halving | None = None
     by: str = ""
     """The name of the token that submitted it, in whose name the runs are submitted."""
     role: str = ""
@@ -56,6 +66,28 @@ class SweepRefused(Event, frozen=True, kw_only=True):
     """The run's place in the sweep, from 0."""
     code: str
     reason: str
+
+
+class SettingScore(msgspec.Struct, frozen=True, array_like=True):
+    """A setting of a sweep when it was halved."""
+
+    point: Index
+    """Its first run."""
+    runs: Count
+    """The number of runs that had a score."""
+    mean: Finite | None
+    """Their mean score; None of no run."""
+
+
+@event("sweep.halved", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
+class SweepHalved(Event, frozen=True, kw_only=True):
+    """Every run of the sweep has come to a weight version, and some settings do not go on behind it."""
+
+    version: Index
+    stopped: tuple[Index, ...]
+    """The first run of each setting that is stopped."""
+    scores: tuple[SettingScore, ...] = ()
+    """The scores by which that was decided."""
 
 
 @event("sweep.cancelled", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)

@@ -10,7 +10,7 @@ import msgspec
 
 from rftd.ops.ids import derive
 from rftd.streams.codec import Decoded
-from rftd.streams.events.sweep import SweepCancelled, SweepPoint, SweepRefused, SweepSubmitted
+from rftd.streams.events.sweep import SweepCancelled, SweepHalved, SweepPoint, SweepRefused, SweepSubmitted
 
 LABEL: Final = "sweep"
 """The label of each run, with the name of its sweep."""
@@ -25,6 +25,7 @@ class RecordedSweep(msgspec.Struct, kw_only=True):
     refused: dict[int, SweepRefused] = {}
     """The runs that could not be submitted, by their place."""
     cancelled: SweepCancelled | None = None
+    halved: list[SweepHalved] = []
 
     @property
     def name(self) -> str:
@@ -34,6 +35,41 @@ class RecordedSweep(msgspec.Struct, kw_only=True):
     def points(self) -> tuple[SweepPoint, ...]:
         """Its runs."""
         return self.submitted.points
+
+    @property
+    def next_halving(self) -> int | None:
+        """The weight version at which it is halved next; None if it is not any more."""
+        halving = self.submitted.halving
+        versions = () if halving is None else halving.at[len(self.halved) :]
+        return versions[0] if versions else None
+
+    def first_of(self, point: int) -> int:
+        """The first run of the same settings."""
+        settings = self.points[point].settings
+        return next(number for number, other in enumerate(self.points) if other.settings == settings)
+
+    @property
+    def stopped(self) -> dict[int, str]:
+        """The runs whose settings do not go on, with the reason."""
+        reasons: dict[int, str] = {}
+        for halved in self.halved:
+            for score in halved.scores:
+                if score.point in halved.stopped:
+                    shown = "without a score" if score.mean is None else f"{score.mean:.4g}"
+                    reasons[score.point] = f"sweep {self.name} was halved at version {halved.version}: {shown}"
+        return {
+            point: reasons[first] for point in range(len(self.points)) if (first := self.first_of(point)) in reasons
+        }
+
+    @property
+    def contenders(self) -> list[int]:
+        """The runs whose settings were not stopped."""
+        stopped = self.stopped
+        return [point for point in range(len(self.points)) if point not in stopped]
+
+    def hold_reason(self, version: int) -> str:
+        """The reason of the pause in which a run waits for the others."""
+        return f"sweep {self.name}: waits at version {version} until the others are there"
 
     def key(self, point: int) -> UUID:
         """The request id under which a run is submitted: always the same, so that a run is never begun twice."""
@@ -66,6 +102,9 @@ class Sweeps(msgspec.Struct):
             return
         if isinstance(event, SweepRefused):
             sweep.refused.setdefault(event.point, event)
+        elif isinstance(event, SweepHalved):
+            if event.version == sweep.next_halving:
+                sweep.halved.append(event)
         elif isinstance(event, SweepCancelled) and sweep.cancelled is None:
             sweep.cancelled = event
 

@@ -12,8 +12,8 @@ from synthetic.daemon.scene import Scene
 from synthetic.until import PATIENCE_S, poll
 
 from rftd.streams.events.experiment import ExperimentAccepted, ExperimentSubmitted
-from rftd.streams.events.step import StepCompleted
-from rftd.streams.events.sweep import SweepRefused, SweepSubmitted
+from rftd.streams.events.step import EvalCompleted, StepCompleted
+from rftd.streams.events.sweep import SweepHalved, SweepRefused, SweepSubmitted
 
 POINTS: Final = ("submission.before_append", "submission.between_appends", "submission.after_append")
 """Moments at which the daemon dies while it begins a run."""
@@ -27,6 +27,11 @@ def _page(scene: Scene, name: str) -> dict[str, Any] | None:
     said = scene.rftd("sweeps", "show", name, "--json")
     page: dict[str, Any] | None = json.loads(said.out) if said.status == 0 else None
     return page
+
+
+def _state(scene: Scene, name: str) -> str:
+    page = scene.page(name)
+    return "" if page is None else page.experiment.summary.state
 
 
 def _until_over(scene: Scene, name: str) -> dict[str, Any]:
@@ -118,4 +123,40 @@ def test_a_run_that_is_cancelled_or_refused_does_not_hold_up_the_others(tmp_path
     assert [run["state"] for run in page["runs"]] == ["cancelled", "cancelled", "skipped"]
     assert "enough" in page["runs"][1]["reason"]
     assert len(scene.events(ExperimentSubmitted)) == 2
+    assert scene.verified().clean
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_a_halving_survives_kills_of_the_daemon_and_is_decided_once(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "--slots", "4")
+    scene.write()
+    with scene.host:
+        wrong = scene.rftd("sweep", "exp.yaml", "-s", RATES, "-s", "stages=[]", "--halve-at", "15")
+        assert wrong.status == 2, wrong
+        assert "held is not evaluated at version 15" in wrong.err
+        name = _swept(
+            scene,
+            "-s",
+            "algorithm.optimizer.lr=1e-6,2e-6,3e-6,4e-6",
+            "-s",
+            "explorer.eval_interval=10",
+            "--halve-at",
+            "10,20",
+            "--at-once",
+            "4",
+        )
+        for number in range(1, 5):
+            poll(lambda number=number: _state(scene, f"{name}-{number}") in ("paused", "running", "completed"))
+            scene.kill("daemon", "")
+            scene.host.tend()
+        page = _until_over(scene, name)
+    assert page["sweep"]["states"] == {"completed": 1, "stopped": 3}
+    halvings = scene.events(SweepHalved)
+    assert [(event.version, len(event.stopped)) for event in halvings] == [(10, 2), (20, 1)]
+    steps = {run["state"]: run["step"] for run in page["runs"]}
+    assert steps["completed"] == 30
+    scored = {event.version for event in scene.events(EvalCompleted)}
+    assert {10, 20, 30} <= scored
+    assert len(scene.events(ExperimentSubmitted)) == 4
     assert scene.verified().clean

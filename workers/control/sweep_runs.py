@@ -1,18 +1,45 @@
-"""`next_steps`: which runs of a sweep begin or end now; a pure function of the sweep and of what became of its runs."""
+"""`next_steps`: which runs of a sweep begin, wait, go on or end now; a pure function of the sweep and of its runs."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from rftd.streams.events.sweep import SettingScore, SweepHalved
 from rftd.streams.folds.spine import Status
 from rftd.streams.folds.sweeps import RecordedSweep
+
+
+class RunStanding(NamedTuple):
+    """A run that was submitted."""
+
+    status: Status
+    held: bool = False
+    """It was paused by the sweep, and by nobody else."""
+    scores: Mapping[int, float] = {}
+    """The held-out scores by weight version, of the taskset that halvings go by."""
 
 
 class BeginRun(NamedTuple):
     """A run that is to be submitted."""
 
     point: int
+
+
+class HoldRun(NamedTuple):
+    """A run that is to be paused until the others have come as far."""
+
+    point: int
+    version: int
+    """The weight version at which the sweep is halved."""
+
+
+class ResumeRun(NamedTuple):
+    """A run that goes on behind a halving."""
+
+    point: int
+    version: int
 
 
 class EndRun(NamedTuple):
@@ -22,27 +49,76 @@ class EndRun(NamedTuple):
     reason: str
 
 
-def next_steps(sweep: RecordedSweep, runs: Mapping[int, Status]) -> Iterator[BeginRun | EndRun]:
-    """The steps to take now, in order; `runs` are the states of those that were submitted, by their place.
+SweepStep: TypeAlias = BeginRun | HoldRun | ResumeRun | EndRun | SweepHalved
 
-    One whose submission was cut off before it was accepted is begun again, which completes it.
+
+def next_steps(sweep: RecordedSweep, runs: Mapping[int, RunStanding]) -> Iterator[SweepStep]:
+    """The steps to take now, in order; `runs` are those that were submitted, by their place.
+
+    One whose submission was cut off before it was accepted is begun again, which completes it. A halving comes last:
+    what follows from it is decided once it is in the log.
     """
+    live = {point: run for point, run in sorted(runs.items()) if not run.status.ended}
     if sweep.cancelled is not None:
         reason = f"sweep {sweep.name} was cancelled"
         if sweep.cancelled.reason:
             reason += f": {sweep.cancelled.reason}"
-        yield from (EndRun(point, reason) for point, status in sorted(runs.items()) if not status.ended)
+        yield from (EndRun(point, reason) for point in live)
         return
-    cut_off = [point for point, status in sorted(runs.items()) if status is Status.SUBMITTED]
-    yield from map(BeginRun, cut_off)
-    free = sweep.submitted.at_once - sum(not status.ended for status in runs.values())
-    waiting = (point for point in range(len(sweep.points)) if point not in runs and point not in sweep.refused)
-    for _, point in zip(range(free), waiting, strict=False):
+    yield from (EndRun(point, sweep.stopped[point]) for point in live if point in sweep.stopped)
+    yield from (BeginRun(point) for point, run in live.items() if run.status is Status.SUBMITTED)
+    version = sweep.next_halving
+    waiting = {point for point, run in live.items() if version is not None and version in run.scores}
+    going = {point: run for point, run in live.items() if point not in sweep.stopped}
+    if version is not None:
+        running = [point for point in waiting & going.keys() if going[point].status is Status.RUNNING]
+        yield from (HoldRun(point, version) for point in sorted(running))
+        if all(_has_come(sweep, runs, point, version) for point in sweep.contenders):
+            yield halving_of(sweep, runs, version)
+            return
+    free = sweep.submitted.at_once - sum(not run.held for run in going.values())
+    last = None if not sweep.halved else sweep.halved[-1].version
+    for point in [point for point, run in going.items() if run.held and point not in waiting][: max(0, free)]:
+        if last is not None:
+            yield ResumeRun(point, last)
+            free -= 1
+    to_come = (point for point in sweep.contenders if point not in runs and point not in sweep.refused)
+    for _, point in zip(range(free), to_come, strict=False):
         yield BeginRun(point)
 
 
-def is_over(sweep: RecordedSweep, runs: Mapping[int, Status]) -> bool:
+def halving_of(sweep: RecordedSweep, runs: Mapping[int, RunStanding], version: int) -> SweepHalved:
+    """The halving at a weight version: the settings with the lower mean scores, rounded down, do not go on.
+
+    A setting none of whose runs has a score is the worst; of equal ones the first stays.
+    """
+    by_setting: dict[int, list[float]] = {}
+    for point in sweep.contenders:
+        scores = by_setting.setdefault(sweep.first_of(point), [])
+        if point in runs and version in runs[point].scores:
+            scores.append(runs[point].scores[version])
+    means = {first: statistics.fmean(scores) if scores else None for first, scores in by_setting.items()}
+    ranked = sorted(means, key=lambda first: (means[first] is None, -(means[first] or 0.0), first))
+    kept = len(ranked) - len(ranked) // 2
+    return SweepHalved(
+        version=version,
+        stopped=tuple(sorted(ranked[kept:])),
+        scores=tuple(SettingScore(first, len(by_setting[first]), means[first]) for first in sorted(means)),
+    )
+
+
+def _has_come(sweep: RecordedSweep, runs: Mapping[int, RunStanding], point: int, version: int) -> bool:
+    """True if a run has its score at this weight version, or will never have one."""
+    run = runs.get(point)
+    if run is None:
+        return point in sweep.refused
+    return run.status.ended or version in run.scores
+
+
+def is_over(sweep: RecordedSweep, runs: Mapping[int, RunStanding]) -> bool:
     """True if each run has ended, could not begin, or will not."""
-    if any(not status.ended for status in runs.values()):
+    if any(not run.status.ended for run in runs.values()):
         return False
-    return sweep.cancelled is not None or len(runs.keys() | sweep.refused.keys()) == len(sweep.points)
+    if sweep.cancelled is not None:
+        return True
+    return all(point in runs or point in sweep.refused for point in sweep.contenders)

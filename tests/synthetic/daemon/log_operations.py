@@ -29,7 +29,7 @@ from rftd.streams.envelope import Position
 from rftd.streams.events import experiment
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
-from rftd.streams.events.sweep import SweepCancelled, SweepPoint, SweepSubmitted
+from rftd.streams.events.sweep import Halving, SweepCancelled, SweepPoint, SweepSubmitted
 from rftd.streams.events.task import TaskRetried, TasksAdded, TasksEnded
 from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
@@ -108,12 +108,13 @@ class LogOperations:
         *,
         name: str | None,
         at_once: int | None,
+        halving: Halving | None,
         request_id: UUID,
     ) -> SweepTaken:
         """A sweep whose runs nobody begins."""
         name = name or config["name"]
         named = [msgspec.structs.replace(point, name=f"{name}-{number}") for number, point in enumerate(points, 1)]
-        event = SweepSubmitted(name=name, config=config, points=tuple(named), at_once=at_once or 1)
+        event = SweepSubmitted(name=name, config=config, points=tuple(named), at_once=at_once or 1, halving=halving)
         id = derive(request_id, "sweep")
         position = await self._append(event, id, request_id)
         return SweepTaken(await self.sweep_named(str(id)), Done(request_id, position))

@@ -114,6 +114,6 @@ def test_every_event_type_of_truth_is_projected_or_known_not_to_be() -> None:
         "record.retried",
         "record.dropped",
     }
-    known |= {"sweep.submitted", "sweep.refused", "sweep.cancelled"}
+    known |= {"sweep.submitted", "sweep.refused", "sweep.halved", "sweep.cancelled"}
     known |= {"experiment.loss_accepted", "experiment.payloads_dropped", "experience.given_up", "experiment.imported"}
     assert left_out == known | sync_points
