@@ -15,7 +15,6 @@ import msgspec
 from rftd.daemon.operations import Done, StandingRun, StandingSweep, SweepTaken
 from rftd.daemon.patience import AWAY
 from rftd.daemon.registry import Registry
-from rftd.daemon.supervisor.continuing import is_bench
 from rftd.daemon.supervisor.intake import made_by
 from rftd.daemon.supervisor.orders import Orders, order_of
 from rftd.daemon.supervisor.submissions import Submissions
@@ -24,7 +23,7 @@ from rftd.daemon.trust.quota import QuotaError
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConflictError, DiskFullError, LogFullError, NotFoundError, RftdError, UsageError
+from rftd.ops.errors import CodecError, ConflictError, DiskFullError, LogFullError, NotFoundError, RftdError, UsageError
 from rftd.ops.ids import derive
 from rftd.ops.logs import Logger
 from rftd.streams.codec import Writer
@@ -193,9 +192,9 @@ class SweepDriver:
         if queued >= limits.QUEUED_EXPERIMENTS:
             return
         submitted = sweep.submitted
-        asker = Asker(submitted.by, AccessRole[submitted.role.upper()])
         key = sweep.key(step.point)
         try:
+            asker = Asker(submitted.by, AccessRole[submitted.role.upper()])
             await self._submissions.submit(sweep.config(step.point), key, asker=asker)
         except _LATER:
             raise
@@ -221,7 +220,11 @@ class SweepDriver:
             self._logger.info("sweep.run_changed", sweep=sweep.name, run=point, verb=verb, reason=error.what)
 
     async def _append(self, event: Event, sweep: UUID, id: UUID, key: UUID | None) -> Position:
-        draft = self._writer.draft(event, experiment=sweep, id=id, correlation=key)
+        try:
+            draft = self._writer.draft(event, experiment=sweep, id=id, correlation=key)
+        except CodecError as error:
+            fix = "sweep fewer fields or values"
+            raise UsageError(f"the sweep is too large for one event: {error.what}", field="points", fix=fix) from None
         return (await append_when_space(self._log, [draft], clock=self._clock))[0]
 
     def _standing(self, sweep: RecordedSweep) -> StandingSweep:
@@ -230,18 +233,22 @@ class SweepDriver:
     async def _checked(self, wanted: WantedSweep, asker: Asker) -> SweepSubmitted:
         """The sweep with names for its runs, each checked as its submission would be. Raises as a submission."""
         at_once = min(wanted.at_once or self._slots, len(wanted.points))
+        hourly = asker.quota.submissions_per_hour
+        if hourly is not None and len(wanted.points) > hourly:
+            fix = "sweep fewer values, or ask the daemon's owner for larger limits of the token"
+            raise QuotaError(f"{asker.name!r} may submit {hourly} experiments an hour", field="points", fix=fix)
         most = asker.quota.queued
         if most is not None and at_once > most:
             fix = f"run at most {most} at once: --at-once {most}"
             raise QuotaError(f"{asker.name!r} may have {most} experiments in the queue", field="at_once", fix=fix)
         try:
-            files = [config_of(wanted.config, point) for point in wanted.points]
+            for point in wanted.points:
+                config_of(wanted.config, point)
         except (KeyError, IndexError, TypeError, AssertionError) as error:
             fix = "give paths of keys and indices that lead to fields of config"
             raise UsageError(f"a change leads nowhere: {error!r}", field="points", fix=fix) from None
-        first = await self._submissions.spec_of(
-            files[0] if wanted.name is None else {**files[0], "name": wanted.name}, asker=asker
-        )
+        named = wanted.config if wanted.name is None else {**wanted.config, "name": wanted.name}
+        first = await self._submissions.spec_of(named, asker=asker)
         event = SweepSubmitted(
             name=first.name,
             config=wanted.config,
@@ -286,9 +293,8 @@ class SweepDriver:
                 place = f"run {point + 1} of the sweep" + (f" ({settings})" if settings else "")
                 each.where = f"{place}, {each.where}" if each.where else place
             raise
-        if spec.half != "both" or is_bench(spec):
-            fix = "sweep a file of mode both, or train rows by stages"
-            raise UsageError("a sweep is of experiments that explore and train", field="mode", fix=fix)
+        if spec.half != "both":
+            raise UsageError("a half is no run of a sweep", field="mode", fix="sweep a file of mode both or bench")
 
 
 def named_sweep(registry: Registry, wanted: str) -> RecordedSweep:
@@ -361,10 +367,11 @@ def _run_names(name: str, runs: int) -> list[str]:
 
 
 def _one_of_each(points: Sequence[SweepPoint]) -> Iterator[int]:
-    """The first run of each settings: those that differ in their seed alone are checked once."""
-    seen: set[tuple[tuple[str, str], ...]] = set()
+    """The first run of each file: those that differ in their seed alone are checked once."""
+    seen: set[bytes] = set()
     for number, point in enumerate(points):
-        settings = tuple(point.settings.items())
-        if settings not in seen:
-            seen.add(settings)
+        unlike = [change for change in point.changes if change.field != ("seed",)]
+        file = msgspec.json.encode(unlike)
+        if file not in seen:
+            seen.add(file)
             yield number

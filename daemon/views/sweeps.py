@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MOST_RUNS: Final = 1000
 """The most runs of one sweep."""
 _TAG: Final = "sweeps"
+_ACCURACY: Final = "accuracy/mean"
 TO_COME: Final = "to come"
 """The state of a run that was not submitted yet."""
 REFUSED: Final = "refused"
@@ -246,6 +247,8 @@ async def _figures(
     for scored in await list_evals(connection, experiment):  # in the order of versions, so that the newest stays
         if scored.score is not None:
             figures[f"{HELD_OUT}{scored.taskset}"] = scored.score
+        if (accuracy := scored.metrics.get(_ACCURACY)) is not None:
+            figures[f"{HELD_OUT}{scored.taskset}/accuracy"] = accuracy
     return figures
 
 

@@ -43,10 +43,11 @@ class RecordedSweep(msgspec.Struct, kw_only=True):
         versions = () if halving is None else halving.at[len(self.halved) :]
         return versions[0] if versions else None
 
-    def first_of(self, point: int) -> int:
-        """The first run of the same settings."""
-        settings = self.points[point].settings
-        return next(number for number, other in enumerate(self.points) if other.settings == settings)
+    @property
+    def firsts(self) -> list[int]:
+        """For each run the first one of the same settings."""
+        first: dict[tuple[tuple[str, str], ...], int] = {}
+        return [first.setdefault(tuple(run.settings.items()), number) for number, run in enumerate(self.points)]
 
     @property
     def stopped(self) -> dict[int, str]:
@@ -57,9 +58,7 @@ class RecordedSweep(msgspec.Struct, kw_only=True):
                 if score.point in halved.stopped:
                     shown = "without a score" if score.mean is None else f"{score.mean:.4g}"
                     reasons[score.point] = f"sweep {self.name} was halved at version {halved.version}: {shown}"
-        return {
-            point: reasons[first] for point in range(len(self.points)) if (first := self.first_of(point)) in reasons
-        }
+        return {point: reasons[first] for point, first in enumerate(self.firsts) if first in reasons}
 
     @property
     def contenders(self) -> list[int]:

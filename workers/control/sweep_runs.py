@@ -65,15 +65,17 @@ def next_steps(sweep: RecordedSweep, runs: Mapping[int, RunStanding]) -> Iterato
             reason += f": {sweep.cancelled.reason}"
         yield from (EndRun(point, reason) for point in live)
         return
-    yield from (EndRun(point, sweep.stopped[point]) for point in live if point in sweep.stopped)
+    stopped = sweep.stopped
+    contenders = [point for point in range(len(sweep.points)) if point not in stopped]
+    yield from (EndRun(point, stopped[point]) for point in live if point in stopped)
     yield from (BeginRun(point) for point, run in live.items() if run.status is Status.SUBMITTED)
     version = sweep.next_halving
     waiting = {point for point, run in live.items() if version is not None and version in run.scores}
-    going = {point: run for point, run in live.items() if point not in sweep.stopped}
+    going = {point: run for point, run in live.items() if point not in stopped}
     if version is not None:
         running = [point for point in waiting & going.keys() if going[point].status is Status.RUNNING]
         yield from (HoldRun(point, version) for point in sorted(running))
-        if all(_has_come(sweep, runs, point, version) for point in sweep.contenders):
+        if all(_has_come(sweep, runs, point, version) for point in contenders):
             yield halving_of(sweep, runs, version)
             return
     free = sweep.submitted.at_once - sum(not run.held for run in going.values())
@@ -82,7 +84,7 @@ def next_steps(sweep: RecordedSweep, runs: Mapping[int, RunStanding]) -> Iterato
         if last is not None:
             yield ResumeRun(point, last)
             free -= 1
-    to_come = (point for point in sweep.contenders if point not in runs and point not in sweep.refused)
+    to_come = (point for point in contenders if point not in runs and point not in sweep.refused)
     for _, point in zip(range(free), to_come, strict=False):
         yield BeginRun(point)
 
@@ -93,8 +95,9 @@ def halving_of(sweep: RecordedSweep, runs: Mapping[int, RunStanding], version: i
     A setting none of whose runs has a score is the worst; of equal ones the first stays.
     """
     by_setting: dict[int, list[float]] = {}
+    firsts = sweep.firsts
     for point in sweep.contenders:
-        scores = by_setting.setdefault(sweep.first_of(point), [])
+        scores = by_setting.setdefault(firsts[point], [])
         if point in runs and version in runs[point].scores:
             scores.append(runs[point].scores[version])
     means = {first: statistics.fmean(scores) if scores else None for first, scores in by_setting.items()}
