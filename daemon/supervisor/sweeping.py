@@ -242,8 +242,8 @@ class SweepDriver:
             fix = f"run at most {most} at once: --at-once {most}"
             raise QuotaError(f"{asker.name!r} may have {most} experiments in the queue", field="at_once", fix=fix)
         try:
-            for point in wanted.points:
-                config_of(wanted.config, point)
+            for run in wanted.points:
+                config_of(wanted.config, run)
         except (KeyError, IndexError, TypeError, AssertionError) as error:
             fix = "give paths of keys and indices that lead to fields of config"
             raise UsageError(f"a change leads nowhere: {error!r}", field="points", fix=fix) from None
