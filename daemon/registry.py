@@ -19,6 +19,7 @@ from rftd.streams.codec import place
 from rftd.streams.effective import ruling_if_ours
 from rftd.streams.envelope import Head, Position, Record
 from rftd.streams.events import experiment
+from rftd.streams.events.evaluated import CheckpointChosen
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.signal import SignalLost, SignalRegained
 from rftd.streams.events.step import EvalCompleted, GenerationStarted
@@ -36,8 +37,11 @@ from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import Partition
 
 _READ: Final = frozenset({topics.EXPERIMENTS, topics.REQUESTS})
-_KNOWN: Final = frozenset({"eval.completed", "fence", "generation.started", "signal.lost", "signal.regained"})
+_KNOWN: Final = frozenset(
+    {"eval.completed", "fence", "generation.started", "signal.lost", "signal.regained", "checkpoint.chosen"}
+)
 """Types that are read beside life events; whoever asks why an experiment has failed is told what was lost before."""
+_BESIDE: Final = (GenerationStarted, SignalLost, SignalRegained, CheckpointChosen)
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -235,7 +239,7 @@ class Registry:
             if known is not None and LABEL in known.spec.labels:
                 known.scores.setdefault(event.taskset, {}).setdefault(event.version, event.score)
             return
-        if not _is_life(head) and not isinstance(event, GenerationStarted | SignalLost | SignalRegained):
+        if not _is_life(head) and not isinstance(event, _BESIDE):
             return
         if isinstance(event, experiment.ExperimentSubmitted) and head.experiment not in self.entries:
             self.entries[head.experiment] = Entry(

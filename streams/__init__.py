@@ -16,6 +16,7 @@ reach         which addresses and keys an experiment may use
 cluster       what an experiment asks of the cluster that its workers run on
 correction    how tokens of older weights are corrected for
 updates       the optimizer steps that a batch gives
+by_evaluation what the figures of evaluations decide
 serving       where explorers serve
 row_format    what the keys of a dataset's row hold
 tracking      a tracker that follows an experiment's log

@@ -10,11 +10,16 @@ import numpy as np
 
 from rftd.streams.estimators import best_at, bootstrap, majority_at, pass_at, wilson, worst_at
 from rftd.streams.events.experience import CategoryScore, EvalScored
+from rftd.streams.events.step import PROMPTS_CUT_ROWS
+from rftd.streams.reward_parts import part_of
+from rftd.streams.spec import TasksetSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ACCURACY: Final = "accuracy/mean"
+WORTHLESS: Final = ("failed_rows", PROMPTS_CUT_ROWS)
+"""Counts of answers that are worth nothing; only where there are some."""
 TRIES: Final = "tries"
 """Answers to each row; without it one."""
 MOST_CATEGORIES: Final = 64
@@ -46,6 +51,27 @@ def figures_of(scores: Sequence[EvalScored], eval: UUID) -> dict[str, float]:
             votes = _joined([scored.votes for scored in scores])
             figures |= _solved(flags.reshape(-1, tries), None if votes is None else votes.reshape(-1, tries), tries)
     return figures | _categories(scores, accuracy=right is not None)
+
+
+def figure_names(taskset: TasksetSpec) -> tuple[str, ...]:
+    """The names of the figures that evaluations of a taskset may have, but for those of parts and categories.
+
+    Those of accuracy are there where its reward says which answers are right.
+    """
+    tries = taskset.repeat_times
+    ends = ("mean", "low", "high")
+    names = ["score", "score/low", "score/high", *(f"accuracy/{end}" for end in ends), "response_length/mean"]
+    names += [f"response_length/{name}/mean" for name in ("right", "wrong")]
+    if tries > 1:
+        names += [f"avg@{tries}", *(f"pass@{k}" for k in _counts(tries))]
+        names += [f"{name}@{k}" for name in ("best", "worst", "majority") for k in _counts(tries)[1:]]
+    return (*names, *WORTHLESS)
+
+
+def is_open_figure(name: str) -> bool:
+    """True of the figure of a part of the reward or of a category, which only the evaluation itself can name."""
+    ends = ("/answers", "/score", "/accuracy")
+    return part_of(name) is not None or (name.startswith("category/") and name.endswith(ends))
 
 
 def _joined(arrays: Sequence[Any]) -> NDArray[Any] | None:

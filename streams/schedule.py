@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from itertools import chain
 from math import gcd
 
+import msgspec
+
 from rftd.ops import limits
 from rftd.streams.spec import PolicySpec, StageSpec
 from rftd.streams.synchronizer import Synchronizer
@@ -128,7 +130,35 @@ def eval_steps(stage: StageSpec) -> Iterator[int]:
     return (step for step in steps if eval_due(stage, step))
 
 
+def rate_steps(stage: StageSpec) -> int:
+    """The steps by which learning rates go: what was trained does not change if the stage ends sooner."""
+    return stage.full_steps or stage.total_steps
+
+
+def shortened(stage: StageSpec, total_steps: int) -> StageSpec:
+    """The stage with at most so many steps."""
+    if total_steps >= stage.total_steps:
+        return stage
+    return msgspec.structs.replace(stage, total_steps=total_steps, full_steps=rate_steps(stage))
+
+
+def next_eval_step(stage: StageSpec, after: int) -> int | None:
+    """The first step above `after` at which an evaluation is due; None if none is."""
+    if after < 0 and eval_due(stage, 0):
+        return 0
+    after = max(after, 0)
+    interval = stage.eval_interval or max(stage.total_steps, 1)
+    step = (after // interval + 1) * interval
+    if step < stage.total_steps:
+        return step
+    return stage.total_steps if after < stage.total_steps and eval_due(stage, stage.total_steps) else None
+
+
 def checkpoint_due(stage: StageSpec, step: int) -> bool:
-    """True if a checkpoint is written after this step; a stage's last step always is one."""
+    """True if a checkpoint is written after this step; a stage's last step always is one.
+
+    Where the best one is kept, each version that is evaluated is one: nobody knows yet which will be the best.
+    """
     interval = stage.trainer.save_interval
-    return step == stage.total_steps or (interval > 0 and step % interval == 0)
+    chosen = stage.trainer.by_evaluation.best is not None and step > 0 and eval_due(stage, step)
+    return step == stage.total_steps or (interval > 0 and step % interval == 0) or chosen

@@ -12,6 +12,7 @@ import msgspec
 
 from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.bounds import Finite, Index, Integer
+from rftd.streams.by_evaluation import ByEvaluation
 from rftd.streams.cluster import ClusterSpec
 from rftd.streams.correction import CorrectionSpec
 from rftd.streams.engine_needs import EngineNeeds
@@ -277,6 +278,7 @@ class TrainerSpec(Spec, frozen=True, kw_only=True):
     engine_args: dict[str, Any] = {}
     devices: Index = 0
     """GPUs that it has for its own; 0: it is given none, and sees what its machine shows."""
+    by_evaluation: ByEvaluation = ByEvaluation()
 
 
 class StageSpec(Spec, frozen=True, kw_only=True):
@@ -289,6 +291,8 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     """`train` (from a dataset; no explorer), `both`, or `explore` (collects experiences; no step)."""
     total_steps: Index
     """0 until the daemon has counted the rows: then total_epochs * rows // batch_size."""
+    full_steps: Index = 0
+    """The steps that it had before it was made shorter, by which learning rates go; 0: `total_steps`."""
     total_epochs: Index = 0
     collect_groups: Index = 0
     """Tasks that an `explore` stage tries; 0 until the daemon has counted the rows."""

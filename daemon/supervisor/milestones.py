@@ -10,6 +10,7 @@ import msgspec
 
 from rftd.ops.logs import Logger
 from rftd.streams.events import experiment as life
+from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.registry import Event
 from rftd.streams.events.signal import SignalLost
 from rftd.streams.events.step import EvalCompleted
@@ -27,6 +28,8 @@ _FIELDS: Final[dict[type[Event], tuple[str, tuple[str, ...]]]] = {
     life.ExperimentCompleted: ("experiment.completed", ()),
     life.ExperimentFailed: ("experiment.failed", ("code", "role", "reason")),
     EvalCompleted: ("eval.completed", ("version", "taskset", "rows", "score")),
+    CheckpointChosen: ("checkpoint.chosen", ("stage", "version", "figure", "value", "before")),
+    StageStopped: ("stage.stopped", ("stage", "version", "cause", "reason")),
     SignalLost: ("signal.lost", ("stage", "step", "cause", "reason", "fix")),
 }
 _SERIOUS: Final = frozenset({life.ExperimentPaused, life.ExperimentFailed, SignalLost})

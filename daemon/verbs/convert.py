@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emit, emit_line
 from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
+from rftd.ops.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from rftd.streams.backends.backend import LogUrl
     from rftd.workers.training.conversion.conversion import Conversion, Form, FoundCheckpoint
 
 _EVERY_BYTES = 1 << 30
@@ -38,14 +42,24 @@ _EVERY_BYTES = 1 << 30
     "-s", "--step", "steps", multiple=True, metavar="N", type=click.IntRange(0), help="Only step N; repeatable."
 )
 @click.option(
+    "--best", is_flag=True, help="Only the best by its evaluation (trainer.best_checkpoint), as the log says."
+)
+@click.option(
     "--dtype",
     type=click.Choice(["bfloat16", "float16", "float32"]),
     help="Type of the numbers. Default: the model's; as they were saved where nothing tells that.",
 )
+@log_option
 @shared_options
 @click.pass_context
 def command(
-    ctx: click.Context, checkpoint_dir: str, base_model_dir: str | None, steps: tuple[int, ...], dtype: str | None
+    ctx: click.Context,
+    checkpoint_dir: str,
+    base_model_dir: str | None,
+    steps: tuple[int, ...],
+    best: bool,
+    dtype: str | None,
+    log_at: LogUrl | None,
 ) -> None:
     """Convert checkpoints to Hugging Face's format, in actor/huggingface of each; the original files stay unchanged.
 
@@ -59,12 +73,41 @@ def command(
     from rftd.workers.training.conversion.conversion import convert, found_checkpoints
 
     settings: Settings = ctx.obj
+    if best and steps:
+        raise UsageError("--best and --step name two checkpoints", field="--best", fix="give one of the two")
     base = Path(absolute_path(base_model_dir)) if base_model_dir else None
     report = _Outcomes(settings)
-    for checkpoint in found_checkpoints(Path(absolute_path(checkpoint_dir)), steps):
+    checkpoints = found_checkpoints(Path(absolute_path(checkpoint_dir)), steps)
+    for checkpoint in _best_of(checkpoints, settings, log_at) if best else checkpoints:
         report.add(convert(checkpoint, base, report.progress, dtype=dtype))
     report.end()
     ctx.exit(1 if report.failed else 0)
+
+
+def _best_of(
+    checkpoints: Sequence[FoundCheckpoint], settings: Settings, log_at: LogUrl | None
+) -> list[FoundCheckpoint]:
+    """The checkpoints that are the best of their stage, as the log of their experiment says. Raises NotFoundError."""
+    from rftd.daemon.log_source import read_here
+    from rftd.daemon.registry import every_entry
+    from rftd.storage.checkpoint_witness import read_witness
+
+    entries = {entry.id: entry for entry in read_here(settings, log_at, every_entry)}
+    best = []
+    for checkpoint in checkpoints:
+        witness = read_witness(checkpoint.folder)
+        entry = None if witness is None else entries.get(witness.experiment)
+        chosen = () if entry is None else entry.spine.scores.chosen.values()
+        if witness is not None and any(choice.version == witness.step for choice in chosen):
+            best.append(checkpoint)
+    if not best:
+        raise NotFoundError(
+            f"none of the {len(checkpoints)} checkpoints is the best of its stage, by this log",
+            where=str(checkpoints[0].folder.parent),
+            field="--best",
+            fix="set trainer.best_checkpoint in the experiment; the log of another daemon: give its --data",
+        )
+    return best
 
 
 class _Outcomes:

@@ -124,6 +124,7 @@ def _lines(moment: Moment, clock: Clock) -> Iterator[Line]:
     if given.signal is not None:
         yield from _signal(given.signal, clock, told=_lost_is_told(moment))
     yield from _evals(moment)
+    yield from _decisions(given)
     if summary.staleness_p95 is not None:
         versions = "version" if summary.staleness_p95 == 1 else "versions"
         yield "staleness", f"p95 {summary.staleness_p95} {versions} in the last batch"
@@ -309,12 +310,33 @@ def _evals(moment: Moment) -> Iterator[Line]:
     for name, rows in sets.items():
         scores = [row.score for row in rows if row.score is not None]
         told = f"{scores[0]:.3f} -> {scores[-1]:.3f}" if len(scores) > 1 else f"{scores[0]:.3f}"
-        text = f"{name}  {sparkline(scores, width=24)}  {told}{_parts(rows[-1])}"
+        text = f"{name}  {sparkline(scores, width=24)}  {told}{_interval(rows[-1])}{_parts(rows[-1])}"
         yield label, Text.assemble(plain(text), (_worthless(rows[-1]), "yellow"))
         label = ""
     for wait in moment.why.waits if moment.why is not None else ():
         if wait.role == "evaluation":
             yield label, f"under way: {wait.waiting_for}"
+
+
+def _interval(row: EvalRow) -> str:
+    """The interval of 95 % of the score; empty where a release did not compute one."""
+    low, high = row.metrics.get("score/low"), row.metrics.get("score/high")
+    return f" [{low:.3f} to {high:.3f}]" if low is not None and high is not None else ""
+
+
+def _decisions(given: ExperimentPage) -> Iterator[Line]:
+    """The best checkpoint of each stage, and the evaluation that ended it."""
+    several = len(given.experiment.stages) > 1
+    for stage in given.experiment.stages:
+        of_stage = f" of {stage.name}" if several else ""
+        if stage.best_version is not None and stage.best_value is not None:
+            base = f", {stage.best_base:.3f} before training" if stage.best_base is not None else ""
+            paths = [row.path for row in given.checkpoints if row.step == stage.best_version]
+            place = f"  {paths[-1].removeprefix(f'{given.experiment.job_dir}/')}" if paths else ""
+            figure = str(stage.best_figure).removeprefix("eval/")
+            yield "best", plain(f"step {stage.best_version}{of_stage}: {figure} {stage.best_value:.3f}{base}{place}")
+        if stage.stopped_by is not None:
+            yield "stopped", one_line(f"{stage.name} early: {stage.stopped_reason}")
 
 
 def _parts(row: EvalRow) -> str:

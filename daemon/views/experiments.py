@@ -18,6 +18,7 @@ from rftd.storage.queries.curve import RewardCurves, RewardPoint
 from rftd.storage.queries.experiments import (
     ExperimentDetail,
     ExperimentSummary,
+    StageRow,
     get_experiment,
     get_summary,
     list_experiments,
@@ -73,7 +74,7 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
     overdue_windows: int
     """The number of such windows in all."""
     checkpoints: list[CheckpointRow]
-    """The newest that are still there."""
+    """The newest that are still there, and the older ones that are kept for their evaluation."""
     workers: list[WorkerRow]
     """The newest."""
     signal: SignalRow | None
@@ -150,13 +151,20 @@ async def page_of(
         weights=await list_weights(connection, experiment, newest=NEWEST),
         overdue=overdue[-NEWEST:],
         overdue_windows=len(overdue),
-        checkpoints=[row for row in checkpoints if row.deleted_reason is None][-NEWEST:],
+        checkpoints=_shown(checkpoints, detail.stages),
         workers=(await list_workers(connection, experiment))[-SHOWN_WORKERS:],
         signal=await signal_of(connection, experiment),
         waiting=None if detail.summary.state in ENDED else waiting,
         memory=list(memory),
         trackers=list(trackers),
     )
+
+
+def _shown(checkpoints: Sequence[CheckpointRow], stages: Sequence[StageRow]) -> list[CheckpointRow]:
+    """The newest checkpoints, and before them the older ones that are kept for their evaluation."""
+    there = [row for row in checkpoints if row.deleted_reason is None]
+    kept = {version for stage in stages for version in stage.best_kept}
+    return [row for row in there[:-NEWEST] if row.step in kept] + there[-NEWEST:]
 
 
 def thinned(points: list[RewardPoint], most: int = CURVE_POINTS) -> list[RewardPoint]:

@@ -9,6 +9,7 @@ from rftd.storage.tables.experiments import Experiments, Stages, Warnings
 from rftd.storage.upserts import Changes, Rule, Upsert
 from rftd.streams.codec import Decoded
 from rftd.streams.events import experiment
+from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.signal import SignalLost, SignalRegained
 from rftd.streams.folds.spine import Kept, Status
 
@@ -57,6 +58,13 @@ STAGE: Final = Upsert(
 )
 STAGE_STARTED: Final = Upsert(Stages, place="started", owns=("first_version",))
 STAGE_COMPLETED: Final = Upsert(Stages, place="completed", owns=("last_version",))
+STAGE_BEST: Final = Upsert(
+    Stages,
+    place="best",
+    owns=("best_version", "best_figure", "best_value", "best_base", "best_kept"),
+    rule=Rule.LAST,
+)
+STAGE_STOPPED: Final = Upsert(Stages, place="stopped", owns=("stopped_by", "stopped_reason"))
 WARNED: Final = Upsert(Warnings, place="warned", owns=("text",))
 
 
@@ -200,6 +208,31 @@ def _stage_completed(event: experiment.StageCompleted, decoded: Decoded, changes
     )
 
 
+def _checkpoint_chosen(event: CheckpointChosen, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        STAGE_BEST,
+        decoded,
+        experiment=owner_of(decoded),
+        stage=event.stage,
+        best_version=event.version,
+        best_figure=event.figure,
+        best_value=event.value,
+        best_base=event.base,
+        best_kept=json_of(event.kept),
+    )
+
+
+def _stage_stopped(event: StageStopped, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        STAGE_STOPPED,
+        decoded,
+        experiment=owner_of(decoded),
+        stage=event.stage,
+        stopped_by=event.version,
+        stopped_reason=event.reason,
+    )
+
+
 PROJECTION: Final = Projection(
     name="experiments",
     version=4,
@@ -224,5 +257,7 @@ PROJECTION: Final = Projection(
         SignalRegained: _signal_regained,
         experiment.StageStarted: _stage_started,
         experiment.StageCompleted: _stage_completed,
+        CheckpointChosen: _checkpoint_chosen,
+        StageStopped: _stage_stopped,
     },
 )

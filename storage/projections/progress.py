@@ -13,8 +13,9 @@ from rftd.storage.tables.progress import Fences, Once
 from rftd.storage.upserts import Changes, Rule, Upsert
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, checkpoint, experiment, weights
+from rftd.streams.events.evaluated import CheckpointChosen
+from rftd.streams.events.experiment import TURNS
 from rftd.streams.events.registry import Event
-from rftd.streams.folds.spine import TURNS
 
 KINDS: Final[frozenset[type[Event]]] = frozenset(
     (
@@ -26,6 +27,7 @@ KINDS: Final[frozenset[type[Event]]] = frozenset(
         weights.WeightsRetired,
         checkpoint.CheckpointCommitted,
         checkpoint.CheckpointDeleted,
+        CheckpointChosen,
     )
 )
 FENCED: Final = Upsert(Fences, place="fenced", owns=("epoch", "owner"), rule=Rule.LAST)

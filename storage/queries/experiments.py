@@ -73,6 +73,17 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     completed_ns: int | None
     shared_steps: int = 0
     """The number of its steps that the experiment made of which this is a fork."""
+    best_version: int | None = None
+    """The version with the best evaluation, whose checkpoint is kept; null unless `trainer.best_checkpoint` is set."""
+    best_figure: str | None = None
+    best_value: float | None = None
+    best_base: float | None = None
+    """The same figure of the weights with which the stage began."""
+    best_kept: list[int] = []
+    """The versions whose checkpoints are kept for their evaluation, the best first."""
+    stopped_by: int | None = None
+    """The version whose evaluation ended the stage before its last step."""
+    stopped_reason: str | None = None
 
 
 class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,7 +270,8 @@ async def list_stages(connection: AsyncConnection, experiment: UUID) -> list[Sta
         connection,
         StageRow,
         """SELECT stage, name, kind, algorithm, total_steps, batch_size, train_batch_size, first_version, last_version,
-            started_ns, completed_ns
+            started_ns, completed_ns, best_version, best_figure, best_value, best_base, best_kept, stopped_by,
+            stopped_reason
         FROM stages WHERE experiment = :experiment AND submitted_offset IS NOT NULL ORDER BY stage""",
         experiment=experiment.bytes,
     )

@@ -26,6 +26,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 _IDS = frozenset({"id", "batch", "experience", "experiment", "group", "lease", "worker", "subject", "parent"})
 _JSON = frozenset({"metrics", "labels", "config"})
+_LISTS = frozenset({"best_kept"})
 
 
 async def fetch(connection: AsyncConnection, kind: type[R], sql: str, **parameters: object) -> list[R]:
@@ -61,6 +62,8 @@ def _statement(sql: str) -> TextClause:
 
 
 def _value(name: str, value: Any) -> Any:
+    if name in _LISTS:
+        return [] if value is None else msgspec.json.decode(value)
     if value is None:
         return {} if name in _JSON else None
     # By its name: a driver gives ids as bytes or memoryview, JSON as text, and a column of either has no other type.

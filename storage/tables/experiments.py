@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from sqlalchemy import Index
 
-from rftd.storage.tables.base import Flag, Id, Int, IntKey, Key, LocalPath, LogOffset, LogOffsetKey, Row, Text, TextKey
+from rftd.storage.tables.base import (
+    Flag,
+    Id,
+    Int,
+    IntKey,
+    Key,
+    LocalPath,
+    LogOffset,
+    LogOffsetKey,
+    Real,
+    Row,
+    Text,
+    TextKey,
+)
 
 
 class Experiments(Row, table=True):
@@ -91,6 +104,23 @@ class Stages(Row, table=True):
     completed_ns: Int
     completed_partition: Int
     completed_offset: LogOffset
+    best_version: Int
+    """The version whose checkpoint is the best by its evaluation; null where nobody looks, or before there is one."""
+    best_figure: Text
+    best_value: Real
+    best_base: Real
+    """The same figure of the weights with which the stage began."""
+    best_kept: Text
+    """JSON: the versions that are kept for their evaluation."""
+    best_ns: Int
+    best_partition: Int
+    best_offset: LogOffset
+    stopped_by: Int
+    """The version whose evaluation ended the stage before its last step; null if none did."""
+    stopped_reason: Text
+    stopped_ns: Int
+    stopped_partition: Int
+    stopped_offset: LogOffset
 
 
 class Warnings(Row, table=True):

@@ -8,6 +8,7 @@ experience   experience.produced, rollout.failed, eval.scored
 batch        batch.planned, batch.abandoned, experience.retired, experience.given_up
 step         step.completed, eval.completed
 signal       signal.lost, signal.regained
+evaluated    checkpoint.chosen, stage.stopped: what evaluations decided
 weights      weights.published, weights.retired, weights.activated; weights.requested, weights.answered, weights.overdue
 checkpoint   checkpoint.committed, checkpoint.deleted
 sweep        sweep.submitted, sweep.refused, sweep.halved, sweep.cancelled

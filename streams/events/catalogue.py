@@ -9,6 +9,7 @@ from rftd.ops.errors import CodecError
 from rftd.streams.events import (
     batch,
     checkpoint,
+    evaluated,
     experience,
     experiment,
     signal,
@@ -20,7 +21,19 @@ from rftd.streams.events import (
 )
 from rftd.streams.events.registry import Definition, Event, registered
 
-CHAPTERS: Final = (experiment, task, experience, batch, step, signal, weights, checkpoint, worker, sweep)
+CHAPTERS: Final = (
+    experiment,
+    task,
+    experience,
+    batch,
+    step,
+    signal,
+    evaluated,
+    weights,
+    checkpoint,
+    worker,
+    sweep,
+)
 """The modules of types. Each declares its own as it is imported; a new one is a line here."""
 
 

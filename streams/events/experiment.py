@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 import msgspec
@@ -205,6 +205,10 @@ class ExperimentForked(Event, frozen=True, kw_only=True):
     evaluated: tuple[Index, ...] = ()
     """Tasksets that the parent has answered with the weights of `at_step`, in the stage that goes on from them."""
 
+    def fits(self, spec: ExperimentSpec) -> bool:
+        """True if what it shares are stages of the specification; else it says nothing that could be gone on from."""
+        return 0 <= self.stage < min(len(spec.stages), len(self.first_versions))
+
 
 @event("experiment.archived", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentArchived(Event, frozen=True, kw_only=True):
@@ -305,3 +309,17 @@ class Fence(Event, frozen=True, kw_only=True):
     previous: Epoch
     owner: UUID
     heads: Annotated[tuple[HeadRef, ...], HEADS] = ()
+
+
+TURNS: Final = (
+    ExperimentAccepted,
+    ExperimentRejected,
+    ExperimentStarted,
+    ExperimentPaused,
+    ExperimentReleased,
+    ExperimentResumed,
+    ExperimentCancelled,
+    ExperimentCompleted,
+    ExperimentFailed,
+)
+"""Events that change the state: without effect once it is over, for a daemon may ask while another one ends it."""

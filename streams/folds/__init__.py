@@ -6,6 +6,7 @@ What grows with the history is kept as intervals, so that a fold is as large as 
 spine       the experiment's life, stages, plans and steps: one partition, so its order is given
 task_queue  the tasks that were added to a stage while it runs
 signal      whether the newest batches teach anything, and since when not
+scoreboard  the figures of a stage's evaluations, version by version, and what they decide
 group       one open group: its leases, and how its rollouts ended
 selection   the rows that selectors drew, and the rewards that they are told
 groups      leases and rollouts of groups that are not closed yet

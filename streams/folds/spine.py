@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, experiment, signal, step, task, weights
+from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.once import PlannedBatches, trim
 from rftd.streams.folds.ranges import Versions
+from rftd.streams.folds.scoreboard import Scoreboard
 from rftd.streams.folds.signal import Signal
 from rftd.streams.folds.task_queue import TaskQueues
 from rftd.streams.spec import ExperimentSpec, StageSpec
@@ -43,20 +45,6 @@ class Kept(StrEnum):
     HERE = "here"
     ARCHIVED = "archived"
     REMOVED = "removed"
-
-
-TURNS: Final = (
-    experiment.ExperimentAccepted,
-    experiment.ExperimentRejected,
-    experiment.ExperimentStarted,
-    experiment.ExperimentPaused,
-    experiment.ExperimentReleased,
-    experiment.ExperimentResumed,
-    experiment.ExperimentCancelled,
-    experiment.ExperimentCompleted,
-    experiment.ExperimentFailed,
-)
-"""Events that change the state: without effect once it is over, for a daemon may ask while another one ends it."""
 
 
 class Plan(NamedTuple):
@@ -148,6 +136,7 @@ class Spine(msgspec.Struct):
     queues: TaskQueues = msgspec.field(default_factory=TaskQueues)
     batches: PlannedBatches = msgspec.field(default_factory=PlannedBatches)
     signal: Signal = msgspec.field(default_factory=Signal)
+    scores: Scoreboard = msgspec.field(default_factory=Scoreboard)
     _lived: set[UUID] = set()
     """Ids of the life events that were taken in."""
 
@@ -175,6 +164,8 @@ class Spine(msgspec.Struct):
                 if event.uninformative is not None and self.stage >= 0:
                     batch_size = max(1, self.stage_spec().experiences_per_step)
                     self.signal.retired(event, stage=self.stage, step=self.planned + 1, batch=batch_size)
+            case CheckpointChosen() | StageStopped():
+                self._decide(event)
             case signal.SignalLost() | signal.SignalRegained():
                 self.signal.declared(event)
             case step.StepCompleted():
@@ -188,7 +179,7 @@ class Spine(msgspec.Struct):
                     if event.checksum:
                         self._begin(event.version, event.generation, event.checksum)
             case step.EvalCompleted():
-                self.evaluated.add(event.eval)
+                self._evaluate(event)
             case weights.WeightsRequested():
                 if self.request is None or weights.order_of(event) > weights.order_of(self.request):
                     self.request = event
@@ -281,7 +272,7 @@ class Spine(msgspec.Struct):
         """True for what changes nothing any more: nothing leaves an end, and nothing brings back what was removed."""
         if isinstance(event, experiment.ExperimentArchived | experiment.ExperimentRestored):
             return self.kept is Kept.REMOVED
-        return self.ended and isinstance(event, TURNS)
+        return self.ended and isinstance(event, experiment.TURNS)
 
     def _life(self, decoded: Decoded) -> None:
         event = decoded.event
@@ -291,7 +282,7 @@ class Spine(msgspec.Struct):
                 self._submit(event)
             case experiment.ExperimentPrioritized():
                 self.priority = event.priority
-            case experiment.ExperimentForked() if self.spec is not None and _fits(event, self.spec):
+            case experiment.ExperimentForked() if self.spec is not None and event.fits(self.spec):
                 self._fork(event)
             case experiment.ExperimentAccepted():
                 self.start = event.start
@@ -323,17 +314,31 @@ class Spine(msgspec.Struct):
             case experiment.ExperimentFailed():
                 self._end(Status.FAILED, event.code, event.reason)
             case experiment.StageStarted() if self.spec is not None and 0 <= event.stage < len(self.spec.stages):
-                self.stage = event.stage
-                self.first_version = self.first_versions[event.stage] = event.first_version
-                self.batches.begin(event.first_version)
-                self.stage_started_ns = decoded.head.time_ns
-                self.stage_completed = False
+                self._start(event, decoded.head.time_ns)
             case experiment.StageCompleted():
                 self.stage_completed = True
             case _:
                 pass
+        self.scores.lived(event)
         if (self.status, self.cause) != before:
             self.status_ns = decoded.head.time_ns
+
+    def _start(self, event: experiment.StageStarted, time_ns: int) -> None:
+        self.stage = event.stage
+        self.first_version = self.first_versions[event.stage] = event.first_version
+        self.batches.begin(event.first_version)
+        self.stage_started_ns = time_ns
+        self.stage_completed = False
+        self.scores.begin(event.stage, event.first_version, self.stage_spec(), self.forked)
+
+    def _evaluate(self, event: step.EvalCompleted) -> None:
+        self.evaluated.add(event.eval)
+        if self.stage >= 0:
+            self.scores.evaluated(event, self.stage_spec())
+
+    def _decide(self, event: CheckpointChosen | StageStopped) -> None:
+        if self.spec is not None:
+            self.spec = self.scores.written(event, self.spec, self.planned)
 
     def _queue(self, event: Event, offset: int) -> None:
         if isinstance(event, task.TasksAdded | task.TasksEnded) and self.spec is not None:
@@ -392,8 +397,3 @@ class Spine(msgspec.Struct):
 
     def _end(self, status: Status, code: str, reason: str) -> None:
         self.status, self.code, self.reason = status, code, reason
-
-
-def _fits(event: experiment.ExperimentForked, spec: ExperimentSpec) -> bool:
-    """True if what it shares are stages of the specification; else it says nothing that could be gone on from."""
-    return 0 <= event.stage < min(len(spec.stages), len(event.first_versions))

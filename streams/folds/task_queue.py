@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from rftd.streams.events.task import TasksAdded, TasksEnded
+from rftd.streams.schedule import shortened
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.stage_tasks import is_queue
 
@@ -94,4 +95,4 @@ def _ended(stage: StageSpec, rows: int, *, planned: int) -> StageSpec:
     # So many uses that fewer tasks cannot provide them: with as many steps every task is tried.
     uses = rows * stage.algorithm.repeat_times * max(1, stage.policy.max_uses)
     steps = max(-(-uses // max(1, stage.experiences_per_step)), planned + 1)
-    return msgspec.structs.replace(stage, taskset=queue, total_steps=min(stage.total_steps, steps))
+    return shortened(msgspec.structs.replace(stage, taskset=queue), steps)

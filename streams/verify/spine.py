@@ -6,7 +6,9 @@ from typing import Any, Final
 
 from rftd.streams import topics
 from rftd.streams.codec import Decoded
-from rftd.streams.events import batch, experiment, step, sweep
+from rftd.streams.events import batch, evaluated, experiment, step, sweep
+from rftd.streams.folds.scoreboard import stopped
+from rftd.streams.schedule import checkpoint_due
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.split_submission import joined
 from rftd.streams.verify.evidence import Evidence, hashed
@@ -229,9 +231,7 @@ def _is_to_be_saved(evidence: Evidence, number: int) -> bool:
     if number <= evidence.shared or evidence.spec is None or not 0 <= stage < len(evidence.spec.stages):
         return False
     spec = evidence.spec.stages[stage]
-    done = number - starts[stage]
-    interval = spec.trainer.save_interval
-    return done == spec.total_steps or (interval > 0 and done % interval == 0)
+    return checkpoint_due(spec, number - starts[stage])
 
 
 def generation_started(facts: Facts, evidence: Evidence, event: step.GenerationStarted, _decoded: Decoded) -> None:
@@ -304,11 +304,19 @@ def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> Non
             evidence.state = STATES[type(event)]
 
 
+def stage_stopped(_facts: Facts, evidence: Evidence, event: evaluated.StageStopped, _decoded: Decoded) -> None:
+    """Makes the stage shorter."""
+    if evidence.spec is not None and not evidence.ended and event.stage in evidence.stages:
+        planned = max((*evidence.recent_plans, *evidence.reached.values()), default=0)
+        evidence.spec = stopped(evidence.spec, event, first_version=evidence.stages[event.stage], planned=planned)
+
+
 HANDLERS: Final[dict[type, Any]] = {
     batch.BatchPlanned: planned,
     batch.ExperienceRetired: retired,
     step.StepCompleted: completed,
     step.GenerationStarted: generation_started,
+    evaluated.StageStopped: stage_stopped,
     experiment.ExperimentSubmitted: life,
     experiment.ExperimentForked: life,
     experiment.StageStarted: life,

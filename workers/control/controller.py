@@ -9,6 +9,7 @@ from rftd.streams.events import experiment
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.split_submission import ROLES
+from rftd.workers.control.by_evaluation import decided_by_evaluation, demanded_pause
 from rftd.workers.control.closing import explored, left_to_collect
 from rftd.workers.control.hold import Decided, NoStage, Paused
 from rftd.workers.control.holds import (
@@ -42,7 +43,7 @@ class Controller:
         if spine.status not in (Status.RUNNING, Status.PAUSED):
             return Decided((), NoStage())
         # Before what ends it: the last batches count, too.
-        if told := declarations(self._state):
+        if told := [*declarations(self._state), *decided_by_evaluation(self._state)]:
             return Decided(told)
         # Before the trouble: what has failed for good needs no pause, and would otherwise fail only after it.
         if (failure := self._failure()) is not None:
@@ -52,7 +53,7 @@ class Controller:
             return Decided([trouble])
         if spine.status is Status.PAUSED:
             return self._resumed(trouble, now_ns)
-        trouble = trouble or idle_trouble(self._state)
+        trouble = trouble or idle_trouble(self._state) or demanded_pause(self._state)
         due = self._next()
         # What is complete needs nobody any more, so a full disk or a refusing worker is no reason to pause
         # before the end.
@@ -65,8 +66,8 @@ class Controller:
     def _resumed(self, trouble: Trouble | None, now_ns: int) -> Decided[ControllerHold]:
         """Ends a pause that no command asked for, once nothing stands in the way, or it is time to try."""
         spine = self._state.spine
-        # A pause without a cause was asked for by a command, and only a command ends it; so it is with one for a lost
-        # signal, which would be lost again.
+        # A pause without a cause was asked for by a command, and only a command ends it; so it is with those of
+        # `PERSONS`, whose reason does not go away.
         if not ends_by_itself(spine) or trouble is not None:
             return Decided((), Paused(spine.cause))
         if spine.cause not in TRIED_AGAIN:

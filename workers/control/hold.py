@@ -15,7 +15,7 @@ import msgspec
 from rftd.ops.words import Level, Words
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.run_state import RunState
-from rftd.workers.control.obstacle import SIGNAL_LOST, wanted
+from rftd.workers.control.obstacle import PERSONS, wanted
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Paused(Hold, frozen=True):
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
         """A command ends what a command asked for; any other pause, as the experiment is by now, ends by itself."""
-        if state.spine.cause and state.spine.cause != SIGNAL_LOST:
+        if state.spine.cause and state.spine.cause not in PERSONS:
             return Words("paused", wanted(state.spine.cause), "you", "that is fixed; it then continues by itself")
         name = state.spine.spec.name if state.spine.spec is not None else state.experiment
         return Words("paused", "the experiment to be resumed", "you", f"rftd resume {shlex.quote(str(name))}")

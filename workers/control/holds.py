@@ -9,6 +9,7 @@ from rftd.ops.words import Level, Words
 from rftd.streams.decision import Decision
 from rftd.streams.evaluations import due_evals, eval_id
 from rftd.streams.folds.run_state import RunState
+from rftd.workers.control.by_evaluation import EvalDecides
 from rftd.workers.control.hold import Hold, NoStage, Paused, StagePlanned
 from rftd.workers.control.selectors.holds import DrawsRows, ReadsColumns
 
@@ -378,8 +379,9 @@ class EvalAwaitsExplorer(EvalHold, frozen=True):
 
 StageLacks: TypeAlias = GroupsLeft | Serves | StepsLeft | NoCheckpoint | GroupsOpen | BooksOpen | EvalDue
 ControllerHold: TypeAlias = NoStage | Paused | StageLacks
+TooFew: TypeAlias = TooFewExperiences | LastChance
 PlannerHold: TypeAlias = (
-    NoStage | Paused | Collects | StagePlanned | NoTrainer | StepsAgain | PlannedAhead | TooFewExperiences | LastChance
+    NoStage | Paused | Collects | StagePlanned | NoTrainer | StepsAgain | EvalDecides | PlannedAhead | TooFew
 )
 WindowHold: TypeAlias = SyncPoint | AwaitsAnswer | AwaitsWeights
 LeaseHold: TypeAlias = (

@@ -23,6 +23,7 @@ from rftd.ops.errors import (
 )
 from rftd.streams.events.experiment import ExperimentFailed
 from rftd.streams.folds.roster import Gone
+from rftd.streams.folds.scoreboard import RULE
 from rftd.streams.folds.spine import Spine
 from rftd.workers.membership import explain
 
@@ -44,7 +45,10 @@ SIGNAL_LOST: Final = "signal_lost"
 TRIED_AGAIN: Final = frozenset((REFUSED, ERROR))
 """Causes of which only going on shows whether they are over: that is tried after a while, later each time."""
 
-RESUMABLE: Final = TRIED_AGAIN | {SIGNAL_LOST}
+PERSONS: Final = frozenset((SIGNAL_LOST, RULE))
+"""Causes of a pause that only a person ends: nothing changes by itself."""
+
+RESUMABLE: Final = TRIED_AGAIN | PERSONS
 """Causes of which a command may end the pause."""
 
 _MENDED_BY_A_PERSON: Final = frozenset(
@@ -64,6 +68,7 @@ _WANTED: Final = {
     REFUSED: "what its workers refuse to work without",
     ERROR: "an error in the daemon",
     SIGNAL_LOST: "something to learn from",
+    RULE: "a decision about its evaluations",
 }
 
 
@@ -114,7 +119,7 @@ def of_refusal(gone: Gone, *, ours: bool) -> Trouble:
 
 def ends_by_itself(spine: Spine) -> bool:
     """True for a pause that needs nobody: its obstacle goes, or is tried again."""
-    return spine.cause not in ("", SIGNAL_LOST)
+    return spine.cause != "" and spine.cause not in PERSONS
 
 
 def over_at_ns(spine: Spine) -> int:

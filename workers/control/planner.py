@@ -14,6 +14,7 @@ from rftd.streams.schedule import has_windows, plan_ahead
 from rftd.streams.spec import StageSpec
 from rftd.streams.topics import Partition
 from rftd.workers.control.batches import planned, rows_of
+from rftd.workers.control.by_evaluation import EvalDecides, plannable_through
 from rftd.workers.control.hold import Decided, NoStage, Paused, StagePlanned
 from rftd.workers.control.holds import (
     Collects,
@@ -88,11 +89,13 @@ class Planner:
         step = max(spine.planned, spine.first_version) + 1
         if step > spine.last_version:
             return self._close_books(stage, positions, now_ns)
+        if step > (through := plannable_through(spine)):
+            return Decided((), EvalDecides(spine.planned))
         if not spine.caught_up:
             return Decided((), NoTrainer() if spine.generation < 0 else StepsAgain(spine.version + 1, spine.furthest))
         # Plans ahead of the trainer keep it busy; more of them would only fix early what newer experiences
         # could fill.
-        last = min(spine.version + plan_ahead(stage.policy), spine.last_version)
+        last = min(spine.version + plan_ahead(stage.policy), through)
         if step > last:
             return Decided((), PlannedAhead(spine.version + 1, spine.planned))
         if stage.kind == "train":

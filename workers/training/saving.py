@@ -177,6 +177,8 @@ class Saver:
     async def _retain(self, stage: int, keep: int) -> None:
         """Gives up the folders beyond the `keep` that were committed last; generations that saved a step share one.
 
+        Those that are kept for their evaluation do not count.
+
         Not those of the lowest steps: of the higher ones the newest generation may have found some damaged, and what
         was committed last was just written.
         """
@@ -185,7 +187,8 @@ class Saver:
             if event.stage == stage:
                 # pop and set again: the folder moves to the end, so the order is that of the last commit into it.
                 folders[event.path] = [*folders.pop(event.path, ()), key]
-        for path in list(folders)[:-keep] if keep > 0 else ():
+        surplus = list(folders)[:-keep] if keep > 0 else []
+        for path in [path for path in surplus if not self._is_chosen(stage, folders[path])]:
             deleted = [
                 CheckpointDeleted(step=step, generation=generation, path=path, reason="retention")
                 for step, generation in folders[path]
@@ -201,6 +204,13 @@ class Saver:
             await discard(self._lease, [Path(path)] if own else [])
             # Last: until the lease was confirmed a successor might have resumed from it.
             await self.forget(states)
+
+    def _is_chosen(self, stage: int, keys: Sequence[tuple[int, int]]) -> bool:
+        """True of a folder that is kept for its evaluation, or that may still be when that is complete."""
+        spine = self._state.spine
+        if spine.spec is None or spine.stage != stage:
+            return False
+        return any(spine.scores.keeps(step, spine.spec.stages[stage]) for step, _ in keys)
 
     async def forget(self, states: Sequence[ServiceState]) -> None:
         """Has the engine's service forget what checkpoints named that are gone."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from rftd.daemon.config.effective.arguments import struct_defaults, with_defaults
 from rftd.daemon.config.resolve.algorithm import PARTS, STRATEGIES, other_names
+from rftd.streams.by_evaluation import BestSpec, ByEvaluation, EarlyStopSpec
 from rftd.streams.correction import CorrectionPart
 from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec
 from rftd.streams.updates import UpdatesSpec
@@ -89,6 +92,7 @@ def trainer_section(stage: StageSpec) -> dict[str, Any]:
         "grad_clip": stage.algorithm.optimizer.grad_clip,
         "max_nonfinite_steps": spec.max_nonfinite_steps,
         "max_idle_steps": spec.max_idle_steps,
+        **_by_evaluation(spec.by_evaluation),
         **_updates(spec.updates),
         "critic_warmup": spec.critic_warmup_steps,
         "engine_args": arguments,
@@ -96,6 +100,25 @@ def trainer_section(stage: StageSpec) -> dict[str, Any]:
     if spec.critic_updates is not None:
         section["trainer_config"] = {"critic": _updates(spec.critic_updates)}
     return section
+
+
+def _by_evaluation(spec: ByEvaluation) -> dict[str, Any]:
+    """The sections that say what evaluations decide; none where they decide nothing."""
+    sections: dict[str, Any] = {}
+    if spec.best is not None:
+        sections["best_checkpoint"] = _figured(spec.best)
+    if spec.early_stop is not None:
+        sections["early_stop"] = _figured(spec.early_stop)
+    if spec.rules:
+        sections["rules"] = [
+            {"metric": rule.figure.name, rule.kind: rule.threshold, "then": rule.then} for rule in spec.rules
+        ]
+    return sections
+
+
+def _figured(spec: BestSpec | EarlyStopSpec) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(spec)
+    return {"metric": fields.pop("figure").name, **fields}
 
 
 def _updates(spec: UpdatesSpec) -> dict[str, Any]:

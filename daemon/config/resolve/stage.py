@@ -8,6 +8,7 @@ from rftd.daemon.config.issue import Notes, WrongValue
 from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorithm
 from rftd.daemon.config.resolve.auxiliary import resolve_auxiliary
 from rftd.daemon.config.resolve.bench import BENCH, as_benched, benched, of_service
+from rftd.daemon.config.resolve.by_evaluation import with_decisions
 from rftd.daemon.config.resolve.explorer import resolve_rollout, schedule_rollouts
 from rftd.daemon.config.resolve.model import LengthLimits, as_explored, derive_lengths, resolve_lora, with_answer_form
 from rftd.daemon.config.resolve.nodes import with_nodes
@@ -108,6 +109,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         auxiliary=resolve_auxiliary(experiment, lengths, trainer.teacher_path, host, notes) if explores else (),
     )
     stage = with_queue(stage, experiment) if is_queue(stage) else stage
+    stage = with_decisions(stage, experiment, notes, of_several=bool(config.prefix))
     check_objective(stage, notes)
     check_service(stage, notes)
     return _with_its_mode(stage, experiment, notes) if explores else stage

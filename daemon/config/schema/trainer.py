@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from rftd.daemon.config.schema.by_evaluation import BestCheckpoint, EarlyStop, EvalRule
 from rftd.daemon.config.schema.section import (
     Args,
     Count,
@@ -97,6 +98,12 @@ class Trainer(Section):
     """verl's: the ranks that write a checkpoint at once."""
     max_checkpoints_to_keep: Annotated[Natural, Upstream("The guide's `trainer_config` keeps 5.")] = 0
     """0 = all."""
+    best_checkpoint: BestCheckpoint | None = None
+    """rftd only: the checkpoints with the best evaluation are kept, too; each version that is evaluated is saved."""
+    early_stop: EarlyStop | None = None
+    """rftd only: the stage ends before its last step."""
+    rules: list[EvalRule] = []
+    """rftd only: what happens when the figure of an evaluation crosses a threshold."""
     megatron: Megatron = section(Megatron)
     trainer_config: Annotated[Args | None, ARGUMENTS] = None
     """veRL's own tree: each key acts, is refused with the field that says it here, or is named in a warning."""

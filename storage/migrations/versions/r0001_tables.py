@@ -150,7 +150,10 @@ _TABLES: Final = (
         "experiment:id stage:int",
         "name:text kind:text algorithm:text total_steps:int batch_size:int train_batch_size:int "
         "submitted_partition:int submitted_offset:int first_version:int started_ns:int started_partition:int "
-        "started_offset:int last_version:int completed_ns:int completed_partition:int completed_offset:int",
+        "started_offset:int last_version:int completed_ns:int completed_partition:int completed_offset:int "
+        "best_version:int best_figure:text best_value:real best_base:real best_kept:text best_ns:int "
+        "best_partition:int best_offset:int stopped_by:int stopped_reason:text stopped_ns:int stopped_partition:int "
+        "stopped_offset:int",
     ),
     (
         "steps",

@@ -116,11 +116,12 @@ class Scene:
             lines = (json.dumps({"question": f"{a}+{a % 10}=", "answer": str(a + a % 10)}) for a in range(rows))
             (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
-    def submit(self, text: str = EXPERIMENT, *overrides: str, cwd: Path | None = None) -> str:
+    def submit(self, text: str = EXPERIMENT, *overrides: str, cwd: Path | None = None, request_id: str = "") -> str:
+        """Of two daemons that are given one request id, each makes an experiment of the same id, and so of seeds."""
         where = cwd or self.folder
         submission = load_text(text, "test.yaml", overrides=overrides, environ=dict(os.environ), cwd=where)
         with self.client() as client:
-            request = str(SystemIds(SystemClock()).new())
+            request = request_id or str(SystemIds(SystemClock()).new())
             return client.send(
                 commands.submit, commands.Submit(config=submission.config), request_id=request
             ).value.name

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rftd.ops.errors import ConfigError
+from rftd.streams.schedule import rate_steps
 from rftd.streams.spec import OptimizerSpec, StageSpec
 from rftd.workers.training import nonfinite
 from rftd.workers.training.engine import StepResult, TrainBatch, TrainSample
@@ -47,7 +48,7 @@ class StageTraining(Generic[M]):
         updates = Updates.of(batch, self._spec, objective, self._learner, seed=self._seed)
         if objective.needs_old_logprobs:
             check_logprobs(batch)
-        total_steps = self._spec.total_steps
+        total_steps = rate_steps(self._spec)
         rate = learning_rate(self._spec.algorithm.optimizer, batch.stage_step, total_steps)
         critic = self._learner.critic
         reported: dict[str, float] = {}

@@ -89,6 +89,7 @@ _OVER: Final[tuple[tuple[dict[str, Any], Host], ...]] = (
     ({"buffer": {"explorer_input": {"taskset": None, "tasksets": [_TASKS | _BY_DIFFICULTY]}}}, _NO_GPU),
     ({"explorer": {"auxiliary_models": [_TORCHS]}, "trainer": {"trainer_type": "verl"}}, _GPUS),
     ({"monitor": {"monitor_type": "wandb"}}, _NO_GPU),
+    ({"trainer": {"early_stop": {"patience": 1}, "rules": [{"below": 0.1}]}}, _NO_GPU),
 )
 """Experiments in one of which each field acts: what is laid over `_BASE`, and the machine."""
 _EVERY_MODE: Final = (0, 1, 2, 4, 8, 9, 13, 14, 15, 17)
@@ -134,6 +135,7 @@ _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "kwargs": ({"tau": 0.5},),
     "feature_keys": (["strong", "weak"],),
     "selector_type": ("shuffle",),
+    "metric": ("accuracy",),
     "name": ("x", "others"),
     "policy": ({"kind": "in_order"},),
     "policy_loss_fn": ("gspo",),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rftd.ops.errors import ConfigError
+from rftd.streams.schedule import rate_steps
 from rftd.streams.spec import StageSpec
 from rftd.workers.training.engine import TrainSample
 from rftd.workers.training.engines.torch import saving
@@ -75,7 +76,7 @@ class TorchLearner:
                 device,
                 arguments,
                 precision=precision,
-                optimizer=arguments.optimizer(spec.total_steps, decay_all=spec.algorithm.optimizer.decay_all),
+                optimizer=arguments.optimizer(rate_steps(spec), decay_all=spec.algorithm.optimizer.decay_all),
                 trusted=spec.model.trust_remote_code,
             )
         if "teacher_logprobs" in needs:

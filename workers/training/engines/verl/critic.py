@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from rftd.streams.schedule import rate_steps
 from rftd.streams.spec import OptimizerSpec, StageSpec
 from rftd.workers.training.engines.verl import saving
 from rftd.workers.training.engines.verl.arguments import VerlTrainerArgs
@@ -25,7 +26,7 @@ class VerlCritic:
         self._arguments = arguments
         model = open_model(CriticModel, Path(spec.trainer.critic_path or spec.model.path), wrapping)
         self.passes = Passes(model, shares)
-        self._schedule = arguments.optimizer(spec.total_steps, decay_all=spec.algorithm.optimizer.decay_all)
+        self._schedule = arguments.optimizer(rate_steps(spec), decay_all=spec.algorithm.optimizer.decay_all)
         self._optimizer = ShardedOptimizer(self._schedule, model.parameters, model)
 
     @property

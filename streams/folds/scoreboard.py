@@ -1,0 +1,289 @@
+"""`Scoreboard`: the figures of a stage's evaluations, version by version, and what they decide; a fold of the spine.
+
+Evaluations may be completed in any order, so each figure is taken in only after those of all earlier versions: what is
+decided does not depend on who was faster. A decision is kept until the controller has written it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from rftd.streams.by_evaluation import MAX, STOP, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
+from rftd.streams.eval_figures import WORTHLESS
+from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
+from rftd.streams.events.experiment import ExperimentForked, ExperimentPaused, ExperimentWarned
+from rftd.streams.events.registry import Event
+from rftd.streams.events.step import EvalCompleted
+from rftd.streams.schedule import eval_due, next_eval_step, shortened
+from rftd.streams.spec import ExperimentSpec, StageSpec
+
+BOUND: Final = "bound"
+PATIENCE: Final = "patience"
+RULE: Final = "rule"
+_ROUNDED: Final = 1e-9
+"""From 0.5 to 0.4 it falls by 20 %, although 0.5 - 0.4 is less than 0.1 here."""
+
+
+class Ranked(msgspec.Struct, frozen=True):
+    """A version with the value of its evaluation."""
+
+    version: int
+    generation: int
+    value: float
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """A stop or a pause that follows from an evaluation."""
+
+    cause: str
+    """`bound`, `patience` or `rule`."""
+    rule: int = -1
+    """The place of the rule among those of the stage."""
+    version: int
+    value: float | None
+    """None: it was no number."""
+    against: float | None
+    """The value that it was held against: the best, the highest or the lowest one, or the bound."""
+
+
+class RuleWatch(msgspec.Struct):
+    """One rule between two crossings of its threshold."""
+
+    extreme: float | None = None
+    """The highest or lowest value since the stage began, or since the rule applied."""
+    armed: bool = True
+    """False from when the rule applied until it no longer does."""
+
+
+class Scoreboard(msgspec.Struct):
+    """The fold."""
+
+    stage: int = -1
+    first_version: int = 0
+    through: dict[str, int] = {}
+    """The stage's step up to which the evaluations on each taskset were taken in; -1 before the first."""
+    waiting: dict[int, dict[str, EvalCompleted]] = {}
+    """Evaluations of later steps, by step and taskset."""
+    ranked: list[Ranked] = []
+    """The versions whose checkpoints are kept, the best first."""
+    base: float | None = None
+    """The best figure of the weights with which the stage began."""
+    best: float | None = None
+    """The best value that early stopping has seen."""
+    behind: int = 0
+    """Evaluations since then."""
+    watches: list[RuleWatch] = []
+    """The stage's rules, by their places."""
+    stop: Demand | None = None
+    pause: Demand | None = None
+    stopped: bool = False
+    number: int = 0
+    """Choices so far."""
+    told: int = 0
+    """The last choice that was written."""
+    unwritten: list[CheckpointChosen] = []
+    chosen: dict[int, CheckpointChosen] = {}
+    """The newest choice of each stage that was written."""
+    lacking: list[str] = []
+    """Figures that an evaluation did not have, until that was written."""
+    lacked: set[str] = set()
+    """Figures of which that was noted."""
+
+    def begin(self, stage: int, first_version: int, spec: StageSpec, forked: ExperimentForked | None) -> None:
+        """Begins anew with a stage; a fork looks at none of the evaluations that its parent made."""
+        self.stage = stage
+        self.first_version = first_version
+        decisions = spec.trainer.by_evaluation
+        shared = forked.at_step - first_version if forked is not None and forked.stage == stage else 0
+        evaluated = {spec.evals[number].name for number in forked.evaluated} if forked is not None and shared else ()
+        tasksets = {figure.taskset for figure in decisions.figures}
+        self.through = {name: shared if name in evaluated else shared - 1 for name in sorted(tasksets)}
+        self.waiting = {}
+        self.ranked = []
+        self.base = self.best = self.stop = self.pause = None
+        self.behind = 0
+        self.watches = [RuleWatch() for _ in decisions.rules]
+        self.stopped = False
+        self.lacking = []
+        self.lacked = set()
+
+    def evaluated(self, event: EvalCompleted, spec: StageSpec) -> None:
+        """Takes in an evaluation, once, and every later one that waited for it."""
+        through = self.through.get(event.taskset)
+        step = event.version - self.first_version
+        if event.stage != self.stage or through is None or step <= through:
+            return
+        self.waiting.setdefault(step, {}).setdefault(event.taskset, event)
+        while (following := self._following(event.taskset, spec)) in self.waiting:
+            completed = self.waiting[following].pop(event.taskset, None)
+            if completed is None:
+                return
+            if not self.waiting[following]:
+                del self.waiting[following]
+            self.through[event.taskset] = following
+            self._take(completed, spec.trainer.by_evaluation)
+
+    def unsettled(self, spec: StageSpec) -> int | None:
+        """The first step of the stage whose evaluation may still decide something; None if none may."""
+        following = (self._following(taskset, spec) for taskset in self.through)
+        return min((step for step in following if step is not None), default=None)
+
+    def keeps(self, version: int, spec: StageSpec) -> bool:
+        """True of a version whose checkpoint is among the best of the stage, or may still turn out to be."""
+        best = spec.trainer.by_evaluation.best
+        if best is None:
+            return False
+        step = version - self.first_version
+        pending = step > self.through.get(best.figure.taskset, step) and eval_due(spec, step)
+        return pending or any(ranked.version == version for ranked in self.ranked)
+
+    def written(self, event: CheckpointChosen | StageStopped, spec: ExperimentSpec, planned: int) -> ExperimentSpec:
+        """Takes in what the controller wrote; of what comes again nothing changes. The specification as it is then."""
+        if isinstance(event, StageStopped):
+            if event.stage != self.stage or self.stopped:
+                return spec
+            self.stop = None
+            self.stopped = True
+            return stopped(spec, event, first_version=self.first_version, planned=planned)
+        if event.number > self.told:
+            self.told = event.number
+            self.chosen[event.stage] = event
+        self.number = max(self.number, event.number)
+        self.unwritten = [choice for choice in self.unwritten if choice.number > event.number]
+        return spec
+
+    def lived(self, event: Event) -> None:
+        """Takes in a pause or a warning: what the controller was to write is no longer due."""
+        if isinstance(event, ExperimentPaused) and event.cause == RULE:
+            self.pause = None
+        elif isinstance(event, ExperimentWarned):
+            self.lacking = [name for name in self.lacking if name not in event.text]
+
+    def _following(self, taskset: str, spec: StageSpec) -> int | None:
+        return next_eval_step(spec, self.through[taskset])
+
+    def _take(self, event: EvalCompleted, decisions: ByEvaluation) -> None:
+        values = {figure: self._value(figure, event) for figure in _figures_of(event, decisions)}
+        best, early_stop = decisions.best, decisions.early_stop
+        if best is not None and best.figure in values:
+            self._rank(event, values[best.figure], best.figure, best.mode, best.keep)
+        if early_stop is not None and early_stop.figure in values:
+            self._wait(event, values[early_stop.figure], early_stop)
+        for number, rule in enumerate(decisions.rules):
+            if rule.figure in values:
+                self._apply(event, values[rule.figure], number, rule)
+
+    def _value(self, figure: FigureSpec, event: EvalCompleted) -> float | None:
+        """The value of a figure; None if it is no number, or missing, which is noted once."""
+        # Counts of worthless answers are there only where there are some.
+        none = 0.0 if figure.figure in WORTHLESS else None
+        value = event.score if figure.figure == "score" else event.metrics.get(figure.figure, none)
+        if value is None and figure.name not in self.lacked:
+            self.lacked.add(figure.name)
+            self.lacking.append(figure.name)
+        return value if value is not None and math.isfinite(value) else None
+
+    def _rank(self, event: EvalCompleted, value: float | None, figure: FigureSpec, mode: str, keep: int) -> None:
+        if event.version == self.first_version:
+            self.base = value  # its checkpoint, if it has one, is that of the stage before
+            return
+        if value is None:
+            return
+        before = self.ranked
+        ranked = [*before, Ranked(event.version, event.generation, value)]
+        # The earlier of two that are equal: what was trained longer for nothing is no better.
+        ranked.sort(key=lambda each: (-each.value if mode == MAX else each.value, each.version))
+        self.ranked = ranked[:keep]
+        if self.ranked == before:
+            return
+        best = self.ranked[0]
+        self.number += 1
+        choice = CheckpointChosen(
+            number=self.number,
+            stage=self.stage,
+            version=best.version,
+            generation=best.generation,
+            figure=figure.name,
+            value=best.value,
+            before=before[0].value if before else None,
+            base=self.base,
+            kept=tuple(each.version for each in self.ranked),
+        )
+        self.unwritten.append(choice)
+
+    def _wait(self, event: EvalCompleted, value: float | None, early_stop: EarlyStopSpec) -> None:
+        """Counts the evaluations that were no better than the best one; one that is no number is not."""
+        bound = early_stop.bound
+        if value is not None and bound is not None and not _better(bound, value, early_stop.mode):
+            self._stop(Demand(cause=BOUND, version=event.version, value=value, against=bound))
+        margin = early_stop.min_delta
+        if value is not None and (self.best is None or _better(value, self.best, early_stop.mode, margin)):
+            self.best = value
+            self.behind = 0
+            return
+        self.behind += 1
+        if early_stop.patience and self.behind >= early_stop.patience:
+            self._stop(Demand(cause=PATIENCE, version=event.version, value=value, against=self.best))
+
+    def _apply(self, event: EvalCompleted, value: float | None, number: int, rule: RuleSpec) -> None:
+        """Applies a rule to a value: once when its threshold is crossed, and not again before it was crossed back."""
+        if value is None:
+            return
+        watch = self.watches[number]
+        against = _against(rule, watch)
+        crossed = against is not None and _crossed(rule, value, against)
+        if rule.kind in ("falls_by", "rises_by"):
+            higher = watch.extreme is None or (value > watch.extreme) == (rule.kind == "falls_by")
+            # After it applied it is measured from there: who resumes has seen how far it fell.
+            watch.extreme = value if higher or crossed else watch.extreme
+        if crossed and watch.armed:
+            demand = Demand(cause=RULE, rule=number, version=event.version, value=value, against=against)
+            if rule.then == STOP:
+                self._stop(demand)
+            else:
+                self.pause = self.pause or demand
+        watch.armed = not crossed
+
+    def _stop(self, demand: Demand) -> None:
+        """The first of several counts."""
+        if not self.stopped:
+            self.stop = self.stop or demand
+
+
+def stopped(spec: ExperimentSpec, event: StageStopped, *, first_version: int, planned: int) -> ExperimentSpec:
+    """The specification with the stage made shorter, though not shorter than what was planned."""
+    if not 0 <= event.stage < len(spec.stages):
+        return spec
+    stages = list(spec.stages)
+    steps = max(event.last_version, planned) - first_version
+    stages[event.stage] = shortened(stages[event.stage], steps)
+    return msgspec.structs.replace(spec, stages=tuple(stages))
+
+
+def _figures_of(event: EvalCompleted, decisions: ByEvaluation) -> Iterator[FigureSpec]:
+    return (figure for figure in decisions.figures if figure.taskset == event.taskset)
+
+
+def _better(value: float, than: float, mode: str, by: float = 0.0) -> bool:
+    return value > than + by if mode == MAX else value < than - by
+
+
+def _against(rule: RuleSpec, watch: RuleWatch) -> float | None:
+    return watch.extreme if rule.kind in ("falls_by", "rises_by") else rule.threshold
+
+
+def _crossed(rule: RuleSpec, value: float, against: float) -> bool:
+    share = rule.threshold * abs(against) * (1 - _ROUNDED)
+    match rule.kind:
+        case "falls_by":
+            return against - value >= share and value < against
+        case "rises_by":
+            return value - against >= share and value > against
+        case "below":
+            return value < against
+        case _:
+            return value > against

@@ -1,0 +1,127 @@
+"""What evaluations decided, as events with their reasons: the best checkpoint, the end of a stage, a pause. Pure.
+
+The fold says what is so (`streams/folds/scoreboard.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.ops.words import Words
+from rftd.streams.by_evaluation import STOP, EarlyStopSpec, FigureSpec, RuleSpec
+from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
+from rftd.streams.events.experiment import ExperimentWarned
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.scoreboard import BOUND, RULE, Demand
+from rftd.streams.folds.spine import Spine
+from rftd.workers.control.hold import Hold
+from rftd.workers.control.obstacle import Obstacle
+
+_MOVES: Final = {"falls_by": "fell", "rises_by": "rose"}
+
+
+class EvalDecides(Hold, frozen=True):
+    """An evaluation ends the stage, or may: a deterministic run does not train past it before it is complete."""
+
+    words = Words(
+        "eval_decides",
+        "the evaluation of step {step}, which decides whether stage {stage.name} goes on",
+        "evaluation",
+        "every row is scored",
+    )
+    step: int
+
+
+def decided_by_evaluation(state: RunState) -> list[CheckpointChosen | StageStopped | ExperimentWarned]:
+    """The choices, the stop and the warnings that the log does not hold yet."""
+    spine = state.spine
+    due: list[CheckpointChosen | StageStopped | ExperimentWarned] = [*spine.scores.unwritten]
+    if spine.stage < 0 or spine.stage_completed:
+        return due
+    due += [_lacks(figure) for figure in spine.scores.lacking]
+    if spine.scores.stop is not None and stop_is_due(spine):
+        # One step more than is planned: the trainer keeps the weights of a last step that it knows to be the last.
+        due.append(_stopped(spine, spine.scores.stop, _next_version(spine)))
+    return due
+
+
+def demanded_pause(state: RunState) -> Obstacle | None:
+    """The pause that a rule demands; None if none does."""
+    spine = state.spine
+    demand = spine.scores.pause
+    if demand is None or spine.stage < 0 or spine.stage_completed:
+        return None
+    return Obstacle(
+        cause=RULE,
+        reason=_reason(spine, demand),
+        fix="look at its answers (rftd evals NAME --worst); go on as it is: rftd resume; or from an earlier step: "
+        "rftd fork",
+    )
+
+
+def plannable_through(spine: Spine) -> int:
+    """The last step that may be planned; a deterministic run plans none past an evaluation that may be its end."""
+    if stop_is_due(spine):
+        return spine.planned
+    stage = spine.stage_spec()
+    decisions = stage.trainer.by_evaluation
+    ends = decisions.early_stop is not None or any(rule.then == STOP for rule in decisions.rules)
+    if ends and spine.spec is not None and spine.spec.deterministic:
+        unsettled = spine.scores.unsettled(stage)
+        return spine.last_version if unsettled is None else spine.first_version + unsettled
+    return spine.last_version
+
+
+def stop_is_due(spine: Spine) -> bool:
+    """True if an evaluation ends the stage, and the log does not say so yet."""
+    return spine.scores.stop is not None and _next_version(spine) < spine.last_version
+
+
+def _next_version(spine: Spine) -> int:
+    return max(spine.planned, spine.first_version) + 1
+
+
+def _stopped(spine: Spine, demand: Demand, last_version: int) -> StageStopped:
+    return StageStopped(
+        stage=spine.stage,
+        last_version=last_version,
+        version=demand.version,
+        figure=_spec_of(spine, demand).figure.name,
+        value=demand.value,
+        cause=demand.cause,
+        reason=_reason(spine, demand),
+    )
+
+
+def _spec_of(spine: Spine, demand: Demand) -> EarlyStopSpec | RuleSpec:
+    decisions = spine.stage_spec().trainer.by_evaluation
+    if demand.cause == RULE:
+        return decisions.rules[demand.rule]
+    assert decisions.early_stop is not None
+    return decisions.early_stop
+
+
+def _reason(spine: Spine, demand: Demand) -> str:
+    """The reason in words."""
+    spec = _spec_of(spine, demand)
+    name = _named(spec.figure)
+    at = f"at version {demand.version}"
+    value = "no number" if demand.value is None else f"{demand.value:.4g}"
+    against = "none" if demand.against is None else f"{demand.against:.4g}"
+    if isinstance(spec, RuleSpec):
+        if spec.kind in _MOVES:
+            return f"{name} {_MOVES[spec.kind]} from {against} to {value} {at}, by {spec.threshold:.0%} or more"
+        return f"{name} is {value} {at}, {spec.kind} {against}"
+    if demand.cause == BOUND:
+        return f"{name} is {value} {at}, and {against} was to be reached"
+    times = "evaluation" if spec.patience == 1 else "evaluations in a row"
+    return f"{name} is {value} {at}: no better than {against} in {spec.patience} {times}"
+
+
+def _lacks(figure: str) -> ExperimentWarned:
+    there = "rftd evals NAME shows those that it has"
+    return ExperimentWarned(text=f"{figure}: the evaluation has no such figure ({there}), so nothing is decided by it")
+
+
+def _named(figure: FigureSpec) -> str:
+    return f"{figure.figure} of {figure.taskset}"
