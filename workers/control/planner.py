@@ -106,9 +106,11 @@ class Planner:
             return Decided(plans, self._after_plan(last))
         return self._explored(stage, step, last, positions, now_ns)
 
-    def _after_plan(self, step: int) -> PlannedAhead | None:
+    def _after_plan(self, step: int) -> PlannedAhead | EvalDecides | None:
         """The hold after the plan of `step`, the last that may be made; None after the last one of the stage."""
         spine = self._state.spine
+        if plannable_through(spine) <= step < spine.last_version:
+            return EvalDecides(step)
         return PlannedAhead(spine.version + 1, step) if step < spine.last_version else None
 
     def _explored(

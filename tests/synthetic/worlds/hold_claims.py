@@ -101,6 +101,10 @@ class Claims:
     def _Collects(self, hold: holds.Collects) -> bool:
         return self._stage.kind == "explore" and not self._entries()
 
+    def _EvalDecides(self, hold: holds.EvalDecides) -> bool:
+        decides = bool(self._stage.trainer.by_evaluation.figures)
+        return decides and self._spine.planned <= hold.step < self._spine.last_version
+
     def _NoTrainer(self, hold: holds.NoTrainer) -> bool:
         return self._spine.generation < 0
 

@@ -18,7 +18,9 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.schedule import checkpoint_due, rate_steps
 from rftd.streams.spec import TasksetSpec, TrainerSpec
+from rftd.workers.control.by_evaluation import EvalDecides
 from rftd.workers.control.controller import Controller
+from rftd.workers.control.planner import Planner
 
 SCORE = FigureSpec(taskset="held")
 BEST = ByEvaluation(best=BestSpec(figure=SCORE, keep=2))
@@ -123,7 +125,6 @@ def test_a_stop_does_not_take_back_what_is_planned() -> None:
     stopped = StageStopped(
         stage=0, last_version=1, version=6, figure=SCORE.name, value=0.5, cause="patience", reason="r"
     )
-    from rftd.workers.control.planner import Planner
 
     planner = Planner(desk.state)
     desk.obey(planner.decide(desk.positions, desk.state.spine.recorded_ns + 1).events)
@@ -211,3 +212,28 @@ def test_a_next_stage_begins_anew() -> None:
     desk.next_stage()
     scores = desk.state.spine.scores
     assert (scores.stage, scores.best, scores.behind, scores.through) == (1, None, 0, {"held": -1})
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_deterministic_run_plans_nothing_past_what_may_end_it(deterministic: bool) -> None:
+    desk = desk_of(PATIENT)
+    spine = desk.state.spine
+    assert spine.spec is not None
+    spine.spec = msgspec.structs.replace(spine.spec, deterministic=deterministic)
+    desk.supply(4 * BATCH)
+    desk.put(evaluation(0, 0.5))
+    planner = Planner(desk.state)
+    holds = []
+    for _ in range(4):
+        decided = planner.decide(desk.positions, spine.recorded_ns + 1)
+        desk.obey(decided.events)
+        holds.append(type(decided.hold).__name__)
+        if spine.version < spine.planned:
+            desk.execute()
+    assert (spine.planned, holds[-1] == "EvalDecides") == ((2, True) if deterministic else (3, False))
+    desk.put(evaluation(2, 0.5))
+    desk.put(evaluation(4, 0.5))
+    assert planner.decide(desk.positions, spine.recorded_ns + 1).hold == EvalDecides(spine.planned), "a stop is due"
+    [stopped] = obeyed(desk)
+    assert isinstance(stopped, StageStopped)
+    assert spine.last_version == spine.planned + 1
