@@ -68,6 +68,7 @@ def decided(folder: Path, moments: int, chance: random.Random) -> Decisions:
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.timeout(1500)  # twenty starts of a daemon, each slow where much else runs
 def test_kills_at_twenty_moments_change_no_decision(tmp_path: Path, chance: random.Random) -> None:
     untouched = decided(tmp_path / "untouched", 0, chance)
     killed = decided(tmp_path / "killed", 20, chance)
