@@ -36,7 +36,7 @@ class Ranked(msgspec.Struct, frozen=True):
     value: float
 
 
-class Demand(msgspec.Struct, frozen=True, kw_only=True):
+class EvalVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """A stop or a pause that follows from an evaluation."""
 
     cause: str
@@ -78,8 +78,8 @@ class Scoreboard(msgspec.Struct):
     """Evaluations since then."""
     watches: list[RuleWatch] = []
     """The stage's rules, by their places."""
-    stop: Demand | None = None
-    pause: Demand | None = None
+    stop: EvalVerdict | None = None
+    pause: EvalVerdict | None = None
     stopped: bool = False
     number: int = 0
     """Choices so far."""
@@ -219,7 +219,7 @@ class Scoreboard(msgspec.Struct):
         """Counts the evaluations that were no better than the best one; one that is no number is not."""
         bound = early_stop.bound
         if value is not None and bound is not None and not _better(bound, value, early_stop.mode):
-            self._stop(Demand(cause=BOUND, version=event.version, value=value, against=bound))
+            self._stop(EvalVerdict(cause=BOUND, version=event.version, value=value, against=bound))
         margin = early_stop.min_delta
         if value is not None and (self.best is None or _better(value, self.best, early_stop.mode, margin)):
             self.best = value
@@ -227,7 +227,7 @@ class Scoreboard(msgspec.Struct):
             return
         self.behind += 1
         if early_stop.patience and self.behind >= early_stop.patience:
-            self._stop(Demand(cause=PATIENCE, version=event.version, value=value, against=self.best))
+            self._stop(EvalVerdict(cause=PATIENCE, version=event.version, value=value, against=self.best))
 
     def _apply(self, event: EvalCompleted, value: float | None, number: int, rule: RuleSpec) -> None:
         """Applies a rule to a value: once when its threshold is crossed, and not again before it was crossed back."""
@@ -241,17 +241,17 @@ class Scoreboard(msgspec.Struct):
             # After it applied it is measured from there: who resumes has seen how far it fell.
             watch.extreme = value if higher or crossed else watch.extreme
         if crossed and watch.armed:
-            demand = Demand(cause=RULE, rule=number, version=event.version, value=value, against=against)
+            verdict = EvalVerdict(cause=RULE, rule=number, version=event.version, value=value, against=against)
             if rule.then == STOP:
-                self._stop(demand)
+                self._stop(verdict)
             else:
-                self.pause = self.pause or demand
+                self.pause = self.pause or verdict
         watch.armed = not crossed
 
-    def _stop(self, demand: Demand) -> None:
+    def _stop(self, verdict: EvalVerdict) -> None:
         """The first of several counts."""
         if not self.stopped:
-            self.stop = self.stop or demand
+            self.stop = self.stop or verdict
 
 
 def stopped(spec: ExperimentSpec, event: StageStopped, *, first_version: int, planned: int) -> ExperimentSpec:

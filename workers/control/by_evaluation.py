@@ -12,7 +12,7 @@ from rftd.streams.by_evaluation import STOP, EarlyStopSpec, FigureSpec, RuleSpec
 from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.experiment import ExperimentWarned
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.folds.scoreboard import BOUND, RULE, Demand
+from rftd.streams.folds.scoreboard import BOUND, RULE, EvalVerdict
 from rftd.streams.folds.spine import Spine
 from rftd.workers.control.hold import Hold
 from rftd.workers.control.obstacle import Obstacle
@@ -48,12 +48,12 @@ def decided_by_evaluation(state: RunState) -> list[CheckpointChosen | StageStopp
 def demanded_pause(state: RunState) -> Obstacle | None:
     """The pause that a rule demands; None if none does."""
     spine = state.spine
-    demand = spine.scores.pause
-    if demand is None or spine.stage < 0 or spine.stage_completed:
+    verdict = spine.scores.pause
+    if verdict is None or spine.stage < 0 or spine.stage_completed:
         return None
     return Obstacle(
         cause=RULE,
-        reason=_reason(spine, demand),
+        reason=_reason(spine, verdict),
         fix="look at its answers (rftd evals NAME --worst); go on as it is: rftd resume; or from an earlier step: "
         "rftd fork",
     )
@@ -81,38 +81,38 @@ def _next_version(spine: Spine) -> int:
     return max(spine.planned, spine.first_version) + 1
 
 
-def _stopped(spine: Spine, demand: Demand, last_version: int) -> StageStopped:
+def _stopped(spine: Spine, verdict: EvalVerdict, last_version: int) -> StageStopped:
     return StageStopped(
         stage=spine.stage,
         last_version=last_version,
-        version=demand.version,
-        figure=_spec_of(spine, demand).figure.name,
-        value=demand.value,
-        cause=demand.cause,
-        reason=_reason(spine, demand),
+        version=verdict.version,
+        figure=_spec_of(spine, verdict).figure.name,
+        value=verdict.value,
+        cause=verdict.cause,
+        reason=_reason(spine, verdict),
     )
 
 
-def _spec_of(spine: Spine, demand: Demand) -> EarlyStopSpec | RuleSpec:
+def _spec_of(spine: Spine, verdict: EvalVerdict) -> EarlyStopSpec | RuleSpec:
     decisions = spine.stage_spec().trainer.by_evaluation
-    if demand.cause == RULE:
-        return decisions.rules[demand.rule]
+    if verdict.cause == RULE:
+        return decisions.rules[verdict.rule]
     assert decisions.early_stop is not None
     return decisions.early_stop
 
 
-def _reason(spine: Spine, demand: Demand) -> str:
+def _reason(spine: Spine, verdict: EvalVerdict) -> str:
     """The reason in words."""
-    spec = _spec_of(spine, demand)
+    spec = _spec_of(spine, verdict)
     name = _named(spec.figure)
-    at = f"at version {demand.version}"
-    value = "no number" if demand.value is None else f"{demand.value:.4g}"
-    against = "none" if demand.against is None else f"{demand.against:.4g}"
+    at = f"at version {verdict.version}"
+    value = "no number" if verdict.value is None else f"{verdict.value:.4g}"
+    against = "none" if verdict.against is None else f"{verdict.against:.4g}"
     if isinstance(spec, RuleSpec):
         if spec.kind in _MOVES:
             return f"{name} {_MOVES[spec.kind]} from {against} to {value} {at}, by {spec.threshold:.0%} or more"
         return f"{name} is {value} {at}, {spec.kind} {against}"
-    if demand.cause == BOUND:
+    if verdict.cause == BOUND:
         return f"{name} is {value} {at}, and {against} was to be reached"
     times = "evaluation" if spec.patience == 1 else "evaluations in a row"
     return f"{name} is {value} {at}: no better than {against} in {spec.patience} {times}"
