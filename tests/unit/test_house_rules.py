@@ -18,6 +18,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 MAX_MEDIAN_LINES = 150
+MAX_RELEASE_BYTES = 6000
 MAX_PACKED_PER_1000 = 1.0
 BARE_NAMES = frozenset({"utils", "util", "common", "helpers", "helper", "manager", "misc"})
 
@@ -37,6 +38,13 @@ def test_no_file_is_long(path: Path) -> None:
 
 def test_files_are_short_on_the_median() -> None:
     assert statistics.median(lines_of(path) for path in SOURCES) <= MAX_MEDIAN_LINES
+
+
+def test_a_release_is_told_in_few_lines() -> None:
+    """A merge that brought back what an older branch says of it shows here: take the page of the main branch."""
+    _, *releases = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")
+    sizes = {text.partition("\n")[0]: len(text.encode()) for text in releases}
+    assert not {release: size for release, size in sizes.items() if size > MAX_RELEASE_BYTES}
 
 
 def test_functions_are_short() -> None:
