@@ -184,12 +184,12 @@ def test_a_user_without_the_right_to_create(tmp_path: Path, postgres_server: Pos
         asyncio.run(_sql(postgres_url, f"DROP OWNED BY {user} CASCADE", f"DROP USER {user}"))
 
 
-def test_a_database_of_a_newer_release(tmp_path: Path, postgres_url: str) -> None:
+def test_a_database_of_another_release(tmp_path: Path, postgres_url: str) -> None:
     with serving(tmp_path, RFTD_POSTGRES=postgres_url) as daemon:
         daemon.becomes_ready()
     asyncio.run(_sql(postgres_url, f"UPDATE rftd.{VERSION_TABLE} SET version_num = 'from_the_future'"))
     with serving(tmp_path, RFTD_POSTGRES=postgres_url) as daemon:
-        daemon.refuses("newer")
+        daemon.refuses("another release of rftd (schema from_the_future")
 
 
 @pytest.mark.slow
