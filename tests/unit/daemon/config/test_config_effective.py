@@ -88,6 +88,13 @@ VARIANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "variables": ("explorer.env_vars={TOKEN: {env: TOKEN}}", "labels={a: '1e-6', b: 'yes'}"),
     "template": ("model.custom_chat_template=A", "explorer.rollout_model.chat_template='{{ B }}'"),
     "trackers": ("monitor={monitor_type: tensorboard, also: [jsonl], single_run: true}",),
+    "decisions": (
+        "buffer.explorer_input.eval_tasksets=[{path: /held.jsonl, name: held}]",
+        "explorer.eval_interval=1",
+        "trainer.best_checkpoint={metric: score, mode: min, keep: 2}",
+        "trainer.early_stop={metric: score, patience: 2, min_delta: 0.1, bound: 0.9}",
+        "trainer.rules=[{falls_by: 0.2}, {rises_by: 0.5, then: stop}, {below: 0.1}, {above: 3, metric: score}]",
+    ),
     "epochs": ("buffer.total_steps=null", "buffer.total_epochs=3", "group=g"),
 }
 
