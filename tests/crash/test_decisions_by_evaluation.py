@@ -19,9 +19,9 @@ DECIDES = (
     "buffer.total_steps=40",
     f"buffer.explorer_input.eval_tasksets=[{HELD}]",
     "explorer.eval_interval=2",
-    "explorer.rollout_model.extra_engine_args={latency_s: 0.02, skill: 0.3, gain: 0.01}",
+    "explorer.rollout_model.extra_engine_args={latency_s: 0.15, skill: 0.3, gain: 0.01}",
     "trainer={trainer_type: fake, save_interval: 5, max_checkpoints_to_keep: 1, max_idle_steps: 0, "
-    "best_checkpoint: {keep: 2}, early_stop: {patience: 4}, engine_args: {step_s: 0.02}}",
+    "best_checkpoint: {keep: 2}, early_stop: {patience: 4}, engine_args: {step_s: 0.1}}",
 )
 REQUEST = "01933333-0000-7000-8000-000000000036"
 
