@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-import numpy as np
-
 from rftd.streams.estimators import best_at, bootstrap, majority_at, pass_at, wilson, worst_at
 from rftd.streams.events.experience import CategoryScore, EvalScored
 from rftd.streams.events.step import PROMPTS_CUT_ROWS
@@ -15,6 +13,7 @@ from rftd.streams.reward_parts import part_of
 from rftd.streams.spec import TasksetSpec
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 ACCURACY: Final = "accuracy/mean"
@@ -35,6 +34,8 @@ def figures_of(scores: Sequence[EvalScored], eval: UUID) -> dict[str, float]:
 
     `accuracy` and what rests on it is there where every score says which answers are right.
     """
+    import numpy as np  # here: a check of a file, which asks for names of figures, starts without it
+
     rewards = np.concatenate([scored.rewards.view() for scored in scores]).astype("f8")
     tokens = np.concatenate([scored.tokens.view() for scored in scores])
     right = _joined([scored.right for scored in scores])
@@ -76,6 +77,8 @@ def is_open_figure(name: str) -> bool:
 
 def _joined(arrays: Sequence[Any]) -> NDArray[Any] | None:
     """The numbers of all; None where some are missing."""
+    import numpy as np
+
     if any(array is None for array in arrays):
         return None
     joined: NDArray[Any] = np.concatenate([array.view() for array in arrays])
@@ -84,6 +87,8 @@ def _joined(arrays: Sequence[Any]) -> NDArray[Any] | None:
 
 def _interval(values: NDArray[np.float64], eval: UUID) -> dict[str, float]:
     """The interval of a mean over rows."""
+    import numpy as np
+
     if (values == values[0]).all():
         return {"low": float(values[0]), "high": float(values[0])}
     resamples = max(_FEWEST_RESAMPLES, min(_RESAMPLES, _DRAWN // len(values)))

@@ -129,8 +129,11 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
 
 def _of_trackers(client: Client) -> Iterator[Diagnosis]:
     """The findings of the trackers of experiments under way: those that cannot write, with the reason."""
-    listed = client.ask(experiments.listed, state=["running", "paused"], limit=_MOST_EXPERIMENTS).value.items
-    pages = [client.ask(experiments.one, name=summary.id).value for summary in listed]
+    try:
+        listed = client.ask(experiments.listed, state=["running", "paused"], limit=_MOST_EXPERIMENTS).value.items
+        pages = [client.ask(experiments.one, name=summary.id).value for summary in listed]
+    except RftdError:  # a daemon of another release, which is told beside
+        return
     waiting = [(page, row) for page in pages for row in page.trackers if row.error]
     for page, row in waiting:
         name = page.experiment.summary.name

@@ -100,7 +100,7 @@ async def test_the_halves_join_on_one_daemon(desk: ForkDesk, fake_world, first: 
             ((f"mode={first}",), f"has its {first} half already"),
             ((other, "buffer.batch_size=5"), r"stages\[0\]\.batch_size: 4, and here it is 5:"),
             ((other, "seed=1"), "seed: 42, and here it is 1:"),
-            ((other, "synchronizer.sync_timeout=5"), r"sync\.timeout_s: 70\.0, and here it is 5\.0:"),
+            ((other, "synchronizer.sync_timeout=5"), r"synchronizer\.sync_timeout: 70\.0, and here it is 5\.0:"),
             ((), "has not ended"),
         ):
             with pytest.raises(ConflictError, match=said):
