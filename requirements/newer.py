@@ -71,9 +71,9 @@ sys.stdout.write(
     f"later ones fit together: {', '.join(moved)}\n" if moved else "no later engine fits beside the others\n"
 )
 tables = json.loads((root / "workers/rollout/engines/vllm/tables.json").read_bytes())["version"]
-stale = not ours["vllm"].startswith(f"{tables}.")
+lock = (root / "requirements" / "engines-cuda.txt").read_text()
+[locked] = re.findall(r"^vllm==([^\s;]+)", lock, re.MULTILINE)
+stale = not locked.startswith(f"{tables}.")
 if stale:
-    sys.stdout.write(
-        f"vLLM {ours['vllm']} is locked, and tables.json is of {tables}: tests/golden/make_vllm_tables.py\n"
-    )
+    sys.stdout.write(f"vLLM {locked} is locked, and tables.json is of {tables}: tests/golden/make_vllm_tables.py\n")
 sys.exit(FOUND if moved or stale else 0)

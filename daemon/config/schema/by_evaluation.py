@@ -22,6 +22,7 @@ class BestCheckpoint(Section):
     metric: Metric = "score"
     """The figure of an evaluation that tells which checkpoint is best."""
     mode: Mode = "max"
+    """`max`: more of it is better; `min`: less."""
     keep: Count = 1
     """The checkpoints that are kept for it, beside the newest `max_checkpoints_to_keep`."""
 
@@ -32,6 +33,7 @@ class EarlyStop(Section):
     metric: Metric = "score"
     """The figure of an evaluation that decides."""
     mode: Mode = "max"
+    """`max`: more of it is better; `min`: less."""
     patience: Annotated[Natural, InUnit("evaluations")] = 0
     """The stage ends after so many evaluations in a row that are no better than the best one; 0 = it does not."""
     min_delta: Annotated[float, Field(ge=0, le=1e12)] = 0.0
