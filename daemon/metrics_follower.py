@@ -98,8 +98,7 @@ def show(records: Sequence[Record], feed: MetricsFeed, fences: FenceView) -> Non
 
 
 def _effective(records: Sequence[Record], feed: MetricsFeed, fences: FenceView) -> Iterator[Decoded]:
-    """The events of records that have an effect; of the others those that strangers or replaced processes wrote count
-    as void."""
+    """Yields the events of records that have an effect; records of strangers and replaced processes count as void."""
     for record in records:
         try:
             decoded, effective = ruling(record, fences)

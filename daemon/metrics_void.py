@@ -27,7 +27,7 @@ class ForeignRecords(NamedTuple):
 
     number: int
     newest: str
-    """What the newest of them is, who wrote it, and where it lies."""
+    """Type, writer and place in the log of the newest foreign record."""
 
 
 def foreign_wait(records: ForeignRecords) -> Wait:

@@ -124,11 +124,11 @@ def _marks(annotation: Any, metadata: Iterable[Any]) -> Iterator[Any]:
 def documented(section: type[Section]) -> dict[str, str]:
     """The texts that stand below the fields in the source, of the section and of those that it extends."""
     found: dict[str, str] = {}
-    for each in reversed((section.declaration or section).__mro__):
-        if not issubclass(each, Section | msgspec.Struct) or each is Section:
+    for kind in reversed((section.declaration or section).__mro__):
+        if not issubclass(kind, Section | msgspec.Struct) or kind is Section:
             continue
         try:
-            source = textwrap.dedent(inspect.getsource(each))
+            source = textwrap.dedent(inspect.getsource(kind))
         except (OSError, TypeError):  # a section that is made of the arguments of a part has none
             continue
         body = ast.parse(source).body[0]

@@ -128,7 +128,7 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
 
 
 def _of_trackers(client: Client) -> Iterator[Diagnosis]:
-    """The findings of the trackers of experiments under way: those that cannot write, with the reason."""
+    """Warns of each tracker of a running experiment that cannot write, with the reason."""
     try:
         listed = client.ask(experiments.listed, state=["running", "paused"], limit=_MOST_EXPERIMENTS).value.items
         pages = [client.ask(experiments.one, name=summary.id).value for summary in listed]

@@ -168,7 +168,8 @@ class Scoreboard(msgspec.Struct):
 
     def _take(self, event: EvalCompleted, decisions: ByEvaluation) -> None:
         values = {figure: self._value(figure, event) for figure in _figures_of(event, decisions)}
-        best, early_stop = decisions.best, decisions.early_stop
+        best = decisions.best
+        early_stop = decisions.early_stop
         if best is not None and best.figure in values:
             self._rank(event, values[best.figure], best.figure, best.mode, best.keep)
         if early_stop is not None and early_stop.figure in values:

@@ -35,7 +35,7 @@ class EarlyStop(Section):
     mode: Mode = "max"
     """`max`: more of it is better; `min`: less."""
     patience: Annotated[Natural, InUnit("evaluations")] = 0
-    """The stage ends after so many evaluations in a row that are no better than the best one; 0 = it does not."""
+    """Number of evaluations in a row without an improvement after which the stage ends; 0 = no limit."""
     min_delta: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     """An evaluation is better if it is so by more than this."""
     bound: Bound | None = None
@@ -48,12 +48,12 @@ class EvalRule(Section):
     metric: Metric = "score"
     """The figure of an evaluation that the rule is about."""
     falls_by: ChangeShare | None = None
-    """It falls by this share of its highest value: 0.2 is 20 %."""
+    """Applies when the figure falls by this share of its highest value: 0.2 is 20 %."""
     rises_by: ChangeShare | None = None
-    """It rises by this share of its lowest value."""
+    """Applies when the figure rises by this share of its lowest value."""
     below: Bound | None = None
-    """It is below this value."""
+    """Applies when the figure is below this value."""
     above: Bound | None = None
-    """It is above this value."""
+    """Applies when the figure is above this value."""
     then: Annotated[Literal["pause", "stop"], word()] = "pause"
     """The experiment pauses until it is resumed, or the stage ends."""

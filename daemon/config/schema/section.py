@@ -203,9 +203,9 @@ def _readable(hint: Any) -> Any:
         kind, *marks = get_args(hint)
         metas = [mark for mark in marks if isinstance(mark, msgspec.Meta)]
         bounds = {name: bound for meta in metas for name in _BOUNDS if (bound := getattr(meta, name)) is not None}
-        others = [mark for mark in marks if not isinstance(mark, msgspec.Meta)]
-        older = [word(**mark.words) for mark in others if isinstance(mark, OlderWords)]
-        return Annotated[(_readable(kind), Field(**bounds), *others, *older)]
+        plain_marks = [mark for mark in marks if not isinstance(mark, msgspec.Meta)]
+        older = [word(**mark.words) for mark in plain_marks if isinstance(mark, OlderWords)]
+        return Annotated[(_readable(kind), Field(**bounds), *plain_marks, *older)]
     if get_origin(hint) is Literal:
         return Annotated[hint, word()]
     if get_origin(hint) in (Union, UnionType):
