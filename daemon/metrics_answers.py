@@ -12,8 +12,8 @@ from rftd.streams.newest import Newest
 from rftd.streams.topics import Partition
 from rftd.streams.writers import source_of
 
-_LEASES: Final = 65_536
-"""The newest leases, whose holders are remembered."""
+_LEASES: Final = 16_384
+"""The newest leases, whose holders are remembered: more than are under way at once."""
 _EXPLORERS: Final = 4096
 """The explorers that are remembered: of a lease that is older than all this, any of them may be the holder."""
 _UNDECIDED: Final = 4096
@@ -37,14 +37,18 @@ class AnswerTally:
         self._void = void
         # By the id as a number: a UUID's hash is computed in Python, an int's in C.
         self._holders: Newest[int, str] = Newest(_LEASES)
-        self._explorers: Newest[str, None] = Newest(_EXPLORERS)
+        self._explorers: Newest[str, str] = Newest(_EXPLORERS)
+        """The explorers that were seen, each by its source: one text for all its leases."""
         self._undecided: list[tuple[LeaseAnswer, Callable[[], None]]] = []
 
     def leased(self, event: TaskLeased | EvalLeased) -> None:
         """Takes in a lease."""
-        holder = source_of("explorer", event.worker)
+        source = source_of("explorer", event.worker)
+        holder = self._explorers.get(source)
+        if holder is None:
+            holder = source
+            self._explorers.put(source, source)
         self._holders.put(event.lease.int, holder)
-        self._explorers.put(holder, None)
 
     def take(self, answer: LeaseAnswer, count: Callable[[], None]) -> None:
         """Calls `count` for an answer of the holder of its lease; a stranger's is counted as a foreign record."""

@@ -31,6 +31,8 @@ class HttpCall:
         """True once the reply has begun."""
         self._telling = False
         """True while the reply is events, of which more may come."""
+        self._gone = False
+        """True once the client hung up."""
 
     @property
     def key(self) -> bytes:
@@ -54,7 +56,7 @@ class HttpCall:
         while not self._read:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                self._read = True
+                self._read = self._gone = True
                 raise CallError(400, "the client hung up before its body was complete")
             chunk = message.get("body", b"")
             size_bytes += len(chunk)
@@ -71,6 +73,7 @@ class HttpCall:
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
+                self._gone = True
                 return
 
     async def answer(self, body: bytes, *, media_type: bytes = b"application/json") -> None:
@@ -96,14 +99,16 @@ class HttpCall:
         await self._send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, error: CallError) -> None:
-        """Replies with an error object; it is the last event of a reply that has begun as events."""
+        """Replies with an error object, as the last event of a reply that has begun as events; not to who is gone."""
+        if not self.replied:
+            with contextlib.suppress(CallError):
+                await self.body()  # what the client still sends
+        if self._gone:
+            return
         if self._telling:
             await self.stream([error.as_event()])
-        if self.replied:
-            return
-        with contextlib.suppress(CallError):
-            await self.body()  # what the client still sends
-        await self._whole(error.status, error.body())
+        elif not self.replied:
+            await self._whole(error.status, error.body())
 
     async def _whole(self, status: int, body: bytes, media_type: bytes = b"application/json") -> None:
         await self._start(status, media_type, (b"content-length", b"%d" % len(body)))

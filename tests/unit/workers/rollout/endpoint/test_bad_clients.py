@@ -10,9 +10,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from starlette.types import Message
 from synthetic.models.scripted_engine import Asker, ScriptedEngine, asking, running_endpoint, user
 
 from rftd.ops import limits
+from rftd.workers.rollout.endpoint.call_app import CallApp
 
 pytestmark = pytest.mark.anyio
 BODY = json.dumps({"messages": [user("a")]}).encode()
@@ -66,6 +68,26 @@ async def test_a_client_that_hangs_up_within_its_body_asks_nothing() -> None:
             await writer.drain()
         await asker.chat(user("b"))
         assert len(engine.requests) == 1
+
+
+@pytest.mark.parametrize("stranger", [False, True])
+async def test_a_client_that_is_gone_is_sent_nothing(*, stranger: bool) -> None:
+    """Neither that its body is not complete, nor that its key opens nothing."""
+    messages = iter([{"type": "http.request", "body": BODY, "more_body": True}, {"type": "http.disconnect"}])
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return next(messages)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with running_endpoint() as endpoint, asking(endpoint, ScriptedEngine()) as asker:
+        key = "sk-wrong" if stranger else asker.served.api_key
+        headers = [(b"authorization", f"Bearer {key}".encode())]
+        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers}
+        await CallApp(endpoint.calls_of)(scope, receive, send)
+    assert not sent
 
 
 @pytest.mark.parametrize(
