@@ -17,6 +17,7 @@ sql_tables   tables of databases, read once into files that the experiment keeps
 kept_tables  those files, and the ones that no experiment reads any more
 hub_cache    models and datasets of the hub that the daemon's user has fetched
 row_looks    a look at the rows of a dataset
+token_looks  a look for tokens that the model has no embedding for, in a process of its own
 memory_plan  the memory of workers against their devices, and micro-batches that fit: chosen once
 contamination  held-out rows that are trained on as well
 task_columns  the columns of tasksets whose rows are drawn, and what a selector must be

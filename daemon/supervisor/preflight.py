@@ -28,6 +28,7 @@ from rftd.daemon.supervisor.row_looks import (
 )
 from rftd.daemon.supervisor.stage_steps import auxiliary_buffer, row_warnings, steps_of
 from rftd.daemon.supervisor.task_columns import check_selector, drawn
+from rftd.daemon.supervisor.token_looks import check_tokens
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.hub_id import DATASET, MODEL, HubId
 from rftd.ops.plugins import Plugins
@@ -182,6 +183,8 @@ def _stage(stage: StageSpec, host: Host, found: Findings, contamination: Contami
     dataset = counted.get(_dataset(stage))
     if len(tasksets) < own or (stage.dataset and not dataset):
         return stage  # how many steps its rows make, nobody knows
+    with found.of(stage):
+        check_tokens(stage)
     tasks = sum(each.rows for each in tasksets)
     collect_groups = stage.collect_groups
     if stage.kind == "explore":

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -164,6 +164,22 @@ def has_tokenizer(folder: Path) -> bool:
     return any(file.exists() for pattern in _TOKENIZER_FILES for file in folder.glob(pattern))
 
 
+def has_unembedded_tokens(folder: Path) -> bool:
+    """True if tokenizer.json numbers a token beyond the model's vocabulary; a sound model never has it in a text.
+
+    False of a tokenizer in other files, which only whoever opens it can count.
+    """
+    vocabulary = number_in(settings_of(folder), "vocab_size")
+    try:
+        tokenizer = json_decoder(_TokenizerFile).decode((folder / "tokenizer.json").read_bytes())
+    except (OSError, *UNREADABLE):  # whoever opens the tokenizer says what is wrong with the file
+        return False
+    tokens = tokenizer.model.vocab
+    last = len(tokens) - 1 if isinstance(tokens, list) else max(tokens.values(), default=-1)
+    last = max([last, *(token.id for token in tokenizer.added_tokens)])
+    return bool(vocabulary) and last >= vocabulary
+
+
 def has_template(folder: Path) -> bool:
     """False if the folder has no chat template, and no tokenizer that may bring one as code."""
     if (folder / "chat_template.jinja").is_file() or any(folder.glob("additional_chat_templates/*.jinja")):
@@ -202,3 +218,22 @@ class _TokenizerConfig(msgspec.Struct):
     """The only setting of a tokenizer that is looked at without opening it."""
 
     chat_template: str | list[dict[str, str]] | dict[str, str] | None = None
+
+
+class _AddedToken(msgspec.Struct):
+    """A token beside those of the tokenizer's model."""
+
+    id: int
+
+
+class _TokenizerModel(msgspec.Struct):
+    """The tokens by their texts and numbers, or in the order of their numbers."""
+
+    vocab: dict[str, int] | list[Any] = {}
+
+
+class _TokenizerFile(msgspec.Struct):
+    """The numbers of a tokenizer.json's tokens."""
+
+    model: _TokenizerModel
+    added_tokens: list[_AddedToken] = []

@@ -24,6 +24,9 @@ GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 CACHED: Final = 1024
 """Texts of each kind that are remembered: a dataset of so many rows is encoded once."""
 _ANY_TEXT: Final = "a 1"
+MODEL_FIELD: Final = "model.model_path"
+"""The field of an error about a token that the model has no embedding for."""
+_MATCHING: Final = "take the tokenizer that the model was trained with, or add rows to its embeddings"
 SHORT_TOKENS: Final = 16
 """Answers of up to so many tokens come again, and decoding one costs as much as drawing it."""
 
@@ -77,7 +80,8 @@ class HfTokenizer:
             f"a text has the token {self.decode([token], special=True)!r}, number {token}, and the model has "
             f"{self._vocabulary} tokens, 0 to {self._vocabulary - 1}",
             where=self._folder,
-            fix="take the tokenizer that the model was trained with, or add rows to its embeddings",
+            field=MODEL_FIELD,
+            fix=_MATCHING,
         )
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
@@ -186,12 +190,13 @@ def open_tokenizer(
             where=path,
             fix="the folder needs tokenizer.json and tokenizer_config.json",
         )
+    vocabulary = number_in(settings_of(folder), "vocab_size")
     return HfTokenizer(
         inner,
         folder=path,
         chat_template=chat_template,
-        eos_ids=_eos_ids(inner, folder),
-        vocabulary_tokens=number_in(settings_of(folder), "vocab_size"),
+        eos_ids=_eos_ids(inner, folder, vocabulary),
+        vocabulary_tokens=vocabulary,
         template_args=template_args,
     )
 
@@ -206,9 +211,22 @@ def _beginning(inner: Any) -> tuple[int, ...]:
     return tuple(whole[: next(starts, only)])
 
 
-def _eos_ids(inner: Any, folder: Path) -> tuple[int, ...]:
-    ids: list[int] = [] if inner.eos_token_id is None else [int(inner.eos_token_id)]
+def _eos_ids(inner: Any, folder: Path, vocabulary: int) -> tuple[int, ...]:
+    """The tokenizer's end of sequence, then those of generation_config.json that the model can draw.
+
+    Raises DataError for an end of the tokenizer's without an embedding: rows are trained with it behind them.
+    """
+    own = inner.eos_token_id
+    if vocabulary and own is not None and own >= vocabulary:
+        raise DataError(
+            f"the tokenizer ends a text with the token {inner.eos_token!r}, number {own}, and the model has "
+            f"{vocabulary} tokens, 0 to {vocabulary - 1}",
+            where=str(folder),
+            field=MODEL_FIELD,
+            fix=_MATCHING,
+        )
+    ids: list[int] = [] if own is None else [int(own)]
     # generation_config.json may have one id or several; vLLM stops at all of them, so a trained response ends at
     # them too.
-    ids.extend(generation_ends(folder))
+    ids.extend(end for end in generation_ends(folder) if not vocabulary or end < vocabulary)
     return tuple(dict.fromkeys(ids))

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 
 STORE_SIZE_BYTES = 80 * 2**20
-TRIES = 5
 _NAMES = """
 import sys, ray
 ray.init(sys.argv[1], log_to_driver=False, configure_logging=False)
@@ -91,14 +90,13 @@ class RayNodes:
 
 
 def _made(make: Callable[[], Any]) -> Any:
-    """The result of `make`, tried again: a raylet ends itself if its agents do not run within 15 s."""
-    for _ in range(TRIES - 1):
+    """The result of `make`, tried again for as long as the test may take: Ray gives a node 30 s, however busy it is."""
+    while True:
         try:
             return make()
         except Exception as error:
             if "timed out during startup" not in str(error):
                 raise
-    return make()
 
 
 def _command(process: psutil.Process) -> str:

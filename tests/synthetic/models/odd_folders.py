@@ -41,6 +41,12 @@ def tokens_without_embeddings(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def an_end_without_embedding(folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"eos_token": "<|stop|>"})
+    tokenizer.save_pretrained(folder)
+
+
 def a_token_without_embedding_that_no_text_has(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens(["<|padding|>"], special_tokens=True)

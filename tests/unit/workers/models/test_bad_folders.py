@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,16 +31,23 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("models") / "good", seed=1)
 
 
-def specification(folder: Path, scratch: Path) -> ExperimentSpec:
-    """SFT of eight short rows, as a daemon accepts it."""
+def specification(folder: Path, scratch: Path, *, last: str = "8", trusted: bool = False) -> ExperimentSpec:
+    """SFT of eight short rows, as a daemon accepts it; `last` is the answer of the last one."""
     rows = scratch / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"question": f"{i} + 1", "answer": str(i + 1)}) + "\n" for i in range(8)))
+    answers = ["1", "2", "3", "4", "5", "6", "7", last]
+    records = [{"question": f"{number} + 1", "answer": answer} for number, answer in enumerate(answers)]
+    rows.write_text("".join(json.dumps(record) + "\n" for record in records))
     text = f"""
 project: p
 name: n
 checkpoint_root_dir: {scratch}/checkpoints
 mode: train
-model: {{model_path: {folder}, max_prompt_tokens: 32, max_response_tokens: 32, max_model_len: {LONGEST}}}
+model:
+  model_path: {folder}
+  trust_remote_code: {str(trusted).lower()}
+  max_prompt_tokens: 32
+  max_response_tokens: 32
+  max_model_len: {LONGEST}
 algorithm: {{algorithm_type: sft}}
 trainer: {{trainer_type: torch}}
 buffer:
@@ -120,12 +128,45 @@ def test_what_lacks_a_file_is_refused_before_a_worker_starts(
     assert caught.value.field in ("model.model_path", "model.max_model_len")
 
 
-def test_what_only_a_worker_can_know_is_refused_by_name_as_well(good: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("altered", "words"),
+    [
+        (odd_folders.tokens_without_embeddings, r"a text has the token '<\|new\|>', number 128"),
+        (odd_folders.an_end_without_embedding, r"ends a text with the token '<\|stop\|>', number 128"),
+    ],
+)
+@pytest.mark.parametrize("trains", ["rows", "rollouts"])
+def test_a_token_without_an_embedding_is_refused_before_a_worker_starts(
+    good: Path, tmp_path: Path, altered: Change, words: str, trains: str
+) -> None:
+    folder = Path(shutil.copytree(good, tmp_path / "model"))
+    altered(folder)
+    with pytest.raises(DataError, match=f"{words}, and the model has 128 tokens, 0 to 127") as caught:
+        if trains == "rows":
+            specification(folder, tmp_path)
+        else:
+            tasks(folder, tmp_path, "math_workflow", "plaintext")
+    assert str(folder) in str(caught.value)
+    assert caught.value.field == "model.model_path"
+
+
+def test_a_token_without_an_embedding_in_one_row_of_many_is_refused(good: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(good, tmp_path / "model"))
+    odd_folders.a_token_without_embedding_that_no_text_has(folder)
+    with pytest.raises(DataError, match=r"'<\|padding\|>', number 128") as caught:
+        specification(folder, tmp_path, last="<|padding|>")
+    assert "rows.jsonl:8" in str(caught.value), "the line is named"
+
+
+def test_code_of_a_folder_is_not_run_for_a_look_at_its_tokens(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker runs it, in a process of its own; and a tokenizer that fits is not opened at all."""
+    monkeypatch.setattr(sys, "executable", "/nobody/starts/this")
+    assert specification(good, tmp_path).stages
     folder = Path(shutil.copytree(good, tmp_path / "model"))
     odd_folders.tokens_without_embeddings(folder)
-    with pytest.raises(DataError, match=r"'<\|new\|>', number 128, and the model has 128 tokens") as caught:
-        begun(folder, tmp_path)
-    assert str(folder) in str(caught.value)
+    assert specification(folder, tmp_path, trusted=True).stages
 
 
 def tasks(folder: Path, scratch: Path, workflow: str, prompt_type: str, *overrides: str) -> ExperimentSpec:
