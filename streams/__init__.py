@@ -9,6 +9,7 @@ log_place     which fields are places in the log
 stored_path   which fields are paths, and which of them an experiment reads
 declaration   marks of a declared field: unit, effect, what it names
 slow_rollouts sections of `explorer` on slow rollouts
+optimizer     section `algorithm.optimizer`, with its warm-up in steps
 synchronizer  section `synchronizer`, as a file has it and a specification keeps it
 engine_needs  what a rollout engine takes of its machine
 auxiliary     a model beside the one that is trained

@@ -94,3 +94,4 @@ HARMLESS: Final = FieldEffect("harmless")
 Steps: TypeAlias = Annotated[int, Meta(ge=1, le=10**9), InUnit("steps")]
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9), InUnit("s")]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]

@@ -16,6 +16,7 @@ from rftd.streams.by_evaluation import ByEvaluation
 from rftd.streams.cluster import ClusterSpec
 from rftd.streams.correction import CorrectionSpec
 from rftd.streams.engine_needs import EngineNeeds
+from rftd.streams.optimizer import Optimizer
 from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.row_format import FormatSpec
 from rftd.streams.serving import ServingSpec
@@ -135,25 +136,6 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     """Calls are looked for where a client leaves it to the model whether it calls."""
 
 
-class OptimizerSpec(Spec, frozen=True, kw_only=True):
-    """AdamW (`adam`, `adamw`) or `sgd`, with a warm-up and a schedule."""
-
-    kind: str = "adam"
-    lr: Finite = 1e-6
-    betas: tuple[Finite, Finite] = (0.9, 0.999)
-    eps: Finite = 1e-8
-    weight_decay: Finite = 0.01
-    decay_all: bool = True
-    """False: norms, biases and whatever has one dimension keep their size."""
-    warmup_steps: Index = 0
-    warmup_ratio: Finite = 0.0
-    """Instead of warmup_steps where that is 0: this share of total_steps, once the daemon knows them."""
-    scheduler: str = "constant"
-    """`constant` or `cosine`."""
-    min_lr_ratio: Finite = 0.01
-    grad_clip: Finite = 1.0
-
-
 class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     """The objective: a registered type and its resolved parts."""
 
@@ -180,7 +162,7 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     sample_strategy: str = "default"
     sample_strategy_args: dict[str, Any] = {}
     correction: CorrectionSpec = CorrectionSpec()
-    optimizer: OptimizerSpec = OptimizerSpec()
+    optimizer: Optimizer = Optimizer()
 
 
 class PrioritySpec(Spec, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ def _checkpoint_bytes(stage: StageSpec) -> int:
     """The size of one checkpoint: float32 weights, and moments of what is learnt; without a fresh adapter's few."""
     elements = elements_of(Path(stage.model.path))
     learnt = 0 if stage.model.lora is not None else elements
-    moments = 0 if stage.algorithm.optimizer.kind == "sgd" else _MOMENTS * learnt
+    moments = 0 if stage.algorithm.optimizer.optimizer_type == "sgd" else _MOMENTS * learnt
     weights = elements if stage.model.lora is None or stage.trainer.save_hf == "always" else 0
     rounded = stage.trainer.save_hf == "always" and dtype_of(Path(stage.model.path)) in _HALF_AS_WIDE
     exported = elements * _FLOAT32_BYTES // 2 if rounded and stage.model.lora is None else 0

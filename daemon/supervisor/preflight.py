@@ -32,7 +32,7 @@ from rftd.daemon.supervisor.token_looks import check_tokens
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.hub_id import DATASET, MODEL, HubId
 from rftd.ops.plugins import Plugins
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TasksetSpec
+from rftd.streams.spec import ExperimentSpec, ModelSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy
@@ -200,7 +200,9 @@ def _stage(stage: StageSpec, host: Host, found: Findings, contamination: Contami
         evals=tuple(counted.get(path, each) for each, path in list(placed_tasksets(stage))[own:]),
         total_steps=total_steps,
         collect_groups=collect_groups,
-        algorithm=_with_warmup(stage.algorithm, total_steps),
+        algorithm=msgspec.structs.replace(
+            stage.algorithm, optimizer=stage.algorithm.optimizer.with_counted_warmup(total_steps)
+        ),
     )
 
 
@@ -281,17 +283,6 @@ def _check_engine_runs(stage: StageSpec, host: Host | None, found: Findings, sec
                     below = error.field.removeprefix("explorer.rollout_model.").removeprefix("model.")
                     error.field = f"{section}.{below}"
                 raise
-
-
-def _with_warmup(algorithm: AlgorithmSpec, total_steps: int) -> AlgorithmSpec:
-    """A warm-up given as a share of the steps, now that they are known."""
-    optimizer = algorithm.optimizer
-    if not optimizer.warmup_ratio:
-        return algorithm
-    steps = int(optimizer.warmup_ratio * total_steps)
-    return msgspec.structs.replace(
-        algorithm, optimizer=msgspec.structs.replace(optimizer, warmup_steps=steps, warmup_ratio=0.0)
-    )
 
 
 def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None:

@@ -47,7 +47,7 @@ def row_warnings(before: StageSpec, stage: StageSpec) -> Iterator[str]:
     """
     cut = list(_cut(before, stage))
     yield from cut or _left_over(stage)
-    if warning := no_warmup(before.algorithm.optimizer.warmup_ratio, stage.total_steps):
+    if warning := no_warmup(before.algorithm.optimizer.lr_warmup_steps_ratio, stage.total_steps):
         yield f"stage {stage.name!r}: {warning}"
 
 

@@ -32,7 +32,8 @@ from demo_task import MAX_TOKENS, Settings, Sums, accuracy, add_options, cut, ma
 from demo_task import grpo as train_grpo
 from figures import tell
 
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.algorithms.registry import lookup, names
@@ -87,8 +88,10 @@ def stage_of(kind: str, seed: Seed, steps: int) -> StageSpec:
             entropy_loss=found.entropy_loss,
             entropy_loss_args=found.entropy_loss_args,
             loss_agg_mode=getattr(loss, "loss_agg_mode", None) or found.loss_agg_mode,
-            optimizer=OptimizerSpec(
-                lr=settings.grpo_lr if found.needs.rollouts else RATES[found.rows], weight_decay=settings.weight_decay
+            optimizer=Optimizer(
+                lr=settings.grpo_lr if found.needs.rollouts else RATES[found.rows],
+                weight_decay=settings.weight_decay,
+                decay_all=True,
             ),
         ),
         model=ModelSpec(path=seed.warm, max_model_len=32, max_prompt_tokens=16, max_response_tokens=MAX_TOKENS),

@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from figures import tell
 
 from rftd.streams.correction import CorrectionPart, CorrectionSpec
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
 from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.algorithms.registry import lookup
 from rftd.workers.models.tiny_model import make_tiny_model
@@ -80,13 +81,14 @@ def make_stage(kind: str, settings: Settings) -> StageSpec:
             correction=CorrectionSpec()
             if sft or settings.correction == "none"
             else CorrectionSpec(old_logprobs="recomputed", parts=(CorrectionPart(kind=settings.correction),)),
-            optimizer=OptimizerSpec(
+            optimizer=Optimizer(
                 lr=settings.sft_lr if sft else settings.grpo_lr,
                 betas=(0.9, 0.999 if sft else settings.beta2),
                 weight_decay=settings.weight_decay,
-                warmup_steps=0 if sft else settings.warmup_steps,
-                scheduler="constant" if sft else settings.grpo_scheduler,
+                lr_warmup_steps=0 if sft else settings.warmup_steps,
+                lr_scheduler_type="constant" if sft else settings.grpo_scheduler,
                 min_lr_ratio=0.1,
+                decay_all=True,
             ),
         ),
         model=ModelSpec(path="", max_model_len=32, max_prompt_tokens=16, max_response_tokens=MAX_TOKENS),

@@ -10,15 +10,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rftd.streams.engine_needs import EngineNeeds
-from rftd.streams.spec import (
-    AlgorithmSpec,
-    ExperimentSpec,
-    ModelSpec,
-    OptimizerSpec,
-    RolloutSpec,
-    StageSpec,
-    TrainerSpec,
-)
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TrainerSpec
 from rftd.workers.models.tiny_model import make_tiny_model, make_tokenizer
 
 SHAPES: dict[str, dict[str, int]] = {
@@ -87,7 +80,9 @@ def experiment_of(
         total_steps=1000,
         batch_size=4,
         train_batch_size=scale.requests,
-        algorithm=AlgorithmSpec(kind="grpo", advantage="grpo", policy_loss="ppo", optimizer=OptimizerSpec(lr=1e-6)),
+        algorithm=AlgorithmSpec(
+            kind="grpo", advantage="grpo", policy_loss="ppo", optimizer=Optimizer(lr=1e-6, decay_all=True)
+        ),
         model=ModelSpec(
             path=str(model), max_model_len=longest, max_prompt_tokens=scale.prompt, max_response_tokens=scale.answers[1]
         ),

@@ -15,14 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.spec import (
-    AlgorithmSpec,
-    ExperimentSpec,
-    ModelSpec,
-    OptimizerSpec,
-    StageSpec,
-    TrainerSpec,
-)
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
@@ -37,7 +31,11 @@ def make_stage(budget_tokens: int, prefix_sharing: str) -> StageSpec:
         batch_size=32,
         train_batch_size=256,
         algorithm=AlgorithmSpec(
-            kind="grpo", advantage="grpo", policy_loss="ppo", entropy_loss="default", optimizer=OptimizerSpec(lr=1e-3)
+            kind="grpo",
+            advantage="grpo",
+            policy_loss="ppo",
+            entropy_loss="default",
+            optimizer=Optimizer(lr=1e-3, decay_all=True),
         ),
         model=ModelSpec(path="", max_model_len=64, max_prompt_tokens=32, max_response_tokens=32),
         trainer=TrainerSpec(max_tokens_per_micro_batch=budget_tokens, engine_args={"prefix_sharing": prefix_sharing}),

@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
@@ -78,7 +79,11 @@ def ours(model: Path, tokens: Any, threads: int, steps: int) -> list[float]:
         batch_size=GROUPS,
         train_batch_size=GROUPS * MEMBERS,
         algorithm=AlgorithmSpec(
-            kind="grpo", advantage="grpo", policy_loss="ppo", entropy_loss="default", optimizer=OptimizerSpec(lr=1e-4)
+            kind="grpo",
+            advantage="grpo",
+            policy_loss="ppo",
+            entropy_loss="default",
+            optimizer=Optimizer(lr=1e-4, decay_all=True),
         ),
         model=ModelSpec(path=str(model), max_model_len=256, max_prompt_tokens=PROMPT, max_response_tokens=LONGEST),
         trainer=TrainerSpec(max_tokens_per_micro_batch=4096),

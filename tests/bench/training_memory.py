@@ -27,15 +27,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.spec import (
-    AlgorithmSpec,
-    ExperimentSpec,
-    LoraSpec,
-    ModelSpec,
-    OptimizerSpec,
-    StageSpec,
-    TrainerSpec,
-)
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, LoraSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
@@ -47,9 +40,13 @@ LEAST_BYTES: Final = 1 << 30
 """A peak below it says little: what a process holds for its own is a part of it."""
 THREADS: Final = 2
 STEPS: Final = 2
-SFT: Final = AlgorithmSpec(kind="sft", optimizer=OptimizerSpec(lr=1e-5))
+SFT: Final = AlgorithmSpec(kind="sft", optimizer=Optimizer(lr=1e-5, decay_all=True))
 GRPO: Final = AlgorithmSpec(
-    kind="grpo", advantage="grpo", policy_loss="ppo", entropy_loss="default", optimizer=OptimizerSpec(lr=1e-5)
+    kind="grpo",
+    advantage="grpo",
+    policy_loss="ppo",
+    entropy_loss="default",
+    optimizer=Optimizer(lr=1e-5, decay_all=True),
 )
 
 

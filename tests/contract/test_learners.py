@@ -17,7 +17,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from rftd.streams.correction import CorrectionPart, CorrectionSpec
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.streams.updates import UpdatesSpec
 from rftd.workers.algorithms.registry import lookup, names
 from rftd.workers.models.tiny_model import make_tiny_model
@@ -140,7 +141,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check(model: Path, name: str, algorithm: AlgorithmSpec, *, ranks: int, updates: UpdatesSpec | None = None) -> None:
     """Two batches leave the same weights and figures behind as on the torch engine, but for rounding."""
     samples = make_samples(name)
-    algorithm = msgspec.structs.replace(algorithm, optimizer=OptimizerSpec(lr=1e-3, weight_decay=0.0, grad_clip=1.0))
+    algorithm = msgspec.structs.replace(algorithm, optimizer=Optimizer(lr=1e-3, weight_decay=0.0, clip_grad=1.0))
     stage = StageSpec(
         name="stage",
         kind="both",

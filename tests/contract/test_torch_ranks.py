@@ -15,7 +15,8 @@ from torch import Tensor
 
 from rftd.ops.errors import DataError
 from rftd.storage.checkpoints import commit_folder, files_of, verify
-from rftd.streams.spec import LoraSpec, OptimizerSpec, StageSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import LoraSpec, StageSpec
 from rftd.workers.training.engine import TrainBatch, TrainerEngine
 from rftd.workers.training.engines.contract import TrainerBench, make_batch, trained
 from rftd.workers.training.engines.torch.saving import read_tensors
@@ -157,7 +158,9 @@ def test_ranks_of_two_nodes_train_as_one_process_does(two_nodes: None, benches: 
 def with_adapter_and_critic(bench: TrainerBench) -> StageSpec:
     """PPO of an adapter, in micro-batches so small that every rank has several."""
     stage = small_batches(bench)
-    algorithm = msgspec.structs.replace(make_algorithm("ppo"), optimizer=OptimizerSpec(lr=1e-2, grad_clip=1.0))
+    algorithm = msgspec.structs.replace(
+        make_algorithm("ppo"), optimizer=Optimizer(lr=1e-2, clip_grad=1.0, decay_all=True)
+    )
     model = msgspec.structs.replace(stage.model, lora=LoraSpec(rank=4, alpha=8.0))
     trainer = msgspec.structs.replace(stage.trainer, critic_path=str(bench.model))
     return msgspec.structs.replace(stage, algorithm=algorithm, model=model, trainer=trainer)

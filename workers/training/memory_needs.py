@@ -41,7 +41,7 @@ def _model_needs(stage: StageSpec, base: Path, spread: int) -> list[Need]:
     model_bytes = _FLOAT32_BYTES * elements_of(base) // spread
     learnt_bytes = model_bytes if stage.model.lora is None else 0
     needs = [Need("weights", model_bytes), Need("gradients", learnt_bytes)]
-    if stage.algorithm.optimizer.kind != "sgd":
+    if stage.algorithm.optimizer.optimizer_type != "sgd":
         needs.append(Need("the optimizer's moments", 2 * learnt_bytes))
     if objective.needs_reference:
         needs.append(Need("the reference", learnt_bytes))

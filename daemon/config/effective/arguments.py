@@ -52,7 +52,8 @@ def acting_fields(section: msgspec.Struct) -> dict[str, Any]:
     """The fields of a declared section that act, in its own names and order."""
     hints = get_type_hints(type(section), include_extras=True)
     idle = {name for name, hint in hints.items() if any(isinstance(mark, FieldEffect) for mark in get_args(hint))}
-    return {name: value for name, value in _plain(msgspec.structs.asdict(section)).items() if name not in idle}
+    fields = {name: value for name, value in _plain(msgspec.structs.asdict(section)).items() if name not in idle}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
 def _plain(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from rftd.daemon.config.effective.arguments import struct_defaults, with_defaults
+from rftd.daemon.config.effective.arguments import acting_fields, struct_defaults, with_defaults
 from rftd.daemon.config.resolve.algorithm import PARTS, STRATEGIES, other_names
 from rftd.streams.by_evaluation import BestSpec, ByEvaluation, EarlyStopSpec
 from rftd.streams.correction import CorrectionPart
-from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec
+from rftd.streams.spec import AlgorithmSpec, StageSpec
 from rftd.streams.updates import UpdatesSpec
 from rftd.workers.training.corrections.registry import CORRECTIONS
 from rftd.workers.training.engines import registry as trainer_engines
@@ -43,7 +43,7 @@ def algorithm_section(spec: AlgorithmSpec) -> dict[str, Any]:
     if spec.correction.parts or spec.correction.old_logprobs != "rollout":
         parts = [_correction(part) for part in spec.correction.parts]
         section["rollout_correction"] = {"old_logprobs": spec.correction.old_logprobs, "corrections": parts}
-    section["optimizer"] = _optimizer(spec.optimizer)
+    section["optimizer"] = acting_fields(spec.optimizer)
     return section
 
 
@@ -51,22 +51,6 @@ def _correction(part: CorrectionPart) -> dict[str, Any]:
     if not CORRECTIONS.builtin(part.kind):
         return {"kind": "plugin", "name": part.kind, "args": part.args}
     return {"kind": part.kind, **with_defaults(CORRECTIONS, part.kind, part.args)}
-
-
-def _optimizer(spec: OptimizerSpec) -> dict[str, Any]:
-    return {
-        "optimizer_type": spec.kind,
-        "lr": spec.lr,
-        "lr_warmup_steps": spec.warmup_steps or -1,
-        "lr_warmup_steps_ratio": spec.warmup_ratio,
-        "lr_scheduler_type": spec.scheduler,
-        "min_lr_ratio": spec.min_lr_ratio,
-        "betas": list(spec.betas),
-        "eps": spec.eps,
-        "weight_decay": spec.weight_decay,
-        "decay_all": spec.decay_all,
-        "clip_grad": spec.grad_clip,
-    }
 
 
 def trainer_section(stage: StageSpec) -> dict[str, Any]:
@@ -89,7 +73,7 @@ def trainer_section(stage: StageSpec) -> dict[str, Any]:
         "max_checkpoints_to_keep": spec.max_checkpoints_to_keep,
         "save_hf_checkpoint": spec.save_hf,
         "max_token_len_per_gpu": spec.max_tokens_per_micro_batch,
-        "grad_clip": stage.algorithm.optimizer.grad_clip,
+        "grad_clip": stage.algorithm.optimizer.clip_grad,
         "max_nonfinite_steps": spec.max_nonfinite_steps,
         "max_idle_steps": spec.max_idle_steps,
         **_by_evaluation(spec.by_evaluation),

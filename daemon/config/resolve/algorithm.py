@@ -13,12 +13,14 @@ from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongVal
 from rftd.daemon.config.resolve.arguments import check_declared, check_struct, refuse_made
 from rftd.daemon.config.resolve.correction import resolve_correction
 from rftd.daemon.config.resolve.tasksets import makes_own_tries
-from rftd.daemon.config.schema.algorithm import Algorithm, Optimizer
+from rftd.daemon.config.schema.algorithm import Algorithm
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.section import as_declared
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
-from rftd.streams.spec import AlgorithmSpec, OptimizerSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec
 from rftd.workers.algorithms import registry
 from rftd.workers.algorithms.advantages.advantage import AdvantageFunction
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
@@ -240,28 +242,15 @@ def no_warmup(ratio: float, total_steps: int) -> str:
     )
 
 
-def _optimizer(section: Optimizer, trainer: Trainer, total_steps: int, notes: Notes) -> OptimizerSpec:
-    ratio = section.lr_warmup_steps_ratio
-    counted = section.lr_warmup_steps >= 0
-    if total_steps and not counted and (warning := no_warmup(ratio, total_steps)):
+def _optimizer(given: Optimizer, trainer: Trainer, total_steps: int, notes: Notes) -> Optimizer:
+    optimizer = as_declared(given, Optimizer)
+    counted = optimizer.lr_warmup_steps >= 0
+    if total_steps and not counted and (warning := no_warmup(optimizer.lr_warmup_steps_ratio, total_steps)):
         notes.warn(warning)
-    return OptimizerSpec(
-        kind=section.optimizer_type,
-        lr=section.lr,
-        betas=(section.betas[0], section.betas[1]),
-        eps=section.eps,
-        weight_decay=section.weight_decay,
-        decay_all=section.decay_all,
-        # Of a stage that lasts for epochs the steps are known only once the daemon has counted the rows: the
-        # ratio goes along.
-        warmup_steps=section.lr_warmup_steps if counted else int(ratio * total_steps),
-        warmup_ratio=0.0 if counted or total_steps else ratio,
-        scheduler=section.lr_scheduler_type,
-        min_lr_ratio=section.min_lr_ratio,
-        # The guide has the field in two sections: the trainer's counts if it was written, else the
-        # optimizer's.
-        grad_clip=trainer.grad_clip if "grad_clip" in trainer.model_fields_set else section.clip_grad,
-    )
+    # The guide has the field in two sections: the trainer's counts if it was written.
+    if "grad_clip" in trainer.model_fields_set:
+        optimizer = msgspec.structs.replace(optimizer, clip_grad=trainer.grad_clip)
+    return optimizer.with_counted_warmup(total_steps)
 
 
 def other_names(loss: str) -> tuple[str, ...]:

@@ -272,12 +272,12 @@ RULES: Final = (
     # The optimizer and the loss.
     IdleRule(
         _of("algorithm.optimizer", "min_lr_ratio"),
-        lambda _given, stage: stage.algorithm.optimizer.scheduler == "constant",
+        lambda _given, stage: stage.algorithm.optimizer.lr_scheduler_type == "constant",
         "lr_scheduler_type is constant",
     ),
     IdleRule(
         _of("algorithm.optimizer", "betas", "eps"),
-        lambda _given, stage: stage.algorithm.optimizer.kind == "sgd",
+        lambda _given, stage: stage.algorithm.optimizer.optimizer_type == "sgd",
         "they are Adam's, and optimizer_type is sgd",
     ),
     IdleRule(

@@ -130,7 +130,7 @@ def _warn_replaced(experiment: Experiment, notes: Notes) -> None:
 
 def check_service(stage: StageSpec, notes: Notes) -> None:
     """Refuses what the service cannot do: an optimizer that it does not have, and settings that it cannot draw with."""
-    kind = stage.algorithm.optimizer.kind
+    kind = stage.algorithm.optimizer.optimizer_type
     if stage.trainer.engine == TINKER and kind not in OPTIMIZERS:
         what = f"is {kind}, and the Tinker service has AdamW"
         notes.wrong(("algorithm", "optimizer", "optimizer_type"), what, "write adam", Unsupported)

@@ -10,10 +10,8 @@ from pydantic import ValidationError
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
 from rftd.daemon.config.resolve.verl import CONTENTS, STANDS_FOR, leaves
-from rftd.daemon.config.schema.algorithm import Optimizer
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.config.schema.section import Section
-from rftd.daemon.config.schema.trainer import Trainer
+from rftd.daemon.config.schema.section import Section, as_section
 from rftd.daemon.config.verl.table import find
 
 _OPTIMIZER: Final[FieldPath] = ("algorithm", "optimizer")
@@ -30,7 +28,7 @@ def with_upstream_places(experiment: Experiment, notes: Notes) -> Experiment:
     # A default comes last: of two names of one thing the one that says something else counts.
     for where, key, value in sorted(leaves(experiment.trainer), key=lambda leaf: _is_default(leaf[1], leaf[2])):
         field = STANDS_FOR.get(key)
-        if field is None or value is None or (reading := _read(field, where, value, notes)) is None:
+        if field is None or value is None or (reading := _read(experiment, field, where, value, notes)) is None:
             continue
         rival = _written(experiment, field)
         if rival is None and field in taken:
@@ -62,14 +60,13 @@ def _with_contents(experiment: Experiment, notes: Notes) -> Experiment:
     return experiment.model_copy(update={"trainer": trainer})
 
 
-def _read(field: FieldPath, where: FieldPath, value: Any, notes: Notes) -> Any:
+def _read(experiment: Experiment, field: FieldPath, where: FieldPath, value: Any, notes: Notes) -> Any:
     """The value as the field holds it; None if veRL's tree may not hold it, which is said."""
     name = str(field[-1])
     if name == "lr_warmup_steps" and value in (0, -1):
         return -1  # veRL takes the ratio then
-    kind: type[Section] = Trainer if field[0] == "trainer" else Optimizer
     try:
-        return getattr(kind.model_validate({name: value}), name)
+        return getattr(type(_section(experiment, field)).model_validate({name: value}), name)
     except ValidationError as error:
         reason = error.errors()[0]["msg"]
         notes.wrong(where, f"is {value!r}, and stands for {show(field)}: {reason}", f"write {show(field)}", WrongValue)
@@ -84,11 +81,15 @@ def _is_default(key: FieldPath, value: Any) -> bool:
 def _written(experiment: Experiment, field: FieldPath) -> tuple[FieldPath, Any] | None:
     """The place that says the field in words of this file, with its value."""
     for place in (field, _BESIDE.get(field, field)):
-        section: Section = experiment.trainer if place[0] == "trainer" else experiment.algorithm.optimizer
+        section = _section(experiment, place)
         name = str(place[-1])
         if name in section.model_fields_set:
             return place, getattr(section, name)
     return None
+
+
+def _section(experiment: Experiment, field: FieldPath) -> Section:
+    return experiment.trainer if field[0] == "trainer" else as_section(experiment.algorithm.optimizer)
 
 
 def _filled(experiment: Experiment, values: Mapping[FieldPath, Any]) -> Experiment:
@@ -96,7 +97,7 @@ def _filled(experiment: Experiment, values: Mapping[FieldPath, Any]) -> Experime
     optimizer = {str(field[-1]): value for field, value in values.items() if field[0] == "algorithm"}
     trainer = {str(field[-1]): value for field, value in values.items() if field[0] == "trainer"}
     if optimizer:
-        whole = experiment.algorithm.optimizer.model_copy(update=optimizer)
+        whole = as_section(experiment.algorithm.optimizer).model_copy(update=optimizer)
         algorithm = experiment.algorithm.model_copy(update={"optimizer": whole})
         experiment = experiment.model_copy(update={"algorithm": algorithm})
     if trainer:

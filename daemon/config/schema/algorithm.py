@@ -16,14 +16,15 @@ from rftd.daemon.config.schema.section import (
     Count,
     NumberOrText,
     Section,
-    Share,
     any_of,
     argument_field,
+    declared,
     refused,
     section,
     word,
 )
-from rftd.streams.declaration import ARGUMENTS, PLAIN, PLUGIN, InUnit, Upstream
+from rftd.streams.declaration import ARGUMENTS, PLAIN, PLUGIN, Upstream
+from rftd.streams.optimizer import Optimizer
 from rftd.workers.training.corrections.registry import CORRECTIONS
 
 LaidOver: TypeAlias = Annotated[Args, Upstream("They replace the function's defaults.")]
@@ -96,31 +97,9 @@ class RolloutCorrection(Section):
     token."""
 
 
-class Optimizer(Section):
-    """`algorithm.optimizer`; it reaches the actor only."""
-
-    lr: Annotated[float, Field(ge=0, le=1)] = 1e-6
-    """The learning rate, once the warm-up is over."""
-    lr_warmup_steps: Annotated[int, Field(ge=-1, le=10**9), InUnit("steps")] = -1
-    """Steps in which the learning rate rises from 0; -1: the ratio counts."""
-    lr_warmup_steps_ratio: Share = 0.0
-    """The warm-up as a share of all steps."""
-    min_lr_ratio: Annotated[Share, Upstream("It was 0 in the guide's release.")] = 0.01
-    """The share of `lr` at which `cosine` ends."""
-    lr_scheduler_type: Annotated[Literal["constant", "cosine"], word()] = "constant"
-    """The learning rate after the warm-up: constant, or down a cosine."""
-    optimizer_type: Annotated[Literal["adam", "adamw", "sgd"], word()] = "adam"
-    """AdamW (`adam` and `adamw` are the same), or SGD."""
-    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.999]
-    """Adam's decay of the first and the second moment."""
-    eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
-    """rftd only: Adam's, which is added to the root of the second moment."""
-    weight_decay: Annotated[float, Field(ge=0, le=10), Upstream("verl decays norms and biases, too.")] = 0.01
-    """The decay of weights in each step, times the learning rate; see `decay_all` for what is left out."""
-    decay_all: bool = False
-    """rftd only: decay norms, biases and whatever has one dimension too."""
-    clip_grad: Annotated[float, Field(gt=0)] = 1.0
-    """The longest gradient of a step: a longer one is scaled down to it."""
+if not TYPE_CHECKING:
+    # A section, which has the attributes of its declaration.
+    Optimizer = declared(Optimizer)
 
 
 class Algorithm(Section):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import cache, reduce
 from operator import or_
-from types import UnionType
+from types import GenericAlias, UnionType
 from typing import (
     Annotated,
     Any,
@@ -180,10 +180,19 @@ def declared(kind: type[msgspec.Struct]) -> type[Section]:
     for field in msgspec.structs.fields(kind):
         hint = hints[field.name]
         effect = next((mark for mark in get_args(hint) if isinstance(mark, FieldEffect)), ACTS)
-        fields[field.name] = (_readable(hint), _marked(field.default, effect))
+        extra: dict[str, Any] = {"mark": asdict(effect)}
+        fields[field.name] = (_readable(hint), Field(default=_default(field), json_schema_extra=extra))
     derived = create_model(kind.__name__, __base__=Section, __doc__=kind.__doc__, **fields)
     derived.declaration = kind
     return derived
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    if field.required:
+        return ...
+    return list(field.default) if isinstance(field.default, tuple) else field.default
 
 
 def as_section(attribute: msgspec.Struct) -> Section:
@@ -194,7 +203,8 @@ def as_section(attribute: msgspec.Struct) -> Section:
 
 def as_declared(section: Section | msgspec.Struct, kind: type[S]) -> S:
     """The struct of a section that `declared` made of `kind`."""
-    return kind(**{name: getattr(section, name) for name in kind.__struct_fields__})
+    values = {name: getattr(section, name) for name in kind.__struct_fields__}
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 def _readable(hint: Any) -> Any:
@@ -208,9 +218,17 @@ def _readable(hint: Any) -> Any:
         return Annotated[(_readable(kind), Field(**bounds), *plain_marks, *older)]
     if get_origin(hint) is Literal:
         return Annotated[hint, word()]
+    if get_origin(hint) is tuple:
+        return _listed(*get_args(hint))
     if get_origin(hint) in (Union, UnionType):
         return reduce(or_, (_readable(each) for each in get_args(hint)))
     return hint
+
+
+def _listed(item: Any, *others: Any) -> Any:
+    """The type of a list for which a declaration has a tuple, of any length if `...` is the second of its kinds."""
+    length = None if others == (...,) else 1 + len(others)
+    return Annotated[GenericAlias(list, (_readable(item),)), Field(min_length=length, max_length=length)]
 
 
 def any_of(kinds: Mapping[str, type[Section]]) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rftd.streams.spec import AlgorithmSpec, OptimizerSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec
 from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.algorithms.registry import lookup
 from rftd.workers.training.engine import TrainSample
@@ -23,7 +24,7 @@ def make_algorithm(name: str) -> AlgorithmSpec:
         entropy_loss=found.entropy_loss,
         entropy_loss_args=found.entropy_loss_args,
         loss_agg_mode=found.loss_agg_mode,
-        optimizer=OptimizerSpec(kind="sgd", lr=1.0, weight_decay=0.0, grad_clip=0.0),
+        optimizer=Optimizer(optimizer_type="sgd", lr=1.0, weight_decay=0.0, clip_grad=0.0),
     )
 
 

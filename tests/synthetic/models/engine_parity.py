@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from synthetic.models.algorithm_batches import make_algorithm, make_samples
 
-from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.streams.updates import UpdatesSpec
 from rftd.workers.algorithms.registry import lookup, names
 from rftd.workers.models.tiny_model import make_tiny_model
@@ -44,7 +45,8 @@ class Case:
     def stage(self, model: Path, engine: str, arguments: Mapping[str, Any], lora: LoraSpec | None = None) -> StageSpec:
         """The stage of this case; the teacher lies beside the model."""
         algorithm = msgspec.structs.replace(
-            make_algorithm(self.algorithm), optimizer=OptimizerSpec(lr=1e-3, warmup_steps=2, grad_clip=1.0)
+            make_algorithm(self.algorithm),
+            optimizer=Optimizer(lr=1e-3, lr_warmup_steps=2, clip_grad=1.0, decay_all=True),
         )
         if self.advantage:
             algorithm = msgspec.structs.replace(algorithm, advantage=self.advantage, advantage_args=self.advantage_args)

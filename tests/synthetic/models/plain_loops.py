@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from rftd.streams.spec import OptimizerSpec
+from rftd.streams.optimizer import Optimizer
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
@@ -73,7 +73,7 @@ def plain_loop(
     steps: Sequence[Sequence[int]],
     loss: Callable[[Response], torch.Tensor],
     mode: str,
-    optimizer: OptimizerSpec,
+    optimizer: Optimizer,
 ) -> Weights:
     """The weights after one optimizer step for each list of sample numbers."""
     return joint_loop(folder, batch, steps, lambda responses: [loss(each) for each in responses], mode, optimizer)
@@ -85,11 +85,11 @@ def joint_loop(
     steps: Sequence[Sequence[int]],
     losses_of: Callable[[Sequence[Response]], Sequence[torch.Tensor]],
     mode: str,
-    optimizer: OptimizerSpec,
+    optimizer: Optimizer,
 ) -> Weights:
     """The plain loop for a loss that looks at all responses of a step at once."""
     policy = plain_model(folder)
-    kind = torch.optim.SGD if optimizer.kind == "sgd" else torch.optim.AdamW
+    kind = torch.optim.SGD if optimizer.optimizer_type == "sgd" else torch.optim.AdamW
     made = kind(policy.parameters(), lr=optimizer.lr, weight_decay=optimizer.weight_decay)
     masks = [torch.tensor(sample.loss_mask) != 0 for sample in batch.samples]
     with torch.no_grad():
@@ -112,8 +112,8 @@ def joint_loop(
         losses = losses_of(responses)
         made.zero_grad()
         aggregated(mode, losses, max(len(masks[number]) for number in numbers)).backward()  # type: ignore[no-untyped-call]
-        if optimizer.grad_clip > 0:
-            torch.nn.utils.clip_grad_norm_(policy.parameters(), optimizer.grad_clip)
+        if optimizer.clip_grad > 0:
+            torch.nn.utils.clip_grad_norm_(policy.parameters(), optimizer.clip_grad)
         made.step()
     return {name: value.detach() for name, value in policy.named_parameters()}
 

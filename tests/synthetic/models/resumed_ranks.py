@@ -14,7 +14,8 @@ from synthetic.models.algorithm_batches import make_algorithm, make_samples
 from synthetic.models.engine_parity import MODEL_TOKENS
 
 from rftd.storage.checkpoints import commit_folder, verify
-from rftd.streams.spec import ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.training.engine import TrainBatch, TrainerEngine
 from rftd.workers.training.engines.registry import make_engine
 from rftd.workers.training.engines.torch.saving import has_tensors, read_tensors
@@ -93,7 +94,7 @@ class ResumeBench:
 
 
 def _stage(engine: str, model: Path, ranks: int, further: Mapping[str, Any]) -> StageSpec:
-    optimizer = OptimizerSpec(lr=1e-3, warmup_steps=2, grad_clip=1.0, scheduler="cosine")
+    optimizer = Optimizer(lr=1e-3, lr_warmup_steps=2, clip_grad=1.0, lr_scheduler_type="cosine", decay_all=True)
     algorithm = msgspec.structs.replace(
         make_algorithm("ppo"), kl_loss="k2", kl_loss_args={"kl_coef": 0.01}, optimizer=optimizer
     )

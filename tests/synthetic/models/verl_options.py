@@ -27,7 +27,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 
-from rftd.streams.spec import ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.verl.engine import VerlTrainerEngine
 from rftd.workers.training.ranks import torch_shards
@@ -111,7 +112,7 @@ def _look(rank: int, ranks: int, port: int, model: str, folder: str) -> None:
 
 def _stage(model: Path, arguments: Mapping[str, Any], dtype: str = "float32") -> StageSpec:
     """PPO with a critic and a reference, in micro-batches so small that every rank has several."""
-    optimizer = OptimizerSpec(lr=1e-3, grad_clip=1.0)
+    optimizer = Optimizer(lr=1e-3, clip_grad=1.0, decay_all=True)
     algorithm = msgspec.structs.replace(
         make_algorithm("ppo"), kl_loss="k2", kl_loss_args={"kl_coef": 0.01}, optimizer=optimizer
     )

@@ -16,7 +16,8 @@ from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events.experience import ExperienceProduced, Span
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import StepCompleted
-from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec, StageSpec, TrainerSpec
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.planner import Planner
@@ -54,7 +55,11 @@ class Run:
     @property
     def stage(self) -> StageSpec:
         objective = AlgorithmSpec(
-            kind="grpo", repeat_times=REPEAT, advantage="grpo", policy_loss="ppo", optimizer=OptimizerSpec(lr=self.lr)
+            kind="grpo",
+            repeat_times=REPEAT,
+            advantage="grpo",
+            policy_loss="ppo",
+            optimizer=Optimizer(lr=self.lr, decay_all=True),
         )
         return stage_of(
             total_steps=STEPS,

@@ -16,7 +16,8 @@ import numpy as np
 
 from rftd.ops.errors import DataError
 from rftd.storage.checkpoints import commit_folder, verify
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engine import TrainBatch, TrainerEngine, TrainSample, checksum_like
 from rftd.workers.training.engines.registry import make_engine
@@ -67,7 +68,7 @@ class TrainerBench:
                 policy_loss="sft" if sft else "ppo",
                 kl_loss="none" if sft or not kl_coef else "k2",
                 kl_loss_args={} if sft or not kl_coef else {"kl_coef": kl_coef},
-                optimizer=OptimizerSpec(lr=1e-2, warmup_steps=2, scheduler="cosine"),
+                optimizer=Optimizer(lr=1e-2, lr_warmup_steps=2, lr_scheduler_type="cosine", decay_all=True),
             ),
             model=ModelSpec(path="", max_model_len=64, max_prompt_tokens=32, max_response_tokens=32),
             trainer=self.trainer,

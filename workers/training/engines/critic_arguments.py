@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from rftd.streams.spec import OptimizerSpec
+from rftd.streams.optimizer import Optimizer
 
 _Above: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 _Least: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
@@ -31,15 +31,15 @@ class CriticArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     critic_grad_clip: _Least = 1.0
     """The bound of its gradient's norm; 0: none."""
 
-    def optimizer(self, total_steps: int, *, decay_all: bool) -> OptimizerSpec:
+    def optimizer(self, total_steps: int, *, decay_all: bool) -> Optimizer:
         """The critic's optimizer in a stage of so many steps, with the schedule of its learning rate."""
         counted = self.critic_lr_warmup_steps >= 0
         ratio_steps = int(self.critic_lr_warmup_steps_ratio * total_steps)
-        return OptimizerSpec(
+        return Optimizer(
             lr=self.critic_lr,
             weight_decay=self.critic_weight_decay,
             decay_all=decay_all,
-            warmup_steps=self.critic_lr_warmup_steps if counted else ratio_steps,
-            scheduler=self.critic_lr_scheduler_type,
+            lr_warmup_steps=self.critic_lr_warmup_steps if counted else ratio_steps,
+            lr_scheduler_type=self.critic_lr_scheduler_type,
             min_lr_ratio=self.critic_min_lr_ratio,
         )

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from rftd.streams.spec import OptimizerSpec
+from rftd.streams.optimizer import Optimizer
 from rftd.workers.training.engine import TrainSample
 from rftd.workers.training.losses.aggregation import Aggregation
 from rftd.workers.training.stage.micro_batch import MicroBatch
@@ -72,7 +72,7 @@ class ValueLearner(Gradient, Protocol[M_contra]):
     """The critic."""
 
     @property
-    def schedule(self) -> OptimizerSpec:
+    def schedule(self) -> Optimizer:
         """Its optimizer, by whose schedule its learning rate goes from step to step of the stage."""
         ...
 

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rftd.ops.errors import ConfigError
+from rftd.streams.optimizer import Optimizer
 from rftd.streams.schedule import rate_steps
-from rftd.streams.spec import OptimizerSpec, StageSpec
+from rftd.streams.spec import StageSpec
 from rftd.workers.training import nonfinite
 from rftd.workers.training.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.training.losses.kl_losses import KlLoss
@@ -106,22 +107,22 @@ class StageTraining(Generic[M]):
         return own if self.state.kl_penalty_coef is None else self.state.kl_penalty_coef
 
 
-def learning_rate(spec: OptimizerSpec, stage_step: int, total_steps: int) -> float:
+def learning_rate(spec: Optimizer, stage_step: int, total_steps: int) -> float:
     """The learning rate of a step, the first being 1: a linear warm-up, then constant or a cosine.
 
     The cosine begins with the step that has the whole rate, and the stage's last step has the least.
     """
-    if stage_step <= spec.warmup_steps:
-        return spec.lr * stage_step / spec.warmup_steps
-    if spec.scheduler == "constant":
+    if stage_step <= spec.lr_warmup_steps:
+        return spec.lr * stage_step / spec.lr_warmup_steps
+    if spec.lr_scheduler_type == "constant":
         return spec.lr
-    if spec.scheduler == "cosine":
+    if spec.lr_scheduler_type == "cosine":
         # The step that ends the warm-up has the whole rate; without a warm-up it is the first.
-        whole = max(1, spec.warmup_steps)
+        whole = max(1, spec.lr_warmup_steps)
         progress = min(1.0, (stage_step - whole) / max(1, total_steps - whole))
         return spec.lr * (spec.min_lr_ratio + (1 - spec.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
     raise ConfigError(
-        f"unknown schedule {spec.scheduler!r}",
+        f"unknown schedule {spec.lr_scheduler_type!r}",
         field="algorithm.optimizer.lr_scheduler_type",
         fix="use constant or cosine",
     )

@@ -109,7 +109,7 @@ class BatchSteps(Generic[M]):
             return reported
         if self._trains_policy:
             reported |= self._of_policy(_trained(policy), known)
-        norm = self.learner.clip(self.spec.algorithm.optimizer.grad_clip)
+        norm = self.learner.clip(self.spec.algorithm.optimizer.clip_grad)
         return reported if norm is None else reported | {"actor/grad_norm": norm}
 
     def _of_policy(self, trained: list[M], known: BatchPass) -> dict[str, float]:

@@ -319,9 +319,9 @@ def test_evaluation_falls_on_published_versions(load: Load, asked: int, interval
 def test_warm_up_is_counted_once_the_steps_are_known(load: Load) -> None:
     ratio = "algorithm.optimizer.lr_warmup_steps_ratio=0.4"
     optimizer = load(overrides=[ratio]).spec.stages[0].algorithm.optimizer
-    assert (optimizer.warmup_steps, optimizer.warmup_ratio) == (2, 0.0)
+    assert (optimizer.lr_warmup_steps, optimizer.lr_warmup_steps_ratio) == (2, 0.0)
     optimizer = load(overrides=[ratio, "buffer.total_steps=null"]).spec.stages[0].algorithm.optimizer
-    assert (optimizer.warmup_steps, optimizer.warmup_ratio) == (0, 0.4)
+    assert (optimizer.lr_warmup_steps, optimizer.lr_warmup_steps_ratio) == (-1, 0.4)
 
 
 def test_a_share_of_the_steps_without_a_step_is_no_warm_up_and_is_said(load: Load) -> None:
@@ -334,8 +334,8 @@ def test_a_share_of_the_steps_without_a_step_is_no_warm_up_and_is_said(load: Loa
 
 def test_the_trainers_clip_wins_over_the_optimizers(load: Load) -> None:
     clip = "algorithm.optimizer.clip_grad=0.5"
-    assert load(overrides=[clip]).spec.stages[0].algorithm.optimizer.grad_clip == 0.5
-    assert load(overrides=[clip, "trainer.grad_clip=2"]).spec.stages[0].algorithm.optimizer.grad_clip == 2.0
+    assert load(overrides=[clip]).spec.stages[0].algorithm.optimizer.clip_grad == 0.5
+    assert load(overrides=[clip, "trainer.grad_clip=2"]).spec.stages[0].algorithm.optimizer.clip_grad == 2.0
 
 
 def test_one_wrong_part_of_a_stage_does_not_hide_the_others(errors: Errors) -> None:

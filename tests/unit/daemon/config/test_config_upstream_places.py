@@ -60,14 +60,14 @@ def test_the_default_of_verl_gives_way_to_a_field_that_is_written(load: Load) ->
     in_tree = [f"{OPTIM}.lr=1e-6", f"{ACTOR}.grad_clip=1.0"]
     spec = load(overrides=[*in_tree, "algorithm.optimizer={lr: 3e-5, clip_grad: 0.4}"]).spec
     optimizer = spec.stages[0].algorithm.optimizer
-    assert (optimizer.lr, optimizer.grad_clip) == (3e-5, 0.4)
+    assert (optimizer.lr, optimizer.clip_grad) == (3e-5, 0.4)
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_older_of_two_names_counts_where_the_newer_has_its_default(load: Load, order: int) -> None:
     in_tree = [f"{OPTIM}.warmup_style=cosine", f"{OPTIM}.lr_scheduler_type=constant"]
     spec = load(overrides=[*in_tree[::order], "algorithm.optimizer.min_lr_ratio=0.2"]).spec
-    assert spec.stages[0].algorithm.optimizer.scheduler == "cosine"
+    assert spec.stages[0].algorithm.optimizer.lr_scheduler_type == "cosine"
     assert not [text for text in spec.warnings if "min_lr_ratio" in text]
 
 

@@ -17,7 +17,8 @@ from synthetic.models.tiny_models import MAX_LEN, make_model, network_of, prompt
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import DataError, RolloutError
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.rollout.engines.torch.alone import Way, batch_of
 from rftd.workers.rollout.engines.torch.network import Network
 from rftd.workers.rollout.engines.torch.trial import try_model
@@ -60,7 +61,7 @@ STAGE: Final = StageSpec(
         advantage="none",
         policy_loss="sft",
         loss_agg_mode="token-mean",
-        optimizer=OptimizerSpec(kind="sgd", lr=0.05, weight_decay=0.0, grad_clip=1.0),
+        optimizer=Optimizer(optimizer_type="sgd", lr=0.05, weight_decay=0.0, clip_grad=1.0),
     ),
     model=ModelSpec(path="", max_model_len=MAX_LEN, max_prompt_tokens=40, max_response_tokens=40),
     trainer=TrainerSpec(max_tokens_per_micro_batch=4096),

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from synthetic.models.tinker_rehearsal import KEY, Rehearsal, RehearsalService
 
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.tinker import sdk
 from rftd.workers.training.engine import TrainBatch, TrainSample
@@ -37,7 +38,7 @@ def make_stage() -> MakeStage:
         kl_coef: float = 0.0,
         entropy_coef: float = 0.0,
         mode: str = "token-mean",
-        optimizer: OptimizerSpec | None = None,
+        optimizer: Optimizer | None = None,
         dtype: str = "float32",
     ) -> StageSpec:
         return StageSpec(
@@ -55,7 +56,7 @@ def make_stage() -> MakeStage:
                 entropy_loss="default",
                 entropy_loss_args={"entropy_coef": entropy_coef},
                 loss_agg_mode=mode,
-                optimizer=optimizer or OptimizerSpec(lr=1e-2),
+                optimizer=optimizer or Optimizer(lr=1e-2, decay_all=True),
             ),
             model=ModelSpec(path="", max_model_len=64, max_prompt_tokens=32, max_response_tokens=32),
             trainer=TrainerSpec(

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from rftd.streams.spec import OptimizerSpec, StageSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import StageSpec
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
 Open = Callable[[StageSpec], TorchTrainerEngine]
 Make = Callable[..., Any]
-PLAIN = OptimizerSpec(kind="sgd", lr=1.0, weight_decay=0.0, grad_clip=0.0)
+PLAIN = Optimizer(optimizer_type="sgd", lr=1.0, weight_decay=0.0, clip_grad=0.0)
 GAMMA = 0.9
 
 

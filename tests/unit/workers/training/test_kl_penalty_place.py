@@ -13,7 +13,8 @@ import torch
 from synthetic.models.plain_loops import logprobs_of, near_policy, plain_model, relative, weights_of
 
 from rftd.ops.errors import ConfigError, TrainError
-from rftd.streams.spec import OptimizerSpec, StageSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import StageSpec
 from rftd.streams.updates import UpdatesSpec
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
@@ -21,7 +22,7 @@ from rftd.workers.training.losses.objective import Objective
 
 Make = Callable[..., Any]
 Open = Callable[..., TorchTrainerEngine]
-SGD = OptimizerSpec(kind="sgd", lr=0.5, weight_decay=0.0, grad_clip=0.0)
+SGD = Optimizer(optimizer_type="sgd", lr=0.5, weight_decay=0.0, clip_grad=0.0)
 COEF = 0.5
 
 

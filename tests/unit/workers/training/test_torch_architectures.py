@@ -14,7 +14,8 @@ from synthetic.models.tiny_models import MOVING, make_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rftd.ops.errors import DataError
-from rftd.streams.spec import ExperimentSpec, OptimizerSpec, StageSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.torch import engine as engine_module
 from rftd.workers.training.engines.torch import forward
@@ -22,7 +23,7 @@ from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.engines.torch.token_logprobs import PLAIN as PLAIN_LOGITS
 
 Make = Callable[..., Any]
-PLAIN = OptimizerSpec(kind="sgd", lr=1.0, weight_decay=0.0, grad_clip=0.0)
+PLAIN = Optimizer(optimizer_type="sgd", lr=1.0, weight_decay=0.0, clip_grad=0.0)
 """One step subtracts the gradient."""
 _COMMON: dict[str, object] = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 _COMMON |= {"num_key_value_heads": 2, "intermediate_size": 64, "max_position_embeddings": 512}

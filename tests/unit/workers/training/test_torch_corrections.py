@@ -16,14 +16,15 @@ from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.correction import CorrectionPart, CorrectionSpec
-from rftd.streams.spec import OptimizerSpec, StageSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import StageSpec
 from rftd.workers.training.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.losses.policy_loss import LossTokens, TokenLoss
 
 Open = Callable[[StageSpec], TorchTrainerEngine]
 Make = Callable[..., Any]
-PLAIN = OptimizerSpec(kind="sgd", lr=1.0, weight_decay=0.0, grad_clip=0.0)
+PLAIN = Optimizer(optimizer_type="sgd", lr=1.0, weight_decay=0.0, clip_grad=0.0)
 Gradient = dict[str, torch.Tensor]
 
 

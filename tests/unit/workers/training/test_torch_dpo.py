@@ -13,7 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import TrainError
-from rftd.streams.spec import AlgorithmSpec, LoraSpec, OptimizerSpec, StageSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec, LoraSpec, StageSpec
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.stage.mismatched import mismatched
@@ -57,7 +58,7 @@ def make_dpo(make_stage: Make) -> Callable[..., StageSpec]:
             policy_loss_args={"beta": BETA, "label_smoothing": 0.1},
             kl_loss="k2",
             kl_loss_args={"kl_coef": kl_coef},
-            optimizer=OptimizerSpec(kind="sgd", lr=lr, weight_decay=0.0, grad_clip=0.0),
+            optimizer=Optimizer(optimizer_type="sgd", lr=lr, weight_decay=0.0, clip_grad=0.0),
         )
         stage: StageSpec = make_stage("sft", **settings)
         return msgspec.structs.replace(stage, name="dpo", algorithm=algorithm)

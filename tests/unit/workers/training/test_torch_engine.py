@@ -14,14 +14,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import ConfigError, DataError, NonFiniteLossError, TrainError
-from rftd.streams.spec import ExperimentSpec, LoraSpec, OptimizerSpec, StageSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import ExperimentSpec, LoraSpec, StageSpec
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.losses.policy_loss import LossTokens, TokenLoss
 
 Open = Callable[[StageSpec], TorchTrainerEngine]
 Make = Callable[..., Any]
-PLAIN = OptimizerSpec(kind="sgd", lr=1.0, weight_decay=0.0, grad_clip=0.0)
+PLAIN = Optimizer(optimizer_type="sgd", lr=1.0, weight_decay=0.0, clip_grad=0.0)
 """One step subtracts the gradient."""
 
 
@@ -226,9 +227,9 @@ def test_a_stage_goes_on_with_another_objective_and_rate(
     engine.save(tmp_path, hf=False)
     same, slower, penalised, plain = (open_engine(make_stage()) for _ in range(4))
     same.load(tmp_path, make_stage())
-    slower.load(tmp_path, make_stage(optimizer=OptimizerSpec(lr=1e-3)))
+    slower.load(tmp_path, make_stage(optimizer=Optimizer(lr=1e-3, decay_all=True)))
     penalised.load(tmp_path, make_stage(kl_coef=0.1))
-    plain.load(tmp_path, make_stage(optimizer=OptimizerSpec(kind="sgd", lr=1e-2)))
+    plain.load(tmp_path, make_stage(optimizer=Optimizer(optimizer_type="sgd", lr=1e-2, decay_all=True)))
     engine.train(make_batch(2))
     assert same.train(make_batch(2)).metrics["actor/lr"] == 1e-2
     assert same.checksum() == engine.checksum()

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import OptimizerSpec
+from rftd.streams.optimizer import Optimizer
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.engines.torch.optimizer import (
     decays,
@@ -24,12 +24,12 @@ from rftd.workers.training.stage.stage_training import learning_rate
 
 
 def test_constant_after_a_linear_warm_up() -> None:
-    spec = OptimizerSpec(lr=1.0, warmup_steps=4)
+    spec = Optimizer(lr=1.0, lr_warmup_steps=4, decay_all=True)
     assert [learning_rate(spec, step, 10) for step in (1, 2, 4, 5, 10)] == [0.25, 0.5, 1.0, 1.0, 1.0]
 
 
 def test_cosine_begins_at_the_rate_and_reaches_its_minimum_at_the_last_step() -> None:
-    spec = OptimizerSpec(lr=2.0, warmup_steps=2, scheduler="cosine", min_lr_ratio=0.1)
+    spec = Optimizer(lr=2.0, lr_warmup_steps=2, lr_scheduler_type="cosine", min_lr_ratio=0.1, decay_all=True)
     rates = [learning_rate(spec, step, 12) for step in range(1, 14)]
     assert rates[:2] == pytest.approx([1.0, 2.0])
     assert rates[6] == pytest.approx(2.0 * (0.1 + 0.9 * 0.5))
@@ -40,7 +40,7 @@ def test_cosine_begins_at_the_rate_and_reaches_its_minimum_at_the_last_step() ->
 @pytest.mark.parametrize("warmup_steps", [0, 1, 3, 10])
 @pytest.mark.parametrize("total_steps", [1, 2, 10, 11])
 def test_each_cosine_has_the_whole_rate_once_and_ends_at_its_minimum(warmup_steps: int, total_steps: int) -> None:
-    spec = OptimizerSpec(lr=2.0, warmup_steps=warmup_steps, scheduler="cosine", min_lr_ratio=0.1)
+    spec = Optimizer(lr=2.0, lr_warmup_steps=warmup_steps, lr_scheduler_type="cosine", min_lr_ratio=0.1, decay_all=True)
     rates = [learning_rate(spec, step, total_steps) for step in range(1, total_steps + 1)]
     if total_steps > max(1, warmup_steps):
         assert rates[-1] == pytest.approx(0.2)
@@ -51,9 +51,9 @@ def test_each_cosine_has_the_whole_rate_once_and_ends_at_its_minimum(warmup_step
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ConfigError, match="lion"):
-        make_optimizer(OptimizerSpec(kind="lion"), {"a": torch.nn.Parameter(torch.zeros(1))})
+        make_optimizer(Optimizer(optimizer_type="lion", decay_all=True), {"a": torch.nn.Parameter(torch.zeros(1))})
     with pytest.raises(ConfigError, match="linear"):
-        learning_rate(OptimizerSpec(scheduler="linear"), 1, 10)
+        learning_rate(Optimizer(lr_scheduler_type="linear", decay_all=True), 1, 10)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ Make = Callable[..., Any]
 
 
 def _trained(open_engine: Open, make_stage: Make, make_batch: Make, **optimizer: Any) -> dict[str, torch.Tensor]:
-    engine = open_engine(make_stage(optimizer=OptimizerSpec(lr=0.1, **optimizer)))
+    engine = open_engine(make_stage(optimizer=Optimizer(lr=0.1, **{"decay_all": True, **optimizer})))
     engine.train(make_batch())
     return {name: value.clone() for name, value in engine.tensors().items()}
 
@@ -92,8 +92,8 @@ def test_a_step_of_the_engine_decays_what_it_is_to_decay(
     open_engine: Open, make_stage: Make, make_batch: Make, kind: str, decay_all: bool
 ) -> None:
     before = {name: value.clone() for name, value in open_engine(make_stage()).tensors().items()}
-    plain = _trained(open_engine, make_stage, make_batch, kind=kind, weight_decay=0.0)
-    decayed = _trained(open_engine, make_stage, make_batch, kind=kind, weight_decay=0.5, decay_all=decay_all)
+    plain = _trained(open_engine, make_stage, make_batch, optimizer_type=kind, weight_decay=0.0)
+    decayed = _trained(open_engine, make_stage, make_batch, optimizer_type=kind, weight_decay=0.5, decay_all=decay_all)
     norms = [name for name, value in before.items() if value.ndim == 1]
     assert norms
     assert len(norms) < len(before)
@@ -112,7 +112,7 @@ def test_adams_epsilon_acts(open_engine: Open, make_stage: Make, make_batch: Mak
 def test_the_optimizer_of_a_checkpoint_goes_on_in_groups(
     open_engine: Open, make_stage: Make, make_batch: Make, tmp_path: Path
 ) -> None:
-    stage = make_stage(optimizer=OptimizerSpec(lr=0.01, weight_decay=0.5))
+    stage = make_stage(optimizer=Optimizer(lr=0.01, weight_decay=0.5, decay_all=True))
     engine = open_engine(stage)
     engine.train(make_batch(1))
     engine.save(tmp_path, hf=False)
@@ -134,7 +134,7 @@ def test_the_optimizer_of_a_checkpoint_goes_on_in_groups(
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_adam_is_fused_and_counts_its_steps_where_the_parameters_are(kind: str) -> None:
     """The GPU is one of tensors without numbers. torch.optim.Adam: "fused" wants counters on the parameters' device."""
-    spec = OptimizerSpec(lr=0.1)
+    spec = Optimizer(lr=0.1, decay_all=True)
     with FakeTensorMode(allow_non_fake_inputs=True):
         parameters = {"a": torch.nn.Parameter(torch.empty(3, 2, device=kind))}
         made = make_optimizer(spec, parameters)

@@ -13,7 +13,8 @@ import torch
 from synthetic.models.plain_loops import logprobs_of, plain_model, relative, weights_of
 from torch.nn.functional import logsigmoid
 
-from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import AlgorithmSpec, StageSpec
 from rftd.streams.updates import UpdatesSpec
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
@@ -22,7 +23,7 @@ Make = Callable[..., Any]
 Open = Callable[..., TorchTrainerEngine]
 Side = tuple[torch.Tensor, torch.Tensor]
 """Log-probabilities of one response's trained tokens, under the policy and under the reference."""
-SGD = OptimizerSpec(kind="sgd", lr=0.05, weight_decay=0.0, grad_clip=0.0)
+SGD = Optimizer(optimizer_type="sgd", lr=0.05, weight_decay=0.0, clip_grad=0.0)
 
 
 def moved(side: Side) -> torch.Tensor:
@@ -70,7 +71,7 @@ def stage_of(
     arguments: dict[str, Any],
     updates: UpdatesSpec,
     budget: int,
-    optimizer: OptimizerSpec = SGD,
+    optimizer: Optimizer = SGD,
 ) -> StageSpec:
     stage: StageSpec = make_stage("sft", budget_tokens=budget)
     algorithm = AlgorithmSpec(

@@ -12,7 +12,8 @@ import torch
 from synthetic.models.plain_loops import Response, in_order, joint_loop, near_policy, relative, weights_of
 
 from rftd.streams.correction import CorrectionPart, CorrectionSpec
-from rftd.streams.spec import OptimizerSpec, StageSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import StageSpec
 from rftd.streams.updates import UpdatesSpec
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
@@ -20,7 +21,7 @@ from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 Make = Callable[..., Any]
 Open = Callable[..., TorchTrainerEngine]
 Losses = Callable[[Sequence[Response]], Sequence[torch.Tensor]]
-SGD = OptimizerSpec(kind="sgd", lr=1.0, weight_decay=0.0, grad_clip=0.0)
+SGD = Optimizer(optimizer_type="sgd", lr=1.0, weight_decay=0.0, clip_grad=0.0)
 
 
 def joined(responses: Sequence[Response]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[int]]:

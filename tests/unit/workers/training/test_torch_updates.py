@@ -26,7 +26,8 @@ from synthetic.models.tiny_models import make_model
 
 from rftd.storage.checkpoints import commit_folder
 from rftd.streams.correction import CorrectionPart, CorrectionSpec
-from rftd.streams.spec import OptimizerSpec, StageSpec
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import StageSpec
 from rftd.streams.updates import UpdatesSpec
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
@@ -35,8 +36,8 @@ from rftd.workers.training.stage.updates import mini_batches
 
 Make = Callable[..., Any]
 Open = Callable[..., TorchTrainerEngine]
-SGD = OptimizerSpec(kind="sgd", lr=0.5, weight_decay=0.0, grad_clip=0.0)
-ADAM = OptimizerSpec(kind="adamw", lr=1e-3, weight_decay=0.0, grad_clip=1.0)
+SGD = Optimizer(optimizer_type="sgd", lr=0.5, weight_decay=0.0, clip_grad=0.0)
+ADAM = Optimizer(optimizer_type="adamw", lr=1e-3, weight_decay=0.0, clip_grad=1.0)
 DECOUPLED = CorrectionSpec(old_logprobs="recomputed", parts=(CorrectionPart(kind="decoupled", args={"cap": 1.2}),))
 
 
@@ -192,7 +193,7 @@ def test_the_distance_to_the_reference_is_that_of_each_step(
     ],
 )
 def test_every_family_makes_the_steps_of_a_plain_loop(
-    tmp_path: Path, open_engine: Open, make_stage: Make, make_batch: Make, family: str, optimizer: OptimizerSpec
+    tmp_path: Path, open_engine: Open, make_stage: Make, make_batch: Make, family: str, optimizer: Optimizer
 ) -> None:
     """Three epochs of decoupled PPO."""
     folder = make_model(tmp_path / family, family, seed=3)
@@ -262,7 +263,7 @@ def test_a_shuffled_batch_keeps_what_was_computed_of_the_whole(
 
 def test_schedules_count_batches(open_engine: Open, make_stage: Make, make_batch: Make) -> None:
     """Each step of a batch has the same learning rate, and an adaptive coefficient changes once, as in verl."""
-    optimizer = OptimizerSpec(kind="sgd", lr=0.4, warmup_steps=4, weight_decay=0.0, grad_clip=0.0)
+    optimizer = Optimizer(optimizer_type="sgd", lr=0.4, lr_warmup_steps=4, weight_decay=0.0, clip_grad=0.0)
     adaptive = {"kl_coef": 0.1, "adaptive": True, "target_kl": 1e-9, "horizon": 160}
     stage = stage_of(
         make_stage, UpdatesSpec(epochs=2, mini_batch_items=4), optimizer=optimizer, kl_loss="k2", kl_loss_args=adaptive
@@ -306,7 +307,7 @@ def test_a_mini_batch_without_trained_tokens_makes_no_step(
     ]
     masked = msgspec.structs.replace(batch, samples=samples)
     kept = msgspec.structs.replace(batch, samples=[*samples[:4], *samples[8:]])
-    stage = stage_of(make_stage, UpdatesSpec(mini_batch_items=4), optimizer=OptimizerSpec(lr=1e-3))
+    stage = stage_of(make_stage, UpdatesSpec(mini_batch_items=4), optimizer=Optimizer(lr=1e-3, decay_all=True))
     one = open_engine(stage)
     other = open_engine(stage)
     found = one.train(masked).metrics

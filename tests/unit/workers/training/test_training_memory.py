@@ -11,15 +11,8 @@ import pytest
 import torch
 
 from rftd.ops.errors import ConfigError, DeviceMemoryError
-from rftd.streams.spec import (
-    ExperimentSpec,
-    LoraSpec,
-    OptimizerSpec,
-    RolloutSpec,
-    StageSpec,
-    TasksetSpec,
-    TrainerSpec,
-)
+from rftd.streams.optimizer import Optimizer
+from rftd.streams.spec import ExperimentSpec, LoraSpec, RolloutSpec, StageSpec, TasksetSpec, TrainerSpec
 from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.devices import device_memory
 from rftd.workers.devices.device_memory import Need, check_memory, elements_of, free_on, shown
@@ -53,7 +46,7 @@ def size_of(tensors: Iterable[torch.Tensor | None]) -> int:
 def test_what_is_said_is_what_a_step_leaves_there(
     tiny_model: Path, make_stage: MakeStage, make_batch: MakeBatch, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = make_stage(kl_coef=0.1, optimizer=OptimizerSpec(kind=kind, lr=1e-3))
+    stage = make_stage(kl_coef=0.1, optimizer=Optimizer(optimizer_type=kind, lr=1e-3, decay_all=True))
     said = {need.what: need.size_bytes for need in training_needs(stage, tiny_model)}
     engine = opened(tiny_model, stage)
     engine.begin_stage(stage)

@@ -140,9 +140,9 @@ class TinkerTrainerEngine:
             return self._kept(run, "reference")
 
     def _set_up(self, stage: StageSpec, objective: Objective, run: TrainingRun, step: int) -> None:
-        if stage.algorithm.optimizer.kind not in OPTIMIZERS:
+        if stage.algorithm.optimizer.optimizer_type not in OPTIMIZERS:
             raise ConfigError(
-                f"the optimizer is {stage.algorithm.optimizer.kind}, and the Tinker service has AdamW",
+                f"the optimizer is {stage.algorithm.optimizer.optimizer_type}, and the Tinker service has AdamW",
                 field="algorithm.optimizer.optimizer_type",
                 fix="write adam",
             )
@@ -155,7 +155,9 @@ class TinkerTrainerEngine:
             stepped=self._stepped,
             cleared=self._cleared,
         )
-        state = TrainerState(stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.kind)
+        state = TrainerState(
+            stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.optimizer_type
+        )
         self._training = StageTraining(stage, objective, learner, state, seed=self._seed)
 
     def _reference(self) -> TrainingRun:
@@ -243,7 +245,9 @@ class TinkerTrainerEngine:
                 )
             self._set_up(stage, objective, self._run, state.step)
             if goes_on and self._training is not None:
-                self._training.state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.kind)
+                self._training.state = msgspec.structs.replace(
+                    state, optimizer=stage.algorithm.optimizer.optimizer_type
+                )
 
     @property
     def waits_for(self) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rftd.ops.errors import TrainError, WorkError
-from rftd.streams.spec import OptimizerSpec
+from rftd.streams.optimizer import Optimizer
 from rftd.workers.tinker.answers import logprobs_of, loss_sum_of
 from rftd.workers.tinker.service import AdamStep, PassAnswer, TokenRow, TrainingRun
 from rftd.workers.training.engine import TrainSample
@@ -78,7 +78,7 @@ class TinkerLearner:
     def __init__(
         self,
         run: TrainingRun,
-        optimizer: OptimizerSpec,
+        optimizer: Optimizer,
         own: ServiceLoss | None,
         *,
         vocabulary_tokens: int,

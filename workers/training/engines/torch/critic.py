@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rftd.streams.spec import OptimizerSpec
+from rftd.streams.optimizer import Optimizer
 from rftd.workers.training.engines.torch import saving
 from rftd.workers.training.engines.torch.arguments import TorchTrainerArgs
 from rftd.workers.training.engines.torch.forward import hidden_of
@@ -33,7 +33,7 @@ class Critic:
         arguments: TorchTrainerArgs,
         *,
         precision: Precision,
-        optimizer: OptimizerSpec,
+        optimizer: Optimizer,
         trusted: bool,
     ) -> None:
         self._device = device
@@ -47,7 +47,7 @@ class Critic:
         self._optimizer = make_optimizer(optimizer, self._named())
 
     @property
-    def schedule(self) -> OptimizerSpec:
+    def schedule(self) -> Optimizer:
         """Its optimizer, by whose schedule its learning rate goes."""
         return self._schedule
 

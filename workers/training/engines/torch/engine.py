@@ -115,7 +115,9 @@ class TorchTrainerEngine:
         # The objective first: a wrong argument is found in milliseconds, not after the models are loaded.
         objective = Objective.of(stage.algorithm)
         self._learner = TorchLearner.begin(stage, objective, self._opened, self._device, self._weights_changed)
-        state = TrainerState(stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.kind)
+        state = TrainerState(
+            stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.optimizer_type
+        )
         self._training = StageTraining(stage, objective, self._over_ranks(), state, seed=self._seed)
 
     def _over_ranks(self) -> Learner[PackedRows]:
@@ -214,7 +216,7 @@ class TorchTrainerEngine:
             return
         assert self._learner is not None and self._training is not None
         self._learner.restore(folder, optimizer=state.optimizer)
-        self._training.state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.kind)
+        self._training.state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.optimizer_type)
 
     def rest(self) -> None:
         """Leaves the device's memory to others; weights are read from the host then. On a CPU nothing changes."""

@@ -205,7 +205,7 @@ class TorchLearner:
     def restore(self, folder: Path, *, optimizer: str) -> None:
         """Takes what `write` saved back; an optimizer of another kind, and what was not saved, stays as it began."""
         actor = folder / "actor"
-        if same_kind(optimizer, self.spec.algorithm.optimizer.kind):
+        if same_kind(optimizer, self.spec.algorithm.optimizer.optimizer_type):
             restore_state(
                 self.optimizer, self.policy.parameters(), saving.read_tensors(actor / "optimizer.safetensors")
             )

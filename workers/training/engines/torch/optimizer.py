@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rftd.ops.errors import ConfigError, DataError
-from rftd.streams.spec import OptimizerSpec
+from rftd.streams.optimizer import Optimizer
 
 Parameters = Mapping[str, torch.nn.Parameter]
 _SPARED: Final = re.compile(r"bias$|(^|\.)ln(_?[a-z0-9]+)?\.|norm(_?[0-9]+)?(\.|$)", re.IGNORECASE)
@@ -19,10 +19,10 @@ _FUSED: Final = ("cpu", "cuda")
 """The kinds of device whose AdamW runs as one kernel."""
 
 
-def make_optimizer(spec: OptimizerSpec, parameters: Parameters) -> torch.optim.Optimizer:
+def make_optimizer(spec: Optimizer, parameters: Parameters) -> torch.optim.Optimizer:
     """A fresh optimizer. Raises ConfigError for an unknown kind."""
     groups = _groups(spec, parameters)
-    if spec.kind in ("adam", "adamw"):
+    if spec.optimizer_type in ("adam", "adamw"):
         # One pass over each parameter instead of ten, and on a GPU one kernel over many of them.
         fused = all(parameter.device.type in _FUSED for parameter in parameters.values())
         return torch.optim.AdamW(
@@ -33,10 +33,12 @@ def make_optimizer(spec: OptimizerSpec, parameters: Parameters) -> torch.optim.O
             fused=fused or None,
             foreach=None if fused else True,
         )
-    if spec.kind == "sgd":
+    if spec.optimizer_type == "sgd":
         return torch.optim.SGD(groups, lr=spec.lr, foreach=True)
     raise ConfigError(
-        f"unknown optimizer {spec.kind!r}", field="algorithm.optimizer.optimizer_type", fix="use adam, adamw or sgd"
+        f"unknown optimizer {spec.optimizer_type!r}",
+        field="algorithm.optimizer.optimizer_type",
+        fix="use adam, adamw or sgd",
     )
 
 
@@ -48,7 +50,7 @@ def decays(name: str, parameter: torch.nn.Parameter) -> bool:
     return parameter.ndim > 1 and not _SPARED.search(name) and not getattr(parameter, "_no_weight_decay", False)
 
 
-def _groups(spec: OptimizerSpec, parameters: Parameters) -> list[dict[str, Any]]:
+def _groups(spec: Optimizer, parameters: Parameters) -> list[dict[str, Any]]:
     """The parameters that are decayed, and the others; a group without any is left out."""
     # Decay is a property of the name and shape, so a resumed run groups the parameters as the first one did.
     decayed = {name: spec.decay_all or decays(name, parameter) for name, parameter in parameters.items()}

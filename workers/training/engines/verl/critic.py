@@ -7,8 +7,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from rftd.streams.optimizer import Optimizer
 from rftd.streams.schedule import rate_steps
-from rftd.streams.spec import OptimizerSpec, StageSpec
+from rftd.streams.spec import StageSpec
 from rftd.workers.training.engines.verl import saving
 from rftd.workers.training.engines.verl.arguments import VerlTrainerArgs
 from rftd.workers.training.engines.verl.group import Shares
@@ -30,7 +31,7 @@ class VerlCritic:
         self._optimizer = ShardedOptimizer(self._schedule, model.parameters, model)
 
     @property
-    def schedule(self) -> OptimizerSpec:
+    def schedule(self) -> Optimizer:
         """Its optimizer, by whose schedule its learning rate goes."""
         return self._schedule
 

@@ -135,7 +135,9 @@ class VerlTrainerEngine:
         # First, for its models are as large as the new ones.
         self._learner = None
         self._learner = VerlLearner.begin(stage, objective, self._opened, self._shares, self._weights_changed)
-        state = TrainerState(stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.kind)
+        state = TrainerState(
+            stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.optimizer_type
+        )
         seed = self._experiment.seed if self._experiment is not None else 0
         self._training = StageTraining(stage, objective, self._learner, state, seed=seed)
 
@@ -204,7 +206,7 @@ class VerlTrainerEngine:
         assert self._learner is not None
         self._learner.restore(folder, optimizer=state.optimizer)
         assert self._training is not None
-        self._training.state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.kind)
+        self._training.state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.optimizer_type)
 
     def close(self) -> None:
         """Releases the model, and puts torch's switches back. Idempotent."""

@@ -167,7 +167,7 @@ class VerlLearner:
     def restore(self, folder: Path, *, optimizer: str) -> None:
         """Takes what `write` saved back; an optimizer of another kind, and what was not saved, stays as it began."""
         actor = folder / "actor"
-        if same_kind(optimizer, self.spec.algorithm.optimizer.kind):
+        if same_kind(optimizer, self.spec.algorithm.optimizer.optimizer_type):
             saving.read_state(actor, self.optimizer)
         # The checkpoint of a run whose KL coefficient was 0 has no reference, and the weights of now are taken.
         if self.reference is not None and saving.holds(actor, "reference"):

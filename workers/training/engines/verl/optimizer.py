@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rftd.ops.errors import DataError
-from rftd.streams.spec import OptimizerSpec
+from rftd.streams.optimizer import Optimizer
 from rftd.workers.training.engines.torch.optimizer import Parameters, make_optimizer, state_of
 
 
@@ -32,7 +32,7 @@ class Offloaded(Protocol):
 class ShardedOptimizer:
     """Each rank steps its own part of each parameter, on its device."""
 
-    def __init__(self, spec: OptimizerSpec, parameters: Parameters, model: Offloaded) -> None:
+    def __init__(self, spec: Optimizer, parameters: Parameters, model: Offloaded) -> None:
         self._parameters = parameters
         self._model = model
         self.inner = make_optimizer(spec, parameters)

@@ -80,11 +80,11 @@ ROWS: list[tuple[str, tuple[str, ...], Seen, Any]] = [
     ("actor_rollout_ref.model.path=/other", (), lambda s: s.model.path, "/other"),
     (f"{ACTOR}optim.lr=3e-6", (), lambda s: s.algorithm.optimizer.lr, 3e-6),
     (f"{ACTOR}optim.weight_decay=0.1", (), lambda s: s.algorithm.optimizer.weight_decay, 0.1),
-    (f"{ACTOR}optim.lr_warmup_steps_ratio=0.1", (), lambda s: s.algorithm.optimizer.warmup_ratio, 0.1),
+    (f"{ACTOR}optim.lr_warmup_steps_ratio=0.1", (), lambda s: s.algorithm.optimizer.lr_warmup_steps_ratio, 0.1),
     (f"{ROLLOUT}n=6", GRPO[:1], lambda s: (s.algorithm.repeat_times, s.train_batch_size), (6, 1536)),
     (f"{ACTOR}ppo_mini_batch_size=128", (), lambda s: (s.batch_size, s.synchronizer.sync_interval), (128, 8)),
     (f"{ACTOR}ppo_max_token_len_per_gpu=9000", (), lambda s: s.trainer.max_tokens_per_micro_batch, 9000),
-    (f"{ACTOR}grad_clip=0.5", (), lambda s: s.algorithm.optimizer.grad_clip, 0.5),
+    (f"{ACTOR}grad_clip=0.5", (), lambda s: s.algorithm.optimizer.clip_grad, 0.5),
     (f"{ACTOR}use_kl_loss=False", (), lambda s: s.algorithm.kl_loss, "none"),
     (
         f"{ACTOR}use_kl_loss=True",
