@@ -7,12 +7,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import asyncpg
 import httpx
 import psutil
 import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.structs import ConsumerRecord
+from servers import in_thread
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from synthetic.servers.otlp_receiver import otlp_receiver
 from synthetic.until import PATIENCE_S
+
+from rftd.streams.backends.kafka.partitions import Names
 
 CANARY: Final = "c4n4ry"
 SECRETS: Final = {
@@ -44,9 +50,12 @@ PAGES: Final = (
 
 
 @pytest.mark.e2e
-def test_a_secret_of_the_daemon_is_nowhere_but_in_its_own_environment(tmp_path: Path) -> None:
+def test_a_secret_of_the_daemon_is_nowhere_but_in_its_own_environment(
+    tmp_path: Path, pair: dict[str, str], request: pytest.FixtureRequest
+) -> None:
     with otlp_receiver() as receiver:
-        scene = Scene(tmp_path, "--traces", receiver.url, environ={**SECRETS, "RFTD_TRACE_RATIO": "1"})
+        environ = {**SECRETS, **pair, "RFTD_TRACE_RATIO": "1"}
+        scene = Scene(tmp_path, "--traces", receiver.url, environ=environ)
         with scene.host:
             answers = [refused(scene, changes) for changes in REFUSED]
             name = scene.submit(EXPERIMENT, *SHORT, "buffer.total_steps=30", "monitor.monitor_type=jsonl")
@@ -65,6 +74,46 @@ def test_a_secret_of_the_daemon_is_nowhere_but_in_its_own_environment(tmp_path: 
     assert receiver.bodies
     assert not [span for span in receiver.spans if CANARY in f"{span!r}{span.told}"]
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+    if pair:
+        records = in_thread(kafka_records(request.getfixturevalue("kafka_broker").bootstrap, pair["RFTD_KAFKA"]))
+        assert {record.topic.rpartition(".")[2] for record in records} >= {"experiments", "experiences", "workers"}
+        assert [record for record in records if name.encode() in content_of(record)], "the records are those of the run"
+        assert not [record.topic for record in records if CANARY.encode() in content_of(record)]
+        rows = in_thread(table_rows(pair["RFTD_POSTGRES"]))
+        assert [row for row in rows if name in row], "the tables are those of the run"
+        assert not [row for row in rows if CANARY in row or CANARY.encode().hex() in row]
+
+
+async def kafka_records(bootstrap: str, url: str) -> list[ConsumerRecord[bytes | None, bytes | None]]:
+    """Every record of every topic of a log, as any reader of the broker gets it."""
+    names = Names(url.partition("prefix=")[2])
+    records: list[ConsumerRecord[bytes | None, bytes | None]] = []
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign(list(names.every))
+        ends = await consumer.end_offsets(names.every)
+        while any([await consumer.position(name) < end for name, end in ends.items()]):
+            for messages in (await consumer.getmany(timeout_ms=500)).values():
+                records += messages
+    return records
+
+
+def content_of(record: ConsumerRecord[bytes | None, bytes | None]) -> bytes:
+    """The key, the value and all headers of a record."""
+    headers = [part for name, value in record.headers for part in (name.encode(), value or b"")]
+    return b"\n".join([record.key or b"", record.value or b"", *headers])
+
+
+async def table_rows(url: str) -> list[str]:
+    """Every row of the daemon's tables in a Postgres, as text; bytes are in hexadecimal digits."""
+    connection = await asyncpg.connect(url)
+    try:
+        tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'rftd'")
+        rows: list[str] = []
+        for (table,) in tables:
+            rows += [row for (row,) in await connection.fetch(f'SELECT (t.*)::text FROM rftd."{table}" AS t')]
+        return rows
+    finally:
+        await connection.close()
 
 
 def environment_of_tracker(daemon: int) -> dict[str, str]:
