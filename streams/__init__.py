@@ -19,7 +19,7 @@ correction    how tokens of older weights are corrected for
 updates       the optimizer steps that a batch gives
 by_evaluation what the figures of evaluations decide
 serving       where explorers serve
-row_format    what the keys of a dataset's row hold
+row_format    section `format`, what the keys of a row hold
 tracking      a tracker that follows an experiment's log
 worker_memory how much memory workers were expected to take at acceptance
 spec          what an experiment is, resolved

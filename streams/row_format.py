@@ -1,34 +1,54 @@
-"""The part of a specification that says what the keys of a row hold."""
+"""Section `format` of a dataset: what the keys of its rows hold, as a file has it and a specification keeps it."""
 
 from __future__ import annotations
 
+from typing import Annotated, Final, Literal
+
 import msgspec
 
+from rftd.streams.declaration import PLAIN, FieldEffect
 
-class FormatSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of a dataset row, and what they hold."""
+_TEXT_ALONE: Final = FieldEffect("refused", "models are asked with text alone", "leave it out")
 
-    prompt_type: str = "messages"
-    """`messages`; `plaintext`, texts that the chat template renders; `raw`, texts as they stand."""
-    prompt_key: str = "prompt"
-    response_key: str = "response"
-    messages_key: str = "message"
-    system_prompt: str | None = None
-    system_prompt_key: str | None = None
-    reply_prefix: str | None = None
-    workflow_key: str = ""
-    """A row that has it names its own workflow."""
-    reward_fn_key: str = ""
-    """A row that has it names its own reward."""
-    category_key: str | None = None
-    """A held-out row that has it is of the category that it names."""
-    tools_key: str = "tools"
-    chosen_key: str = "chosen"
-    rejected_key: str = "rejected"
-    completion_key: str = "completion"
-    label_key: str = "label"
+
+class Format(msgspec.Struct, frozen=True, kw_only=True):
+    """`format`: the keys of a row, by what they hold; a key may lead into a column (`reward_model.ground_truth`)."""
+
+    prompt_type: Literal["messages", "plaintext", "raw"] = "messages"
+    """The form of a row: a list of messages; `plaintext`: texts for the chat template; `raw`: texts as they stand."""
+    prompt_key: Annotated[str, PLAIN] = "prompt"
+    """The key of the prompt."""
+    response_key: Annotated[str, PLAIN] = "response"
+    """The key of the response, or of a task's right answer."""
+    system_prompt_key: Annotated[str | None, PLAIN] = None
+    """The key of the system prompt; it wins over `system_prompt`."""
+    system_prompt: Annotated[str | None, PLAIN] = None
+    """The system prompt of rows that bring none."""
+    messages_key: Annotated[str, PLAIN] = "message"
+    """The key of the conversation."""
+    tools_key: Annotated[str, PLAIN] = "tools"
+    """The key of the tools: a list of objects, or its JSON."""
+    image_key: Annotated[str | None, PLAIN, _TEXT_ALONE] = None
+    video_key: Annotated[str | None, PLAIN, _TEXT_ALONE] = None
+    reply_prefix: Annotated[str | None, PLAIN] = None
+    """Text that every response begins with, as a part of the prompt."""
+    workflow_key: Annotated[str, PLAIN] = ""
+    """The key of a row's own workflow; empty: all have that of the taskset."""
+    reward_fn_key: Annotated[str, PLAIN] = ""
+    """The key of a row's own reward; empty: all have that of the taskset."""
+    category_key: Annotated[str | None, PLAIN] = None
+    """rftd only: the key of a held-out row's category; evaluations have the figures of each category."""
+    chosen_key: Annotated[str, PLAIN] = "chosen"
+    """The key of the better of two answers."""
+    rejected_key: Annotated[str, PLAIN] = "rejected"
+    """The key of the worse of two answers."""
+    completion_key: Annotated[str, PLAIN] = "completion"
+    """The key of a labelled answer (`schema_type: kto`)."""
+    label_key: Annotated[str, PLAIN] = "label"
+    """The key of its label: true if the answer is desirable."""
     enable_concatenated_multi_turn: bool = False
-    """Every message of the assistant in a conversation to imitate is learned, not only the last."""
-    chat_template: str | None = None
+    """True: every message of the assistant in a conversation is imitated, not the last one alone."""
+    chat_template: Annotated[str | None, PLAIN] = None
+    """The template of rows to train on; tasks are asked in the model's."""
     enable_thinking: bool | None = None
-    """A variable of the chat template, which is the model's if none is named."""
+    """A variable of the chat template, for rows to train on; none: as `model` says."""

@@ -18,7 +18,7 @@ from rftd.streams.correction import CorrectionSpec
 from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.optimizer import Optimizer
 from rftd.streams.reach import OWNERS, ReachSpec
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.serving import ServingSpec
 from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
@@ -67,7 +67,7 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     """What is read after `path`."""
     subset: str | None = None
     split: str = "train"
-    format: FormatSpec = FormatSpec()
+    format: Format = Format()
     schema: str = "sft"
     """The kind of a row to train on: `sft` an answer, `dpo` two of them, `kto` one with a label, `cpt` a text."""
     repeat_times: Index = 1

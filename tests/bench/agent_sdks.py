@@ -33,7 +33,7 @@ from figures import tell
 from synthetic.daemon.third_party import install
 from synthetic.models.scripted_engine import SPEC, ScriptedEngine, running_endpoint
 
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import SamplingSpec, TasksetSpec
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.rewards.reward import RewardResult
@@ -93,7 +93,7 @@ async def over_endpoint(program: str, python: Path) -> tuple[RolloutResult, Scri
     taskset = TasksetSpec(
         name="sums",
         path="sums.jsonl",
-        format=FormatSpec(prompt_key="question", response_key="answer"),
+        format=Format(prompt_key="question", response_key="answer"),
         workflow="agent_program_workflow",
         workflow_args={"agent": "started"},
         sampling=SamplingSpec(max_tokens=200),

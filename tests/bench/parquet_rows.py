@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.row_order import locate
 from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.table_copies import experiment_copies
@@ -66,7 +66,7 @@ def peak_kib() -> int:
 
 def opened(folder: Path, name: str, reads: int) -> dict[str, Any]:
     """Opens the file, reads rows in the order of a shuffled epoch, and counts time and memory."""
-    form = FormatSpec(prompt_key="question", response_key="answer")
+    form = Format(prompt_key="question", response_key="answer")
     spec = TasksetSpec(name="t", path=str(folder / name), format=form)
     # A new process begins with the peak of the one that started it.
     Path("/proc/self/clear_refs").write_text("5")

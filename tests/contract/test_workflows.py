@@ -17,7 +17,7 @@ from synthetic.models.scripted_engine import running_endpoint
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import ModelSpec, SamplingSpec, TasksetSpec
 from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
@@ -79,7 +79,7 @@ def spec(workflow: str, *, reward: str | None = "accuracy_reward", prompt_type: 
     return TasksetSpec(
         name="gsm8k",
         path="train.jsonl",
-        format=FormatSpec(prompt_key="question", response_key="answer", prompt_type=prompt_type),
+        format=Format(prompt_key="question", response_key="answer", prompt_type=prompt_type),
         workflow=workflow,
         workflow_args=ARGUMENTS.get(workflow, {}),
         reward=reward,

@@ -9,7 +9,7 @@ import pytest
 from synthetic.docs.package import install_careful
 from synthetic.models.scripted_engine import SPEC, ScriptedEngine, running_endpoint
 
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import SamplingSpec, TasksetSpec
 from rftd.workers.rollout.workflows.runner import WorkflowRunner
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
@@ -28,7 +28,7 @@ async def test_the_agent_of_the_page_calls_its_tool_and_is_trained_on_what_it_dr
     taskset = TasksetSpec(
         name="sums",
         path="sums.jsonl",
-        format=FormatSpec(prompt_key="question", response_key="answer"),
+        format=Format(prompt_key="question", response_key="answer"),
         workflow="agent_program_workflow",
         workflow_args={"agent": "careful"},
         sampling=SamplingSpec(max_tokens=200),

@@ -28,7 +28,7 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import EventLog
 from rftd.streams.role import as_refs
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import (
     AlgorithmSpec,
     ExperimentSpec,
@@ -122,7 +122,7 @@ def sums(path: Path, rows: int) -> Path:
 
 def fake_spec(folder: Path, **changes: Any) -> ExperimentSpec:
     """An SFT stage of 3 steps and a GRPO stage of 5, on fake engines; `changes` replace fields of the GRPO stage."""
-    form = FormatSpec(prompt_type="raw", prompt_key="question", response_key="answer")
+    form = Format(prompt_type="raw", prompt_key="question", response_key="answer")
     taskset = TasksetSpec(
         name="sums",
         path=str(sums(folder / "train.jsonl", 40)),

@@ -17,7 +17,7 @@ from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, TasksetSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.training.assembly import Assembly
@@ -52,7 +52,7 @@ async def events_of(log: EventLog, experiment: Any) -> list[Any]:
 async def test_conversations_of_an_expert_stand_beside_experiences(
     tmp_path: Path, log: EventLog, clock, ids, fake_world
 ) -> None:
-    form = FormatSpec(messages_key="messages", enable_concatenated_multi_turn=True)
+    form = Format(messages_key="messages", enable_concatenated_multi_turn=True)
     talks = TasksetSpec(name="talks", path=rows(tmp_path / "talks.jsonl", {"messages": TALK}), format=form)
     spec = fake_world.spec(tmp_path, expert_rows=4, dataset=talks)
     state = await fake_world.completed(log, spec, clock, ids)
@@ -74,7 +74,7 @@ async def test_conversations_of_an_expert_stand_beside_experiences(
 @pytest.mark.anyio
 async def test_a_row_of_preferences_is_two_samples(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> None:
     records = [{"prompt": f"{n}?", "chosen": "yes", "rejected": "no, never"} for n in range(6)]
-    form = FormatSpec(prompt_type="raw")
+    form = Format(prompt_type="raw")
     path = rows(tmp_path / "pairs.jsonl", *records)
     spec = only(fake_world.spec(tmp_path), TasksetSpec(name="p", path=path, format=form, schema="dpo"), "dpo")
     state = await fake_world.completed(log, spec, clock, ids)
@@ -101,7 +101,7 @@ async def test_a_bad_row_ends_the_experiment_with_its_line_and_key(
     records: list[dict[str, Any]] = [{"prompt": "a", "chosen": "b", "rejected": "c"} for _ in range(6)]
     del records[5]["rejected"]
     path = rows(tmp_path / "pairs.jsonl", *records)
-    form = FormatSpec(prompt_type="raw")
+    form = Format(prompt_type="raw")
     spec = only(fake_world.spec(tmp_path), TasksetSpec(name="p", path=path, format=form, schema="dpo"), "dpo")
     state = await fake_world.completed(log, spec, clock, ids)
     assert (state.spine.status, state.spine.code) == (Status.FAILED, "RFTD-DAT-002")

@@ -9,7 +9,7 @@ import msgspec
 
 from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import DataError
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.key_path import ABSENT, nearest_path, paths_of, value_at
 from rftd.workers.tasksets.message import Message, parse_messages
@@ -29,7 +29,7 @@ class DatasetRecord:
     def __init__(self, record: dict[str, Any], spec: TasksetSpec, row: int) -> None:
         self._record = record
         self._where = f"taskset {spec.name!r} ({spec.path}) row {row}"
-        self.form: FormatSpec = spec.format
+        self.form: Format = spec.format
 
     def has(self, key: str) -> bool:
         """True if the row has a value under the key."""

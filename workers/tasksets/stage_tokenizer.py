@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rftd.ops.errors import DataError
 from rftd.ops.extras import TORCH, check_extra
 from rftd.streams.auxiliary import SERVICE
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import ModelSpec, StageSpec
 from rftd.workers.tasksets.tokenizer import Tokenizer
 
@@ -52,7 +52,7 @@ def stage_tokenizer(stage: StageSpec) -> Tokenizer:
 
 def dataset_tokenizer(stage: StageSpec) -> Tokenizer:
     """The stage's tokenizer, with the chat template that the dataset's format names. Blocks. Raises DataError."""
-    form = stage.dataset.format if stage.dataset is not None else FormatSpec()
+    form = stage.dataset.format if stage.dataset is not None else Format()
     thinks = stage.model.enable_thinking if form.enable_thinking is None else form.enable_thinking
     return _tokenizer(stage, form.chat_template or stage.model.chat_template, _variables(thinks))
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from rftd.daemon.config.effective.arguments import with_defaults
+from rftd.daemon.config.effective.arguments import acting_fields, with_defaults
 from rftd.daemon.config.effective.pacing import replay_buffer
 from rftd.daemon.config.resolve.rows import VARIABLE
 from rftd.streams.bounds import LAST_INDEX
-from rftd.streams.row_format import FormatSpec
 from rftd.streams.spec import SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.control.selectors.registry import SELECTORS, draws
@@ -57,7 +54,7 @@ def _taskset(spec: TasksetSpec) -> dict[str, Any]:
         "path": _path(spec),
         "subset_name": spec.subset,
         "split": spec.split,
-        "format": _format(spec.format),
+        "format": acting_fields(spec.format),
         "rollout_args": _sampling(spec.sampling),
         "default_workflow_type": spec.workflow,
         "workflow_args": with_defaults(WORKFLOWS, spec.workflow, spec.workflow_args),
@@ -83,12 +80,6 @@ def _path(spec: TasksetSpec) -> str | list[str] | dict[str, str] | None:
     if spec.path.startswith(VARIABLE):
         return {"env": spec.path.removeprefix(VARIABLE)}
     return list(spec.paths) if spec.more_paths else spec.path or None
-
-
-def _format(spec: FormatSpec) -> dict[str, Any]:
-    # Specification and file have the same names for the keys of a row.
-    fields: dict[str, Any] = msgspec.to_builtins(spec)
-    return fields
 
 
 def _sampling(spec: SamplingSpec) -> dict[str, Any]:
@@ -130,6 +121,6 @@ def _rows(spec: TasksetSpec) -> dict[str, Any]:
         "subset_name": spec.subset,
         "split": spec.split,
         "schema_type": spec.schema,
-        "format": _format(spec.format),
+        "format": acting_fields(spec.format),
         "limit_rows": spec.limit_rows,
     }

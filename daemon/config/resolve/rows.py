@@ -10,9 +10,10 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Issue, Notes, Unsupported
-from rftd.daemon.config.schema.buffer import ExperienceBuffer, Format, Taskset
+from rftd.daemon.config.schema.buffer import ExperienceBuffer, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.streams.row_format import FormatSpec
+from rftd.daemon.config.schema.section import as_declared
+from rftd.streams.row_format import Format
 from rftd.streams.spec import AlgorithmSpec, TasksetSpec
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.training.losses.registry import compares_pairs
@@ -105,7 +106,7 @@ def rows_of(
         more_paths=paths[1:],
         subset=buffer.subset_name,
         split=buffer.split,
-        format=format_spec(buffer.format),
+        format=as_declared(buffer.format, Format),
         schema=schema,
         seed=seed,
         limit_rows=buffer.limit_rows,
@@ -151,26 +152,3 @@ def paths_of(
         notes.wrong(where, f"{twice[0]!r} is listed twice", "name it once")
         return ()
     return tuple(named)
-
-
-def format_spec(given: Format) -> FormatSpec:
-    return FormatSpec(
-        prompt_type=given.prompt_type,
-        prompt_key=given.prompt_key,
-        response_key=given.response_key,
-        messages_key=given.messages_key,
-        system_prompt=given.system_prompt,
-        system_prompt_key=given.system_prompt_key,
-        reply_prefix=given.reply_prefix,
-        workflow_key=given.workflow_key,
-        reward_fn_key=given.reward_fn_key,
-        category_key=given.category_key,
-        tools_key=given.tools_key,
-        chosen_key=given.chosen_key,
-        rejected_key=given.rejected_key,
-        completion_key=given.completion_key,
-        label_key=given.label_key,
-        enable_concatenated_multi_turn=given.enable_concatenated_multi_turn,
-        chat_template=given.chat_template,
-        enable_thinking=given.enable_thinking,
-    )

@@ -11,13 +11,14 @@ from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Notes, Unsupported
 from rftd.daemon.config.resolve.arguments import check_declared
 from rftd.daemon.config.resolve.model import LengthLimits
-from rftd.daemon.config.resolve.rows import format_spec, sources_of
+from rftd.daemon.config.resolve.rows import sources_of
 from rftd.daemon.config.resolve.selectors import check_selector
-from rftd.daemon.config.schema.buffer import ExplorerInput, Format, Taskset
+from rftd.daemon.config.schema.buffer import ExplorerInput, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.section import as_declared
 from rftd.ops.errors import ConfigError
 from rftd.streams.bounds import LAST_INDEX
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.split_submission import TRAIN
 from rftd.streams.stage_tasks import tasksets_of
@@ -156,7 +157,7 @@ def _spec(
                 f"{show((*path, 'default_workflow_type'))} names no workflow: {workflow} asks for a worked answer"
             )
     for key in _OF_ROWS:
-        if getattr(taskset.format, key) != Format.model_fields[key].default:
+        if getattr(taskset.format, key) != getattr(Format(), key):
             notes.warn(f"{show(path)}.format.{key} has no effect: it is for rows to train on, not for tasks")
     inputs: ExplorerInput = experiment.buffer.explorer_input
     reward = taskset.default_reward_fn_type or inputs.default_reward_fn_type
@@ -189,9 +190,9 @@ def _spec(
     )
 
 
-def _format(taskset: Taskset, inputs: ExplorerInput) -> FormatSpec:
+def _format(taskset: Taskset, inputs: ExplorerInput) -> Format:
     """The keys of a taskset's rows; what it leaves open may be written for all tasksets."""
-    spec = format_spec(taskset.format)
+    spec = as_declared(taskset.format, Format)
     return msgspec.structs.replace(
         spec,
         system_prompt=inputs.system_prompt if spec.system_prompt is None else spec.system_prompt,

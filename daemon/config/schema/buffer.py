@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -19,60 +19,23 @@ from rftd.daemon.config.schema.section import (
     Steps,
     Tokens,
     checked,
+    declared,
     harmless,
     refused,
     section,
     word,
 )
 from rftd.streams.declaration import ARGUMENTS, PATH_PART, PLAIN, PLUGIN, InUnit, Upstream
+from rftd.streams.row_format import Format
 from rftd.workers.rollout.sampling import HIGHEST_BIAS, HIGHEST_PENALTY
 
-_TEXT = "models are asked with text alone"
 _EPOCHS = "the epochs of all data are counted together"
 _AS_ALL = "write buffer.total_epochs"
 
 
-class Format(Section):
-    """`format`: the keys of a row, by what they hold; a key may lead into a column (`reward_model.ground_truth`)."""
-
-    prompt_type: Annotated[Literal["messages", "plaintext", "raw"], word()] = "messages"
-    """The form of a row: a list of messages; `plaintext`: texts for the chat template; `raw`: texts as they stand."""
-    prompt_key: Annotated[str, PLAIN] = "prompt"
-    """The key of the prompt."""
-    response_key: Annotated[str, PLAIN] = "response"
-    """The key of the response, or of a task's right answer."""
-    system_prompt_key: Annotated[str | None, PLAIN] = None
-    """The key of the system prompt; it wins over `system_prompt`."""
-    system_prompt: Annotated[str | None, PLAIN] = None
-    """The system prompt of rows that bring none."""
-    messages_key: Annotated[str, PLAIN] = "message"
-    """The key of the conversation."""
-    tools_key: Annotated[str, PLAIN] = "tools"
-    """The key of the tools: a list of objects, or its JSON."""
-    image_key: Annotated[str | None, PLAIN] = refused(None, why=_TEXT)
-    video_key: Annotated[str | None, PLAIN] = refused(None, why=_TEXT)
-    reply_prefix: Annotated[str | None, PLAIN] = None
-    """Text that every response begins with, as a part of the prompt."""
-    workflow_key: Annotated[str, PLAIN] = ""
-    """The key of a row's own workflow; empty: all have that of the taskset."""
-    reward_fn_key: Annotated[str, PLAIN] = ""
-    """The key of a row's own reward; empty: all have that of the taskset."""
-    category_key: Annotated[str | None, PLAIN] = None
-    """rftd only: the key of a held-out row's category; evaluations have the figures of each category."""
-    chosen_key: Annotated[str, PLAIN] = "chosen"
-    """The key of the better of two answers."""
-    rejected_key: Annotated[str, PLAIN] = "rejected"
-    """The key of the worse of two answers."""
-    completion_key: Annotated[str, PLAIN] = "completion"
-    """The key of a labelled answer (`schema_type: kto`)."""
-    label_key: Annotated[str, PLAIN] = "label"
-    """The key of its label: true if the answer is desirable."""
-    enable_concatenated_multi_turn: bool = False
-    """True: every message of the assistant in a conversation is imitated, not the last one alone."""
-    chat_template: Annotated[str | None, PLAIN] = None
-    """The template of rows to train on; tasks are asked in the model's."""
-    enable_thinking: bool | None = None
-    """A variable of the chat template, for rows to train on; none: as `model` says."""
+if not TYPE_CHECKING:
+    # A section, which has the attributes of its declaration.
+    Format = declared(Format)
 
 
 TokenId = Annotated[Natural, BeforeValidator(lambda key: int(key) if isinstance(key, str) and key.isdecimal() else key)]

@@ -12,7 +12,7 @@ import msgspec
 from rftd.daemon.config.resolve.policy import standstill
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.streams.bounds import LAST_INDEX
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.schedule import needed_staleness, trainer_interval, window_steps
 from rftd.streams.serving import ServingSpec
 from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
@@ -285,7 +285,7 @@ def _counted(data: Path, name: str, rows: int) -> TasksetSpec:
     spec = TasksetSpec(
         name=name,
         path=str(path),
-        format=FormatSpec(prompt_type="raw", prompt_key="question", response_key="answer"),
+        format=Format(prompt_type="raw", prompt_key="question", response_key="answer"),
         workflow="simple_workflow",
         reward="exact_match_reward",
         sampling=SamplingSpec(max_tokens=8),

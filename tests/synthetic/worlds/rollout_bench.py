@@ -21,7 +21,7 @@ from rftd.ops.logs import logger
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, Span
 from rftd.streams.events.task import EvalLeased
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import ModelSpec, RolloutSpec, StageSpec, TasksetSpec
 from rftd.workers.rollout.engine import Answers, EngineStats, Generation, GenerationRequest
 from rftd.workers.rollout.eval_engine import OwnEngine
@@ -43,7 +43,7 @@ SPEC = TasksetSpec(
     path="p",
     workflow="simple_workflow",
     reward="exact_match_reward",
-    format=FormatSpec(prompt_type="raw"),
+    format=Format(prompt_type="raw"),
 )
 WEIGHTS = WeightsRef(version=2, generation=0, path="w", manifest="m", checksum="c")
 

@@ -13,7 +13,7 @@ from rftd.daemon.client.transcript import IdTurn, Passage, TextTurn, transcript_
 from rftd.daemon.verbs.experiences import passage_lines, token_lines
 from rftd.daemon.views.experiences import ExperienceView, SamplingView, StepView
 from rftd.storage.queries.experiences import ExperienceRow, TaskRow
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import ExperimentSpec, TasksetSpec, TrainerSpec
 from rftd.workers.tasksets.byte_tokenizer import EOS
 from rftd.workers.tasksets.taskset import Taskset
@@ -65,7 +65,7 @@ def spec(tmp_path: Path) -> ExperimentSpec:
     path = tmp_path / "sums.jsonl"
     rows = ({"question": "1+1=", "answer": "2"}, {"question": "2+3=", "answer": "5"})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    taskset = TasksetSpec(name="sums", path=str(path), format=FormatSpec(prompt_key="question", response_key="answer"))
+    taskset = TasksetSpec(name="sums", path=str(path), format=Format(prompt_key="question", response_key="answer"))
     with Taskset.open(taskset) as opened:
         taskset = msgspec.structs.replace(taskset, rows=2, digest=opened.digest)
     sft, rft = spec_of("small", 3).stages

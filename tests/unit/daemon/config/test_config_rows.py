@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rftd.daemon.config.loading import Submission
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -48,7 +48,7 @@ def test_the_format_of_rows_reaches_them(load: Load) -> None:
     spec = load(overrides=of("sft", rows=f"path: /rows.jsonl, format: {form}")).spec
     assert spec.stages[0].dataset is not None
     assert not [text for text in spec.warnings if "format" in text]
-    assert spec.stages[0].dataset.format == FormatSpec(
+    assert spec.stages[0].dataset.format == Format(
         messages_key="m",
         tools_key="t",
         chosen_key="c",

@@ -10,14 +10,14 @@ import pytest
 
 from rftd.daemon.supervisor.row_looks import check_tasks
 from rftd.ops.errors import DataError
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.taskset import Taskset
 
 
 def check(path: Path, rows: list[dict[str, Any]], *, key: str = "a", **fields: Any) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    form = FormatSpec(prompt_key="q", response_key=key, reward_fn_key="by")
+    form = Format(prompt_key="q", response_key=key, reward_fn_key="by")
     with Taskset.open(TasksetSpec(name="t", path=str(path), format=form, **fields)) as taskset:
         check_tasks(taskset)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rftd.ops import limits
 from rftd.ops.errors import DataError
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.taskset import Taskset
 
@@ -34,7 +34,7 @@ BLANKS = st.sampled_from([b"", b"\n", b"  \n", b"\r\n", b"\t \n\n", b"\x0c\n"])
 
 
 def spec_of(path: Path, **fields: Any) -> TasksetSpec:
-    form = FormatSpec(prompt_key="q", response_key="a")
+    form = Format(prompt_key="q", response_key="a")
     return TasksetSpec(name="t", path=str(path), format=form, **fields)
 
 

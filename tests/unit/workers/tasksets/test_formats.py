@@ -20,7 +20,7 @@ from synthetic.worlds.row_files import WRITERS, write_arrow
 
 from rftd.ops.errors import DataError, NotInstalledError
 from rftd.ops.logs import Logger
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import ExperimentSpec, TasksetSpec
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.tasksets.files import taskset_files
@@ -31,7 +31,7 @@ ROWS = [{"question": f'What is {n}, "as" text?\nSay it.', "answer": f"0{n}", "le
 
 
 def spec(path: Path, **fields: Any) -> TasksetSpec:
-    form = FormatSpec(prompt_key="question", response_key="answer")
+    form = Format(prompt_key="question", response_key="answer")
     return TasksetSpec(name="t", path=str(path), **{"format": form, **fields})
 
 
@@ -285,7 +285,7 @@ def test_a_digest_is_taken_from_the_stamp_only_of_what_did_not_change(tmp_path: 
 def test_rows_to_train_on_are_of_every_format(tmp_path: Path, log: Logger, suffix: str) -> None:
     path = tmp_path / f"train.{suffix}"
     WRITERS[suffix](datasets.Dataset.from_list(ROWS[:3]), path)
-    form = FormatSpec(prompt_type="raw", prompt_key="question", response_key="answer")
+    form = Format(prompt_type="raw", prompt_key="question", response_key="answer")
     with Taskset.open(spec(path, format=form), experiment_copies(str(tmp_path / "job"), log)) as taskset:
         (row,) = taskset.train_rows(2, tokenizer=ByteTokenizer(), max_model_len=200)
     assert bytes(row.tokens[row.prompt_tokens : -1].tolist()) == b"02"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rftd.ops.errors import DataError
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.task import Task, make_task
@@ -16,7 +16,7 @@ CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"
 
 
 def task(record: dict[str, Any], *, reward: str | None = None, **form: Any) -> Task:
-    spec = TasksetSpec(name="t", path="rows.jsonl", format=FormatSpec(**form), reward=reward)
+    spec = TasksetSpec(name="t", path="rows.jsonl", format=Format(**form), reward=reward)
     return make_task(record, spec=spec, row=7, epoch=2)
 
 

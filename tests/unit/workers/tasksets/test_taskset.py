@@ -11,7 +11,7 @@ import pytest
 
 from rftd.ops import limits
 from rftd.ops.errors import DataError
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.files import taskset_files
 from rftd.workers.tasksets.taskset import Taskset
@@ -168,7 +168,7 @@ def test_empty_and_malformed_files_are_refused_with_the_line(tmp_path: Path, con
 def test_the_quick_starts_taskset_on_real_rows() -> None:
     if not GSM8K.is_dir():
         pytest.skip("the GSM8K files are not beside this checkout")
-    form = FormatSpec(prompt_key="question", response_key="answer")
+    form = Format(prompt_key="question", response_key="answer")
     with Taskset.open(spec(GSM8K, subset="main", split="test", format=form)) as taskset:
         assert len(taskset) == 1319
         task = taskset.task(0)

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rftd.ops.errors import DataError
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import AlgorithmSpec, ModelSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.workers.rollout.model import Model
 from rftd.workers.tasksets.hf_tokenizer import open_tokenizer
@@ -131,7 +131,7 @@ class Folder:
 
     def rows(self, record: dict[str, Any], schema: str, **form: Any) -> tuple[TrainRow, ...]:
         """The rows that we train on."""
-        spec = TasksetSpec(name="t", path="rows.jsonl", format=FormatSpec(**form), schema=schema)
+        spec = TasksetSpec(name="t", path="rows.jsonl", format=Format(**form), schema=schema)
         return make_train_rows(record, spec=spec, row=0, tokenizer=self.ours, max_model_len=400)
 
 
@@ -201,7 +201,7 @@ def test_a_rollout_and_the_exported_folder_ask_with_the_same_ids(folder: Folder,
     algorithm = AlgorithmSpec(kind="grpo", repeat_times=2, advantage="grpo", policy_loss="ppo")
     # Rows of an expert beside the rollouts are rendered in a template of their own, which nobody asks the model in.
     tasks = TasksetSpec(name="t", path="tasks.jsonl")
-    expert = TasksetSpec(name="e", path="rows.jsonl", format=FormatSpec(chat_template="expert"))
+    expert = TasksetSpec(name="e", path="rows.jsonl", format=Format(chat_template="expert"))
     stage = StageSpec(
         name="s",
         kind="both",
@@ -258,13 +258,13 @@ def test_a_bare_text_has_one_beginning_and_ends_once(tmp_path: Path, form: str) 
     assert tokenizer.encode("two", special=True) == [*beginning, *words]
     assert tokenizer.encode("<bos>two", special=True) == [1, *words]
     for answer in ("four", "four<eos>", "four<eos><eos>"):
-        spec = TasksetSpec(name="t", path="rows.jsonl", format=FormatSpec(prompt_type="raw"))
+        spec = TasksetSpec(name="t", path="rows.jsonl", format=Format(prompt_type="raw"))
         record = {"prompt": "two", "response": answer}
         (row,) = make_train_rows(record, spec=spec, row=0, tokenizer=tokenizer, max_model_len=40)
         assert halves(row) == ([*beginning, *words], [*tokenizer.encode("four"), 2])
     (row,) = make_train_rows(
         {"prompt": "<bos>two<eos>"},
-        spec=TasksetSpec(name="t", path="rows.jsonl", format=FormatSpec(prompt_type="raw"), schema="cpt"),
+        spec=TasksetSpec(name="t", path="rows.jsonl", format=Format(prompt_type="raw"), schema="cpt"),
         row=0,
         tokenizer=tokenizer,
         max_model_len=40,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rftd.ops.errors import DataError
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import TasksetSpec
 from rftd.workers.tasksets.byte_tokenizer import EOS, ByteTokenizer
 from rftd.workers.tasksets.message import Message
@@ -20,7 +20,7 @@ CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"
 
 
 def row(record: dict[str, Any], *, length: int = 100, tokenizer: Tokenizer | None = None, **form: Any) -> TrainRow:
-    spec = TasksetSpec(name="t", path="rows.jsonl", format=FormatSpec(**form))
+    spec = TasksetSpec(name="t", path="rows.jsonl", format=Format(**form))
     (made,) = make_train_rows(record, spec=spec, row=3, tokenizer=tokenizer or ByteTokenizer(), max_model_len=length)
     return made
 

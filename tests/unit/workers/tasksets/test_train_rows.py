@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from rftd.ops.errors import DataError
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import TasksetSpec
 from rftd.workers.models.tiny_model import CHAT_TEMPLATE, make_tokenizer
 from rftd.workers.tasksets.byte_tokenizer import EOS, ByteTokenizer
@@ -53,7 +53,7 @@ def demo(folder: str, template: str = CHAT_TEMPLATE, **arguments: Any) -> HfToke
 def rows(
     record: dict[str, Any], tokenizer: Tokenizer, *, schema: str = "sft", length: int = 200, **form: Any
 ) -> tuple[TrainRow, ...]:
-    spec = TasksetSpec(name="t", path="rows.jsonl", format=FormatSpec(**form), schema=schema)
+    spec = TasksetSpec(name="t", path="rows.jsonl", format=Format(**form), schema=schema)
     return make_train_rows(record, spec=spec, row=3, tokenizer=tokenizer, max_model_len=length)
 
 
@@ -287,7 +287,7 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path) -> None:
     lines = ['{"prompt": "a", "response": "b"}', "", '{"prompt": "a"}']
     (tmp_path / "train_0.jsonl").write_text(lines[0] + "\n")
     (tmp_path / "train_1.jsonl").write_text("\n".join(lines))
-    spec = TasksetSpec(name="t", path=str(tmp_path), format=FormatSpec(prompt_type="raw"))
+    spec = TasksetSpec(name="t", path=str(tmp_path), format=Format(prompt_type="raw"))
     with Taskset.open(spec) as taskset:
         assert len(taskset.train_rows(1, tokenizer=ByteTokenizer(), max_model_len=9)) == 1
         with pytest.raises(DataError, match="no value under 'response'") as caught:

@@ -26,7 +26,7 @@ from rftd.ops.errors import ConfigError, RolloutError, WorkError
 from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
 from rftd.streams.auxiliary import AuxiliarySpec
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, ModelAddress
@@ -198,7 +198,7 @@ ROW = {"question": "2+2?", "answer": "4"}
 TASKSET = TasksetSpec(
     name="t",
     path="/t.jsonl",
-    format=FormatSpec(prompt_type="raw", prompt_key="question", response_key="answer"),
+    format=Format(prompt_type="raw", prompt_key="question", response_key="answer"),
     workflow="math_rm_workflow",
     sampling=SamplingSpec(max_tokens=64),
 )
@@ -239,7 +239,7 @@ async def test_a_judge_s_words_are_kept_with_the_scores_of_held_out_rows(
 ) -> None:
     said = "It is.\nVerdict: 1\n"
     monkeypatch.setattr(limits, "EVAL_AUXILIARY_CHARS", len(said) + 5)
-    held_out = msgspec.structs.replace(TASKSET, format=FormatSpec(prompt_type="raw"))
+    held_out = msgspec.structs.replace(TASKSET, format=Format(prompt_type="raw"))
     spec = experiment(tmp_path, JUDGE)
     stage = msgspec.structs.replace(spec.stages[0], evals=(held_out,))
 

@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.ops.tracing.tracer import Tracer
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import ModelSpec, SamplingSpec, TasksetSpec
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
@@ -106,7 +106,7 @@ async def runner_of(
     taskset = TasksetSpec(
         name="t",
         path="t.jsonl",
-        format=FormatSpec(prompt_key="q", response_key="a"),
+        format=Format(prompt_key="q", response_key="a"),
         workflow="agent_program_workflow",
         workflow_args={"agent": "mine", "sampling": sampling_of},
         sampling=sampling or SamplingSpec(max_tokens=40),
@@ -121,7 +121,7 @@ def task(question: str = "2+2?") -> Task:
     spec = TasksetSpec(
         name="t",
         path="t.jsonl",
-        format=FormatSpec(prompt_key="q", response_key="a"),
+        format=Format(prompt_key="q", response_key="a"),
         workflow="agent_program_workflow",
         sampling=SamplingSpec(),
     )

@@ -14,7 +14,7 @@ from synthetic.daemon.third_party import install
 
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.streams.events.experience import Span
-from rftd.streams.row_format import FormatSpec
+from rftd.streams.row_format import Format
 from rftd.streams.spec import ModelSpec, TasksetSpec
 from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
 from rftd.workers.rollout.rewards.reward import RewardResult
@@ -164,7 +164,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def taskset(workflow: str = "simple_workflow", reward: str | None = "exact_match_reward", **form: Any) -> TasksetSpec:
     arguments = {name: form.pop(name, {}) for name in ("workflow_args", "reward_args")}
-    return TasksetSpec(name="t", path="p", workflow=workflow, reward=reward, **arguments, format=FormatSpec(**form))
+    return TasksetSpec(name="t", path="p", workflow=workflow, reward=reward, **arguments, format=Format(**form))
 
 
 async def run(spec: TasksetSpec, engine: OneAnswer | None = None, **columns: str) -> RolloutResult:
