@@ -19,6 +19,7 @@ from synthetic.worlds.desk import published
 
 from rftd.daemon.api.app import make_app
 from rftd.daemon.api.doorkeeper import Doorkeeper
+from rftd.daemon.requests.desk import RequestDesk
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.keyring import Keyring
@@ -27,9 +28,15 @@ from rftd.daemon.trust.token_file import TokenFile
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
+from rftd.ops.metrics import Metrics
 from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.projector import Projector
 from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.codec import Writer, decode_as, decode_head
+from rftd.streams.envelope import Draft
+from rftd.streams.events.experiment import ExperimentRejected
+from rftd.streams.events.registry import definition_of
+from rftd.streams.topics import REQUESTS, Partition
 from rftd.workers.devices.host import ANY_HOST
 from rftd.workers.launcher.local import LocalExecutor
 
@@ -68,7 +75,10 @@ class Gate:
     projector: Projector
     owner_token: str
     listener: str
+    supervisor: Supervisor
+    desk: RequestDesk
     connections: list[str] = field(default_factory=list)
+    _ids: SystemIds = field(default_factory=lambda: SystemIds(SystemClock()))
 
     @property
     def places(self) -> Mapping[str, str]:
@@ -133,6 +143,26 @@ class Gate:
                 ways = ("/v1/experiments/check", "/v1/experiments")
                 return [await self.client.post(way, json={"config": config}) for way in ways]
 
+    async def request(self, type: str, attributes: Mapping[str, Any]) -> tuple[list[ExperimentRejected], list[str]]:
+        """What comes of one record of a producer: the refusals, and the types of all other events."""
+        event = {"specversion": "1.0", "type": type, "source": "/producer", **self.here(attributes)}
+        before = await self.log.heads()
+        await self.log.append([Draft(Partition(REQUESTS, 0), self._ids.new(), b"", json.dumps(event).encode())])
+        assert await self.desk.answer(await self.supervisor.known())
+        refusals: list[ExperimentRejected] = []
+        others: list[str] = []
+        for partition, mark in (await self.log.heads()).items():
+            start = before[partition].next_offset if partition in before else 0
+            if partition.stream == REQUESTS or mark.next_offset == start:
+                continue
+            for record in await self.log.read(partition, start, max_records=100):
+                kind = decode_head(record).type
+                if kind == definition_of(ExperimentRejected).name:
+                    refusals.append(decode_as(record, ExperimentRejected))
+                else:
+                    others.append(kind)
+        return refusals, others
+
     async def announce_base(self, experiment: UUID) -> None:
         """Puts an experiment's base model into the log, from which it can be forked; and everything into the tables."""
         tape = Tape()
@@ -186,7 +216,16 @@ async def gate(folder: Path) -> AsyncIterator[Gate]:
     listener = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with server, httpx.AsyncClient(transport=transport, base_url=BASE, headers=bearer(token)) as client:
-        yield Gate(folder, client, log, projector, keyring.tokens.owner_token, listener, connections)
+        desk = RequestDesk(
+            log,
+            supervisor,
+            supervisor.known,
+            Writer(source="daemon", clock=clock, ids=ids),
+            clock=clock,
+            logger=logger(),
+            metrics=Metrics(version="1"),
+        )
+        yield Gate(folder, client, log, projector, keyring.tokens.owner_token, listener, supervisor, desk, connections)
     await tables.dispose()
     await log.close()
 
