@@ -74,6 +74,8 @@ def _value(kind: inspect.Type, path: str) -> Any:
             return FITTING.get(path, number % 100_000)
         case inspect.FloatType(lt=1):
             return number % 8 / 8
+        case inspect.FloatType(le=bound) if bound is not None and bound < 100:
+            return bound * (1 + number % 8) / 8
         case inspect.FloatType():
             return 1 + number % 790 / 8
         case inspect.BoolType():
