@@ -54,6 +54,7 @@ _AGAIN_S: Final = 2.0
 _REASON_CHARS: Final = 4000
 _SHOWN_CHARS: Final = 200
 _OTHER: Final = "other"
+_HEADER: Final = "Authorization"
 _BUG: Final = "this is a bug in rftd, not in the request; see the daemon's log"
 
 
@@ -225,9 +226,14 @@ def _late() -> RftdError:
 
 def _text(error: RftdError) -> str:
     """The error in one text: each thing that is wrong, and what to do."""
+    # A record has no headers: the name of one would only hide the word after it, as a credential.
     found = [
-        " ".join(filter(None, (part.where and f"{part.where}:", part.field and f"{part.field}:", part.what)))
+        " ".join(filter(None, (part.where and f"{part.where}:", _field_of(part), part.what)))
         + (f"; fix: {part.fix}" if part.fix else "")
         for part in parts(error)
     ]
     return mask_text("\n".join(found))[:_REASON_CHARS]
+
+
+def _field_of(part: RftdError) -> str:
+    return f"{part.field}:" if part.field and part.field != _HEADER else ""

@@ -319,6 +319,27 @@ async def test_a_root_that_is_a_link_allows_nothing(root: Path) -> None:
     assert list(allowances(link).faults()) == [("roots", str(link))]
 
 
+def move_away(root: Path, *, leave_link: bool) -> None:
+    moved = root.rename(root.parent / "moved")
+    if leave_link:
+        root.symlink_to(moved)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_root_that_vanished_allows_nothing_even_if_a_link_is_there_now(root: Path, *, comes_back: bool) -> None:
+    commands = supervisor(MemoryLog(), allowances(root)).for_asker(ANN)
+    config = file_of(root, {})
+    accepted = await commands.submit(config, request_id=IDS.new())
+    entry = (await commands.known()).entries[accepted.experiment]
+    move_away(root, leave_link=comes_back)
+    with pytest.raises(NotAllowedError) as caught:
+        await commands.submit({**config, "name": "second"}, request_id=IDS.new())
+    assert "`roots: " in (caught.value.fix or "")
+    missing = await Parts(CLOCK, allowances(root), starts=True).missing(entry.spec, 0, {}, entry.spine.grants)
+    assert missing is not None and missing.cause == NOT_ALLOWED
+    assert list(allowances(root).faults()) == [("roots", str(root))]
+
+
 async def test_a_token_has_so_many_experiments_in_the_queue_and_no_more(root: Path) -> None:
     everybody = supervisor(log := MemoryLog(), allowances(root))
     ann = everybody.for_asker(Asker("ann", AccessRole.SUBMIT, Quota(queued=1)))
