@@ -25,7 +25,8 @@ from rftd.streams.events.signal import SignalLost, SignalRegained
 from rftd.streams.events.step import EvalCompleted, GenerationStarted
 from rftd.streams.feed import Feed
 from rftd.streams.fencing import FenceView
-from rftd.streams.folds.commands import VERBS, Commands
+from rftd.streams.folds.commands import Commands
+from rftd.streams.folds.key_use import VERBS
 from rftd.streams.folds.requests import Requests
 from rftd.streams.folds.snapshot import Snapshot, pack
 from rftd.streams.folds.spine import Kept, Spine, Status

@@ -95,6 +95,8 @@ INCOMPLETE_BATCHES_IN_A_ROW: Final = 10
 """After so many batches' worth of closed groups, none with enough members to be trained, the experiment fails."""
 RECENT_GROUPS: Final = 64
 """Newest closed groups of a stage whose rollouts say how long a rollout takes."""
+TASK_REQUESTS: Final = 1_000_000
+"""Requests that add tasks to one experiment; each is remembered for ever, so that its repetition adds nothing."""
 DRAW_ROWS: Final = 1024
 """The most rows of a taskset that are drawn at a time."""
 SELECTOR_ROWS: Final = 1_000_000

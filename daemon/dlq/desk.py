@@ -23,8 +23,8 @@ from rftd.storage.queries.failed_tasks import failed_tasks
 from rftd.streams import topics
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Position, Record
-from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask, FailedTasks
+from rftd.streams.folds.key_use import KeyUse
 from rftd.streams.folds.letters import Letters, RecordPlace
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space

@@ -34,8 +34,8 @@ from rftd.streams.envelope import Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
-from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
+from rftd.streams.folds.key_use import KeyUse
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import ExperimentSpec
 

@@ -30,8 +30,9 @@ from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import FencedError, ReusedKeyError, UnreachableError
 from rftd.ops.ids import derive
 from rftd.streams.envelope import Position
-from rftd.streams.folds.commands import Commands, KeyUse
+from rftd.streams.folds.commands import Commands
 from rftd.streams.folds.failed_tasks import FailedTask
+from rftd.streams.folds.key_use import KeyUse
 
 AGAIN_S: Final = 0.2
 """The pause between two attempts while a run changes hands."""
@@ -132,7 +133,7 @@ class Orders:
 
     def standing(self, order: Order) -> KeyUse | None:
         """The record of the order that is in effect. Raises ReusedKeyError if the key was used for something else."""
-        seen = self._at(self._next_id(order))
+        seen = self._at(self._next_id(order), order.key)
         uses = [use for fold in self._folds for use in fold.of(order.key) if use.effective]
         if not uses or (seen is not None and uses[0].event == seen.event):
             return seen
@@ -141,10 +142,10 @@ class Orders:
     def _next_id(self, order: Order) -> UUID:
         """The event id of the attempt that is in effect, or that is still to be made."""
         ids = (order.id(attempt) for attempt in count())
-        return next(id for id in ids if (seen := self._at(id)) is None or seen.effective)
+        return next(id for id in ids if (seen := self._at(id, order.key)) is None or seen.effective)
 
-    def _at(self, event: UUID) -> KeyUse | None:
-        return next((use for fold in self._folds if (use := fold.at(event)) is not None), None)
+    def _at(self, event: UUID, key: UUID) -> KeyUse | None:
+        return next((use for fold in self._folds if (use := fold.at(event, key)) is not None), None)
 
     @asynccontextmanager
     async def _alone(self, order: Order) -> AsyncIterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from rftd.ops import limits
 from rftd.ops.errors import ConflictError, UnreachableError, WaitTimeoutError
 from rftd.streams.events.task import TasksAdded, TasksEnded
 from rftd.streams.folds.run_state import RunState
@@ -46,7 +47,7 @@ def _queue_of(spec: ExperimentSpec) -> int:
 
 
 def check_queue(state: RunState, event: TasksAdded | TasksEnded) -> None:
-    """Raises ConflictError for a queue that has ended, or whose stage has, and for the end of an empty one."""
+    """Raises ConflictError for a queue that has ended, whose stage has, or that is full, and for an empty one's end."""
     spine = state.spine
     assert spine.spec is not None
     stages = spine.spec.stages
@@ -58,5 +59,8 @@ def check_queue(state: RunState, event: TasksAdded | TasksEnded) -> None:
         raise ConflictError(what, fix="submit a new experiment for the others")
     if spine.stage > event.stage or (spine.stage == event.stage and spine.stage_completed):
         raise ConflictError(f"stage {stages[event.stage].name!r} is over", fix="submit a new experiment")
+    if isinstance(event, TasksAdded) and queue.requests >= limits.TASK_REQUESTS:
+        what = f"{queue.requests} requests have added tasks, which is the most of one experiment"
+        raise ConflictError(what, fix="submit a new experiment for the others, and add many tasks by each request")
     if isinstance(event, TasksEnded) and not queue.rows:
         raise ConflictError("no task was added, so there is nothing to end with", fix="add some, or rftd cancel")

@@ -31,7 +31,7 @@ from rftd.ops.errors import ConfigError
 from rftd.storage.disk import nearest
 from rftd.storage.folder_owner import LogIdentity
 from rftd.streams.envelope import Position
-from rftd.streams.folds.commands import KeyUse
+from rftd.streams.folds.key_use import KeyUse
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.devices.host import Host

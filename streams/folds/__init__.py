@@ -14,8 +14,10 @@ replay_buffer  every experience of closed groups: waiting, planned or retired
 weights     published versions, and which of them count
 evals       evaluations under way
 roster      the workers that joined and left
-ranges      intervals: closed groups, versions of weights
+ranges      intervals: closed groups, versions of weights; numbers in few bytes
 once        what must not count twice: plans by their steps, other decisions by their newest ids
+key_use     one record that a command became
+added_keys  the keys of requests that added tasks, in few bytes
 commands    which key was used for which command: of the whole log
 requests    what other programs asked for and nobody has answered yet: of the whole log
 sweeps      sweeps of experiments: of the whole log

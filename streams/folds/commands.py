@@ -2,51 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from rftd.streams.effective import Ruling
 from rftd.streams.envelope import Position
-
-VERBS: Final = {
-    "experiment.submitted": "submit",
-    "experiment.forked": "fork",
-    "experiment.paused": "pause",
-    "experiment.resumed": "resume",
-    "experiment.cancelled": "cancel",
-    "experiment.prioritized": "prioritize",
-    "experiment.archived": "archive",
-    "experiment.restored": "restore",
-    "experiment.removed": "remove",
-    "experience.prioritized": "tag",
-    "experience.given_up": "give up",
-    "task.retried": "retry",
-    "tasks.added": "add tasks",
-    "tasks.ended": "end tasks",
-    "record.dropped": "drop",
-    "sweep.submitted": "sweep",
-    "sweep.cancelled": "cancel sweep",
-}
-"""The verb of each command, by the type of the event that it becomes."""
-
-
-class KeyUse(msgspec.Struct, frozen=True, gc=False):
-    """One record that a command became."""
-
-    event: UUID
-    type: str
-    experiment: UUID | None
-    time_ns: int
-    position: Position
-    effective: bool
-    """False: a fence made it void."""
-
-    @property
-    def verb(self) -> str:
-        """The verb of the command."""
-        return VERBS[self.type]
+from rftd.streams.folds.added_keys import ADDED, UNPACKED, OlderKeys
+from rftd.streams.folds.key_use import VERBS, KeyUse
 
 
 class Commands(msgspec.Struct):
@@ -54,12 +17,16 @@ class Commands(msgspec.Struct):
 
     _of: dict[UUID, list[KeyUse]] = {}
     _at: dict[UUID, KeyUse] = {}
+    _adding: dict[UUID, list[tuple[UUID, UUID]]] = {}
+    """Key and event of the newest requests that added tasks, by experiment, in the order of its spine."""
+    _older: dict[UUID, OlderKeys] = {}
+    """The requests before them: tasks are added as often as somebody likes, other commands are few."""
 
     def take(self, ruling: Ruling) -> None:
         """Takes in one record, also if it is void; those that no command became change nothing."""
         decoded = ruling.decoded
         head = decoded.head
-        if head.type not in VERBS or head.correlation is None or head.id in self._at:
+        if head.type not in VERBS or head.correlation is None or self.at(head.id, head.correlation) is not None:
             return
         use = KeyUse(
             event=head.id,
@@ -71,16 +38,40 @@ class Commands(msgspec.Struct):
         )
         self._at[head.id] = use
         self._of.setdefault(head.correlation, []).append(use)
+        if head.type == ADDED and head.experiment is not None:
+            newest = self._adding.setdefault(head.experiment, [])
+            newest.append((head.correlation, head.id))
+            if len(newest) >= 2 * UNPACKED:
+                self._pack(head.experiment, newest[:UNPACKED])
+                del newest[:UNPACKED]
 
     def adopt(self, other: Commands) -> None:
         """Takes over what a snapshot holds."""
         self._of = other._of
         self._at = other._at
+        self._adding = other._adding
+        self._older = other._older
 
     def of(self, key: UUID) -> list[KeyUse]:
-        """The records that commands with this key became, in the order of the log."""
-        return self._of.get(key, [])
+        """The records that commands with this key became, those of one experiment in the order of the log."""
+        older = [use for experiment, keys in self._older.items() for use in keys.of(key, experiment)]
+        return [*older, *self._of.get(key, [])]
 
-    def at(self, event: UUID) -> KeyUse | None:
-        """The record that has this id."""
-        return self._at.get(event)
+    def at(self, event: UUID, key: UUID) -> KeyUse | None:
+        """The record that has this id; one that added tasks is remembered by its key."""
+        newest = self._at.get(event)
+        if newest is not None or not self._older:
+            return newest
+        return next((use for use in self.of(key) if use.event == event), None)
+
+    def _pack(self, experiment: UUID, requests: list[tuple[UUID, UUID]]) -> None:
+        uses: list[tuple[UUID, KeyUse]] = []
+        for key, event in requests:
+            use = self._at.pop(event)
+            uses.append((key, use))
+            others = [other for other in self._of[key] if other is not use]
+            if others:
+                self._of[key] = others
+            else:
+                del self._of[key]
+        self._older.setdefault(experiment, OlderKeys()).pack(uses)

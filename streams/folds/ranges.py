@@ -1,13 +1,18 @@
-"""Sets that grow with the history, kept as intervals: whole numbers, groups that are closed, versions of weights."""
+"""What grows with the history in few bytes: intervals of whole numbers, of closed groups and of versions; lists."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from rftd.streams.group_id import place_of_group
+
+_NUMBER_SIZE_BYTES: Final = 8
 
 
 class Ranges(msgspec.Struct):
@@ -57,6 +62,33 @@ class Ranges(msgspec.Struct):
         left = [part for part in parts if part[0] < part[1]]
         self.starts[at : at + 1] = [start for start, _ in left]
         self.ends[at : at + 1] = [end for _, end in left]
+
+
+class Ascending(msgspec.Struct):
+    """A list of whole numbers that never fall, at eight bytes each in this machine's order of bytes."""
+
+    octets: bytearray = msgspec.field(default_factory=bytearray)
+
+    def __len__(self) -> int:
+        return len(self.octets) // _NUMBER_SIZE_BYTES
+
+    def __getitem__(self, index: int) -> int:
+        return memoryview(self.octets).cast("Q")[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(memoryview(self.octets).cast("Q").tolist())
+
+    def append(self, number: int) -> None:
+        """Takes in the next number, which no earlier one exceeds."""
+        self.octets += number.to_bytes(_NUMBER_SIZE_BYTES, sys.byteorder)
+
+    def at_least(self, number: int) -> int:
+        """The index of the first entry that is not lower; the length if there is none."""
+        return bisect_left(memoryview(self.octets).cast("Q"), number)
+
+    def at_most(self, number: int) -> int:
+        """The index of the last entry that is not higher; -1 if there is none."""
+        return bisect_right(memoryview(self.octets).cast("Q"), number) - 1
 
 
 class ClosedGroups(msgspec.Struct):

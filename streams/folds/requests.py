@@ -76,7 +76,7 @@ class Requests(msgspec.Struct):
             return
         if isinstance(event, ExperimentAccepted) and head.experiment is not None:
             self.submitted.pop(head.experiment, None)
-        if head.correlation is None or commands.at(head.id) is None:
+        if head.correlation is None or commands.at(head.id, head.correlation) is None:
             return
         if isinstance(event, ExperimentSubmitted) and head.experiment is not None:
             self.submitted[head.experiment] = head.correlation

@@ -12,7 +12,7 @@ from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, experiment, signal, step, task, weights
 from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.registry import Event
-from rftd.streams.folds.once import PlannedBatches, trim
+from rftd.streams.folds.once import PlannedBatches, Recent, trim
 from rftd.streams.folds.ranges import Versions
 from rftd.streams.folds.scoreboard import Scoreboard
 from rftd.streams.folds.signal import Signal
@@ -134,6 +134,8 @@ class Spine(msgspec.Struct):
     overdue: dict[tuple[int, int], int] = {}
     """The version, or -1, that a window runs on which waited too long for its weights, by (stage, window)."""
     queues: TaskQueues = msgspec.field(default_factory=TaskQueues)
+    _queued: Recent = msgspec.field(default_factory=Recent)
+    """The newest ids of what queues took in."""
     batches: PlannedBatches = msgspec.field(default_factory=PlannedBatches)
     signal: Signal = msgspec.field(default_factory=Signal)
     scores: Scoreboard = msgspec.field(default_factory=Scoreboard)
@@ -185,15 +187,12 @@ class Spine(msgspec.Struct):
                     self.request = event
             case weights.WeightsOverdue():
                 self.overdue.setdefault((event.stage, event.window), event.version)
+            case task.TasksAdded() | task.TasksEnded():
+                self._queue(event, decoded)
             case _:
                 # Of what was never submitted there is no life.
-                begun = self.spec is not None or isinstance(event, experiment.ExperimentSubmitted)
-                if begun and decoded.head.id not in self._lived:
-                    self._lived.add(decoded.head.id)
-                    if not self._too_late(event):
-                        self._life(decoded)
-                        self.signal.lived(event)
-                        self._queue(event, decoded.offset)
+                if self.spec is not None or isinstance(event, experiment.ExperimentSubmitted):
+                    self._live(decoded)
 
     @property
     def recorded_ns(self) -> int:
@@ -274,6 +273,14 @@ class Spine(msgspec.Struct):
             return self.kept is Kept.REMOVED
         return self.ended and isinstance(event, experiment.TURNS)
 
+    def _live(self, decoded: Decoded) -> None:
+        if decoded.head.id in self._lived:
+            return
+        self._lived.add(decoded.head.id)
+        if not self._too_late(decoded.event):
+            self._life(decoded)
+            self.signal.lived(decoded.event)
+
     def _life(self, decoded: Decoded) -> None:
         event = decoded.event
         before = (self.status, self.cause)
@@ -340,9 +347,9 @@ class Spine(msgspec.Struct):
         if self.spec is not None:
             self.spec = self.scores.written(event, self.spec, self.planned)
 
-    def _queue(self, event: Event, offset: int) -> None:
-        if isinstance(event, task.TasksAdded | task.TasksEnded) and self.spec is not None:
-            self.spec = self.queues.take(event, offset, self.spec, self.planned, self.first_versions)
+    def _queue(self, event: task.TasksAdded | task.TasksEnded, decoded: Decoded) -> None:
+        if self.spec is not None and self._queued.first(decoded.head.id):
+            self.spec = self.queues.take(event, decoded.offset, self.spec, self.planned, self.first_versions)
 
     def _submit(self, event: experiment.ExperimentSubmitted) -> None:
         spec = event.spec

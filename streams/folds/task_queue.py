@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
 
 import msgspec
 
 from rftd.streams.events.task import TasksAdded, TasksEnded
+from rftd.streams.folds.ranges import Ascending
 from rftd.streams.schedule import shortened
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.stage_tasks import is_queue
 
 
 class TaskQueue(msgspec.Struct):
-    """The places of the added tasks. Two numbers are kept for each request that added some, whatever its size."""
+    """The places of the added tasks. Of each request that added some, two numbers are kept."""
 
     rows: int = 0
     """The number of tasks that were added."""
     ended: bool = False
     """True once no more of them are added."""
-    firsts: list[int] = []
+    firsts: Ascending = msgspec.field(default_factory=Ascending)
     """The row of the first task of each request."""
-    offsets: list[int] = []
+    offsets: Ascending = msgspec.field(default_factory=Ascending)
     """The offset of each request's record on the spine."""
 
     def add(self, event: TasksAdded, offset: int) -> None:
@@ -42,7 +42,7 @@ class TaskQueue(msgspec.Struct):
         """The offset of the record that added task `row`, and its index there. Raises LookupError for no such task."""
         if not 0 <= row < self.rows:
             raise LookupError(row)
-        number = bisect_right(self.firsts, row) - 1
+        number = self.firsts.at_most(row)
         return self.offsets[number], row - self.firsts[number]
 
 

@@ -31,8 +31,8 @@ from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
 from rftd.streams.events.sweep import Halving, SweepCancelled, SweepPoint, SweepSubmitted
 from rftd.streams.events.task import TaskRetried, TasksAdded, TasksEnded
-from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
+from rftd.streams.folds.key_use import KeyUse
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec

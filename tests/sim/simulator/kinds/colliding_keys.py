@@ -15,7 +15,7 @@ from rftd.ops.ids import derive
 from rftd.streams import topics
 from rftd.streams.codec import Decoded, decode
 from rftd.streams.fencing import FenceView
-from rftd.streams.folds.commands import VERBS
+from rftd.streams.folds.key_use import VERBS
 from rftd.streams.topics import partition_of
 from simulator.kinds.kind import Kind
 

@@ -1,0 +1,48 @@
+"""`KeyUse`: one record that a command became, and the verbs of commands."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams.envelope import Position
+
+VERBS: Final = {
+    "experiment.submitted": "submit",
+    "experiment.forked": "fork",
+    "experiment.paused": "pause",
+    "experiment.resumed": "resume",
+    "experiment.cancelled": "cancel",
+    "experiment.prioritized": "prioritize",
+    "experiment.archived": "archive",
+    "experiment.restored": "restore",
+    "experiment.removed": "remove",
+    "experience.prioritized": "tag",
+    "experience.given_up": "give up",
+    "task.retried": "retry",
+    "tasks.added": "add tasks",
+    "tasks.ended": "end tasks",
+    "record.dropped": "drop",
+    "sweep.submitted": "sweep",
+    "sweep.cancelled": "cancel sweep",
+}
+"""The verb of each command, by the type of the event that it becomes."""
+
+
+class KeyUse(msgspec.Struct, frozen=True, gc=False):
+    """One record that a command became."""
+
+    event: UUID
+    type: str
+    experiment: UUID | None
+    time_ns: int
+    position: Position
+    effective: bool
+    """False: a fence made it void."""
+
+    @property
+    def verb(self) -> str:
+        """The verb of the command."""
+        return VERBS[self.type]
