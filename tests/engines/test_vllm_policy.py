@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import httpx
 import msgspec
@@ -31,6 +32,7 @@ from synthetic.models.vllm_engines import (
     stays,
     workers_of,
 )
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RolloutError
@@ -39,6 +41,7 @@ from rftd.streams.spec import ModelSpec, SamplingSpec
 from rftd.workers.rollout.engine import Generation, GenerationRequest
 from rftd.workers.rollout.engines.contract.checks import MODEL_CHECKS, Check
 from rftd.workers.rollout.engines.vllm.sockets import VARIABLE
+from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.rewards.reward import RewardResult
 from rftd.workers.tasksets.hf_tokenizer import open_tokenizer
 from rftd.workers.tasksets.message import Message
@@ -98,6 +101,31 @@ async def test_an_auxiliary_model_answers_from_the_weights_of_its_folder(bench: 
         key = {"Authorization": f"Bearer {address.api_key}"}
         reply = await client.post("chat/completions", json=body, headers=key, timeout=60.0)
     assert reply.json()["choices"][0]["message"]["content"] == answer.text
+
+
+async def test_a_rollout_is_asked_and_answered_as_transformers_asks_and_answers(bench: PolicyBench) -> None:
+    """In the ids of its own template, and with its own greedy tokens; this test too is before other weights."""
+    messages = [{"role": "system", "content": "Add."}, {"role": "user", "content": "2+3="}]
+    inner = AutoTokenizer.from_pretrained(bench.policies.base)
+    wanted = inner.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    network = AutoModelForCausalLM.from_pretrained(bench.policies.base, dtype=torch.float32)
+    answered = network.generate(torch.tensor([wanted]), max_new_tokens=24, do_sample=False)
+    spec = ModelSpec(
+        path=str(bench.policies.base),
+        max_model_len=MAX_MODEL_LEN,
+        max_prompt_tokens=MAX_MODEL_LEN // 2,
+        max_response_tokens=24,
+    )
+    model = Model(
+        bench.engine,
+        open_tokenizer(bench.policies.base),
+        spec=spec,
+        sampling=SamplingSpec(temperature=0.0, max_tokens=24),
+        rollout=UUID(int=1),
+    )
+    response = await model.chat([Message(message["role"], message["content"]) for message in messages])
+    assert list(response.prompt) == wanted
+    assert list(response.tokens) == answered[0, len(wanted) :].tolist()
 
 
 async def test_log_probabilities_are_the_policys_whatever_the_sampling(bench: PolicyBench) -> None:

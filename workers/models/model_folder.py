@@ -180,6 +180,15 @@ def has_unembedded_tokens(folder: Path) -> bool:
     return bool(vocabulary) and last >= vocabulary
 
 
+def added_tokens(folder: Path) -> dict[int, str]:
+    """The texts of the tokens that tokenizer.json has beside its model, special ones among them, by their numbers."""
+    try:
+        tokenizer = json_decoder(_TokenizerFile).decode((folder / "tokenizer.json").read_bytes())
+    except (OSError, *UNREADABLE):
+        return {}
+    return {token.id: token.content for token in tokenizer.added_tokens}
+
+
 def has_template(folder: Path) -> bool:
     """False if the folder has no chat template, and no tokenizer that may bring one as code."""
     if (folder / "chat_template.jinja").is_file() or any(folder.glob("additional_chat_templates/*.jinja")):
@@ -224,6 +233,7 @@ class _AddedToken(msgspec.Struct):
     """A token beside those of the tokenizer's model."""
 
     id: int
+    content: str = ""
 
 
 class _TokenizerModel(msgspec.Struct):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import RftdError, RolloutError
 from rftd.streams.events.experience import Span
 from rftd.streams.spec import ModelSpec
+from rftd.workers.models.model_folder import added_tokens, generation_ends
 from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
 from rftd.workers.rollout.engines.tinker.arguments import undrawable
 from rftd.workers.tinker.answers import drawn_of
@@ -29,7 +30,7 @@ class TinkerRolloutEngine:
         self._service = service
         self._watch = ServiceWatch(service.answers, place)
         self._model = model
-        self._end = _end_text(Path(model.path))
+        self._ends = _model_ends(Path(model.path))
         self._sampler: Sampler | None = None
         self._version = (-1, -1)
         self._closed = asyncio.Event()
@@ -128,17 +129,43 @@ class TinkerRolloutEngine:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             seed=sampling.seed % _SEEDS,
-            # Without texts the service stops at the model's own end; with some it would stop at those alone.
-            stop=tuple(dict.fromkeys((*sampling.stop, *self._end))) if sampling.stop else None,
+            stop=self._stop(sampling.stop),
         )
 
+    def _stop(self, texts: tuple[str, ...]) -> tuple[str, ...] | tuple[int, ...] | None:
+        """What ends a response. Without any the service stops at the end that it knows of, with some at those alone."""
+        if texts:
+            return tuple(dict.fromkeys((*texts, *self._ends.texts)))
+        return self._ends.extra or None
 
-def _end_text(model: Path) -> tuple[str, ...]:
-    """The text of the model's end of sequence, if its tokenizer's settings say it."""
+
+class ModelEnds(NamedTuple):
+    """The tokens that end a response by the files of a model folder."""
+
+    texts: tuple[str, ...]
+    """Their texts, as far as the tokenizer's files say them."""
+    extra: tuple[int, ...]
+    """Their numbers, if generation_config.json has more than the end that a service knows of; else none."""
+
+
+def _model_ends(model: Path) -> ModelEnds:
+    """Raises DataError for a generation_config.json that cannot be read."""
+    own = _own_end(model)
+    named = added_tokens(model)
+    numbers = {text: number for number, text in named.items()}
+    ends = generation_ends(model)
+    texts = (own, *(named.get(end, "") for end in ends))
+    all_ends = (*([numbers[own]] if own in numbers else []), *ends)
+    extra = tuple(dict.fromkeys(all_ends)) if len(set(all_ends)) > 1 else ()
+    return ModelEnds(texts=tuple(dict.fromkeys(filter(None, texts))), extra=extra)
+
+
+def _own_end(model: Path) -> str:
+    """The text of the end of sequence by the tokenizer's settings; empty if they do not say it."""
     try:
         settings = json_decoder(dict[str, Any]).decode((model / "tokenizer_config.json").read_bytes())
     except (OSError, ValueError):
-        return ()
+        return ""
     end = settings.get("eos_token")
     text = end.get("content") if isinstance(end, dict) else end
-    return (text,) if isinstance(text, str) and text else ()
+    return text if isinstance(text, str) else ""
