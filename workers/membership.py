@@ -111,6 +111,7 @@ class Membership:
         self._process = process or this_process()
         # Another one's process may hold more than this worker.
         self._usage = Usage() if process is None else None
+        self._memory_peak_bytes = 0
         name = f"{role}.log" if slot < 0 else f"{role}_{slot}.log"
         # Whoever ordered it named its log so; what others start writes where they like.
         self._output = OwnOutput(name) if process is None and id is not None else None
@@ -152,6 +153,7 @@ class Membership:
                 slot=self.slot,
                 code=error.code if error else "",
                 reason=explain(error) if error else "",
+                memory_peak_bytes=self._memory_peak_bytes,
             )
         )
 
@@ -172,6 +174,7 @@ class Membership:
             if self._output is not None and self._output.full:
                 await asyncio.to_thread(self._output.trim)
             used = self._usage.used(self.clock.monotonic_s()) if self._usage is not None else UNTOLD
+            self._memory_peak_bytes = max(self._memory_peak_bytes, used.memory_bytes)
             await self._append(
                 Heartbeat(
                     worker=self.id,

@@ -382,7 +382,14 @@ class Fleet:
                 known = (each.last_why for each in self._berths if each.last == started.worker)
                 usual = f"no heartbeat for {self._liveness.lost_after_s:g} s" if silent else "its process ended"
                 reason = next(known, "") or usual
-                yield WorkerLost(worker=started.worker, role=started.role, slot=started.slot, reason=reason)
+                beat = self._liveness.latest.get(started.worker)
+                yield WorkerLost(
+                    worker=started.worker,
+                    role=started.role,
+                    slot=started.slot,
+                    reason=reason,
+                    memory_bytes=0 if beat is None else beat.memory_bytes,
+                )
 
 
 def _delay_s(restarts: int) -> float:

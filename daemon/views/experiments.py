@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from rftd.daemon.views.memory import MemoryRow
+from rftd.daemon.views.memory import MemoryRow, with_peaks
 from rftd.daemon.views.route import After, Daemon, Limit, Name, Offset, read
 from rftd.daemon.views.trackers import TrackerRow
 from rftd.daemon.why.wait import Why, worst_first
@@ -34,6 +34,7 @@ from rftd.storage.queries.weights import (
     list_overdue,
     list_weights,
     list_workers,
+    memory_peaks,
 )
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ async def page_of(
         workers=(await list_workers(connection, experiment))[-SHOWN_WORKERS:],
         signal=await signal_of(connection, experiment),
         waiting=None if detail.summary.state in ENDED else waiting,
-        memory=list(memory),
+        memory=with_peaks(memory, await memory_peaks(connection, experiment)) if memory else [],
         trackers=list(trackers),
     )
 

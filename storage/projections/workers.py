@@ -19,8 +19,8 @@ STARTED: Final = Upsert(
     place="started",
     owns=("experiment", "role", "slot", "host", "pid", "process_start_s", "capacity"),
 )
-STOPPED: Final = Upsert(Workers, place="stopped", owns=("stopped_code", "stopped_reason"))
-LOST: Final = Upsert(Workers, place="lost", owns=("lost_reason",))
+STOPPED: Final = Upsert(Workers, place="stopped", owns=("stopped_code", "stopped_reason", "stopped_memory_bytes"))
+LOST: Final = Upsert(Workers, place="lost", owns=("lost_reason", "lost_memory_bytes"))
 DEAD_LETTER: Final = Upsert(DeadLetters, place="reported", owns=("code", "reason"))
 
 
@@ -40,11 +40,24 @@ def _started(event: worker.WorkerStarted, decoded: Decoded, changes: Changes) ->
 
 
 def _stopped(event: worker.WorkerStopped, decoded: Decoded, changes: Changes) -> None:
-    changes.put(STOPPED, decoded, id=event.worker.bytes, stopped_code=event.code, stopped_reason=event.reason)
+    changes.put(
+        STOPPED,
+        decoded,
+        id=event.worker.bytes,
+        stopped_code=event.code,
+        stopped_reason=event.reason,
+        stopped_memory_bytes=event.memory_peak_bytes,
+    )
 
 
 def _lost(event: worker.WorkerLost, decoded: Decoded, changes: Changes) -> None:
-    changes.put(LOST, decoded, id=event.worker.bytes, lost_reason=event.reason)
+    changes.put(
+        LOST,
+        decoded,
+        id=event.worker.bytes,
+        lost_reason=event.reason,
+        lost_memory_bytes=event.memory_bytes,
+    )
 
 
 def _dead_lettered(event: worker.RecordDeadLettered, decoded: Decoded, changes: Changes) -> None:

@@ -90,6 +90,13 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """The newest weight version that it has used."""
 
 
+class MemoryPeak(msgspec.Struct, frozen=True, kw_only=True):
+    """The most memory of the ended workers of a role."""
+
+    role: str
+    size_bytes: int
+
+
 ON_SPINE: Final = f"""EXISTS (SELECT 1 FROM {EXECUTED} t WHERE t.experiment = a.experiment AND t.step = {{version}}
     AND t.generation = a.generation AND t.checksum = a.checksum)"""
 """True of `a`, weights or a checkpoint of some `{version}`, if its step is on the spine with this checksum."""
@@ -157,3 +164,17 @@ async def list_workers(connection: AsyncConnection, experiment: UUID | None = No
         FROM workers w WHERE w.started_offset IS NOT NULL {chosen} ORDER BY w.started_ns, w.id""",
         **parameters,
     )
+
+
+async def memory_peaks(connection: AsyncConnection, experiment: UUID) -> dict[str, int]:
+    """The most memory that a worker of each role was seen to have before it ended, in bytes, as far as it was told."""
+    rows = await fetch(
+        connection,
+        MemoryPeak,
+        """SELECT w.role AS role, MAX(COALESCE(w.stopped_memory_bytes, w.lost_memory_bytes)) AS size_bytes
+        FROM workers w WHERE w.experiment = :experiment AND w.role IS NOT NULL
+            AND COALESCE(w.stopped_memory_bytes, w.lost_memory_bytes) > 0
+        GROUP BY w.role ORDER BY w.role""",
+        experiment=experiment.bytes,
+    )
+    return {row.role: row.size_bytes for row in rows}

@@ -27,9 +27,11 @@ class Workers(Row, table=True):
     stopped_ns: Int
     stopped_code: Text
     stopped_reason: Text
+    stopped_memory_bytes: Int
     stopped_partition: Int
     stopped_offset: LogOffset
     lost_ns: Int
     lost_reason: Text
+    lost_memory_bytes: Int
     lost_partition: Int
     lost_offset: LogOffset

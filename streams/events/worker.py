@@ -40,6 +40,8 @@ class WorkerStopped(Event, frozen=True, kw_only=True):
     slot: Index
     code: str = ""
     reason: str = ""
+    memory_peak_bytes: Bytes = 0
+    """The most memory that its processes had at any heartbeat; 0 if it does not say."""
 
 
 @event("worker.lost", stream=topics.WORKERS, owner=NOBODY)
@@ -50,6 +52,8 @@ class WorkerLost(Event, frozen=True, kw_only=True):
     role: str
     slot: Index
     reason: str
+    memory_bytes: Bytes = 0
+    """The memory that its processes had at its last heartbeat; 0 if nobody knows."""
 
 
 @event("worker.heartbeat", stream=topics.HEARTBEATS, owner=NOBODY)

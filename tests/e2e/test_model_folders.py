@@ -103,16 +103,50 @@ def test_a_step_on_an_odd_folder_has_the_loss_of_transformers(tmp_path: Path) ->
             expected[f"odd-{number}"] = loss_by_transformers(model)
         beyond = Path(shutil.copytree(good, tmp_path / "beyond"))
         odd_folders.tokens_without_embeddings(beyond)
-        refused = scene.submit(experiment(beyond, "beyond"))
+        scene.write(experiment(beyond, "beyond"), "beyond.yaml")
+        refused = scene.rftd("submit", "beyond.yaml")
         names = {}
         for name in expected:
             summary = scene.until_ended(name).experiment.summary
             assert summary.state == "completed"
             names[summary.id] = name
-        poll(lambda: "<|new|>" in scene.rftd("get", refused).out, told=lambda: scene.page(refused))
         steps = scene.events_by_experiment(StepCompleted)
     losses = {names[str(experiment)]: event.metrics["actor/sft_loss"] for experiment, event in steps}
     assert losses == pytest.approx(expected, rel=1e-5), "and none of the folder that is refused"
+    assert refused.status == 2
+    assert "'<|new|>', number 128" in refused.err and str(beyond) in refused.err
+
+
+@pytest.mark.parametrize("ends", ["by itself", "killed"])
+def test_the_memory_of_a_trainer_is_told_after_it_and_the_daemon_have_ended(tmp_path: Path, ends: str) -> None:
+    """A worker's heartbeats are forgotten; what they said of its memory is in the event of its end."""
+    scene = Scene(tmp_path)
+    write_rows(tmp_path)
+    steps = 2 if ends == "by itself" else 4000
+    text = experiment(make_tiny_model(tmp_path / "model", seed=1), "told")
+
+    def peak_bytes(name: str) -> int | None:
+        page = scene.page(name)
+        rows = [] if page is None else page.memory
+        return next((row.peak_bytes for row in rows if row.role == "trainer"), None)
+
+    with scene.host:
+        name = scene.submit(text, f"buffer.total_steps={steps}")
+        if ends == "killed":
+            scene.until_step(name, 1)
+            scene.kill("trainer", name)
+        else:
+            scene.until_ended(name)
+        poll(lambda: peak_bytes(name) is not None, told=lambda: scene.page(name))
+        before = peak_bytes(name)
+        scene.kill("daemon", name)
+        poll(lambda: peak_bytes(name) is not None)
+        assert peak_bytes(name) == before
+        assert "resident before, at most: " in scene.rftd("get", name).out
+        if ends == "killed":
+            scene.rftd("cancel", name)
+            scene.until_ended(name)
+    assert before is not None and before > 100 * 2**20, "torch alone is larger"
 
 
 def closed(path: Path, mode: int) -> Callable[[], None]:

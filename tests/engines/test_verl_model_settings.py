@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic.models.dropping_models import dropping_model
 from synthetic.models.engine_parity import ParityBench, all_cases, distance, make_models
 from synthetic.models.odd_folders import change
 
@@ -58,3 +59,15 @@ def test_dropout_is_off_while_verl_trains_and_saved_as_the_base_has_it(
         for config in configs:
             assert json.loads(config.read_text())["attention_dropout"] == RATE, config
             assert (config.parent / "generation_config.json").read_text() == SETTINGS, config
+
+
+@pytest.mark.parametrize("kind", ["starcoder2", "opt"])
+def test_layers_that_verl_computes_again_drop_nothing_out(tmp_path: Path, kind: str) -> None:
+    """They are in training mode then, and pass that on to what drops out."""
+    folder = dropping_model(tmp_path / "model", kind)
+    plain = ParityBench("torch", folder, tmp_path / "torch")
+    verl = ParityBench("verl", folder, tmp_path / "verl", {"gradient_checkpointing": True})
+    apart = distance(plain.run(DPO), verl.run(DPO))
+    assert apart.loss <= 1e-5
+    assert apart.norm <= 1e-4
+    assert apart.weights <= 1e-4

@@ -178,7 +178,9 @@ _TABLES: Final = (
         "id:id",
         "experiment:id role:text slot:int host:text pid:int process_start_s:real capacity:int started_ns:int "
         "started_partition:int started_offset:int stopped_ns:int stopped_code:text stopped_reason:text "
-        "stopped_partition:int stopped_offset:int lost_ns:int lost_reason:text lost_partition:int lost_offset:int",
+        "stopped_memory_bytes:int "
+        "stopped_partition:int stopped_offset:int lost_ns:int lost_reason:text lost_memory_bytes:int "
+        "lost_partition:int lost_offset:int",
     ),
 )
 """Name, key, and the other columns as NAME:KIND; with a `!` not nullable."""

@@ -10,7 +10,7 @@ import pytest
 
 from rftd.daemon.supervisor import memory_plan
 from rftd.daemon.supervisor.memory_plan import as_before, with_memory
-from rftd.daemon.views.memory import memory_line, rows_of
+from rftd.daemon.views.memory import memory_line, rows_of, with_peaks
 from rftd.streams.spec import (
     AlgorithmSpec,
     ExperimentSpec,
@@ -85,6 +85,9 @@ def test_where_there_is_room_nothing_changes_and_the_table_is_recorded(tiny_mode
     assert memory_line(trainer).startswith("trainer of rft: ") and "64.0 GiB of CPU" in memory_line(trainer)
     trainer, explorer = rows_of(accepted.memory, {("trainer", "rft"): 3 << 30, ("explorer", "other"): 1 << 30})
     assert memory_line(trainer).endswith("; resident now: 3.0 GiB") and "resident" not in memory_line(explorer)
+    trainer, explorer = with_peaks((trainer, explorer), {"trainer": 4 << 30})
+    assert memory_line(trainer).endswith("; resident now: 3.0 GiB; resident before, at most: 4.0 GiB")
+    assert "resident" not in memory_line(explorer)
 
 
 def test_a_micro_batch_is_halved_until_it_fits_and_the_warning_has_the_sum(tiny_model: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import pytest
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from synthetic.models.dropping_models import KINDS, dropping_model
+from transformers import AutoConfig
 
 from rftd.streams.spec import StageSpec
 from rftd.workers.models.dropout import without_dropout
@@ -18,25 +18,6 @@ from rftd.workers.training.engine import TrainBatch
 
 Open = Callable[..., Any]
 Make = Callable[..., Any]
-
-SIZES: Final[dict[str, object]] = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-KINDS: Final[dict[str, dict[str, object]]] = {
-    "opt": {**SIZES, "ffn_dim": 96, "word_embed_proj_dim": 48, "dropout": 0.3, "layerdrop": 0.5},
-    "starcoder2": {**SIZES, "num_key_value_heads": 2, "intermediate_size": 96, "embedding_dropout": 0.3},
-    "falcon": {**SIZES, "hidden_dropout": 0.3, "attention_dropout": 0.3, "alibi": False},
-    "biogpt": {**SIZES, "intermediate_size": 96, "hidden_dropout_prob": 0.3, "layerdrop": 0.5},
-    "xglm": {"d_model": 48, "num_layers": 2, "attention_heads": 4, "ffn_dim": 96, "dropout": 0.3, "layerdrop": 0.5},
-    "gpt2": {"n_embd": 48, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.3},
-}
-
-
-def model_folder(folder: Path, kind: str) -> Path:
-    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-    config = AutoConfig.for_model(kind, vocab_size=128, max_position_embeddings=512, **KINDS[kind], **ids)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    return folder
 
 
 def probabilities(folder: Path) -> dict[str, float]:
@@ -49,7 +30,7 @@ def probabilities(folder: Path) -> dict[str, float]:
 def test_layers_that_are_computed_again_drop_nothing_out(
     tmp_path: Path, open_engine: Open, make_stage: Make, make_batch: Callable[..., TrainBatch], kind: str
 ) -> None:
-    folder = model_folder(tmp_path / "base", kind)
+    folder = dropping_model(tmp_path / "base", kind)
     assert any(probabilities(folder).values())
     checksums = []
     for again in (False, True):
@@ -75,7 +56,7 @@ def test_generation_settings_that_transformers_refuses_to_save_are_copied(
     tmp_path: Path, open_engine: Open, make_stage: Make
 ) -> None:
     """A temperature without `do_sample`, as folders of older chat models have it."""
-    folder = model_folder(tmp_path / "base", "gpt2")
+    folder = dropping_model(tmp_path / "base", "gpt2")
     settings = '{"eos_token_id": 2, "temperature": 0.9, "top_p": 0.6}'
     (folder / "generation_config.json").write_text(settings)
     engine = open_engine(make_stage(), folder)
