@@ -74,6 +74,10 @@ def test_a_secret_of_the_daemon_is_nowhere_but_in_its_own_environment(
     assert receiver.bodies
     assert not [span for span in receiver.spans if CANARY in f"{span!r}{span.told}"]
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+    # Once more as they were before the log compressed them.
+    values = [record.head + record.value for record in scene.records()]
+    assert [value for value in values if name.encode() in value], "the records are those of the run"
+    assert not [value for value in values if CANARY.encode() in value]
     if pair:
         records = in_thread(kafka_records(request.getfixturevalue("kafka_broker").bootstrap, pair["RFTD_KAFKA"]))
         assert {record.topic.rpartition(".")[2] for record in records} >= {"experiments", "experiences", "workers"}

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -33,6 +33,7 @@ from rftd.ops.ids import SystemIds
 from rftd.storage.queries.experiments import ExperimentSummary
 from rftd.streams.backends.backend import LogUrl
 from rftd.streams.deadletters import understood
+from rftd.streams.envelope import Record
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import VerifyReport
 
@@ -242,20 +243,34 @@ class Scene:
 
     def events_by_experiment(self, kind: type[E]) -> list[tuple[UUID | None, E]]:
         """Every event of a kind in the log, each with its experiment."""
-        log_at, clock = self.log_at, SystemClock()
 
         async def read() -> list[tuple[UUID | None, E]]:
-            found = list[tuple[UUID | None, E]]()
-            async with log_to_read(self.data, log_at, clock=clock, ids=SystemIds(clock)) as log:
-                for partition, head in sorted((await log.heads()).items()):
-                    offset = 0
-                    while offset < head.next_offset and (records := await log.read(partition, offset)):
-                        offset = records[-1].offset + 1
-                        ours = [each for record in records if (each := understood(record)) is not None]
-                        found += [(each.head.experiment, each.event) for each in ours if isinstance(each.event, kind)]
-            return found
+            events: list[tuple[UUID | None, E]] = []
+            async for record in self._records():
+                decoded = understood(record)
+                if decoded is not None and isinstance(decoded.event, kind):
+                    events.append((decoded.head.experiment, decoded.event))
+            return events
 
         return asyncio.run(read())
+
+    def records(self) -> list[Record]:
+        """Every record of the log, its value as it was before it was compressed."""
+
+        async def read() -> list[Record]:
+            return [record async for record in self._records()]
+
+        return asyncio.run(read())
+
+    async def _records(self) -> AsyncIterator[Record]:
+        clock = SystemClock()
+        async with log_to_read(self.data, self.log_at, clock=clock, ids=SystemIds(clock)) as log:
+            for partition, head in sorted((await log.heads()).items()):
+                offset = 0
+                while offset < head.next_offset and (records := await log.read(partition, offset)):
+                    offset = records[-1].offset + 1
+                    for record in records:
+                        yield record
 
     def verified(self) -> VerifyReport:
         """The offline checker's report on the log."""
