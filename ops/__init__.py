@@ -25,11 +25,9 @@ redaction   secrets that print as `***` and never enter an event
 machine_environment  the variables that a child process may have
 outbound    every address that a file, a worker or a record names is checked here
 outbound_transport  connections of httpx to public addresses alone
-log_file    lines in a file that stays small
-own_output  the file that a process's output goes to, kept small
+log_file    files of log lines and of a process's output that stay small
 tracing     spans of OpenTelemetry: which are made, their names, and their way out; off unless it is asked for
-repeated_lines  equal log lines, counted instead of written
-logs        structlog set-up: JSON or console, one line an event
+logs        structlog set-up: JSON or console, one line an event, equal ones counted
 histogram   counts of values by size, many at once
 metric_totals  totals that are read at a scrape and not counted
 metrics     every metric name, in one file

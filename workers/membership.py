@@ -18,7 +18,7 @@ from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import Ids
-from rftd.ops.own_output import OwnOutput
+from rftd.ops.log_file import OwnOutput
 from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.codec import Writer
 from rftd.streams.events.worker import Heartbeat, WorkerStarted, WorkerStopped

@@ -5,8 +5,7 @@ folder       the data folder, its disk, artifacts, the log's socket
 access       what other users of the machine could read or replace
 engines      devices, which engines can run on them, and which see them
 cluster      the log and the database that lie elsewhere
-keeping      the rules by which the daemon lets payloads and files go
-daemon       the port, the daemon that should be there, its token, its metrics
+daemon       the port, the daemon that should be there, its token, its metrics, what it keeps
 experiment   an experiment file: fields, model, tokenizer
 prompts      its tasks and rows: columns, chat template, lengths
 checkpoints  the place of its files, and the space there

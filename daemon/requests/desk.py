@@ -10,18 +10,23 @@ this file goes on where it was: a command whose event is there is not given twic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 from uuid import UUID
 
+from rftd.daemon.api.bodies import Body, body_of
 from rftd.daemon.operations import Operations
 from rftd.daemon.output.failure import leaves, parts
 from rftd.daemon.registry import Registry, named_entry
-from rftd.daemon.requests.asked import ROUTES, asked_by
 from rftd.daemon.trust.asker import PRODUCER
+from rftd.daemon.views import commands, tasks
+from rftd.daemon.views.route import CommandRoute
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
+from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import (
     FencedError,
     LogFullError,
@@ -44,7 +49,18 @@ from rftd.streams.events.experiment import ExperimentRejected, RequestRef
 from rftd.streams.folds.requests import OpenRequest
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
-from rftd.streams.requests import TYPES, CloudEvent, request_in
+from rftd.streams.requests import SPECVERSION, TYPES, CloudEvent, request_in
+
+ROUTES: Final[Mapping[str, CommandRoute[Any, Any]]] = {
+    TYPES + route.name: route
+    for route in (
+        *(commands.submit, commands.pause, commands.resume, commands.cancel, commands.prioritize),
+        *(tasks.add_tasks, tasks.end_tasks),
+    )
+}
+"""The command of each type."""
+_JSON: Final = "application/json"
+_NULL: Final = b"null"
 
 LOOK_S: Final = 0.5
 """The pause between two looks at what is open."""
@@ -56,6 +72,59 @@ _SHOWN_CHARS: Final = 200
 _OTHER: Final = "other"
 _HEADER: Final = "Authorization"
 _BUG: Final = "this is a bug in rftd, not in the request; see the daemon's log"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedCommand:
+    """One request that can be carried out."""
+
+    route: CommandRoute[Any, Any]
+    body: Body[Any]
+    parameters: Mapping[str, str]
+    """The values of the names in the route's path."""
+
+
+def asked_by(event: CloudEvent) -> RequestedCommand:
+    """The command that an event asks for. Raises UsageError and what a body of the API raises; may take a while."""
+    if (version := event.needed("specversion")) != SPECVERSION:
+        what = f"{version[:20]!r} is no version of CloudEvents that is known here"
+        raise UsageError(what, field="specversion", fix=f"write {SPECVERSION!r}")
+    for name in ("source", "id"):
+        event.needed(name)
+    route = ROUTES.get(kind := event.needed("type"))
+    if route is None:
+        raise UsageError(f"{kind[:200]!r} is no request", field="type", fix=f"one of {', '.join(ROUTES)}")
+    parameters = {"name": event.needed("subject")} if "{name}" in route.path else {}
+    content_type = event.text("datacontenttype")
+    data = _data(event, content_type)
+    if not data and not route.optional:
+        raise UsageError("there is no data", field="data", fix=f"write the body of POST {route.path} there")
+    return RequestedCommand(route, body_of(data, content_type, route, field="datacontenttype"), parameters)
+
+
+def _data(event: CloudEvent, content_type: str) -> bytes:
+    """The bytes of the body. Raises UsageError."""
+    data = bytes(event.data)
+    encoded = bytes(event.data_base64)
+    data = b"" if data == _NULL else data
+    encoded = b"" if encoded == _NULL else encoded
+    if data and encoded:
+        raise UsageError("both data and data_base64 are there", field="data", fix="leave one out")
+    try:
+        if encoded:
+            return b64decode(json_decoder(str).decode(encoded), validate=True)
+        if data and not _is_json(content_type):
+            return json_decoder(str).decode(data).encode()
+    except (*UNREADABLE, ValueError) as error:
+        field = "data_base64" if encoded else "data"
+        fix = "write it as a JSON string" if data else "encode it as RFC 4648 has it"
+        raise UsageError(f"it is no {'base64' if encoded else 'text'}: {error}", field=field, fix=fix) from None
+    return data
+
+
+def _is_json(content_type: str) -> bool:
+    media = content_type.partition(";")[0].strip().lower()
+    return media in ("", _JSON) or media.endswith("+json")
 
 
 class RequestDesk:

@@ -32,9 +32,8 @@ inbox        the commands for an experiment under way, and those that each state
 queueing     the events that add tasks to a run, and why it may not take them
 snapshotter  snapshots of a run's fold
 milestones   what became of an experiment, as lines of the daemon's log
-decision_traces  the roots of traces: leases, batches, pauses
 release      when a paused experiment lets go of its workers and its slot
-decision_writer  appends what planner, dispatcher and controller decide
+decision_writer  appends what planner, dispatcher and controller decide, and begins traces
 run          one experiment under way: planner, dispatcher and controller on one fold
 keeper       archive, restore, remove
 archiving    archives what ended long ago, by rule

@@ -1,22 +1,119 @@
-"""`DecisionWriter`: appends the decisions of an experiment's roles, each under the lease of its role."""
+"""`DecisionWriter`: appends the decisions of an experiment's roles, and begins the traces that start with one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final, TypeAlias
 from uuid import UUID
 
-from rftd.daemon.supervisor.decision_traces import DecisionTraces, Drafted
 from rftd.daemon.supervisor.milestones import tell
 from rftd.ops import faults
 from rftd.ops.clock import Clock
 from rftd.ops.logs import Logger
+from rftd.ops.tracing import conventions as names
+from rftd.ops.tracing.span import Attribute, SpanKind
+from rftd.ops.tracing.trace_context import TraceContext
 from rftd.ops.tracing.tracer import Tracer
 from rftd.streams import topics
-from rftd.streams.decision import Decision
+from rftd.streams.decision import Decision, slot_partition
+from rftd.streams.envelope import Draft
+from rftd.streams.events import experiment as life
+from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.registry import Event
-from rftd.streams.events.task import GroupClosed
+from rftd.streams.events.task import EvalLeased, GroupClosed, TaskLeased
 from rftd.streams.role import RoleLease
 from rftd.streams.topics import Partition, partition_of
+
+Roots: TypeAlias = Sequence[TraceContext | None]
+"""The roots of the traces that decisions begin, one for each of them; None of those that begin none."""
+Drafted: TypeAlias = tuple[Sequence[Draft], Roots]
+"""Decisions as records, and those roots."""
+_LIFE: Final[dict[type[Event], str]] = {
+    life.ExperimentPaused: names.PAUSE,
+    life.ExperimentResumed: names.RESUME,
+    life.ExperimentFailed: names.FAIL,
+}
+
+
+class DecisionTraces:
+    """Says what decisions carry, and records when they were sent."""
+
+    def __init__(self, tracer: Tracer, experiment: UUID) -> None:
+        self._tracer = tracer
+        self._experiment = str(experiment)
+        self._spine = partition_of(topics.EXPERIMENTS, experiment)
+
+    def roots(self, decisions: Sequence[Decision]) -> Roots:
+        """The root of each decision's trace, sampled or not.
+
+        A daemon that was killed before the write decides the same lease or batch again, and names the same trace.
+        """
+        return [self._root(event) for event, _ in decisions]
+
+    def sent(self, decisions: Sequence[Decision], roots: Roots, began_ns: int) -> None:
+        """Records a span for each sampled decision, all of which are in the log since just now."""
+        for (event, _), root in zip(decisions, roots, strict=True):
+            if root is not None and root.sampled:
+                self._record(event, root, began_ns)
+
+    def _root(self, event: Event) -> TraceContext | None:
+        match event:
+            case TaskLeased() | EvalLeased():
+                return self._tracer.root(event.lease, always=isinstance(event, EvalLeased))
+            case BatchPlanned():
+                return self._tracer.root(event.batch, always=True)
+            case _ if type(event) in _LIFE:
+                return self._tracer.root(always=True)
+            case _:
+                return None
+
+    def _record(self, event: Event, root: TraceContext, began_ns: int) -> None:
+        error = ""
+        about: dict[str, Attribute] = {}
+        match event:
+            case TaskLeased() | EvalLeased():
+                name = f"send {topics.TASKS}"
+                partition = slot_partition(event.slot)
+                about = _lease(event)
+            case BatchPlanned():
+                name = names.PLAN_BATCH
+                partition = self._spine
+                about = {names.BATCH_ID: str(event.batch), names.STEP: event.step, names.STAGE: event.stage}
+                about[names.ITEMS] = len(event.experiences) + len(event.rows)
+            case _:
+                name = _LIFE[type(event)]
+                partition = self._spine
+                if isinstance(event, life.ExperimentPaused):
+                    about = {names.CAUSE: event.cause}
+                elif isinstance(event, life.ExperimentFailed):
+                    error = event.code
+        self._tracer.record(
+            name,
+            root,
+            SpanKind.PRODUCER,
+            start_ns=began_ns,
+            attributes={**self._sent_to(partition), **about},
+            error=error,
+        )
+
+    def _sent_to(self, partition: Partition) -> dict[str, Attribute]:
+        return {**names.messaging("send", partition.stream, partition.number), names.EXPERIMENT_ID: self._experiment}
+
+
+def _lease(event: TaskLeased | EvalLeased) -> dict[str, Attribute]:
+    about: dict[str, Attribute] = {
+        names.LEASE_ID: str(event.lease),
+        names.STAGE: event.stage,
+        names.ATTEMPT: event.attempt,
+    }
+    if isinstance(event, TaskLeased):
+        about[names.GROUP_ID] = str(event.group)
+        about[names.ITEMS] = len(event.rollouts)
+    else:
+        about[names.EVAL_ID] = str(event.eval)
+        about[names.ITEMS] = event.row_end - event.row_start
+        about[names.WEIGHT_VERSION] = event.version
+    return about
 
 
 class DecisionWriter:

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from rftd.ops import limits
 from rftd.streams.folds.selection import Rewards
-from rftd.workers.control.selectors.difficulty import DifficultyBased
+from rftd.workers.control.selectors.difficulty import DifficultyBased, PassRates
 from rftd.workers.control.selectors.easy_to_hard import EasyToHard
-from rftd.workers.control.selectors.pass_rates import PassRates
 from rftd.workers.control.selectors.selector import ClosedRewards, DrawView, TaskSelector
 
 ROWS = 12

@@ -15,8 +15,7 @@ import structlog
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.log_file import LogFile
-from rftd.ops.logs import configure, logger
-from rftd.ops.repeated_lines import REMEMBERED, WINDOW_S, RepeatedLines
+from rftd.ops.logs import REMEMBERED, WINDOW_S, RepeatedLines, configure, logger
 
 
 @pytest.fixture(autouse=True)

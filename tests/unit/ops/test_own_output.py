@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rftd.ops.own_output import OwnOutput
+from rftd.ops.log_file import OwnOutput
 
 LINE = b"x" * 99 + b"\n"
 

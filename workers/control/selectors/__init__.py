@@ -4,7 +4,6 @@ selector        what a selector is, and what it decides on
 holds           why nothing is leased while rows are still to be drawn
 registry        the selectors by name, and third parties'
 easy_to_hard    rows in the order of their columns
-pass_rates      how often the model succeeds at each row, as an estimate
-difficulty      rows near a pass rate
+difficulty      rows near a pass rate, which is estimated
 task_rows       the row of each new group: by its place, or drawn
 """

@@ -6,14 +6,12 @@ placement  the node that a worker takes, and what it waits for
 handles    what was last heard of a worker, of a sweep, of a search
 launcher   the daemon's side: orders in, reports out; it never waits
 driver     the process beside: placement groups and actors, named by the worker's id
-cluster    what Ray's control store says of nodes, actors and groups
-node_sizes the memory of nodes and GPUs, which each node says itself
+cluster    what Ray's control store says of nodes and their memory, actors and groups
 arrival    what an actor finds out and ends on its node before it works
-actor      what an actor runs: a guest, its log file
-rank_host_actor  the same on each further node of a trainer: it starts ranks there
+actor      what an actor runs: a guest, its log file, ranks on further nodes
 deaths     why Ray ended an actor, in words
 
 A driver that loses the cluster for a minute is ended by Ray itself; the launcher starts the next one, which finds the
-actors by their names. Only `driver`, `cluster`, `node_sizes`, `actor` and `rank_host_actor` import ray, and only in
+actors by their names. Only `driver`, `cluster` and `actor` import ray, and only in
 processes of their own.
 """

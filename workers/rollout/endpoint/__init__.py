@@ -21,9 +21,7 @@ responses         `POST /v1/responses`
 anthropic_messages  `POST /v1/messages`
 rollout_calls     `RolloutCalls`: the calls of one rollout: bounds, retries, hang-ups
 http_call         `HttpCall`: one HTTP request: its body, its hang-up, and the reply
-answer_stream     `AnswerStream`: an answer on its way to one client, while it is drawn
-call_reply        the four APIs by their paths, and the reply to a call once its answer is kept
+call_reply        the four APIs by their paths, the reply to a call once its answer is kept, and the stream of one
 request_span     `RequestSpan`: the span of one HTTP request, in the caller's trace or the rollout's
-call_app          `CallApp`: the HTTP API over the calls that a key opens
-server            `ModelEndpoint`: the HTTP server, and a capability for each rollout
+server            `ModelEndpoint`: the HTTP server and its API, and a capability for each rollout
 """

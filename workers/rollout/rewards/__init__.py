@@ -19,8 +19,7 @@ votes               which of several answers say the same
 countdown           expressions of given numbers that have a given value
 math_verify_reward  accuracy by the library math-verify, in `math_verify_judge`'s process
 reward_model        the output of a reward model, in `reward_model_process`'s process
-judge_prompts       the questions that a judge is asked
-llm_judge           the verdict of an auxiliary model
+llm_judge           the verdict of an auxiliary model, and its questions
 line_process        a module in a process of its own that answers lines
 
 A new reward: one file, one line in `registry`, its goldens in tests/unit/workers/rollout/rewards.

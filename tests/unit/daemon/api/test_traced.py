@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI, Response
 from synthetic.servers.kept_spans import KeptSpans
 
-from rftd.daemon.api.traced import Traced
+from rftd.daemon.api.app import Traced
 from rftd.ops.clock import SystemClock
 from rftd.ops.tracing.span import SpanKind, current_traceparent
 from rftd.ops.tracing.tracer import Tracer

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic.servers.kept_spans import KeptSpans
 
-from rftd.daemon.requests.asked import ROUTES, asked_by
-from rftd.daemon.requests.desk import RequestDesk
+from rftd.daemon.requests.desk import ROUTES, RequestDesk, asked_by
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.allowances import Allowances
 from rftd.ops.clock import SystemClock

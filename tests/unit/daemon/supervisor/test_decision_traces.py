@@ -7,7 +7,7 @@ from uuid import UUID
 
 from synthetic.servers.kept_spans import KeptSpans
 
-from rftd.daemon.supervisor.decision_traces import DecisionTraces
+from rftd.daemon.supervisor.decision_writer import DecisionTraces
 from rftd.ops.clock import ManualClock
 from rftd.ops.ids import derive
 from rftd.ops.tracing.tracer import Tracer

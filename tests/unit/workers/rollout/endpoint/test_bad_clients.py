@@ -14,7 +14,7 @@ from starlette.types import Message
 from synthetic.models.scripted_engine import Asker, ScriptedEngine, asking, running_endpoint, user
 
 from rftd.ops import limits
-from rftd.workers.rollout.endpoint.call_app import CallApp
+from rftd.workers.rollout.endpoint.server import CallApp
 
 pytestmark = pytest.mark.anyio
 BODY = json.dumps({"messages": [user("a")]}).encode()
