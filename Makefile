@@ -161,7 +161,7 @@ torture-records: $(READY)           ## 100,000 mutated records of whole runs, re
 torture-tinker: $(READY)            ## 10,000 faults of a service that trains and generates, and kills of its workers, a minute
 	$(BIN)/python -P tests/property/torture_tinker.py
 
-torture-demo: $(READY)              ## the demo beside thirty busy processes and one that installs, three of three, about an hour
+torture-demo: $(READY)              ## three demos at once beside thirty busy processes and one that installs, an hour or so
 	$(BIN)/python -P tests/e2e/torture_demo.py
 
 torture-cluster: $(READY)           ## Kafka, Postgres, daemon and workers die or stop, alone and together, beside a foreign producer; an hour

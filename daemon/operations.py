@@ -71,6 +71,16 @@ class Done(NamedTuple):
     """A read `after` this position sees it."""
 
 
+class WantedSweep(msgspec.Struct, frozen=True):
+    """A sweep as it was asked for; its runs have no names yet. See `Operations.sweep`."""
+
+    config: dict[str, Any]
+    points: tuple[SweepPoint, ...]
+    name: str | None
+    at_once: int | None
+    halving: Halving | None = None
+
+
 class SweepTaken(NamedTuple):
     """A sweep that is in the log."""
 
@@ -122,19 +132,10 @@ class Operations(Protocol):
         """
         ...
 
-    async def sweep(
-        self,
-        config: dict[str, Any],
-        points: Sequence[SweepPoint],
-        *,
-        name: str | None,
-        at_once: int | None,
-        halving: Halving | None,
-        request_id: UUID,
-    ) -> SweepTaken:
+    async def sweep(self, wanted: WantedSweep, *, request_id: UUID) -> SweepTaken:
         """Takes in a sweep: each of its runs is checked as `submit` would, and none begins if one is refused.
 
-        The points have no names yet. Raises as `submit`, and ConflictError if a sweep has the name.
+        Raises as `submit`, and ConflictError if a sweep has the name.
         """
         ...
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
-from rftd.daemon.operations import Done, StandingSweep, SweepTaken
-from rftd.daemon.supervisor.sweeping import SweepDriver, WantedSweep
+from rftd.daemon.operations import Done, StandingSweep, SweepTaken, WantedSweep
+from rftd.daemon.supervisor.sweeping import SweepDriver
 from rftd.daemon.trust.asker import Asker
-from rftd.streams.events.sweep import Halving, SweepPoint
 
 
 class AskedSweeps:
@@ -18,18 +15,8 @@ class AskedSweeps:
     _asker: Asker
     _sweeping: SweepDriver
 
-    async def sweep(
-        self,
-        config: dict[str, Any],
-        points: Sequence[SweepPoint],
-        *,
-        name: str | None,
-        at_once: int | None,
-        halving: Halving | None,
-        request_id: UUID,
-    ) -> SweepTaken:
+    async def sweep(self, wanted: WantedSweep, *, request_id: UUID) -> SweepTaken:
         """See `Operations.sweep`."""
-        wanted = WantedSweep(config, points=tuple(points), name=name, at_once=at_once, halving=halving)
         self._check_decides()
         return await self._sweeping.submit(wanted, request_id, asker=self._asker)
 

@@ -7,12 +7,12 @@ import difflib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 from uuid import UUID
 
 import msgspec
 
-from rftd.daemon.operations import Done, StandingRun, StandingSweep, SweepTaken
+from rftd.daemon.operations import Done, StandingRun, StandingSweep, SweepTaken, WantedSweep
 from rftd.daemon.patience import AWAY
 from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.intake import made_by
@@ -53,16 +53,6 @@ LOOK_S: Final = 0.5
 """The time between two looks at the sweeps."""
 _LATER: Final = (*AWAY, QuotaError, LogFullError, DiskFullError)
 """Errors that pass: the run is begun at a later look."""
-
-
-class WantedSweep(msgspec.Struct, frozen=True):
-    """A sweep as it was asked for; its runs have no names yet. See `Operations.sweep`."""
-
-    config: dict[str, Any]
-    points: tuple[SweepPoint, ...]
-    name: str | None
-    at_once: int | None
-    halving: Halving | None = None
 
 
 class RunCommands(Protocol):

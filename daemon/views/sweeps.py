@@ -159,6 +159,7 @@ class SweepPage(msgspec.Struct, frozen=True, kw_only=True):
 @command("/v1/sweeps", SubmitSweep, SweepReceipt, tag=_TAG, timeout_s=KEEPING_TIMEOUT_S, submits=True, name="submit")
 async def submit_sweep(daemon: Commanded, body: SubmitSweep, key: UUID) -> SweepReceipt:
     """Submit a sweep: experiments that differ in some fields of one file. Each is checked before any is begun."""
+    from rftd.daemon.operations import WantedSweep
     from rftd.streams.events.sweep import FieldChange, Halving, SweepPoint
 
     points = [
@@ -173,9 +174,8 @@ async def submit_sweep(daemon: Commanded, body: SubmitSweep, key: UUID) -> Sweep
     halving = None
     if body.halving is not None:
         halving = Halving(at=tuple(body.halving.at), taskset=body.halving.taskset)
-    taken = await daemon.operations.sweep(
-        body.config, points, name=body.name, at_once=body.at_once, halving=halving, request_id=key
-    )
+    wanted = WantedSweep(body.config, tuple(points), name=body.name, at_once=body.at_once, halving=halving)
+    taken = await daemon.operations.sweep(wanted, request_id=key)
     sweep = taken.standing.sweep
     return SweepReceipt(
         id=str(sweep.id),

@@ -1,4 +1,4 @@
-"""The demo beside thirty busy processes and one that installs packages, again and again: all have to succeed."""
+"""Demos beside each other, thirty busy processes and one that installs packages: all have to succeed."""
 
 from __future__ import annotations
 
@@ -47,20 +47,28 @@ def busy_machine(busy: int, folder: Path) -> Iterator[None]:
         yield
 
 
+def demo(folder: Path, number: int) -> subprocess.Popen[str]:
+    """A demo with a folder of its own, whose output is kept."""
+    arguments = [str(BIN / "rftd"), "demo", "--folder", str(folder / f"demo-{number}")]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
 def main() -> int:
     """The exit status: 0 if every demo succeeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--demos", type=int, default=3)
     parser.add_argument("--busy", type=int, default=30)
     options = parser.parse_args()
+    began_s = time.monotonic()
     succeeded = 0
     with tempfile.TemporaryDirectory(prefix="rftd-torture-demo-") as name, busy_machine(options.busy, Path(name)):
-        for number in range(options.demos):
-            began_s = time.monotonic()
-            done = subprocess.run([str(BIN / "rftd"), "demo", "--folder", f"{name}/demo-{number}"], check=False)
-            succeeded += done.returncode == 0
+        demos = [demo(Path(name), number) for number in range(1, options.demos + 1)]
+        for number, process in enumerate(demos, 1):
+            printed, _ = process.communicate()
+            succeeded += process.returncode == 0
             spent_s = time.monotonic() - began_s
-            sys.stdout.write(f"demo {number + 1}: exit status {done.returncode} after {spent_s:.0f} s\n")
+            sys.stdout.write(f"{printed}demo {number}: exit status {process.returncode}, over by {spent_s:.0f} s\n")
+            sys.stdout.flush()
     sys.stdout.write(f"{succeeded} of {options.demos}\n")
     return 0 if succeeded == options.demos else 1
 

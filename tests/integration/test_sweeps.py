@@ -11,7 +11,7 @@ import pytest
 from synthetic.daemon.fork_desk import EXPERIMENT, ForkDesk
 
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.operations import StandingSweep
+from rftd.daemon.operations import StandingSweep, WantedSweep
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.asker import AccessRole, Asker
 from rftd.daemon.trust.quota import Quota, QuotaError
@@ -46,7 +46,7 @@ async def submit(
     supervisor: Supervisor, file: dict[str, Any], *points: SweepPoint, key: UUID = KEY, **options: Any
 ) -> StandingSweep:
     more = {"name": None, "at_once": None, "halving": None} | options
-    return (await supervisor.sweep(file, points, request_id=key, **more)).standing
+    return (await supervisor.sweep(WantedSweep(file, points, **more), request_id=key)).standing
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -157,22 +157,12 @@ class TrackerFollower:
         noted = msgspec.structs.replace(
             self._cursor, places=places, fences=self._fences.owners(), fold=self._fold, pending=tuple(points)
         )
-        failures = 0
-        while True:
-            try:
-                await self._attempt(noted, again=failures > 0)
-            except _AWAY as error:
-                end_if_cancelled()
-                if not self._patient:
-                    raise
-                failures += 1
-                if not await self._rest(error, failures):
-                    return False
-            else:
-                self._points = []
-                return True
+        if not await self._until_done(partial(self._attempt, noted)):
+            return False
+        self._points = []
+        return True
 
-    async def _attempt(self, noted: Cursor, *, again: bool) -> None:
+    async def _attempt(self, noted: Cursor, again: bool) -> None:
         """Opens the tracker if need be, and shows the points that the cursor has noted."""
         if self._tracker.sure_at_once and self._cursor is not noted:
             await self._save(noted)
@@ -201,10 +191,17 @@ class TrackerFollower:
 
     async def _leave(self) -> bool:
         """Tells the tracker how the experiment ended, however long that takes; False if it was stopped before."""
+        if not await self._until_done(lambda _: asyncio.to_thread(self._tracker.close, self._fold.ended)):
+            return False
+        self._closed = True
+        return True
+
+    async def _until_done(self, attempt: Callable[[bool], Awaitable[None]]) -> bool:
+        """Attempts until one succeeds, each with whether one has failed before; False if it was stopped in between."""
         failures = 0
         while True:
             try:
-                await asyncio.to_thread(self._tracker.close, self._fold.ended)
+                await attempt(failures > 0)
             except _AWAY as error:
                 end_if_cancelled()
                 if not self._patient:
@@ -213,7 +210,6 @@ class TrackerFollower:
                 if not await self._rest(error, failures):
                     return False
             else:
-                self._closed = True
                 return True
 
     def _told(self) -> dict[str, Any]:

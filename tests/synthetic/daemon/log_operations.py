@@ -12,7 +12,7 @@ from rftd.daemon.config.loading import check_config
 from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt, State
 from rftd.daemon.keeping import Keeping
-from rftd.daemon.operations import Accepted, Done, Forked, StandingSweep, SweepTaken
+from rftd.daemon.operations import Accepted, Done, Forked, StandingSweep, SweepTaken, WantedSweep
 from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.sweeping import named_sweep, standing_of
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
@@ -29,7 +29,7 @@ from rftd.streams.envelope import Position
 from rftd.streams.events import experiment
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
-from rftd.streams.events.sweep import Halving, SweepCancelled, SweepPoint, SweepSubmitted
+from rftd.streams.events.sweep import SweepCancelled, SweepSubmitted
 from rftd.streams.events.task import TaskRetried, TasksAdded, TasksEnded
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.key_use import KeyUse
@@ -101,20 +101,17 @@ class LogOperations:
             at_step=at_step,
         )
 
-    async def sweep(
-        self,
-        config: dict[str, Any],
-        points: Sequence[SweepPoint],
-        *,
-        name: str | None,
-        at_once: int | None,
-        halving: Halving | None,
-        request_id: UUID,
-    ) -> SweepTaken:
+    async def sweep(self, wanted: WantedSweep, *, request_id: UUID) -> SweepTaken:
         """A sweep whose runs nobody begins."""
-        name = name or config["name"]
-        named = [msgspec.structs.replace(point, name=f"{name}-{number}") for number, point in enumerate(points, 1)]
-        event = SweepSubmitted(name=name, config=config, points=tuple(named), at_once=at_once or 1, halving=halving)
+        name = wanted.name or wanted.config["name"]
+        points = [msgspec.structs.replace(point, name=f"{name}-{n}") for n, point in enumerate(wanted.points, 1)]
+        event = SweepSubmitted(
+            name=name,
+            config=wanted.config,
+            points=tuple(points),
+            at_once=wanted.at_once or 1,
+            halving=wanted.halving,
+        )
         id = derive(request_id, "sweep")
         position = await self._append(event, id, request_id)
         return SweepTaken(await self.sweep_named(str(id)), Done(request_id, position))
