@@ -200,6 +200,10 @@ class Operations(Protocol):
         """
         ...
 
+    def looked(self, wanted: str) -> None:
+        """Notes that the asker looks at the experiment of this name, where that matters: see `limits.unseen_days`."""
+        ...
+
     def opening(self, experiment: UUID) -> list[Wait]:
         """The workers that live and are not ready to be given work yet, each with what it does since when."""
         ...

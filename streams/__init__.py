@@ -18,12 +18,13 @@ cluster       what an experiment asks of the cluster that its workers run on
 correction    how tokens of older weights are corrected for
 updates       the optimizer steps that a batch gives
 by_evaluation what the figures of evaluations decide
+budgets       section `limits`: what an experiment may spend before it pauses
 serving       where explorers serve
 row_format    section `format`, what the keys of a row hold
 tracking      a tracker that follows an experiment's log
 worker_memory how much memory workers were expected to take at acceptance
 spec          what an experiment is, resolved
-explorer_devices       the GPUs of an explorer, engine by engine
+explorer_devices       the GPUs of an explorer, engine by engine, and of all workers
 schedule      which weights an explore step needs, when weights are published, when an evaluation is due
 row_order     which row comes at which place of the experiment: a pure function
 stage_tasks   the tasks of a stage: the rows of its tasksets, one after another

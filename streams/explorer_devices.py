@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from rftd.streams.auxiliary import AuxiliarySpec
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec import ExperimentSpec, StageSpec
 
 
 class AuxiliaryPlace(NamedTuple):
@@ -37,3 +37,11 @@ def explorer_devices(stages: Iterable[StageSpec]) -> int:
     exploring = [stage for stage in stages if stage.kind != "train"]
     own = max((stage.rollout.needs.devices for stage in exploring), default=0)
     return own + sum(len(place.gpus) for place in auxiliary_places(exploring))
+
+
+def accelerators_of(spec: ExperimentSpec) -> int:
+    """The GPUs that the workers of an experiment hold together; a worker without one counts as one."""
+    exploring = [stage for stage in spec.stages if stage.kind != "train"]
+    explorers = max((stage.rollout.explorers for stage in exploring), default=0)
+    trainer_devices = max((stage.trainer.devices for stage in spec.stages), default=0)
+    return max(1, trainer_devices) + explorers * max(1, explorer_devices(exploring))

@@ -12,6 +12,7 @@ import msgspec
 
 from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.bounds import Finite, Index, Integer
+from rftd.streams.budgets import Budgets
 from rftd.streams.by_evaluation import ByEvaluation
 from rftd.streams.cluster import ClusterSpec
 from rftd.streams.correction import CorrectionSpec
@@ -341,3 +342,5 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     reach: ReachSpec = OWNERS
     trackers: tuple[TrackerSpec, ...] = ()
     """The trackers that follow its log, each in a process of its own."""
+    limits: Budgets = Budgets()
+    """What it may spend before it pauses for a person."""

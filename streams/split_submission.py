@@ -23,9 +23,9 @@ TRAINER: Final = "trainer"
 HALF_OF: Final = {EXPLORER: EXPLORE, TRAINER: TRAIN}
 """The half that each role of a worker belongs to."""
 ROLES: Final = frozenset(HALF_OF)
-_OF_ONE: Final = frozenset(("half", "config", "warnings", "labels", "priority", "memory", "log_level"))
+_OF_ONE: Final = frozenset(("half", "config", "warnings", "labels", "priority", "memory", "log_level", "limits"))
 """Fields that each submission may fill in its own way."""
-_OF_ONE_FILE: Final = ("mode", "priority", "labels")
+_OF_ONE_FILE: Final = ("mode", "priority", "labels", "limits")
 """The same, as keys of the user's file."""
 _OF_TASKS: Final = (
     *("taskset", "more_tasksets", "evals", "eval_interval", "eval_on_startup", "eval_at_end"),

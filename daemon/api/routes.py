@@ -132,7 +132,11 @@ def request_id(key: str | None, ids: Ids, asker: Asker) -> UUID:
 def _asked(services: Services, read: ReadRoute[Any]) -> Handler:
     async def route(request: Request, **parameters: Any) -> Response:
         asker_of(request, read.role)
-        return respond(await read.work(services.for_bearer(request.scope[BEARER]), **parameters))
+        mine = services.for_bearer(request.scope[BEARER])
+        answer = await read.work(mine, **parameters)
+        if read.is_look:
+            mine.operations.looked(parameters["name"])
+        return respond(answer)
 
     route.__doc__ = read.text
     return with_parameters(route, [*parameters_of(read.work, read.path), REQUEST])

@@ -113,6 +113,7 @@ def _stream(services: Services) -> Handler:
         id = await mine.find(name, after)
         # Before the stream begins: once headers are sent, a refusal could no longer be a status.
         mine.check_follower()
+        mine.operations.looked(name)
         return EventStream(_follow(mine, id))
 
     route.__doc__ = page.__doc__

@@ -29,7 +29,7 @@ from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
 from rftd.daemon.why.answer import answer, blocked_log, silent_log
 from rftd.daemon.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
 from rftd.daemon.why.wait import Wait, Why
-from rftd.ops.errors import ConflictError, LogFullError, NotFoundError, UnreachableError
+from rftd.ops.errors import ConflictError, LogFullError, NotFoundError, UnreachableError, UsageError
 from rftd.streams.envelope import Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
@@ -197,6 +197,20 @@ class AskedCommands(AskedSweeps, StandingReads):
     def named(self, wanted: str) -> UUID:
         """See `Operations.named`."""
         return named_entry(self._registry, wanted).id
+
+    def looked(self, wanted: str) -> None:
+        """See `Operations.looked`."""
+        watched = [run for run in self.runs if isinstance(run, Run) and run.is_watched]
+        # Few ask for it, and a name is looked for among all experiments.
+        if not watched:
+            return
+        try:
+            experiment = self.named(wanted)
+        except (NotFoundError, UsageError):  # the tables know it, and this daemon has not read of it yet
+            return
+        for run in watched:
+            if run.state.experiment == experiment:
+                run.looked(self._asker.name)
 
     async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
         """See `Operations.archive`."""

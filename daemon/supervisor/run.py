@@ -34,7 +34,7 @@ from rftd.streams import topics
 from rftd.streams.codec import Writer
 from rftd.streams.decision import Decision
 from rftd.streams.envelope import Position
-from rftd.streams.events.experiment import ExperimentReleased
+from rftd.streams.events.experiment import ExperimentReleased, ExperimentSeen
 from rftd.streams.events.registry import Event
 from rftd.streams.fencing import Role
 from rftd.streams.folds.failed_tasks import FailedTask
@@ -50,6 +50,7 @@ from rftd.streams.split_submission import ROLES
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition, partition_of
 from rftd.streams.writers import source_of
+from rftd.workers.control.budgets import look_is_due
 from rftd.workers.control.deciders import Deciders
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import Trouble, of_decision
@@ -132,6 +133,8 @@ class Run:
         self._trouble: Trouble | None = None
         """The error that a role met since the controller decided last."""
         self._told = ""
+        self._onlooker = ""
+        """Who looked at the experiment since the last turn, if that is to be written."""
         self._writer = DecisionWriter(experiment, clock=self._clock, wall=clock, logger=logger, tracer=tracer)
 
     async def drive(self) -> None:
@@ -262,6 +265,17 @@ class Run:
         tell(self._logger, self.state.experiment, [event])
         return position
 
+    @property
+    def is_watched(self) -> bool:
+        """True if it pauses when nobody looks at it."""
+        spec = self.state.spine.spec
+        return spec is not None and spec.limits.unseen_days > 0
+
+    def looked(self, by: str) -> None:
+        """Notes that somebody looks at the experiment, if it asks for that and nobody has for a while."""
+        if look_is_due(self.state, self._clock.now_ns()):
+            self._onlooker = by
+
     async def retry(self, task: FailedTask, request: Request, *, by: str, reason: str) -> Position:
         """Gives a failed task out once more. Raises ConflictError if nothing of it can be trained any more."""
         spine = self.state.spine
@@ -295,6 +309,9 @@ class Run:
                 await self._survivors.hear_older()
             await self._inbox.obey(controller)
             # Commands first: a resume of this turn has to reach the controller before it looks for trouble.
+            if self._onlooker:
+                await self._writer.write(controller, "controller", [Decision(ExperimentSeen(by=self._onlooker))])
+                self._onlooker = ""
             trouble = await self._in_the_way() or fleet.stalled()
             due = deciders.control(trouble, self._clock.now_ns())
             await self._writer.write(controller, "controller", due)

@@ -169,6 +169,11 @@ class Route(Generic[R]):
 class ReadRoute(Route[R]):
     """A GET: the parameters of `work` that the path does not name are those of the query."""
 
+    @property
+    def is_look(self) -> bool:
+        """True if who asks looks at one experiment; a program that asks often how far it is reads the summary."""
+        return self.path.startswith("/v1/experiments/{name}") and self.name != "summary"
+
 
 @dataclass(frozen=True, kw_only=True)
 class CommandRoute(Route[R], Generic[B, R]):

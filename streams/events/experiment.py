@@ -151,6 +151,14 @@ class ExperimentResumed(Event, frozen=True, kw_only=True):
     """No run had it, as after a release: it waits for its turn, and is then started once more."""
 
 
+@event("experiment.seen", stream=topics.EXPERIMENTS, owner=CONTROLLER)
+class ExperimentSeen(Event, frozen=True, kw_only=True):
+    """Somebody looked at it. Written now and then, where `limits.unseen_days` asks for it."""
+
+    by: str = ""
+    """The name of the token."""
+
+
 @event("experiment.released", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentReleased(Event, frozen=True, kw_only=True):
     """Its workers have left after a pause that only a person ends; it has no slot, and needs no memory any more."""

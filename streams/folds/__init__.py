@@ -7,6 +7,7 @@ spine       the experiment's life, stages, plans and steps: one partition, so it
 task_queue  the tasks that were added to a stage while it runs
 signal      whether the newest batches teach anything, and since when not
 scoreboard  the figures of a stage's evaluations, version by version, and what they decide
+spending    what was spent of the experiment's budgets, and when somebody last looked
 group       one open group: its leases, and how its rollouts ended
 selection   the rows that selectors drew, and the rewards that they are told
 groups      leases and rollouts of groups that are not closed yet

@@ -56,6 +56,8 @@ class GroupFold(msgspec.Struct):
     """The newest window, by stage, where the schedule has sync points."""
     last_error: tuple[str, str] = ("", "")
     """Code and reason of the last closed group that lacked a member."""
+    tokens: int = 0
+    """Tokens of the members of closed groups, prompts and answers."""
     recent: list[tuple[int, int]] = []
     """The newest closed groups of one stage: the milliseconds that the members took, and their number."""
     closed_in_stage: int = 0
@@ -281,6 +283,7 @@ class GroupFold(msgspec.Struct):
             self.to_close -= 1
             self.inflight_rollouts -= group.repeat_times - len(group.failed)
         self.loose.discard(event.group)
+        self.tokens += sum(member.tokens for member in event.members)
         self._count_recent(event)
         self.selection.close(event)
         if event.code not in GIVEN_UP:

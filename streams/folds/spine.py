@@ -16,6 +16,7 @@ from rftd.streams.folds.once import PlannedBatches, Recent, trim
 from rftd.streams.folds.ranges import Versions
 from rftd.streams.folds.scoreboard import Scoreboard
 from rftd.streams.folds.signal import Signal
+from rftd.streams.folds.spending import Spending
 from rftd.streams.folds.task_queue import TaskQueues
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.split_submission import LateHalf, halves_of, joined
@@ -139,12 +140,14 @@ class Spine(msgspec.Struct):
     batches: PlannedBatches = msgspec.field(default_factory=PlannedBatches)
     signal: Signal = msgspec.field(default_factory=Signal)
     scores: Scoreboard = msgspec.field(default_factory=Scoreboard)
+    spending: Spending = msgspec.field(default_factory=Spending)
     _lived: set[UUID] = set()
     """Ids of the life events that were taken in."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in one event of the spine."""
         event = decoded.event
+        self.spending.pass_time(event, decoded.head.time_ns)
         match event:
             # The guards take the event in; one that is repeated, or stands no more, falls through to the case below.
             case batch.BatchPlanned() if self.batches.plan(event):
@@ -173,13 +176,7 @@ class Spine(msgspec.Struct):
             case step.StepCompleted():
                 self._step(event)
             case step.GenerationStarted():
-                # A generation that comes again, or an older one, must not set the version back.
-                if event.generation > self.generation:
-                    self.generation = event.generation
-                    self.version = event.version
-                    self.environment = event.environment
-                    if event.checksum:
-                        self._begin(event.version, event.generation, event.checksum)
+                self._take_up(event)
             case step.EvalCompleted():
                 self._evaluate(event)
             case weights.WeightsRequested():
@@ -243,6 +240,16 @@ class Spine(msgspec.Struct):
         """True if the life event with this id was taken in."""
         return id in self._lived
 
+    def _take_up(self, event: step.GenerationStarted) -> None:
+        # A generation that comes again, or an older one, must not set the version back.
+        if event.generation <= self.generation:
+            return
+        self.generation = event.generation
+        self.version = event.version
+        self.environment = event.environment
+        if event.checksum:
+            self._begin(event.version, event.generation, event.checksum)
+
     def _step(self, event: step.StepCompleted) -> None:
         if event.spine is not None and (self.mark is None or event.spine.end > self.mark.end):
             self.mark = event.spine
@@ -260,6 +267,8 @@ class Spine(msgspec.Struct):
             last = self.stage >= 0 and event.step >= self.last_version
             max_idle_steps = self.stage_spec().trainer.max_idle_steps if self.stage >= 0 else 0
             self.signal.executed(event, last=last, max_idle_steps=max_idle_steps)
+            if self.stage >= 0 and not self.stage_spec().experiences_per_step:
+                self.spending.row_tokens += event.tokens
         if event.generation == self.generation:
             self.version = event.step
             self.plans.pop(event.step, None)
@@ -327,6 +336,8 @@ class Spine(msgspec.Struct):
             case _:
                 pass
         self.scores.lived(event)
+        self.spending.lived(event)
+        self.spending.running = self.status is Status.RUNNING
         if (self.status, self.cause) != before:
             self.status_ns = decoded.head.time_ns
 

@@ -10,6 +10,7 @@ controller   the life of one experiment: stages, completion, failure
 obstacle     what an experiment pauses for by itself, or fails of
 lost_signal  batches that teach nothing: declared, and paused for
 policies/    how far explorers may run ahead, and what may be trained on
+budgets      the pause for a budget that is spent, or for a run at which nobody looks
 by_evaluation the best checkpoint, an early stop, the pauses of rules: in words and as events
 planner      what to plan and retire now
 stage_buffer the index of the stage under way, in its policy's order, kept up to date with the replay buffer

@@ -9,6 +9,7 @@ from rftd.streams.events import experiment
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.split_submission import ROLES
+from rftd.workers.control.budgets import budget_pause
 from rftd.workers.control.by_evaluation import decided_by_evaluation, demanded_pause
 from rftd.workers.control.closing import explored, left_to_collect
 from rftd.workers.control.hold import Decided, NoStage, Paused
@@ -54,6 +55,7 @@ class Controller:
         if spine.status is Status.PAUSED:
             return self._resumed(trouble, now_ns)
         trouble = trouble or idle_trouble(self._state) or demanded_pause(self._state)
+        trouble = trouble or budget_pause(self._state, now_ns)
         due = self._next()
         # What is complete needs nobody any more, so a full disk or a refusing worker is no reason to pause
         # before the end.

@@ -24,6 +24,7 @@ from rftd.ops.errors import (
 from rftd.streams.events.experiment import ExperimentFailed
 from rftd.streams.folds.roster import Gone
 from rftd.streams.folds.scoreboard import RULE
+from rftd.streams.folds.spending import BUDGET, UNSEEN
 from rftd.streams.folds.spine import Spine
 from rftd.workers.membership import explain
 
@@ -45,7 +46,7 @@ SIGNAL_LOST: Final = "signal_lost"
 TRIED_AGAIN: Final = frozenset((REFUSED, ERROR))
 """Causes of which only going on shows whether they are over: that is tried after a while, later each time."""
 
-PERSONS: Final = frozenset((SIGNAL_LOST, RULE))
+PERSONS: Final = frozenset((SIGNAL_LOST, RULE, BUDGET, UNSEEN))
 """Causes of a pause that only a person ends: nothing changes by itself."""
 
 RESUMABLE: Final = TRIED_AGAIN | PERSONS
@@ -69,6 +70,8 @@ _WANTED: Final = {
     ERROR: "an error in the daemon",
     SIGNAL_LOST: "something to learn from",
     RULE: "a decision about its evaluations",
+    BUDGET: "a further budget",
+    UNSEEN: "somebody to look at it",
 }
 
 

@@ -15,6 +15,7 @@ from rftd.daemon.config.effective.rollouts import explorer_section, model_sectio
 from rftd.daemon.config.resolve.stages import stage_trees
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.auxiliary import SERVICE
+from rftd.streams.budgets import Budgets
 from rftd.streams.spec import ExperimentSpec, StageSpec
 
 DERIVED: Final = "derived"
@@ -37,6 +38,8 @@ def effective_config(spec: ExperimentSpec) -> dict[str, Any]:
     exploring = [each for each in spec.stages if each.kind != "train"]
     sections = [_stage(spec, stage, tree) for stage, tree in zip(spec.stages, written, strict=True)]
     config = _head(spec)
+    if spec.limits != Budgets():
+        config["limits"] = acting_fields(spec.limits)
     config["model"] = model_section(first, spec.config.get("model") or {})
     if exploring:
         config["synchronizer"] = acting_fields((first if first in exploring else exploring[0]).synchronizer)

@@ -28,6 +28,7 @@ verl.py        the guide's fields that verl has
 megatron.py    those of its strategy megatron: what acts, what is refused, what is not installed
 monitor.py     the arguments of the guide's monitors, none of which is fed
 idle_fields.py what is written and does nothing in its stage, by one table
+budgets.py     limits that would never be reached
 by_evaluation.py what evaluations decide; figures that none will have
 trainer.py     which engine trains, the critic or the teacher beside the model, the optimizer steps of a batch
 """

@@ -8,13 +8,15 @@ from typing import Any
 
 from rftd.daemon.config.field_path import FieldPath, child, show
 from rftd.daemon.config.issue import Issue, Notes, Unsupported
+from rftd.daemon.config.resolve.budgets import check_budgets
 from rftd.daemon.config.resolve.idle_fields import idle_fields
 from rftd.daemon.config.resolve.monitor import check_monitor, trackers_of
 from rftd.daemon.config.resolve.stage import resolve_stage
 from rftd.daemon.config.resolve.stages import check_against_first, stage_configs, with_one_trainer
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.config.schema.section import without_effect
+from rftd.daemon.config.schema.section import as_declared, without_effect
 from rftd.daemon.config.schema.trainer import Trainer
+from rftd.streams.budgets import Budgets
 from rftd.streams.cluster import ClusterSpec
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.split_submission import EXPLORE, TRAIN
@@ -49,7 +51,8 @@ def resolve_experiment(
             modes.add(mode if (mode := stage.experiment.mode) in (EXPLORE, TRAIN) else "both")
     issues += _refused(experiment)
     wrong, said = check_monitor(experiment.monitor)
-    issues += wrong
+    limits = as_declared(experiment.limits, Budgets)
+    issues += [*wrong, *check_budgets(limits)]
     warnings += said
     if len(stages) == len(configs):
         warnings += idle_fields(config, list(zip(configs, stages, strict=True)))
@@ -79,6 +82,7 @@ def resolve_experiment(
             cluster=_cluster(experiment),
             log_level=experiment.log.level,
             trackers=trackers_of(experiment.monitor),
+            limits=limits,
         ),
         issues,
     )

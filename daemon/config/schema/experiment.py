@@ -27,6 +27,7 @@ from rftd.daemon.config.schema.section import (
     word,
 )
 from rftd.daemon.config.schema.trainer import Trainer
+from rftd.streams.budgets import Budgets
 from rftd.streams.declaration import ADDRESS, ARGUMENTS, PATH, PLAIN, PLUGIN, URL, FieldEffect, Upstream
 from rftd.streams.synchronizer import Synchronizer
 
@@ -98,8 +99,9 @@ class Service(Section):
 
 
 if not TYPE_CHECKING:
-    # A section, which has the attributes of its declaration.
+    # Sections, which have the attributes of their declarations.
     Synchronizer = declared(Synchronizer)
+    Budgets = declared(Budgets)
 
 
 _OPERATORS: Final = "there are no operators on data yet"
@@ -157,7 +159,7 @@ class Stage(Section):
 
 
 class Experiment(Section):
-    """Every section of the configuration guide, and rftd's own `deterministic`, `seed`, `priority` and `labels`."""
+    """Every section of the configuration guide, and rftd's own: `deterministic`, `seed`, `priority`, `limits`, `labels`."""
 
     mode: Mode = "both"
     """The work of the run: to explore and train (`both`), either alone, to measure (`bench`), to answer clients
@@ -185,6 +187,7 @@ class Experiment(Section):
     """rftd only: the experiment's turn among those that wait; the highest goes first."""
     labels: Annotated[dict[Label, LabelText], PLAIN] = {}
     """rftd only: texts by name that are kept with the experiment."""
+    limits: Budgets = section(Budgets)
     algorithm: Algorithm = section(Algorithm)
     data_processor: DataProcessor = section(DataProcessor)
     model: Model = section(Model)

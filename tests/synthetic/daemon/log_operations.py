@@ -49,6 +49,8 @@ class LogOperations:
         self.allowances: Allowances = NOTHING_MORE
         self.keeping = Keeping()
         self.log_excess_bytes = 0
+        self.looks: list[str] = []
+        """The experiments that were looked at."""
         clock = SystemClock()
         self._writer = Writer(source="daemon/test", clock=clock, ids=SystemIds(clock))
         self._desk = Desk(log, self._writer, clock=clock)
@@ -175,6 +177,9 @@ class LogOperations:
 
     async def trackers(self, experiment_id: UUID) -> dict[str, Cursor]:
         return {}
+
+    def looked(self, wanted: str) -> None:
+        self.looks.append(wanted)
 
     def named(self, wanted: str) -> UUID:
         raise NotFoundError(f"no experiment {wanted!r}")

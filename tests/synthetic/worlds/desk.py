@@ -14,7 +14,7 @@ from rftd.streams import topics
 from rftd.streams.arrays import Array
 from rftd.streams.codec import decode
 from rftd.streams.decision import Decision
-from rftd.streams.envelope import Position
+from rftd.streams.envelope import Position, Record
 from rftd.streams.events import experience, experiment, step, worker
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskLeased
@@ -134,11 +134,22 @@ class Desk:
         before = len(self.tape.records)
         place = self.tape.write(event, self.id, key=key, partition=partition)
         for record in self.tape.records[before:]:
-            decoded = decode(record)
-            if self._fences.admit(record.partition, decoded.head, decoded.event):
-                self.state.apply(decoded)
+            self.fold(record)
         self.positions[place.partition] = place.offset + 1
         return place
+
+    def fold(self, record: Record) -> None:
+        """Folds a record, if it has an effect."""
+        decoded = decode(record)
+        if self._fences.admit(record.partition, decoded.head, decoded.event):
+            self.state.apply(decoded)
+
+    def fence(self, role: str) -> None:
+        """A new owner takes a role on the spine."""
+        before = len(self.tape.records)
+        self.tape.fence(role, self.id, partition_of(topics.EXPERIMENTS, self.id))
+        for record in self.tape.records[before:]:
+            self.fold(record)
 
     def obey(self, decisions: Iterable[Decision | Event]) -> list[Event]:
         """Writes what a role decided; returns the events."""

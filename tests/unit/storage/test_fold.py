@@ -116,4 +116,5 @@ def test_every_event_type_of_truth_is_projected_or_known_not_to_be() -> None:
     }
     known |= {"sweep.submitted", "sweep.refused", "sweep.halved", "sweep.cancelled"}
     known |= {"experiment.loss_accepted", "experiment.payloads_dropped", "experience.given_up", "experiment.imported"}
+    known |= {"experiment.seen"}
     assert left_out == known | sync_points

@@ -90,6 +90,7 @@ _OVER: Final[tuple[tuple[dict[str, Any], Host], ...]] = (
     ({"explorer": {"auxiliary_models": [_TORCHS]}, "trainer": {"trainer_type": "verl"}}, _GPUS),
     ({"monitor": {"monitor_type": "wandb"}}, _NO_GPU),
     ({"trainer": {"early_stop": {"patience": 1}, "rules": [{"below": 0.1}]}}, _NO_GPU),
+    ({"limits": {"cost": 9.0, "million_tokens_price": 2.0}}, _NO_GPU),
 )
 """Experiments in one of which each field acts: what is laid over `_BASE`, and the machine."""
 _EVERY_MODE: Final = (0, 1, 2, 4, 8, 9, 13, 14, 15, 17)

@@ -77,6 +77,14 @@ ASKED: dict[Any, dict[str, object]] = {
 
 
 @pytest.mark.anyio
+async def test_who_reads_of_one_experiment_looks_at_it(house: House) -> None:
+    async with house.client() as client:
+        for path in ("/small", "/small/steps", "/small/why", "/small/summary", "/none", ""):
+            await client.get(f"/v1/experiments{path}")
+    assert house.operations.looks == ["small"] * 3, "neither who asks how far it is, nor who lists them all"
+
+
+@pytest.mark.anyio
 @pytest.mark.usefixtures("longer", "swept")
 async def test_each_answer_is_read_as_what_was_sent(client: httpx.AsyncClient, house: House) -> None:
     assert {each.path for each in ASKED} == {each.path for each in declared_routes() if isinstance(each, ReadRoute)}

@@ -1,0 +1,77 @@
+"""A run pauses once its tokens are spent, and goes on for as many again; who looks at it is in the log."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from synthetic.until import until
+
+from rftd.daemon.supervisor.orders import Request
+from rftd.ops.ids import Ids
+from rftd.streams import topics
+from rftd.streams.budgets import Budgets
+from rftd.streams.codec import decode
+from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed, ExperimentSeen
+from rftd.streams.folds.spending import BUDGET, UNSEEN
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
+from rftd.streams.topics import partition_of
+
+BRIEF_DAYS = 0.24 / 86_400
+"""So short that a look is to be written after ten milliseconds."""
+
+
+async def life_of(log: EventLog, experiment: Any) -> list[Any]:
+    records = await log.read(partition_of(topics.EXPERIMENTS, experiment), 0, max_records=10_000)
+    return [decode(record).event for record in records]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("log", ["sqlite"], indirect=True)
+async def test_a_run_that_has_spent_its_tokens(
+    tmp_path: Path, log: EventLog, clock: Any, ids: Ids, fake_world: Any
+) -> None:
+    spec = msgspec.structs.replace(fake_world.spec(tmp_path), limits=Budgets(tokens=40))
+    run = await fake_world.run(log, spec, clock, ids)
+    spine = run.state.spine
+    pauses = 0
+    async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
+        tasks.create_task(run.drive())
+        while not spine.ended:
+            await until(lambda: spine.ended or spine.status is Status.PAUSED)
+            if spine.status is Status.PAUSED:
+                assert (spine.cause, "tokens spent" in spine.reason) == (BUDGET, True)
+                pauses += 1
+                assert spine.spending.granted == pauses
+                await run.command(ExperimentResumed(by="me"), Request(ids.new()))
+    assert pauses > 1
+    assert spine.status is Status.COMPLETED
+    paused = [event for event in await life_of(log, run.state.experiment) if isinstance(event, ExperimentPaused)]
+    assert [event.cause for event in paused] == [BUDGET] * pauses
+    assert (await fake_world.verified(log)).clean
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("log", ["sqlite"], indirect=True)
+async def test_who_looks_is_in_the_log(tmp_path: Path, log: EventLog, clock: Any, ids: Ids, fake_world: Any) -> None:
+    spec = msgspec.structs.replace(fake_world.spec(tmp_path), limits=Budgets(unseen_days=BRIEF_DAYS))
+    run = await fake_world.run(log, spec, clock, ids)
+    spine = run.state.spine
+
+    def stands() -> bool:
+        run.looked("somebody")
+        return spine.ended or spine.status is Status.PAUSED
+
+    async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
+        tasks.create_task(run.drive())
+        while not spine.ended:
+            await until(stands)
+            if spine.status is Status.PAUSED:
+                assert spine.cause == UNSEEN
+                await run.command(ExperimentResumed(by="me"), Request(ids.new()))
+    seen = [event for event in await life_of(log, run.state.experiment) if isinstance(event, ExperimentSeen)]
+    assert {event.by for event in seen} == {"somebody"}
