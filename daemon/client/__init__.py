@@ -4,6 +4,7 @@ address   where the daemon is
 client    `Client`: asks for what `rftd.daemon.views` declares; `follow`: an experiment over restarts of the daemon
 moment    an experiment's page with what it waits for, and its pace
 transcript  an experience as text, and the truth of its row
+judging   the recorded answers of an evaluation by another reward
 page_feed  its pages, read beside the program that shows them; and when no daemon answers
 dry_run   a submission as the daemon judges it, or this machine where none answers
 pulling   what the daemon's cache of the Hugging Face hub lacks, fetched beside it

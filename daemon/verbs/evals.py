@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from rftd.daemon.output.data import emitted
 from rftd.daemon.output.quantity import number
@@ -15,11 +17,13 @@ from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import evaluations, history
 from rftd.daemon.views.evaluations import AnswerView, EvaluationPage, HeldOutRow, VersionComparison, Which
+from rftd.daemon.views.wire import to_wire
 from rftd.ops.errors import NotFoundError, UsageError
 from rftd.storage.queries.steps import EvalRow
 
 if TYPE_CHECKING:
     from rftd.daemon.client.client import Client
+    from rftd.daemon.client.judging import Judgement
 
 _NOISE_ABOVE: Final = 0.05
 """The p from which a difference counts as noise, the usual 5 %."""
@@ -35,6 +39,8 @@ _CATEGORY: Final = "category/"
 @click.option("--best", "order", flag_value="best", help="Show the answers with the highest reward first.")
 @click.option("--changed-since", "since", type=click.IntRange(0), metavar="M", help="Compare with version M.")
 @click.option("--row", type=click.IntRange(0), help="Show this held-out row, from 0, as each version answered it.")
+@click.option("--reward", metavar="NAME", help="Judge the recorded answers by this reward; nothing is generated.")
+@click.option("--reward-args", metavar="JSON", help="Arguments of that reward.")
 @click.option("-n", "--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Number of answers.")
 @click.option("--offset", type=click.IntRange(0), default=0, help="Number of answers to skip.")
 @shared_options
@@ -47,6 +53,8 @@ def command(
     order: Which | None,
     since: int | None,
     row: int | None,
+    reward: str | None,
+    reward_args: str | None,
     limit: int,
     offset: int,
 ) -> None:
@@ -54,13 +62,26 @@ def command(
 
     With --version, --worst, --best or --changed-since the answers of one version, by default the newest: prompt, answer
     and truth. --changed-since shows the answers whose reward changed, lost ones first, and whether the difference may
-    be noise.
+    be noise. --reward judges the recorded answers by another reward, on this machine.
     """
     from rftd.daemon.client.client import Client
 
     if row is not None and (version is not None or order is not None or since is not None):
         raise UsageError("--row shows every version", field="--row", fix="leave the other options out")
+    if reward_args is not None and reward is None:
+        raise UsageError("--reward-args without --reward", field="--reward-args", fix="name the reward")
+    if reward is not None and (row is not None or since is not None):
+        raise UsageError("--reward judges one version", field="--reward", fix="leave --row and --changed-since out")
     with Client(settings) as client:
+        if reward is not None:
+            from rftd.daemon.client.judging import judged
+
+            arguments = _arguments(reward_args)
+            version = _newest(client, name, taskset) if version is None else version
+            judgement = _ordered(judged(client, name, version, taskset, reward, arguments), order)
+            if not emitted(to_wire(judgement), settings):
+                _show(_judged(judgement, limit, offset), judgement.notes)
+            return
         if row is not None:
             held_out = client.ask(evaluations.held_out, name=name, row=row, taskset=taskset)
             if not emitted(held_out.plain(), settings):
@@ -91,6 +112,47 @@ def _newest(client: Client, name: str, taskset: str | None) -> int:
     if not rows:
         raise NotFoundError("nothing was evaluated yet", field=_TASKSET if taskset else None, fix="see rftd evals NAME")
     return rows[-1].version
+
+
+def _arguments(written: str | None) -> dict[str, Any]:
+    """The arguments of a reward. Raises UsageError."""
+    try:
+        arguments = json.loads(written) if written else {}
+    except ValueError as error:
+        raise UsageError(f"{written!r} is no JSON: {error}", field="--reward-args") from None
+    if not isinstance(arguments, dict):
+        fix = "write a mapping such as '{\"tolerance\": 0.01}'"
+        raise UsageError(f"{written!r} is no mapping", field="--reward-args", fix=fix)
+    return arguments
+
+
+def _ordered(judgement: Judgement, order: Which | None) -> Judgement:
+    """The judgement with its answers as asked for; by default those first whose reward differs most from before."""
+    sign = -1 if order == "best" else 1
+    items = judgement.items
+    if order in ("worst", "best"):
+        items = sorted(items, key=lambda item: sign * item.reward)
+    else:
+        items = sorted(items, key=lambda item: -abs(item.reward - item.answer.reward))
+    return msgspec.structs.replace(judgement, items=items)
+
+
+def _judged(judgement: Judgement, limit: int, offset: int) -> Iterator[str]:
+    """The lines of recorded answers by another reward."""
+    row = judgement.evaluation
+    yield labelled("evaluation", f"{row.taskset}, version {row.version}, {row.rows} rows")
+    yield labelled("reward", f"{judgement.reward}, of {judgement.judged} of {judgement.answers} recorded answers")
+    interval = "" if judgement.low is None else f"  ({judgement.low:.3f}..{judgement.high:.3f})"
+    yield labelled("score", f"{number(judgement.score)}{interval}; recorded {number(judgement.recorded)}")
+    if judgement.parts:
+        yield labelled("parts", ", ".join(f"{name} {number(mean)}" for name, mean in judgement.parts.items()))
+    yield labelled(
+        "rows", f"{judgement.won} higher, {judgement.lost} lower, {judgement.same} same, p {judgement.p:.2g}"
+    )
+    for item in judgement.items[offset : offset + limit]:
+        yield ""
+        yield labelled("judged", f"reward {item.reward:.3f}")
+        yield from _answer(item.answer)
 
 
 def _list(client: Client, settings: Settings, name: str, taskset: str | None) -> None:

@@ -159,7 +159,7 @@ class Stage(Section):
 
 
 class Experiment(Section):
-    """Every section of the configuration guide, and rftd's own: `deterministic`, `seed`, `priority`, `limits`, `labels`."""
+    """Every section of the guide, and rftd's own: `deterministic`, `seed`, `priority`, `limits`, `labels`."""
 
     mode: Mode = "both"
     """The work of the run: to explore and train (`both`), either alone, to measure (`bench`), to answer clients

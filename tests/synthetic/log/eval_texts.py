@@ -16,6 +16,7 @@ def eval_texts(rewards: Sequence[float], artifacts: ArtifactStore) -> Array:
     answers: list[EvalAnswer] = []
     for row, reward in enumerate(rewards):
         colour = "\x1b[31m" if row == 1 else ""
+        text = f"{colour}{2 * row if reward else 99}"
         answers.append(
             EvalAnswer(
                 row=row,
@@ -25,8 +26,8 @@ def eval_texts(rewards: Sequence[float], artifacts: ArtifactStore) -> Array:
                 finish="stop",
                 tokens=5 + row,
                 prompt=f"{row}+{row}=",
-                text=f"{colour}{2 * row if reward else 99}",
-                chars=2,
+                text=text,
+                chars=len(text),
                 truth=str(2 * row),
             )
         )

@@ -44,6 +44,11 @@ class Scorer:
         return scorer
 
     @property
+    def asks_models(self) -> bool:
+        """True if the reward asks auxiliary models."""
+        return self._asks
+
+    @property
     def quick(self) -> bool:
         """True if `score` never waits: the reward is one of ours, and neither blocks nor asks."""
         return not self._on_thread and not self._awaited

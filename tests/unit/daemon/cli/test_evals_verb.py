@@ -59,6 +59,34 @@ def test_a_row_through_versions(rftd: Rftd) -> None:
     assert [each["answers"][0]["text"] for each in versions] == ["\x1b[31m2", "\x1b[31m2", "\x1b[31m99"]
 
 
+def test_recorded_answers_are_judged_by_another_reward(rftd: Rftd) -> None:
+    said = rftd("evals", "small", "--version", "5", "--reward", "exact_match_reward", "-n", "1")
+    lines = said.out.splitlines()
+    assert "reward        exact_match_reward, of 4 of 4 recorded answers" in lines
+    judgement = json.loads(rftd("evals", "small", "--version", "5", "--reward", "exact_match_reward", "--json").out)
+    rewards = {item["answer"]["row"]: item["reward"] for item in judgement["items"]}
+    texts = {item["answer"]["row"]: (item["answer"]["text"], item["answer"]["truth"]) for item in judgement["items"]}
+    assert rewards == {row: float(text.strip() == truth) for row, (text, truth) in texts.items()}
+    assert judgement["score"] == sum(rewards.values()) / 4
+    assert judgement["recorded"] == 0.75
+    assert (judgement["won"], judgement["lost"], judgement["same"]) == (0, 0, 4)
+    assert judgement["low"] <= judgement["score"] <= judgement["high"]
+    assert "the rows are not here" in judgement["notes"][-1]
+
+
+def test_parts_of_another_reward_have_their_means(rftd: Rftd) -> None:
+    arguments = ["--reward", "math_reward", "--worst", "--json"]
+    judgement = json.loads(rftd("evals", "small", "--version", "5", *arguments).out)
+    rewards = [item["reward"] for item in judgement["items"]]
+    assert rewards == sorted(rewards)
+    assert judgement["parts"].keys() >= {"accuracy"}
+    judgement = json.loads(rftd("evals", "small", "--version", "5", "--reward", "format_reward", "--json").out)
+    assert judgement["lost"] >= 3, "no answer has the form that this reward wants"
+    assert judgement["score"] < judgement["recorded"]
+    first = judgement["items"][0]
+    assert abs(first["reward"] - first["answer"]["reward"]) >= 1, "what is judged otherwise comes first"
+
+
 @pytest.mark.parametrize(
     ("options", "status", "words"),
     [
@@ -68,6 +96,13 @@ def test_a_row_through_versions(rftd: Rftd) -> None:
         (["--row", "4"], 3, ["no answer to row 4 of 'held_out'"]),
         (["--row", "1", "--worst"], 2, ["--row shows every version"]),
         (["--version", "-1"], 2, ["--version"]),
+        (["--reward", "math_rewart"], 2, ["math_reward"]),
+        (["--reward", "llm_judge_reward"], 2, ["asks auxiliary models", "mode: bench"]),
+        (["--reward", "math_reward", "--reward-args", "{"], 2, ["--reward-args", "no JSON"]),
+        (["--reward", "math_reward", "--reward-args", "[1]"], 2, ["no mapping"]),
+        (["--reward", "math_reward", "--reward-args", '{"no": 1}'], 2, ["'no'"]),
+        (["--reward-args", "{}"], 2, ["name the reward"]),
+        (["--reward", "math_reward", "--row", "1"], 2, ["judges one version"]),
     ],
 )
 def test_what_is_not_there_is_named(rftd: Rftd, options: list[str], status: int, words: list[str]) -> None:
