@@ -40,13 +40,16 @@ def figures_of(scores: Sequence[EvalScored], eval: UUID) -> dict[str, float]:
     tokens = np.concatenate([scored.tokens.view() for scored in scores])
     right = _joined([scored.right for scored in scores])
     tries = scores[0].tries if len({scored.tries for scored in scores}) == 1 else 1
-    figures = {f"score/{end}": value for end, value in _interval(rewards.reshape(-1, tries).mean(axis=1), eval).items()}
+    by_row = rewards.reshape(-1, tries).mean(axis=1)
+    figures = {f"score/{end}": value for end, value in {**_interval(by_row, eval), **_error(by_row)}.items()}
     if tries > 1:
         figures |= {TRIES: float(tries), **_of_tries(rewards.reshape(-1, tries), tries)}
     if right is not None:
         flags = right != 0
         figures[ACCURACY] = float(flags.mean())
-        figures |= {f"accuracy/{end}": value for end, value in _accuracy_interval(flags, tries, eval).items()}
+        right_by_row = flags.reshape(-1, tries).mean(axis=1)
+        ends = {**_accuracy_interval(flags, tries, eval), **_error(right_by_row)}
+        figures |= {f"accuracy/{end}": value for end, value in ends.items()}
         figures |= _lengths(tokens, flags)
         if tries > 1:
             votes = _joined([scored.votes for scored in scores])
@@ -60,8 +63,13 @@ def figure_names(taskset: TasksetSpec) -> tuple[str, ...]:
     Those of accuracy are there where its reward says which answers are right.
     """
     tries = taskset.repeat_times
-    ends = ("mean", "low", "high")
-    names = ["score", "score/low", "score/high", *(f"accuracy/{end}" for end in ends), "response_length/mean"]
+    ends = ("mean", "low", "high", "stderr")
+    names = [
+        "score",
+        *(f"score/{end}" for end in ends[1:]),
+        *(f"accuracy/{end}" for end in ends),
+        "response_length/mean",
+    ]
     names += [f"response_length/{name}/mean" for name in ("right", "wrong")]
     if tries > 1:
         names += [f"avg@{tries}", *(f"pass@{k}" for k in _counts(tries))]
@@ -95,6 +103,11 @@ def _interval(values: NDArray[np.float64], eval: UUID) -> dict[str, float]:
     random = np.random.Generator(np.random.PCG64(eval.int))
     low, high = bootstrap(values, random.integers(0, len(values), (resamples, len(values))))
     return {"low": low, "high": high}
+
+
+def _error(means: NDArray[np.float64]) -> dict[str, float]:
+    """The standard error of a mean over rows, which one row does not tell."""
+    return {"stderr": float(means.std(ddof=1) / len(means) ** 0.5)} if len(means) > 1 else {}
 
 
 def _accuracy_interval(right: NDArray[np.bool_], tries: int, eval: UUID) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,7 +14,7 @@ from rftd.daemon.output.quantity import number
 from rftd.daemon.output.table import LABEL, console_of, labelled, table
 from rftd.daemon.output.terminal import say
 from rftd.daemon.settings import Settings, shared_options
-from rftd.daemon.verbs.arguments import experiment_argument
+from rftd.daemon.verbs.arguments import experiments_argument
 from rftd.daemon.views import evaluations, history
 from rftd.daemon.views.evaluations import AnswerView, EvaluationPage, HeldOutRow, VersionComparison, Which
 from rftd.daemon.views.wire import to_wire
@@ -29,10 +29,11 @@ _NOISE_ABOVE: Final = 0.05
 """The p from which a difference counts as noise, the usual 5 %."""
 _TASKSET: Final = "--taskset"
 _CATEGORY: Final = "category/"
+_ERROR: Final = "/stderr"
 
 
 @click.command("evals")
-@experiment_argument
+@experiments_argument
 @click.option("--version", type=click.IntRange(0), help="Show the answers of this weight version.")
 @click.option("--taskset", help="The held-out taskset, where there are several.")
 @click.option("--worst", "order", flag_value="worst", help="Show the answers with the lowest reward first.")
@@ -47,7 +48,7 @@ _CATEGORY: Final = "category/"
 @click.pass_obj
 def command(
     settings: Settings,
-    name: str,
+    names: tuple[str, ...],
     version: int | None,
     taskset: str | None,
     order: Which | None,
@@ -60,6 +61,9 @@ def command(
 ) -> None:
     """Show the evaluations of experiment NAME: scores with their uncertainty, accuracy, several tries, lengths.
 
+    Of several experiments, such as benches of models, checkpoints and services: one table of each metric of each
+    held-out taskset, with its value and standard error, by the newest version.
+
     With --version, --worst, --best or --changed-since the answers of one version, by default the newest: prompt, answer
     and truth. --changed-since shows the answers whose reward changed, lost ones first, and whether the difference may
     be noise. --reward judges the recorded answers by another reward, on this machine.
@@ -68,6 +72,13 @@ def command(
 
     if row is not None and (version is not None or order is not None or since is not None):
         raise UsageError("--row shows every version", field="--row", fix="leave the other options out")
+    if len(names) > 1:
+        if any(given is not None for given in (version, order, since, row, reward)):
+            raise UsageError("several experiments make one table", fix="name one for its answers")
+        with Client(settings) as client:
+            _table(client, settings, names, taskset)
+        return
+    [name] = names
     if reward_args is not None and reward is None:
         raise UsageError("--reward-args without --reward", field="--reward-args", fix="name the reward")
     if reward is not None and (row is not None or since is not None):
@@ -112,6 +123,46 @@ def _newest(client: Client, name: str, taskset: str | None) -> int:
     if not rows:
         raise NotFoundError("nothing was evaluated yet", field=_TASKSET if taskset else None, fix="see rftd evals NAME")
     return rows[-1].version
+
+
+def _table(client: Client, settings: Settings, names: Sequence[str], taskset: str | None) -> None:
+    """Each metric of each taskset by the newest version of each experiment, as lm-eval shows them."""
+    newest: dict[tuple[str, str], EvalRow] = {}
+    for name in dict.fromkeys(names):
+        for row in client.ask(history.evals, name=name, taskset=taskset).value.items:
+            newest[row.taskset, name] = row  # they come in the order of versions
+        if not any(measured == name for _, measured in newest):
+            raise NotFoundError(f"nothing of {name} was evaluated yet", fix="see rftd evals NAME")
+    results: dict[str, dict[str, dict[str, float | int | None]]] = {}
+    for (held_out, name), row in newest.items():
+        results.setdefault(held_out, {})[name] = {"version": row.version, "rows": row.rows, **_metrics(row)}
+    if emitted({"results": results}, settings):
+        return
+    lines = [
+        (held_out, metric, name, str(figures["version"]), number(value), _plus_minus(figures, metric))
+        for held_out, measured in results.items()
+        for metric in dict.fromkeys(metric for figures in measured.values() for metric in figures)
+        if metric not in ("version", "rows") and not metric.endswith(_ERROR)
+        for name, figures in measured.items()
+        if (value := figures.get(metric)) is not None
+    ]
+    console = console_of(settings)
+    headers = ("TASKSET", "METRIC", "EXPERIMENT", "VERSION", "VALUE", "STDERR")
+    console.print(table(headers, lines, right=frozenset(headers[3:]), width=console.width, first_to_go=("VERSION",)))
+
+
+def _metrics(row: EvalRow) -> dict[str, float | int | None]:
+    """The figures of an evaluation that are compared between experiments, each before its standard error."""
+    metrics: dict[str, float | int | None] = {"score": row.score, f"score{_ERROR}": row.metrics.get(f"score{_ERROR}")}
+    if (accuracy := row.metrics.get("accuracy/mean")) is not None:
+        metrics |= {"accuracy": accuracy, f"accuracy{_ERROR}": row.metrics.get(f"accuracy{_ERROR}")}
+    named = [name for name in row.metrics if "@" in name or name.startswith(("reward/", _CATEGORY))]
+    return metrics | {name: row.metrics[name] for name in named if not name.endswith("/answers")}
+
+
+def _plus_minus(figures: Mapping[str, float | int | None], metric: str) -> str:
+    error = figures.get(f"{metric}{_ERROR}")
+    return "" if error is None else f"± {error:.4f}"
 
 
 def _arguments(written: str | None) -> dict[str, Any]:

@@ -37,6 +37,7 @@ def eval_texts(rewards: Sequence[float], artifacts: ArtifactStore) -> Array:
 def eval_completed(eval: UUID, version: int) -> EvalCompleted:
     """The evaluation of four rows of which three are right."""
     intervals = {"score/low": 0.25, "score/high": 1.0, "accuracy/low": 0.3, "accuracy/high": 0.95}
+    intervals |= {"score/stderr": 0.25, "accuracy/stderr": 0.25}
     lengths = {"response_length/mean": 6.5, "response_length/right/mean": 6.7, "response_length/wrong/mean": 6.0}
     category = {"category/sums/answers": 4.0, "category/sums/score": 0.75, "category/sums/accuracy": 0.75}
     return EvalCompleted(

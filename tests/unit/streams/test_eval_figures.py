@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from typing import Any
 from uuid import UUID
 
@@ -26,18 +28,22 @@ def test_accuracy_stands_beside_the_score_with_its_uncertainty() -> None:
     assert figures["accuracy/mean"] == 0.75
     assert (figures["accuracy/low"], figures["accuracy/high"]) == pytest.approx((0.300642, 0.954413), abs=1e-6)
     assert figures["score/low"] < 0.7 < figures["score/high"]
+    # lm-eval's: the sample's deviation over the root of its size.
+    assert figures["accuracy/stderr"] == pytest.approx((0.75 * 0.25 / 3) ** 0.5)
+    assert figures["score/stderr"] == pytest.approx(statistics.stdev([1.1, -0.1, 0.9, 0.9]) / 2, abs=1e-6)
     assert figures["response_length/right/mean"] == pytest.approx((1 + 1 + 2) / 3)
     assert figures["response_length/wrong/mean"] == 2.0
 
 
 def test_nothing_is_said_of_accuracy_where_some_scores_do_not_say_what_is_right() -> None:
     figures = figures_of([scored([3.0], None), scored([1.0], [1], row_start=1)], EVAL)
-    assert set(figures) == {"score/low", "score/high"}
+    assert set(figures) == {"score/low", "score/high", "score/stderr"}
 
 
 def test_equal_scores_are_certain_as_far_as_anybody_can_tell() -> None:
     figures = figures_of([scored([0.5, 0.5], None)], EVAL)
-    assert figures == {"score/low": 0.5, "score/high": 0.5}
+    assert figures == {"score/low": 0.5, "score/high": 0.5, "score/stderr": 0.0}
+    assert "score/stderr" not in figures_of([scored([0.5], None)], EVAL), "one row does not tell"
 
 
 def test_several_answers_to_a_row_have_figures_of_their_number() -> None:

@@ -59,6 +59,20 @@ def test_a_row_through_versions(rftd: Rftd) -> None:
     assert [each["answers"][0]["text"] for each in versions] == ["\x1b[31m2", "\x1b[31m2", "\x1b[31m99"]
 
 
+def test_several_experiments_make_one_table_of_metrics(rftd: Rftd) -> None:
+    header, *rows = rftd("evals", "small", "small").out.splitlines()
+    assert header.split() == ["TASKSET", "METRIC", "EXPERIMENT", "VERSION", "VALUE", "STDERR"]
+    assert [row.split() for row in rows][:3] == [
+        ["held_out", "score", "small", "5", "0.750", "±", "0.2500"],
+        ["held_out", "accuracy", "small", "5", "0.750", "±", "0.2500"],
+        ["held_out", "pass@1", "small", "5", "0.750"],
+    ]
+    results = json.loads(rftd("evals", "small", "small", "--json").out)["results"]
+    assert results["held_out"]["small"]["accuracy/stderr"] == 0.25
+    assert rftd("evals", "small", "none").status == 3
+    assert "name one for its answers" in rftd("evals", "small", "small", "--worst").err
+
+
 def test_recorded_answers_are_judged_by_another_reward(rftd: Rftd) -> None:
     said = rftd("evals", "small", "--version", "5", "--reward", "exact_match_reward", "-n", "1")
     lines = said.out.splitlines()
