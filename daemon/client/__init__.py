@@ -5,6 +5,7 @@ client    `Client`: asks for what `rftd.daemon.views` declares; `follow`: an exp
 moment    an experiment's page with what it waits for, and its pace
 transcript  an experience as text, and the truth of its row
 judging   the recorded answers of an evaluation by another reward
+recorded_rows  rows of text of recorded experiences, for a later experiment
 page_feed  its pages, read beside the program that shows them; and when no daemon answers
 dry_run   a submission as the daemon judges it, or this machine where none answers
 pulling   what the daemon's cache of the Hugging Face hub lacks, fetched beside it

@@ -102,7 +102,7 @@ def transcript_of(spec: ExperimentSpec | None, shown: ExperienceView, *, pieces:
     truth = None
     try:
         decoder = stage_decoder(stage)
-        turns = tuple(_turn(decoder, sequence) for sequence in _sequences(shown))
+        turns = experience_turns(decoder, shown)
         if pieces:
             response = (shown.tokens or [])[shown.experience.prompt_tokens :]
             alone = tuple(decoder.decode([token], special=True) for token in response)
@@ -113,6 +113,11 @@ def transcript_of(spec: ExperimentSpec | None, shown: ExperienceView, *, pieces:
     except RftdError as error:
         notes.append(f"no truth: {one_line(error.what)}")
     return Transcript(turns, () if turns else _ids(shown), truth, alone, tuple(notes))
+
+
+def experience_turns(decoder: Decoder, shown: ExperienceView) -> tuple[TextTurn, ...]:
+    """The prompts and answers of an experience that was asked for with its tokens."""
+    return tuple(_turn(decoder, sequence) for sequence in _sequences(shown))
 
 
 def _ids(shown: ExperienceView) -> tuple[IdTurn, ...]:

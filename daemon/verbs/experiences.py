@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rftd.daemon.output.data import emitted
+from rftd.daemon.output.data import emit_line, emitted
 from rftd.daemon.output.quantity import age, number, shorts
 from rftd.daemon.output.table import LABEL, console_of, labelled, table
 from rftd.daemon.output.terminal import say
@@ -39,6 +39,7 @@ _BIASED_BELOW: Final = 0.05
 _WIDEST_PIECE: Final = 24
 """The columns for the text of a token; what is longer moves its line's figures."""
 _TOKEN_LISTS: Final = ("tokens", "loss_mask", "logprobs", "processed_logprobs")
+_PAGE: Final = 1000
 STATES = ("open", "waiting", "cooling", "planned", "retired", "late")
 ORDERS = ("newest", "oldest", "reward", "-reward", "staleness", "-staleness")
 
@@ -133,6 +134,46 @@ def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
         return
     page = msgspec.structs.replace(answer.value, **hidden)
     say("\n".join([*_page(page), *_texts(transcript, page), *token_lines(page, transcript.pieces)]), indent=LABEL)
+
+
+@command.command("rows")
+@experiment_argument
+@click.option("--reward", metavar="'>0.8'", help="Only rewards that compare so, with >, >=, <, <= or =.")
+@click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
+@shared_options
+@click.pass_obj
+def rows(settings: Settings, name: str, reward: str | None, stage: int | None) -> None:
+    """Print the experiences of experiment NAME as rows to train on: JSON lines with prompt, response and reward.
+
+    The prompt is the whole text that the model was given, so the rows are read with prompt_type: raw. An experience
+    whose tokens no such row says is left out, and counted.
+    """
+    from rftd.daemon.client.client import Client
+    from rftd.daemon.client.recorded_rows import RecordedRows
+    from rftd.daemon.client.transcript import specification
+
+    low, high = _bounds(reward, "--reward")
+    with Client(settings) as client:
+        recorded = RecordedRows(specification(client, name))
+        offset: int | None = 0
+        while offset is not None:
+            page = client.ask(
+                experiences.experiences,
+                name=name,
+                min_reward=low,
+                max_reward=high,
+                stage=stage,
+                order="oldest",
+                limit=_PAGE,
+                offset=offset,
+            ).value
+            for experience in page.items:
+                shown = client.ask(experiences.experience, name=name, experience=experience.id, tokens=True).value
+                if (row := recorded.row(shown)) is not None:
+                    emit_line(msgspec.to_builtins(row))
+            offset = page.next
+    for why, count in recorded.left_out.items():
+        say(f"left out: {count} ({why})", err=True)
 
 
 @command.command("prioritize", context_settings={"ignore_unknown_options": True})

@@ -89,6 +89,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "events": ("events small", "events small -n 3", "events small --all -n 4", "events small --type nonsense"),
     "experiences ls": ("experiences ls small", "experiences ls small --state retired", "experiences ls small -n 2"),
     "experiences show": ("experiences show small {short}", "experiences show small {experience} --tokens"),
+    "experiences rows": ("experiences rows small --reward >5",),
     "experiences prioritize": ("experiences prioritize second {short} 3",),
     "experiences give-up": ("experiences give-up second {short}",),
     "experiences lengths": ("experiences lengths small",),

@@ -9,14 +9,19 @@ import msgspec
 import pytest
 from synthetic.log.synthetic_run import spec_of
 
+from rftd.daemon.client.recorded_rows import EMPTY, OTHERWISE, SEVERAL, RecordedRows
 from rftd.daemon.client.transcript import IdTurn, Passage, TextTurn, transcript_of
 from rftd.daemon.verbs.experiences import passage_lines, token_lines
 from rftd.daemon.views.experiences import ExperienceView, SamplingView, StepView
+from rftd.ops.errors import NotFoundError
 from rftd.storage.queries.experiences import ExperienceRow, TaskRow
 from rftd.streams.row_format import Format
 from rftd.streams.spec import ExperimentSpec, TasksetSpec, TrainerSpec
 from rftd.workers.tasksets.byte_tokenizer import EOS
+from rftd.workers.tasksets.record import DatasetRecord
+from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
 from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.tasksets.train_rows import sft_rows
 
 PROMPT = b"2+3="
 ANSWER = b"5\x1b"
@@ -79,6 +84,31 @@ def test_prompt_answer_and_truth(spec: ExperimentSpec) -> None:
     assert told.truth == "5"
     assert told.notes == ()
     assert transcript_of(spec, shown(row=0)).truth == "2"
+
+
+def test_a_recorded_answer_is_a_row_that_trains_the_same_tokens(spec: ExperimentSpec) -> None:
+    recorded = RecordedRows(spec)
+    row = recorded.row(shown())
+    assert row is not None
+    assert (row.prompt, row.response, row.reward, row.version) == ("2+3=", "5\x1b", 1.0, 0)
+    taskset = TasksetSpec(name="rows", path="none", format=FormatSpec(prompt_type="raw"))
+    reader = DatasetRecord(msgspec.to_builtins(row), taskset, 0)
+    [trained] = sft_rows(reader, stage_tokenizer(spec.stages[1]), 64)
+    assert trained.tokens.tolist() == shown().tokens
+    assert trained.prompt_tokens == len(PROMPT)
+
+
+def test_what_no_row_says_is_left_out_with_the_reason(spec: ExperimentSpec) -> None:
+    recorded = RecordedRows(spec)
+    steps = (StepView(tokens=4, prompt_tokens=3, reward=0.0), StepView(tokens=3, prompt_tokens=0, reward=1.0))
+    broken = [*PROMPT, 0xFF, EOS]  # no text has this byte
+    undecodable = msgspec.structs.replace(shown(), tokens=broken)
+    empty = msgspec.structs.replace(shown(), tokens=[*PROMPT, EOS])
+    workflow = msgspec.structs.replace(shown(), sampling=drawn((0, 1), (2, 3)))
+    assert [recorded.row(page) for page in (shown(steps=steps), undecodable, empty, workflow)] == [None] * 4
+    assert recorded.left_out == {SEVERAL: 2, OTHERWISE: 1, EMPTY: 1}
+    with pytest.raises(NotFoundError, match="no specification"):
+        RecordedRows(None)
 
 
 def test_each_token_of_an_answer_has_its_own_text(spec: ExperimentSpec) -> None:
