@@ -91,7 +91,7 @@ def test_a_recorded_answer_is_a_row_that_trains_the_same_tokens(spec: Experiment
     row = recorded.row(shown())
     assert row is not None
     assert (row.prompt, row.response, row.reward, row.version) == ("2+3=", "5\x1b", 1.0, 0)
-    taskset = TasksetSpec(name="rows", path="none", format=FormatSpec(prompt_type="raw"))
+    taskset = TasksetSpec(name="rows", path="none", format=Format(prompt_type="raw"))
     reader = DatasetRecord(msgspec.to_builtins(row), taskset, 0)
     [trained] = sft_rows(reader, stage_tokenizer(spec.stages[1]), 64)
     assert trained.tokens.tolist() == shown().tokens
