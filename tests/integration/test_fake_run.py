@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from structlog.testing import capture_logs
+from synthetic.daemon.third_party import install
 
 from rftd.ops import limits
 from rftd.streams import topics
@@ -167,6 +168,40 @@ async def test_what_an_auxiliary_model_answers_is_part_of_the_experience(
     turns = [event.auxiliary for event in events if isinstance(event, ExperienceProduced)]
     assert turns
     assert {(len(each), each[0].model, each[0].chars) for each in turns} == {(1, "beside", 1)}
+
+
+JUDGING = """
+from rftd.workers.api import Message, RewardResult
+class Judging:
+    async def score(self, response, truth, task, *, auxiliary_models):
+        answer = await auxiliary_models[0].chat([Message("user", response)])
+        return RewardResult(value=float(answer.text.strip() in {"0", "2", "4", "6", "8"}))
+"""
+
+
+@pytest.mark.anyio
+async def test_a_reward_of_somebodys_own_asks_the_reward_model_that_stands_beside(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the guide has it: `default_reward_fn_type` names the reward, `auxiliary_models` has the model that it asks."""
+    install(tmp_path, "judging_reward", JUDGING, {"rftd.rewards": {"custom_reward": "judging_reward:Judging"}})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = fake_world.spec(tmp_path)
+    stage = spec.stages[1]
+    assert stage.taskset is not None
+    judge = AuxiliarySpec(name="judge", engine="fake", max_model_len=128, max_prompt_tokens=96, max_response_tokens=32)
+    taskset = msgspec.structs.replace(stage.taskset, reward="custom_reward")
+    stage = msgspec.structs.replace(stage, taskset=taskset, auxiliary=(judge,))
+    state = await fake_world.completed(log, msgspec.structs.replace(spec, stages=(spec.stages[0], stage)), clock, ids)
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    events = [decode(record).event for record in await fake_records(log)]
+    scored = [(event.reward, event.auxiliary) for event in events if isinstance(event, ExperienceProduced)]
+    assert {reward for reward, _ in scored} == {0.0, 1.0}
+    for reward, answers in scored:
+        (answer,) = answers
+        assert answer.model == "judge"
+        assert reward == float(answer.text.strip() in {"0", "2", "4", "6", "8"})
+    assert (await fake_world.verified(log)).clean
 
 
 @pytest.mark.anyio
