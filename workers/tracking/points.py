@@ -9,6 +9,7 @@ import msgspec
 
 from rftd.streams.codec import Decoded
 from rftd.streams.events import checkpoint, experiment, step, weights
+from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.registry import Event, definition_of
 from rftd.workers.tracking.point import EXPLORER, TRAINER, Point
 
@@ -37,7 +38,8 @@ _REMARKS: Final[Mapping[type[Event], Callable[[Any], tuple[str, str]]]] = {
     ),
 }
 _FIGURES: Final = (step.StepCompleted, step.EvalCompleted, checkpoint.CheckpointCommitted, weights.WeightsPublished)
-_EVENTS: Final[tuple[type[Event], ...]] = (*_REMARKS, *_ENDS, *_FIGURES)
+_DECIDED: Final = (CheckpointChosen, StageStopped)
+_EVENTS: Final[tuple[type[Event], ...]] = (*_REMARKS, *_ENDS, *_FIGURES, *_DECIDED)
 TYPES: Final = frozenset(definition_of(kind).name for kind in _EVENTS) | {"fence"}
 """The types of events that points are made of; plans and leases need not be decoded."""
 
@@ -66,6 +68,12 @@ class PointFold(msgspec.Struct, kw_only=True):
     """The last weight version that an announcement of each kind was remarked of."""
     early: dict[int, list[Announcement]] = msgspec.field(default_factory=dict)
     """Announcements of weights whose step was not read yet, by version; without their step they have no effect."""
+    chosen: int = 0
+    """The number of the last choice of a best checkpoint."""
+    best: dict[int, int] = msgspec.field(default_factory=dict)
+    """The version of each stage's best checkpoint."""
+    stopped: int = -1
+    """The last stage of which an early end was remarked."""
     evaluated: set[bytes] = msgspec.field(default_factory=set)
     """Evaluations that made a point."""
     ended: str = ""
@@ -83,6 +91,8 @@ class PointFold(msgspec.Struct, kw_only=True):
             return self._checkpoint(event, time_ns)
         if isinstance(event, weights.WeightsPublished):
             return self._publication(event, time_ns)
+        if isinstance(event, _DECIDED):
+            return self._decision(event, time_ns)
         if self.ended:
             return []  # nothing leaves an end
         self.ended = _ENDS.get(type(event), "")
@@ -121,6 +131,22 @@ class PointFold(msgspec.Struct, kw_only=True):
         figures[f"eval/{event.taskset}/score"] = event.score
         figures[f"eval/{event.taskset}/rows"] = float(event.rows)
         return [self._point(EXPLORER, event.version, time_ns, figures)]
+
+    def _decision(self, event: CheckpointChosen | StageStopped, time_ns: int) -> list[Point]:
+        """The remark on what evaluations decided, once; of a choice only if another checkpoint is the best."""
+        if isinstance(event, StageStopped):
+            if event.stage <= self.stopped:
+                return []
+            self.stopped = event.stage
+            text = f"stage ends early with version {event.last_version}: {event.reason}"
+            return [self._point(TRAINER, self.furthest, time_ns, remark=text)]
+        is_news = event.number > self.chosen and self.best.get(event.stage) != event.version
+        self.chosen = max(self.chosen, event.number)
+        if not is_news:
+            return []
+        self.best[event.stage] = event.version
+        text = f"best checkpoint: version {event.version}, {event.figure} {event.value:.4g}"
+        return [self._point(TRAINER, event.version, time_ns, remark=text)]
 
     def _checkpoint(self, event: checkpoint.CheckpointCommitted, time_ns: int) -> list[Point]:
         text = f"checkpoint global_step_{event.stage_step} saved"

@@ -13,6 +13,8 @@ from synthetic.tracking.tracked import follow
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
+from rftd.streams.events.experiment import ExperimentPaused
 from rftd.streams.tracking import TrackerSpec
 from rftd.workers.tracking.cursor import CursorFile
 
@@ -63,6 +65,36 @@ async def test_weights_without_a_step_are_not_remarked(tmp_path: Path) -> None:
     run = SyntheticRun(Tape(), job_dir=str(tmp_path)).write()  # announces a version that no step made
     _, *points = await lines_of(tmp_path, run)
     assert f"weights {run.version + 50} published" not in json.dumps(points)
+
+
+def chosen(number: int, version: int, value: float, *kept: int) -> CheckpointChosen:
+    """A choice of the stage's best checkpoint."""
+    return CheckpointChosen(
+        number=number, stage=1, version=version, generation=0, figure="eval/held/score", value=value, kept=kept
+    )
+
+
+async def test_what_evaluations_decided_is_remarked_once(tmp_path: Path) -> None:
+    run = SyntheticRun(Tape(), job_dir=str(tmp_path), faults=False)
+    run.begin()
+    run.warm_up()
+    run.explore()
+    stopped = StageStopped(
+        stage=1, last_version=9, version=7, figure="eval/held/score", value=0.5, cause="patience", reason="no better"
+    )
+    first = chosen(1, 3, 0.5, 3)
+    for event in (first, chosen(2, 3, 0.5, 3, 4), chosen(3, 5, 0.75, 5, 3), first, stopped, stopped):
+        run.tape.write(event, run.id)
+    run.tape.write(ExperimentPaused(reason="limits.hours: 2 of 2 hours spent", cause="budget"), run.id)
+    _, *points = await lines_of(tmp_path, run)
+    words = ("best", "stage ends", "paused")
+    remarks = [(point["step"], text) for point in points if (text := str(point.get("remark"))).startswith(words)]
+    assert remarks == [
+        (3, "best checkpoint: version 3, eval/held/score 0.5"),
+        (5, "best checkpoint: version 5, eval/held/score 0.75"),
+        (run.version, "stage ends early with version 9: no better"),
+        (run.version, "paused: budget: limits.hours: 2 of 2 hours spent"),
+    ]
 
 
 async def test_a_step_that_a_later_trainer_repeats_makes_one_point(tmp_path: Path) -> None:
