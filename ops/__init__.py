@@ -39,7 +39,6 @@ open_files  the number of files and connections that a process may have open
 http_connection  one client's connection: what is no request, or comes too slowly, is refused
 http_leaving     connections that are about to be ended, a few in each turn of the loop
 bound_socket  the port of a server, and its URL
-http_listener  accepts connections, and lets clients go where no file can be opened
-http_server uvicorn on a bound socket, inside a process's own loop
+http_server uvicorn on a bound socket, whose clients go where no file can be opened
 health      liveness and readiness, as named checks; the lines of `rftd doctor`
 """

@@ -6,6 +6,5 @@ data.py        section buffer
 rollouts.py    section explorer, with the models
 pacing.py      sections synchronizer and policy, and the replay buffer
 arguments.py   arguments with the defaults of what takes them
-derived.py     what follows from the rest: devices, amounts, folders, schedule, staleness
 origins.py     where each value comes from
 """

@@ -6,9 +6,8 @@
     other_keys.py    keys that veRL has beside them: algorithm, data, model, actor, reference, rollouts
     trainer_keys.py  likewise: critic, rewards, trainer
     backend_keys.py  keys of Megatron, VeOmni, torchtitan and Automodel
-    async_keys.py    keys of its asynchronous programs
     older_keys.py    keys of older releases, and of projects built on veRL
-    table.py         rows by name, and the name that was meant
+    table.py         rows by name, with those of asynchronous programs, and the name that was meant
     own_words.py     a key's value as the fields of an experiment have it
 
 An import, in the order of the work:

@@ -17,7 +17,7 @@ import jgo
 from synthetic.docs.pages import ROOT, blocks_of
 from synthetic.servers.certificates import Authority
 
-from rftd.daemon.stack.kafka_properties import classpath, java
+from rftd.daemon.stack.kafka import classpath, java
 
 PAGE: Final = ROOT / "docs" / "production.md"
 START_S: Final = 180.0

@@ -21,8 +21,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from aiokafka.record.memory_records import MemoryRecords
 
-from rftd.daemon.stack.kafka import live_brokers
-from rftd.daemon.stack.kafka_properties import classpath, java
+from rftd.daemon.stack.kafka import classpath, java, live_brokers
 from rftd.daemon.stack.ports import LOOPBACK, kept_ports
 from rftd.daemon.stack.process import ServerProcess
 from rftd.streams.backends.kafka.records import envelope_of

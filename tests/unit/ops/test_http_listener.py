@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from synthetic.until import PATIENCE_S, until
 
-from rftd.ops import http_listener
-from rftd.ops.http_listener import Listener
+from rftd.ops import http_server
+from rftd.ops.http_server import Listener
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +71,7 @@ class Greets(asyncio.Protocol):
 
 async def test_where_no_file_can_be_opened_the_loop_rests_between_two_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     """asyncio's own tries, and logs, as often as its backlog is long, each time."""
-    monkeypatch.setattr(http_listener, "_REST_S", 0.01)
+    monkeypatch.setattr(http_server, "_REST_S", 0.01)
     lines = Lines()
     with Full(socket.AF_INET, socket.SOCK_STREAM) as full:
         full.bind(("127.0.0.1", 0))

