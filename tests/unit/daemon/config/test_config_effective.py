@@ -57,6 +57,7 @@ VARIANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "serve": ("mode=serve",),
     "colocate": ("mode=colocate", "explorer.rollout_model.engine_num=1"),
     "explore": ("mode=explore",),
+    "limits": ("limits={hours: 9, cost: 5, accelerator_hour_price: 1}",),
     "collect": ("mode=explore", "explorer.collect_only=true"),
     "bench": ("mode=bench",),
     "service": (
