@@ -16,9 +16,11 @@ from rftd.streams import topics
 from rftd.streams.budgets import Budgets
 from rftd.streams.codec import decode
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed, ExperimentSeen
+from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spending import BUDGET, UNSEEN
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
+from rftd.streams.shared_history import fold_until
 from rftd.streams.topics import partition_of
 
 BRIEF_DAYS = 0.24 / 86_400
@@ -52,6 +54,11 @@ async def test_a_run_that_has_spent_its_tokens(
     assert spine.status is Status.COMPLETED
     paused = [event for event in await life_of(log, run.state.experiment) if isinstance(event, ExperimentPaused)]
     assert [event.cause for event in paused] == [BUDGET] * pauses
+    again = RunState(run.state.experiment)
+    heads = await log.heads()
+    await fold_until(log, again, again.experiment, {place: heads[place].next_offset for place in heads})
+    assert again.spine.spending == spine.spending, "a daemon that reads the log anew finds the same spent"
+    assert (again.groups.tokens, again.spine.spending.granted) == (run.state.groups.tokens, pauses + 1)
     assert (await fake_world.verified(log)).clean
 
 
