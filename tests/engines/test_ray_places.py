@@ -41,6 +41,19 @@ def live(scene: Scene, name: str) -> dict[str, int]:
     return {each.role: each.pid for each in page.workers if each.state == "live"} if page is not None else {}
 
 
+def live_without(scene: Scene, name: str, ended: int) -> dict[str, int]:
+    """The workers by role, once both are there and neither is this process: one may join while the other is away."""
+    workers: dict[str, int] = {}
+
+    def both() -> bool:
+        workers.clear()
+        workers.update(live(scene, name))
+        return workers.keys() == {"trainer", "explorer"} and ended not in workers.values()
+
+    poll(both, told=lambda: workers)
+    return workers
+
+
 @pytest.mark.parametrize(("here", "there"), [("trainer", "explorer"), ("explorer", "trainer")])
 def test_each_role_has_the_launcher_that_the_daemon_was_given_for_it(
     tmp_path: Path, nodes: RayNodes, here: str, there: str
@@ -54,11 +67,10 @@ def test_each_role_has_the_launcher_that_the_daemon_was_given_for_it(
         assert psutil.Process(workers[here]).ppid() == scene.host.pid
         assert "rftd/" in " ".join(nodes.left())
         assert all(f"/{there}/" in each for each in nodes.left())
+        kept = workers
         for role in (here, there):
-            before = live(scene, name)
-            os.kill(before[role], signal.SIGKILL)
-            poll(lambda role=role, before=before: live(scene, name).get(role) not in (None, before[role]))
-        kept = live(scene, name)
+            os.kill(kept[role], signal.SIGKILL)
+            kept = live_without(scene, name, kept[role])
         scene.kill("daemon", name)
         reached = scene.until_step(name, 8).experiment.summary.step
         scene.until_step(name, reached + 8, 180.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition, partition_of
 from rftd.workers.control.obstacle import REFUSED
 from rftd.workers.membership import ProcessName
+from rftd.workers.models import model_folder
 from rftd.workers.process import run_explorer
 from rftd.workers.rollout.explorer import Explorer
 from rftd.workers.training.assembly import Assembly
@@ -128,6 +130,36 @@ async def test_where_every_explorer_refuses_the_run_waits_until_it_is_mended(
             patch.undo()
             monkeypatch.setattr(limits, "PAUSE_BACKOFF_S", (0.2, 0.4))
             assert (await desk.completed(experiment)).spine.status is Status.COMPLETED
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
+
+
+@pytest.mark.parametrize("role", ["explorer", "trainer"])
+async def test_a_folder_that_the_users_of_workers_may_not_use_is_named_until_they_may(
+    desk: ForkDesk, monkeypatch, fake_world, tmp_path: Path, role: str
+) -> None:
+    """As of a worker that another user starts: the daemon, which looked before, may use it."""
+    model = tmp_path / "model"
+    model.mkdir()
+    may_use = model_folder._may
+
+    def may(path: Path, mode: int) -> bool:
+        own = path == model if role == "explorer" else path.name == "closed"
+        closed = own and mode == (os.X_OK if role == "explorer" else os.W_OK)
+        return may_use(path, mode) and not closed
+
+    monkeypatch.setattr(model_folder, "_may", may)
+    async with desk.open() as supervisor:
+        experiment = await desk.hand_in(supervisor, *FREE, "name=closed", f"model.model_path={model}")
+        await until(lambda: (run := supervisor.runs.of(experiment)) and run.state.spine.cause == REFUSED)
+        reason = run_of(supervisor, experiment).state.spine.reason
+        verb = "read" if role == "explorer" else "written"
+        folder = model if role == "explorer" else tmp_path / "checkpoints"
+        assert re.search(rf"RFTD-DAT-001: '{folder}.*' may not be {verb} by uid {os.geteuid()}", reason), reason
+        assert f"of uid {os.geteuid()} and gid" in reason
+        assert "; fix: " in reason
+        monkeypatch.setattr(model_folder, "_may", may_use)
+        assert (await desk.completed(experiment)).spine.status is Status.COMPLETED
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
 

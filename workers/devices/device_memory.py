@@ -109,7 +109,7 @@ def settings_of(folder: Path) -> dict[str, Any]:
     """The settings of a model's text part, from its config.json; {} if it cannot be read."""
     try:
         settings = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(settings, dict):
         return {}

@@ -6,5 +6,6 @@ model_folder  whether a folder's files are there and whole, and which tokens end
 model_type    what config.json tells of a model that is not loaded
 pretrained    models opened one at a time
 text_lengths  from which length of a text on a model computes otherwise
+worker_folders  the folders of an experiment, looked at by the user that a worker runs as
 tiny_model    a model of random weights that learns in a minute: for the demo and for tests of engines
 """

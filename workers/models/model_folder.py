@@ -54,6 +54,20 @@ def check_rights(folder: Path, *, field: str | None = None) -> None:
     )
 
 
+def check_writable(folder: Path, *, field: str | None = None) -> None:
+    """Returns if this process's user may write into the folder, or it is not there. Raises DataError."""
+    if not folder.is_dir() or (_may(folder, os.W_OK) and _may(folder, os.X_OK)):
+        return
+    status = folder.stat()
+    raise DataError(
+        f"{str(folder)!r} may not be written by uid {os.geteuid()}, whose process this is: it is "
+        f"{stat.filemode(status.st_mode)} of uid {status.st_uid} and gid {status.st_gid}",
+        where=str(folder),
+        field=field,
+        fix="start the worker as the folder's owner, or give both users a group (RFTD_FOLDERS, docs/operations.md)",
+    )
+
+
 def _closed(folder: Path) -> Path | None:
     """The first folder on the way, or file within, that this process's user may not read."""
     for above in (*reversed(folder.absolute().parents), folder.absolute()):
@@ -118,7 +132,7 @@ def _has_code(folder: Path) -> bool:
     """True if the model runs code of its folder."""
     try:
         return "auto_map" in json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 

@@ -24,6 +24,7 @@ from rftd.streams.stage_tasks import tasksets_of
 from rftd.streams.worker_state import WorkerState
 from rftd.workers.devices.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
+from rftd.workers.models.worker_folders import check_folders
 from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels
 from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.engine import RolloutEngine, check_lives
@@ -116,6 +117,7 @@ class Explorer:
         """Opens the engine and what else can be refused; returns what runs beside the rollouts."""
         spec = self._view.spine.spec
         assert spec is not None
+        await asyncio.to_thread(partial(check_folders, spec, trains=False))
         await self._tasksets.copy(spec)
         stage = next((each for each in spec.stages if each.kind != "train"), spec.stages[0])
         exploring = [each for each in spec.stages if each.taskset is not None] or [stage]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 
 from rftd.ops.logs import Logger
@@ -18,6 +19,7 @@ from rftd.streams.topics import partition_of
 from rftd.streams.worker_state import WorkerState
 from rftd.workers.devices.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
+from rftd.workers.models.worker_folders import check_folders
 from rftd.workers.training.engine import RemoteEngine, RestingEngine, TrainerEngine
 from rftd.workers.training.execution import Execution
 from rftd.workers.training.loop import TrainingLoop
@@ -81,6 +83,7 @@ class Trainer:
             # count a silent worker as lost.
             beat = tasks.create_task(self._member.beat(self._look))
             try:
+                await asyncio.to_thread(partial(check_folders, spec, trains=True))
                 lease = self._lease = await self._acquire()
                 tasks.create_task(execution.watch())
                 loop = TrainingLoop(

@@ -1,0 +1,36 @@
+"""The folders that a worker of an experiment reads and writes, looked at by the user that it runs as."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rftd.streams.spec import ExperimentSpec
+from rftd.workers.models.model_folder import check_rights, check_writable
+
+
+def check_folders(spec: ExperimentSpec, *, trains: bool) -> None:
+    """Returns if this process's user may use the folders that a trainer, or an explorer, needs. Raises DataError.
+
+    The daemon has looked as its own user; a worker that somebody else starts may be another one. Blocks.
+    """
+    for path, field in _models(spec, trains=trains):
+        check_rights(Path(path), field=field)
+    if trains:
+        check_writable(Path(spec.job_dir), field="checkpoint_root_dir")
+
+
+def _models(spec: ExperimentSpec, *, trains: bool) -> Iterator[tuple[str, str]]:
+    """Each model folder with the field that names it."""
+    for stage in spec.stages:
+        if stage.model.path:
+            yield stage.model.path, "model.model_path"
+        if trains:
+            if stage.trainer.critic_path:
+                yield stage.trainer.critic_path, "model.critic_model_path"
+            if stage.trainer.teacher_path:
+                yield stage.trainer.teacher_path, "explorer.auxiliary_models"
+        else:
+            for number, auxiliary in enumerate(stage.auxiliary):
+                if auxiliary.path and not auxiliary.served:
+                    yield auxiliary.path, f"explorer.auxiliary_models[{number}].model_path"
