@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -29,7 +29,7 @@ from rftd.streams.chain import Heads
 from rftd.streams.envelope import Record
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.log import EventLog
-from rftd.streams.topics import TRUTH, Partition
+from rftd.streams.topics import EXPERIENCES, TRUTH, Partition
 
 _TRANSIENT: Final = (SQLAlchemyError, OSError, UnreachableError, ConflictError, UsageError)
 """Errors after which the positions are read back and all is tried again, for somebody may put it right: the database or
@@ -37,6 +37,9 @@ the log does not answer or refuses, or another projector was faster."""
 _LINGER_S: Final = 0.15
 """The pause after a batch, so that many small appends become few transactions; none if somebody waits for a record. The
 tables are to be less than a quarter of a second late."""
+
+_TURN_SIZE_BYTES: Final = 128 * 1024
+"""The values of one turn's records, without experiences: an item of a plan takes some 30 bytes."""
 
 _logger = logging.getLogger("rftd.projector")
 
@@ -267,8 +270,9 @@ class Projector:
                 if not records:
                     self.last_error = None
                     continue
-                await self._apply(fold, records)
-                fold = await self._opened()
+                for few in _of_few_rows(records):
+                    await self._apply(fold, few)
+                    fold = await self._opened()
                 self.last_error = None
                 if len(records) < self._followed_records and _size_of(records) < limits.FETCH_SIZE_BYTES // 2:
                     await self._linger()
@@ -362,6 +366,23 @@ class Projector:
     def _wake(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()  # a new one for the next move: who waits on the old one is awake
+
+
+def _of_few_rows(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """The records in turns, each of which becomes some thousand rows at most.
+
+    An experience is one row, but a plan has one for each of its items: after a lag a thousand records of the spine
+    would be a hundred thousand rows at once, and the memory that the most of them ever took stays with the process.
+    """
+    start = 0
+    size_bytes = 0
+    for end, record in enumerate(records):
+        size_bytes += len(record.value) if record.partition.stream != EXPERIENCES else 0
+        if size_bytes > _TURN_SIZE_BYTES and end > start:
+            yield records[start:end]
+            start = end
+            size_bytes = len(record.value)
+    yield records[start:]
 
 
 def _size_of(records: Sequence[Record]) -> int:

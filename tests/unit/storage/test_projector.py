@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from synthetic.log.lag import lag_records
+from synthetic.log.long_history import EXPERIMENT, LongHistory
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 from synthetic.until import until
@@ -29,10 +30,13 @@ from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft
 from rftd.streams.events import worker
+from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.catalogue import UnknownVersionError
-from rftd.streams.topics import Partition
+from rftd.streams.topics import Partition, partition_of
 
 pytestmark = pytest.mark.anyio
+
+PLANS = 80
 
 
 async def log_of(drafts: list[Draft]) -> MemoryLog:
@@ -121,6 +125,32 @@ async def test_records_gather_after_a_batch_unless_somebody_waits(
         await log.append(tape.drafts[-1:])
         await projector.wait_for(place, records, timeout_s=240)
         following.cancel()
+
+
+async def test_plans_that_gathered_are_written_a_few_at_a_time(engine: AsyncEngine) -> None:
+    """Each is a row for each of its items, and the memory of the largest transaction stays with the process."""
+    tape = Tape()
+    for decoded in LongHistory().steps(PLANS):
+        if isinstance(plan := decoded.event, BatchPlanned):
+            tape.write(msgspec.structs.replace(plan, experiences=plan.experiences * 4), EXPERIMENT)
+    at_once: list[int] = []
+    before = 0
+
+    def point(passing: str) -> None:
+        nonlocal before
+        if passing == "projector.after_commit":
+            at_once.append(sum(projector.positions.values()) - before)
+            before = sum(projector.positions.values())
+
+    log = await log_of(tape.drafts)
+    projector = Projector(log, engine, clock=ManualClock(), point=point)
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(projector.run())
+        await projector.wait_for(partition_of(topics.EXPERIMENTS, EXPERIMENT), PLANS - 1, timeout_s=240)
+        following.cancel()
+    assert len(at_once) > 4
+    assert max(at_once) <= PLANS // 4
+    assert (await digest(engine)).total == await digest_of(tape.drafts)
 
 
 @pytest.mark.parametrize("name", ["projector.before_commit", "projector.after_commit"])
