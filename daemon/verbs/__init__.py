@@ -5,7 +5,8 @@ open         a browser, signed in by a one-time link
 token        who may use the daemon: add, ls, rm, rotate
 demo         a tiny model, trained in a minute
 stack        a Kafka and a Postgres for development
-submit       submit an experiment; fork: a new one from a step of another; run: the commands that do it
+submit       submit an experiment; fork: a new one from a step of another
+run          an experiment from its file to its end, with a daemon for that time
 sweep        experiments that differ in a few fields; sweeps: their list, their table, their end
 ls           the experiments
 get          one page about one experiment

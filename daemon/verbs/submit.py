@@ -1,4 +1,4 @@
-"""`rftd submit`: reads an experiment file, sends it, and may wait for its end; `rftd fork`, `rftd run`."""
+"""`rftd submit`: reads an experiment file, sends it, and may wait for its end; `rftd fork`."""
 
 from __future__ import annotations
 
@@ -249,17 +249,3 @@ def _portable(client: Client, name: str, overrides: tuple[str, ...]) -> list[str
     # relative.
     config = client.ask(experiments.one, name=name).value.experiment.config
     return portable_overrides(config, overrides)
-
-
-@click.command("run", context_settings={"ignore_unknown_options": True, "help_option_names": []})
-@click.option("-c", "--config", "file", metavar="FILE")
-@click.argument("rest", nargs=-1, type=click.UNPROCESSED)
-def run(file: str | None, rest: tuple[str, ...]) -> None:
-    """Name the commands that do what `trinity run` does."""
-    from rftd.ops.errors import UsageError
-
-    shown = shlex.quote(file) if file else "FILE"
-    raise UsageError(
-        "rftd has no command run: a daemon runs experiments, and is given them",
-        fix=f"rftd serve      and in another terminal      rftd submit {shown} --wait",
-    )

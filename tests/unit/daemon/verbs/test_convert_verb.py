@@ -1,4 +1,4 @@
-"""`rftd convert` says what became of each checkpoint, and fails if one could not be converted; `rftd run` is none."""
+"""`rftd convert` says what became of each checkpoint, and fails if one could not be converted."""
 
 from __future__ import annotations
 
@@ -39,10 +39,3 @@ def test_convert_goes_on_after_a_failure_and_exits_with_it(
     assert f"global_step_4  FAILED\nerror[RFTD-DAT-001] the file of rank 1 of 2 is missing\n  --> {missing}" in said.err
     assert main(["convert", "-c", "elsewhere"]) == 3
     assert "no folder of checkpoints" in capsys.readouterr().err
-
-
-def test_run_names_the_commands_that_it_is_here(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--config", "my file.yaml", "--plugin-dir", "plugins"]) == 2
-    assert "rftd submit 'my file.yaml' --wait" in capsys.readouterr().err
-    assert main(["run", "--help"]) == 2
-    assert "rftd submit FILE --wait" in capsys.readouterr().err
