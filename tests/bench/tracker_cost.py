@@ -2,7 +2,8 @@
 
 Pairs of runs of fake engines at about ten steps a second, one of each pair with the trackers `tensorboard` and `jsonl`,
 in turn. `core_share` is the processor time of one tracker's process over the time of the run, without its start;
-`speed_ratio` the steps a second beside trackers over those without, the median of the pairs.
+`speed_ratio` the steps a second beside trackers over those without, the median of the pairs;
+`first_figure_s` the longest time from a submission to the first figure in the file of `jsonl`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import psutil
 from figures import tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from synthetic.tracking.live import trackers_of
+from synthetic.until import poll
 
 STEPS = 300
 FIRST = 60
@@ -38,13 +40,21 @@ class Run(NamedTuple):
 
     steps_per_s: float
     core_shares: list[float]
+    first_figure_s: float
+    """From the submission to the first figure in the tracker's file; 0 without one."""
 
 
 def measured(folder: Path, *, tracked: bool) -> Run:
     """A run, with trackers or without."""
     scene = Scene(folder)
     with scene.host:
+        submitted_s = time.monotonic()
         name = scene.submit(EXPERIMENT, *FAST, *((TRACKED,) if tracked else ()))
+        first_figure_s = 0.0
+        if tracked:
+            lines = folder / "checkpoints" / "crash" / "sums" / "monitor" / "jsonl"
+            poll(lambda: any('"figures"' in path.read_text() for path in lines.glob("*.jsonl")))
+            first_figure_s = time.monotonic() - submitted_s
         id = scene.until_step(name, FIRST).experiment.summary.id
         processes = trackers_of(id)
         if len(processes) != 2 * tracked:
@@ -56,7 +66,7 @@ def measured(folder: Path, *, tracked: bool) -> Run:
         passed_s = time.monotonic() - first_s
         shares = [(cpu_s(process) - used) / passed_s for process, used in zip(processes, before, strict=True)]
         scene.until_ended(name)
-    return Run((page.experiment.summary.step - begun) / passed_s, shares)
+    return Run((page.experiment.summary.step - begun) / passed_s, shares, first_figure_s)
 
 
 def cpu_s(process: psutil.Process) -> float:
@@ -88,6 +98,7 @@ def main() -> None:
             "steps_per_s": round(median(tracked.steps_per_s for _, tracked in runs), 2),
             "core_share": round(median(shares), 4),
             "core_share_most": round(max(shares), 4),
+            "first_figure_s": round(max(tracked.first_figure_s for _, tracked in runs), 2),
             "speed_ratio": round(median(ratios), 3),
             "speed_ratios": ratios,
         }
