@@ -64,7 +64,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "sweeps ls": ("sweeps ls",),
     "sweeps show": ("sweeps show swept", "sweeps show swept --runs", "sweeps show nothing"),
     "sweeps cancel": ("sweeps cancel swept",),
-    "run": ("run -c {file}",),
+    "run": ("run -c {data}/nothing.yaml",),
     "fork": ("fork second --at-step 0 -s buffer.total_steps=9", "fork small --at-step 99"),
     "ls": ("ls", "ls --all", "ls --state happy"),
     "get": ("get small", "get second-fork-0", "get second"),
