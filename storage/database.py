@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy import URL, Connection, Dialect, Engine, event
 from sqlalchemy.engine import make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.exc import DataError as RefusedDataError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -118,16 +120,49 @@ async def narrow(connection: AsyncConnection) -> None:
     await connection.rollback()
 
 
+class _Opening:
+    """A connection that aiosqlite's thread opens, and that is closed if whoever wanted it was cancelled meanwhile.
+
+    It refers to itself through its cache of statements: left alone it stays open until all cycles are collected.
+    """
+
+    def __init__(self) -> None:
+        self._connection: sqlite3.Connection | None = None
+        self._abandoned = False
+
+    def __call__(self, *arguments: Any, **options: Any) -> sqlite3.Connection:
+        """Opens the connection, in its thread."""
+        connection = sqlite3.Connection(*arguments, **options)
+        try:
+            # Transactions begin where SQLAlchemy says, so that several reads see one snapshot: Python's own driver
+            # would begin one before the first write only.
+            connection.isolation_level = None
+            for pragma in _PRAGMAS:
+                connection.execute(f"PRAGMA {pragma}").close()
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        if self._abandoned:
+            connection.close()
+        return connection
+
+    def abandon(self) -> None:
+        """Closes the connection, now or as soon as it is open."""
+        self._abandoned = True
+        if self._connection is not None:
+            self._connection.close()
+
+
 def _tune(engine: Engine) -> None:
-    @event.listens_for(engine, "connect")
-    def connected(connection: Any, _record: object) -> None:
-        # Transactions begin where SQLAlchemy says, so that several reads see one snapshot: Python's own driver would
-        # begin one before the first write only.
-        connection.isolation_level = None
-        cursor = connection.cursor()
-        for pragma in _PRAGMAS:
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
+    @event.listens_for(engine, "do_connect")
+    def opened(dialect: Dialect, _record: object, arguments: list[Any], options: dict[str, Any]) -> DBAPIConnection:
+        opening = _Opening()
+        try:
+            return dialect.connect(*arguments, **options, factory=opening)
+        except BaseException:
+            opening.abandon()
+            raise
 
     @event.listens_for(engine, "begin")
     def begun(connection: Connection) -> None:

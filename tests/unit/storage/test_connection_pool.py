@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -110,3 +114,38 @@ async def test_a_reader_beyond_the_bound_waits_for_its_turn(engine: AsyncEngine)
         assert open_connections(engine) == limits.SQLITE_POOL_CONNECTIONS
         await readers[0].close()
         await read(await late)
+
+
+@pytest.mark.parametrize("cancelled", ["before it is open", "once it is open"])
+async def test_a_connection_that_nobody_waits_for_any_more_is_closed(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, cancelled: str
+) -> None:
+    asked, may_open, opened = (threading.Event() for _ in range(3))
+    connect = sqlite3.connect
+
+    def slowly(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        asked.set()
+        may_open.wait(30)
+        connection: sqlite3.Connection = connect(*arguments, **options)
+        opened.set()
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", slowly)
+    threads = set(threading.enumerate())
+    gc.disable()  # a collection of cycles would close it
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(engine.connect().start())
+            await asyncio.to_thread(asked.wait, 30)
+            if cancelled == "once it is open":
+                may_open.set()
+                opened.wait(30)  # with the loop standing still: nobody has heard of it
+            waiting.cancel()
+            may_open.set()
+        for thread in set(threading.enumerate()) - threads:
+            if "_connection_worker_thread" in thread.name:
+                await asyncio.to_thread(thread.join, 30)
+        assert opened.is_set()
+        assert not [file.path for file in psutil.Process().open_files() if "state.db" in file.path]
+    finally:
+        gc.enable()
