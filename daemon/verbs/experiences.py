@@ -155,6 +155,7 @@ def rows(settings: Settings, name: str, reward: str | None, stage: int | None) -
     low, high = _bounds(reward, "--reward")
     with Client(settings) as client:
         recorded = RecordedRows(specification(client, name))
+        written = 0
         offset: int | None = 0
         while offset is not None:
             page = client.ask(
@@ -171,9 +172,12 @@ def rows(settings: Settings, name: str, reward: str | None, stage: int | None) -
                 shown = client.ask(experiences.experience, name=name, experience=experience.id, tokens=True).value
                 if (row := recorded.row(shown)) is not None:
                     emit_line(msgspec.to_builtins(row))
+                    written += 1
             offset = page.next
     for why, count in recorded.left_out.items():
         say(f"left out: {count} ({why})", err=True)
+    if not written:
+        say("no row: no experience matches, or none can be said as one", err=True)
 
 
 @command.command("prioritize", context_settings={"ignore_unknown_options": True})
