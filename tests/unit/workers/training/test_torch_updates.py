@@ -36,7 +36,7 @@ from rftd.workers.training.stage.updates import mini_batches
 
 Make = Callable[..., Any]
 Open = Callable[..., TorchTrainerEngine]
-SGD = Optimizer(optimizer_type="sgd", lr=0.5, weight_decay=0.0, clip_grad=0.0)
+SGD = Optimizer(optimizer_type="sgd", lr=0.5, weight_decay=0.0, clip_grad=0.0, decay_all=True)
 ADAM = Optimizer(optimizer_type="adamw", lr=1e-3, weight_decay=0.0, clip_grad=1.0)
 DECOUPLED = CorrectionSpec(old_logprobs="recomputed", parts=(CorrectionPart(kind="decoupled", args={"cap": 1.2}),))
 
