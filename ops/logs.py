@@ -23,7 +23,7 @@ from rftd.ops.tracing.span import current
 WINDOW_S: Final = 60.0
 """The time in which an equal line is only counted."""
 REMEMBERED: Final = 512
-"""Different lines that are told apart; the oldest is forgotten, and its count written."""
+"""The most different log lines that are counted at once; the oldest is then forgotten and its count written."""
 COUNTED: Final = frozenset({"warning", "error", "critical"})
 """The levels whose lines repeat when something is wrong; lines of other levels say each something new."""
 _APART: Final = frozenset({"time", "trace_id", "exc_info", "stack_info"})
@@ -44,7 +44,7 @@ class RepeatedLines:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, str], _Line] = {}
-        """By level and text, those first that began first."""
+        """The counted lines by level and text, in the order of their first appearance."""
 
     def __call__(self, _logger: Any, method: str, event: Any) -> Any:
         if "repeated" in event:

@@ -45,7 +45,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """All answers of the evaluation."""
     judged: int
     score: float | None
-    """The mean new reward of those that were judged; None of none."""
+    """The mean new reward of the judged answers; None if no answer was judged."""
     low: float | None
     """The ends of its 95 % interval, by a bootstrap over the rows."""
     high: float | None
@@ -60,7 +60,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     p: float
     """The probability of so uneven a division of won and lost rows by chance alone (sign test, two-sided)."""
     items: list[JudgedAnswer]
-    """By row and attempt."""
+    """The judged answers, ordered by row and attempt."""
     notes: list[str]
     """The reasons for what was not judged."""
 

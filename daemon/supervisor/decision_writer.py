@@ -25,7 +25,7 @@ from rftd.streams.role import RoleLease
 from rftd.streams.topics import Partition, partition_of
 
 Roots: TypeAlias = Sequence[TraceContext | None]
-"""The roots of the traces that decisions begin, one for each of them; None of those that begin none."""
+"""The trace roots of a list of decisions, one for each decision; None for a decision without a trace."""
 Drafted: TypeAlias = tuple[Sequence[Draft], Roots]
 """Decisions as records, and those roots."""
 _LIFE: Final[dict[type[Event], str]] = {

@@ -134,7 +134,7 @@ class Run:
         """The error that a role met since the controller decided last."""
         self._told = ""
         self._onlooker = ""
-        """Who looked at the experiment since the last turn, if that is to be written."""
+        """The name of the last reader whose look is still to be recorded; empty: no look is due."""
         self._writer = DecisionWriter(experiment, clock=self._clock, wall=clock, logger=logger, tracer=tracer)
 
     async def drive(self) -> None:

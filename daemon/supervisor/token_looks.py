@@ -32,7 +32,7 @@ _LOOKS: Final = 500
 
 
 class _TokenFault(msgspec.Struct, frozen=True):
-    """What a DataError says, in words that cross a pipe."""
+    """A DataError as a message that a process sends through a pipe."""
 
     what: str
     where: str | None

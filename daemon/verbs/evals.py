@@ -73,7 +73,7 @@ def command(
     if row is not None and (version is not None or order is not None or since is not None):
         raise UsageError("--row shows every version", field="--row", fix="leave the other options out")
     if len(names) > 1:
-        if any(given is not None for given in (version, order, since, row, reward)):
+        if any(option is not None for option in (version, order, since, row, reward)):
             raise UsageError("several experiments make one table", fix="name one for its answers")
         with Client(settings) as client:
             _table(client, settings, names, taskset)

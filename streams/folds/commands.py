@@ -69,9 +69,9 @@ class Commands(msgspec.Struct):
         for key, event in requests:
             use = self._at.pop(event)
             uses.append((key, use))
-            others = [other for other in self._of[key] if other is not use]
-            if others:
-                self._of[key] = others
+            kept_uses = [kept_use for kept_use in self._of[key] if kept_use is not use]
+            if kept_uses:
+                self._of[key] = kept_uses
             else:
                 del self._of[key]
         self._older.setdefault(experiment, OlderKeys()).pack(uses)

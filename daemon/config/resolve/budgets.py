@@ -9,7 +9,7 @@ from rftd.streams.budgets import Budgets
 
 
 def check_budgets(limits: Budgets) -> Iterator[Issue]:
-    """What is wrong with section `limits`."""
+    """The errors of section `limits`."""
     prices = ("accelerator_hour_price", "million_tokens_price")
     written = [name for name in prices if getattr(limits, name)]
     if limits.cost and not written:

@@ -50,8 +50,8 @@ class PassRates:
         if difference:
             capability = (float(rates.mean()) - float(weak)) / difference
             former = self._capability
-            kept = _KEPT_OF_CAPABILITY
-            self._capability = capability if former is None else kept * former + (1 - kept) * capability
+            share = _KEPT_OF_CAPABILITY
+            self._capability = capability if former is None else share * former + (1 - share) * capability
         weaker = self._anchors[:, 0]
         stronger = self._anchors[:, 1]
         predicted = np.clip(weaker + (stronger - weaker) * (self._capability or 0.0), 0.0, 1.0)
