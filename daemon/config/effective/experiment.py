@@ -67,37 +67,37 @@ def _gpus(spec: ExperimentSpec, stage: StageSpec) -> dict[str, Any]:
     nodes = cluster.get("node_num") or 0
     per_node = cluster.get("gpu_per_node") or 0
     explorers = stage.rollout.explorers if stage.kind != "train" else 0
-    each = explorer_devices((stage,)) if explorers else 0
+    per_explorer = explorer_devices((stage,)) if explorers else 0
     trainer = stage.trainer.devices if stage.kind != "explore" else 0
     if stage.turns:
         # What there is of GPUs is whose turn it is: neither side has any of its own.
         return {"total_gpu_num": nodes * per_node or None, "explorer_num": explorers, "taken_in_turns": True}
-    found: dict[str, Any] = {
+    split: dict[str, Any] = {
         "total_gpu_num": nodes * per_node or None,
         "explorer_num": explorers,
-        "gpus_per_explorer": each,
-        "rollout_gpu_num": explorers * each,
+        "gpus_per_explorer": per_explorer,
+        "rollout_gpu_num": explorers * per_explorer,
         "trainer_gpu_num": trainer,
     }
     if trainer and per_node:
-        found["trainer_node_num"] = ceil(trainer / per_node)
-        found["trainer_gpu_num_per_node"] = min(trainer, per_node)
-    return found
+        split["trainer_node_num"] = ceil(trainer / per_node)
+        split["trainer_gpu_num_per_node"] = min(trainer, per_node)
+    return split
 
 
 def _batch(stage: StageSpec) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
     if stage.kind != "train":
-        found["tasks_per_explore_step"] = stage.batch_size
-        found["rollouts_per_explore_step"] = stage.batch_size * stage.algorithm.repeat_times
+        sizes["tasks_per_explore_step"] = stage.batch_size
+        sizes["rollouts_per_explore_step"] = stage.batch_size * stage.algorithm.repeat_times
     if stage.kind == "explore":
         tasks = stage.collect_groups
-        found["tasks"] = tasks if 0 < tasks < LAST_INDEX else None
-        return found
+        sizes["tasks"] = tasks if 0 < tasks < LAST_INDEX else None
+        return sizes
     updates = stage.trainer.updates
     items = stage.train_batch_size
     return {
-        **found,
+        **sizes,
         "items_per_training_step": items,
         "experiences_per_training_step": stage.experiences_per_step,
         "rows_per_training_step": stage.expert_rows if stage.kind == "both" else items,
@@ -111,12 +111,12 @@ def effective_config(spec: ExperimentSpec) -> dict[str, Any]:
     Its last section is `derived`. As a file it resolves to the same specification, but for arguments that are written
     out at their defaults. Fields that have no effect are left out.
     """
-    trees = [each.tree for each in stage_trees(spec.config)]
+    trees = [stage.tree for stage in stage_trees(spec.config)]
     # A specification that no file gave, as a test's, has no such trees.
     written = trees if len(trees) == len(spec.stages) else [{} for _ in spec.stages]
     single = len(spec.stages) == 1 and spec.stages[0].folder == spec.job_dir
-    first = next((each for each in spec.stages if each.kind == "both"), spec.stages[0])
-    exploring = [each for each in spec.stages if each.kind != "train"]
+    first = next((stage for stage in spec.stages if stage.kind == "both"), spec.stages[0])
+    exploring = [stage for stage in spec.stages if stage.kind != "train"]
     sections = [_stage(spec, stage, tree) for stage, tree in zip(spec.stages, written, strict=True)]
     config = _head(spec)
     if spec.limits != Budgets():

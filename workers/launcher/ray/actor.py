@@ -59,8 +59,8 @@ class RankHostActor:
                 take_variables(wanted)
                 end_predecessors(os.environ[MARK])
                 self._host = RankHost(node)
-            place = RankHostPlace(address=node, port=self._host.port, key=self._host.key)
-        return msgspec.json.encode(HostBegun(place=place))
+            listening = RankHostPlace(address=node, port=self._host.port, key=self._host.key)
+        return msgspec.json.encode(HostBegun(place=listening))
 
 
 def host_actors(order: ActorOrder) -> list[Any]:
