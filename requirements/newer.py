@@ -8,7 +8,8 @@ rftd's bounds on torch, transformers and on the engines themselves left away. A 
 
     0    no later engine fits: nothing is to be done
     10   later ones fit together: move the bounds in pyproject.toml, then `make lock`; or the tables of vLLM's arguments
-         and models are of another release than the lock: `tests/golden/make_vllm_tables.py`
+         and models, or of veRL's keys, are of another release than the lock: `tests/golden/make_vllm_tables.py` and
+         `make_verl_tables.py`
     1    nothing was learned: nothing resolves, or no index answers
 """
 
@@ -70,10 +71,17 @@ for name in (*ENGINES, *FREED):
 sys.stdout.write(
     f"later ones fit together: {', '.join(moved)}\n" if moved else "no later engine fits beside the others\n"
 )
-tables = json.loads((root / "workers/rollout/engines/vllm/tables.json").read_bytes())["version"]
 lock = (root / "requirements" / "engines-cuda.txt").read_text()
-[locked] = re.findall(r"^vllm==([^\s;]+)", lock, re.MULTILINE)
-stale = not locked.startswith(f"{tables}.")
-if stale:
-    sys.stdout.write(f"vLLM {locked} is locked, and tables.json is of {tables}: tests/golden/make_vllm_tables.py\n")
+stale = False
+for package, path, key in (
+    ("vllm", "workers/rollout/engines/vllm/tables.json", "version"),
+    ("verl", "daemon/config/verl/tables.json", "release"),
+):
+    tables = json.loads((root / path).read_bytes())[key]
+    [locked] = re.findall(rf"^{package}==([^\s;]+)", lock, re.MULTILINE)
+    if not locked.startswith(f"{tables}."):
+        stale = True
+        sys.stdout.write(
+            f"{package} {locked} is locked, {path} is of {tables}: tests/golden/make_{package}_tables.py\n"
+        )
 sys.exit(FOUND if moved or stale else 0)

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from synthetic.models.verl_configurations import text_of
+from synthetic.models.verl_tables import text_of
 
-from rftd.daemon.config.verl.configurations import FILE
 from rftd.daemon.config.verl.importing import import_file
-from rftd.daemon.config.verl.table import find, meant
+from rftd.daemon.config.verl.table import FILE, find, meant
 
 pytestmark = pytest.mark.skipif(find_spec("verl") is None, reason="verl is not installed")
 
@@ -67,7 +66,7 @@ def test_what_verl_has_by_default_asks_a_person_for_what_it_leaves_open_alone(fo
     assert asking <= {"data_source", "data.image_key", "explorer.rollout_model.engine_num"}
 
 
-def test_verls_own_configurations_are_those_of_the_installed_release() -> None:
+def test_the_tables_are_those_of_the_installed_release() -> None:
     spec = find_spec("verl")
     assert spec is not None
     assert spec.origin is not None

@@ -10,9 +10,9 @@ from rftd.daemon.config.issue import Issue, Notes, UnknownField, Unsupported, Wr
 from rftd.daemon.config.resolve.megatron import STRATEGY, megatron_arguments, only_fsdp2, without_kernels
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.trainer import Trainer
-from rftd.daemon.config.verl.key import VerlKey
 from rftd.daemon.config.verl.own_words import in_own_words
 from rftd.daemon.config.verl.table import (
+    VerlKey,
     canonical,
     engine_arguments,
     find,

@@ -1,13 +1,6 @@
 """veRL's configuration: one table of its keys, which `trainer.trainer_config` and `rftd import-verl` both follow.
 
-    key.py           one row: a key, its type and default, where it goes, the note
-    key_groups.py    rows that several sections have
-    guide_keys.py    the rows of the alignment guide
-    other_keys.py    keys that veRL has beside them: algorithm, data, model, actor, reference, rollouts
-    trainer_keys.py  likewise: critic, rewards, trainer
-    backend_keys.py  keys of Megatron, VeOmni, torchtitan and Automodel
-    older_keys.py    keys of older releases, and of projects built on veRL
-    table.py         rows by name, with those of asynchronous programs, and the name that was meant
+    table.py, tables.json  the keys, the name that was meant, veRL's own configurations
     own_words.py     a key's value as the fields of an experiment have it
 
 An import, in the order of the work:
@@ -16,7 +9,6 @@ An import, in the order of the work:
     shell/           a script's commands, with its variables expanded and nothing run
     hydra.py         the value of an override
     settings.py      keys and values with their places; `defaults`, `+`, `~`, `${...}`
-    configurations.py, configurations.json  what veRL's own configurations give
     config_files.py  the user's file that `--config-name` or `defaults` means
     reward_plugin.py the skeleton of a plug-in for a reward function
     gaps.py          the rules applied, and gaps for what nobody knows

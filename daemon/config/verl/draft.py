@@ -11,9 +11,8 @@ from rftd.daemon.config.gaps import GAP
 from rftd.daemon.config.issue import Contradiction, FieldError, WrongValue
 from rftd.daemon.config.source import SourcePlace
 from rftd.daemon.config.validation import all_fields
-from rftd.daemon.config.verl.key import VerlKey
 from rftd.daemon.config.verl.settings import VerlSetting, VerlSettings
-from rftd.daemon.config.verl.table import canonical, find
+from rftd.daemon.config.verl.table import VerlKey, canonical, find
 from rftd.daemon.config.yaml_text import one_line, scalar
 
 Outcome: TypeAlias = Literal["mapped", "dropped", "needs a person", "veRL's default", "unknown"]

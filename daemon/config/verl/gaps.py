@@ -10,9 +10,8 @@ from typing import Any, Final
 from rftd.daemon.config.field_path import FieldPath, parse, show
 from rftd.daemon.config.issue import Issue
 from rftd.daemon.config.verl.draft import ExperimentDraft, Gap
-from rftd.daemon.config.verl.key import VerlKey
 from rftd.daemon.config.verl.settings import VerlSetting, VerlSettings
-from rftd.daemon.config.verl.table import find
+from rftd.daemon.config.verl.table import VerlKey, find
 
 _MOST_DRAFTS: Final = 48
 _IMAGES: Final = "data.image_key"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.config.verl.key import VerlKey
+from rftd.daemon.config.verl.table import VerlKey
 
 _ACTOR: Final = "actor_rollout_ref.actor"
 _ROLLOUT: Final = "actor_rollout_ref.rollout"

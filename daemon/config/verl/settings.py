@@ -21,11 +21,10 @@ from rftd.daemon.config.issue import (
 )
 from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.daemon.config.verl.config_files import ConfigFiles
-from rftd.daemon.config.verl.configurations import configuration, configuration_names
 from rftd.daemon.config.verl.hydra import HydraProblem, read_value, read_word
 from rftd.daemon.config.verl.shell.script import ShellScript, one_command
 from rftd.daemon.config.verl.shell.word import ShellWord
-from rftd.daemon.config.verl.table import canonical, find, meant
+from rftd.daemon.config.verl.table import TABLES, canonical, find, meant
 from rftd.daemon.config.yaml_source import parse_yaml
 
 _PROGRAM: Final = re.compile(r"(?:^|[./])(?:main_(?:ppo|dapo)|fully_async_main)(?:\.py)?$")
@@ -187,7 +186,7 @@ class VerlSettings:
         elif choice in _PARTS:
             self.inherit(_PARTS[choice], place)
         elif choice not in _GROUPS and not self._configured(choice, place):
-            names = [*_GROUPS, *configuration_names()]
+            names = [*_GROUPS, *TABLES.configurations]
             near = difflib.get_close_matches(choice, names, 1, 0.8)
             fix = f"did you mean {near[0]!r}?" if near else "name the folder that it is in by --config-dir"
             shown = f"{name} {choice}".strip()
@@ -195,7 +194,7 @@ class VerlSettings:
 
     def _configured(self, choice: str, place: SourcePlace) -> bool:
         """Takes the values of a whole configuration; False if there is none of that name."""
-        values = configuration(choice)
+        values = TABLES.configurations.get(choice)
         if values is None or self.files.names_another(self.folder):
             file = self.files.find(choice, self.folder, self.program)
             if file is not None:

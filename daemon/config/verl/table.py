@@ -1,51 +1,101 @@
-"""`find` looks a key of veRL up, `meant` says which one is misspelled; `engine_arguments` go to the engine."""
+"""`TABLE` has the keys of veRL's configuration: `find` looks one up, and `meant` says which one is misspelled.
+
+The rows and veRL's own configurations are in `tables.json` beside it. What becomes of a key is written there by hand;
+the defaults and the configurations are those of the installed release: `tests/golden/make_verl_tables.py`.
+"""
 
 from __future__ import annotations
 
 import difflib
 import functools
 from collections.abc import Mapping
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.verl.backend_keys import BACKENDS
-from rftd.daemon.config.verl.guide_keys import GUIDE
-from rftd.daemon.config.verl.key import VerlKey, dropped, person, rule
-from rftd.daemon.config.verl.key_groups import SPEED
-from rftd.daemon.config.verl.older_keys import OLDER
-from rftd.daemon.config.verl.other_keys import OTHERS
-from rftd.daemon.config.verl.trainer_keys import TRAINERS
+from rftd.daemon.config.grammar import has_interpolation
+from rftd.ops.decoding import json_decoder
 
-_ASYNC: Final = "async_training"
-_BYPASS: Final = "algorithm.rollout_correction.bypass_mode"
-_DYNAMIC: Final = f"{_ASYNC}.use_dynamic_resource_scheduling"
-_HALVES: Final = "explorers keep their GPUs, and the trainer keeps its own"
+Kind: TypeAlias = Literal["bool", "count", "int", "number", "text", "texts", "any"]
+Fate: TypeAlias = Literal["field", "tree", "rule", "dropped", "person"]
 
-ASYNCHRONOUS: Final[tuple[VerlKey, ...]] = (
-    rule(f"{_ASYNC}.staleness_threshold", "number", 0.1, "policy.staleness_threshold", "0 is sync_style fixed"),
-    rule(f"{_ASYNC}.trigger_parameter_sync_step", "count", 4, "synchronizer.sync_interval", "times require_batches"),
-    rule(f"{_ASYNC}.require_batches", "count", 1, "synchronizer.sync_interval", "mini-batches of one update"),
-    rule(f"{_ASYNC}.partial_rollout", "bool", True, "synchronizer.sync_style", "false is trainer_driven"),
-    rule(f"{_ASYNC}.use_rollout_log_probs", "bool", True, _BYPASS),
-    rule(f"{_ASYNC}.compute_prox_log_prob", "bool", False, _BYPASS, "true is false"),
-    rule("actor_rollout_ref.actor.use_rollout_log_probs", "bool", False, _BYPASS),
-    dropped(f"{_ASYNC}.use_trainer_do_validate", "explorers evaluate", "bool", False),
-    dropped(f"{_ASYNC}.checkpoint_engine.*", SPEED),
-    dropped(f"{_ASYNC}.concurrent_samples_per_replica", SPEED, "count", 16),
-    person(_DYNAMIC, _HALVES, "bool", False),
-    *(
-        person(f"{_ASYNC}.dynamic_schedule_{name}", _HALVES, switch=_DYNAMIC)
-        for name in ("policy", "deactivate_ratio", "enable_rebalance")
-    ),
-    rule("rollout.nnodes", "count", 1, "explorer.rollout_model.engine_num", "the explorers' half"),
-    rule("rollout.n_gpus_per_node", "count", 8, "explorer.rollout_model.engine_num", "the explorers' half"),
-    dropped("rollout.n", "veRL reads actor_rollout_ref.rollout.n", "count", 4),
-    rule("rollout.total_rollout_steps", "count", 100, "buffer.total_steps", "divided by the mini-batch"),
-    rule("rollout.total_epochs", "count", None, "buffer.total_epochs", "veRL's older place"),
-    rule("rollout.test_freq", "int", -1, "explorer.eval_interval", "times sync_interval"),
-)
+_TYPES: Final = {
+    "bool": "true or false",
+    "count": "a whole number of at least 1",
+    "int": "a whole number",
+    "number": "a number",
+    "text": "text",
+    "texts": "text, or a list of texts",
+}
 
-TABLE: Final[tuple[VerlKey, ...]] = (*GUIDE, *OTHERS, *TRAINERS, *ASYNCHRONOUS, *BACKENDS, *OLDER)
+
+class VerlKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of the table: a key, its type and default in veRL, and where it goes here.
+
+    `fate` says what becomes of a value: `field`, it goes to `target` as it is; `tree`, it keeps its name below
+    `trainer.trainer_config`; `rule`, `target` is worked out of it and of other keys; `dropped` and `person`, it goes
+    nowhere, and `note` says why or what somebody has to decide.
+    """
+
+    name: str
+    """A name that ends with `.*` is a whole section."""
+    fate: Fate
+    kind: Kind = "any"
+    default: Any = None
+    """veRL's own; None where it has none, or takes it from another key."""
+    goes: str = msgspec.field(default="", name="target")
+    note: str = ""
+    argument: str = ""
+    """The argument of the trainer engine that it is below `trainer.trainer_config`."""
+    read: bool = False
+    """True if it acts below `trainer.trainer_config` without being an argument."""
+    switch: str = ""
+    """The key without which this one asks for nothing: where that has its default, so has this one."""
+
+    @property
+    def target(self) -> str:
+        """The field that a value goes to; "" where there is none."""
+        return f"trainer.trainer_config.{self.name}" if self.fate == "tree" else self.goes
+
+    def wrong(self, value: Any) -> str | None:
+        """The type that veRL wants, in words; None if the value has it. null stands for the default everywhere."""
+        if value is None or (isinstance(value, str) and has_interpolation(value)):
+            return None
+        return None if _fits(self.kind, value) else _TYPES[self.kind]
+
+
+def _fits(kind: Kind, value: Any) -> bool:
+    if kind == "bool":
+        return isinstance(value, bool)
+    if kind in ("count", "int"):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return whole and (kind == "int" or value >= 1)
+    if kind == "number":
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "text":
+        # Hydra reads a name of digits as a number: whoever wants text gets its text.
+        return isinstance(value, str | int | float)
+    if kind == "texts":
+        return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+    return True
+
+
+class VerlTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file."""
+
+    release: str
+    """The minor release that it is of."""
+    keys: dict[str, tuple[VerlKey, ...]]
+    """Rows by where they come from. Of two sections one in the other, the longer one wins."""
+    configurations: dict[str, dict[str, Any]]
+    """What each of veRL's own configurations gives beyond `ppo_trainer`, whose values the rows have."""
+
+
+FILE: Final = Path(__file__).with_name("tables.json")
+TABLES: Final = json_decoder(VerlTables).decode(FILE.read_bytes())
+TABLE: Final[tuple[VerlKey, ...]] = tuple(key for rows in TABLES.keys.values() for key in rows)
 _SPELLINGS: Final[Mapping[str, str]] = {
     "critic.fsdp.": "critic.model.fsdp_config.",
     "critic.fsdp_config.": "critic.model.fsdp_config.",
@@ -59,7 +109,7 @@ _SPELLINGS: Final[Mapping[str, str]] = {
 }
 """Other names of keys, or of whole sections, in newer and older releases, and the names of the table."""
 _EXACT: Final = {key.name: key for key in TABLE if not key.name.endswith(".*")}
-_SECTIONS: Final = {key.name.removesuffix("*"): key for key in reversed(TABLE) if key.name.endswith(".*")}
+_SECTIONS: Final = {key.name.removesuffix("*"): key for key in TABLE if key.name.endswith(".*")}
 _WORDS: Final = frozenset(
     {word for key in TABLE for word in key.name.split(".")}
     | {"offload_policy", "full_determinism", "free_cache_engine", "total_training_steps", "wrap_policy", "rollout_n"}

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from rftd.daemon.config.issue import ConfigErrors
-from rftd.daemon.config.verl.configurations import configuration, configuration_names
 from rftd.daemon.config.verl.importing import ImportedExperiment, import_command, import_file, import_script
+from rftd.daemon.config.verl.table import TABLES
 
 KEYS = "algorithm.adv_estimator=grpo data.train_files=./d/train.jsonl actor_rollout_ref.model.path=./m"
 RUN = f"python3 -m verl.trainer.main_ppo {KEYS} "
@@ -141,7 +141,7 @@ def test_files_that_name_one_another_come_to_an_end(script: Path) -> None:
 
 
 def test_each_configuration_is_known_by_its_name() -> None:
-    names = configuration_names()
+    names = list(TABLES.configurations)
     assert {"ppo_trainer", "ppo_megatron_trainer", "ppo_veomni_trainer"} <= set(names)
-    assert configuration("ppo_trainer") == {}
-    assert configuration("nobodys") is None
+    assert TABLES.configurations["ppo_trainer"] == {}
+    assert "nobodys" not in names

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.config.verl.guide_keys import ALGORITHM, GUIDE
 from rftd.daemon.config.verl.importing import import_command
-from rftd.daemon.config.verl.other_keys import OTHERS
-from rftd.daemon.config.verl.trainer_keys import TRAINERS
+from rftd.daemon.config.verl.table import TABLES
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.workers.devices.host import ANY_HOST
 
@@ -215,10 +213,9 @@ def test_every_key_of_the_table_is_taken_by_its_rule() -> None:
         "trainer.n_gpus_per_node": "64",
         "reward_model.reward_manager": "naive",
     }
-    rules = {row.name: row for row in (*GUIDE, *OTHERS, *TRAINERS) if row.fate == "rule"}
+    rules = {row.name: row for row in (*TABLES.keys["guide"], *TABLES.keys["others"]) if row.fate == "rule"}
     imported = import_command([f"{name}={known.get(name, words[row.kind])}" for name, row in rules.items()])
     said = {line.key.partition("=")[0] for line in imported.lines}
     assert set(rules) <= said
     left = [str(line) for line in imported.lines if line.text.startswith("(write ") and "limit_rows" not in line.text]
     assert left == []
-    assert len(ALGORITHM) == 6

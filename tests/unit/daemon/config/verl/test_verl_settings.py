@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from rftd.daemon.config.issue import ConfigErrors
-from rftd.daemon.config.verl.guide_keys import GUIDE
 from rftd.daemon.config.verl.hydra import HydraProblem, read_value
 from rftd.daemon.config.verl.importing import import_command, import_file, import_tree
-from rftd.daemon.config.verl.table import find, meant
+from rftd.daemon.config.verl.table import TABLES, find, meant
 
 Fields = Callable[..., dict[str, Any]]
 Refused = Callable[[str], str]
@@ -85,7 +84,7 @@ def misspelled(name: str) -> Iterator[str]:
 
 
 def test_misspelled_keys_of_the_guide_are_told_by_their_right_names() -> None:
-    names = {key.name for key in GUIDE if not key.name.endswith("*")}
+    names = {key.name for key in TABLES.keys["guide"] if not key.name.endswith("*")}
     cases = [(name, wrong) for name in names for wrong in misspelled(name) if wrong not in names]
     right = [name for name, wrong in cases if meant(wrong) == name]
     assert len(cases) > 300

@@ -1,4 +1,4 @@
-"""`text_of` computes what veRL's own configurations give beyond `ppo_trainer`, from an installed package."""
+"""`text_of` is veRL's tables as an installed package has them: its defaults, and its own configurations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from rftd.daemon.config.verl.table import find
+from rftd.daemon.config.verl.table import FILE, find
 
 GENERATED = "_generated_"
 
@@ -47,5 +47,28 @@ def configurations(package: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def keys(package: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the file, each with the installed release's default where that has one."""
+    groups: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text())["keys"]
+    tree = yaml.safe_load((package / "trainer" / "config" / f"{GENERATED}ppo_trainer.yaml").read_text())
+    defaults = {name: value for name, value in leaves(tree) if not (isinstance(value, str) and "${" in value)}
+    for row in (row for rows in groups.values() for row in rows):
+        if row.get("default") is not None and defaults.get(row["name"], row["default"]) != row["default"]:
+            row["default"] = defaults[row["name"]]
+    return groups
+
+
 def text_of(package: Path) -> str:
-    return json.dumps(configurations(package), indent=1, sort_keys=True) + "\n"
+    release = ".".join((package / "version" / "version").read_text().split(".")[:2])
+    groups = {group: _lines([json.dumps(row) for row in rows], "[]") for group, rows in keys(package).items()}
+    named = {name: json.dumps(values, sort_keys=True) for name, values in sorted(configurations(package).items())}
+    parts = {"release": json.dumps(release), "keys": _named(groups), "configurations": _named(named)}
+    return _named(parts) + "\n"
+
+
+def _named(texts: dict[str, str]) -> str:
+    return _lines([f"{json.dumps(name)}: {text}" for name, text in texts.items()], "{}")
+
+
+def _lines(texts: list[str], brackets: str) -> str:
+    return brackets[0] + "\n" + ",\n".join(texts) + "\n" + brackets[1]
