@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
@@ -10,11 +10,16 @@ from uuid import UUID
 import msgspec
 import pytest
 from synthetic.daemon.fork_desk import EXPERIMENT, ForkDesk
+from synthetic.faults.small_volume import SmallVolume, small_volume
 
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.supervisor import intake, memory_plan
+from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
+from rftd.ops.logs import logger
+from rftd.storage.disk import LocalDisk
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.workers.control.obstacle import DISK_FULL
 from rftd.workers.devices.discovery import find_host
 from rftd.workers.devices.host import Device
 from rftd.workers.models.tiny_model import make_tiny_model
@@ -133,6 +138,56 @@ async def test_a_choice_outlives_kills_forks_continuations_and_replays(
         await again.take_up(at_most=0)
         assert all([(await again.step(number)).equal for number in range(1, 5)])
     assert set(trained) == {(LONGEST, True)}
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[SmallVolume]:
+    """The folder of checkpoints."""
+    with small_volume(tmp_path / "checkpoints", 32 << 20) as mounted:
+        yield mounted
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_a_choice_outlives_a_disk_that_is_full_at_the_last_checkpoint(
+    desk: ForkDesk,
+    clock,
+    volume: SmallVolume,
+    free: Free,
+    trained: list[tuple[int, bool]],
+    overrides,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Made while memory was short; the room comes back under another daemon, when there is plenty of memory."""
+    steps = 3
+    completed: list[str] = []
+
+    def fill(name: str) -> None:
+        completed.extend([name] if name == "trainer.after_step_append" else [])
+        if len(completed) == steps:
+            volume.fill()
+
+    def guard() -> DiskGuard:
+        allowed = DiskLimits(reserve_bytes=256 << 10)
+        return DiskGuard(LocalDisk(), desk.folder, allowed, clock=clock, logger=logger())
+
+    free(1 << 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.faults, "point", fill)
+        async with desk.open(guard=guard()) as supervisor:
+            experiment = await desk.hand_in(supervisor, *overrides(steps), "trainer.save_interval=1000")
+            paused = await desk.paused(experiment)
+    assert paused.spine.cause == DISK_FULL, paused.spine.reason
+    assert not paused.checkpoints, "there was no room for the last one"
+    free(1 << 40)
+    volume.empty()
+    trained.clear()
+    async with desk.open(guard=guard()):
+        state = await desk.completed(experiment)
+    assert [(saved.step, saved.final) for saved in state.checkpoints.values()] == [(steps, True)]
+    spec = await recorded(desk, experiment)
+    assert chosen(spec.stages[0]) == (LONGEST, True)
+    assert set(trained) == {(LONGEST, True)}, "the steps were trained again, with the same micro-batch"
 
 
 class KilledError(Exception):

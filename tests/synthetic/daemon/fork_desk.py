@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from uuid import UUID
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.keeping import Keeping
 from rftd.daemon.operations import Forked
+from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops import limits
 from rftd.ops.clock import Clock
@@ -92,17 +93,21 @@ class ForkDesk:
         executor: Any = None,
         keeping: Keeping = Keeping(),  # noqa: B008 - it is frozen
         release_after_s: float = limits.RELEASE_AFTER_S,
+        guard: DiskGuard | None = None,
     ) -> AsyncIterator[Supervisor]:
-        """One daemon's supervisor, at work."""
+        """One daemon's supervisor, at work; a `guard` looks at its disk."""
         supervisor = self.idle(
-            self.log, executor, roles=roles, slots=slots, keeping=keeping, release_after_s=release_after_s
+            self.log, executor, roles=roles, slots=slots, keeping=keeping, release_after_s=release_after_s, guard=guard
         )
-        drive = asyncio.ensure_future(supervisor.drive())
+        at_work = [asyncio.ensure_future(supervisor.drive())]
+        if guard is not None:
+            at_work.append(asyncio.ensure_future(guard.run()))
         try:
             yield supervisor
         finally:
-            drive.cancel()
-            await asyncio.gather(drive, return_exceptions=True)
+            for task in at_work:
+                task.cancel()
+            await asyncio.gather(*at_work, return_exceptions=True)
 
     def idle(self, log: EventLog, executor: Any = None, **options: Any) -> Supervisor:
         """One daemon's supervisor, which answers and runs nothing."""
@@ -161,10 +166,17 @@ class ForkDesk:
 
     async def ended(self, experiment: UUID, *, timeout_s: float = 60.0) -> RunState:
         """The state once it has ended."""
+        return await self._once(experiment, lambda status: status.ended, timeout_s=timeout_s)
+
+    async def paused(self, experiment: UUID, *, timeout_s: float = 60.0) -> RunState:
+        """The state once it is paused."""
+        return await self._once(experiment, lambda status: status is Status.PAUSED, timeout_s=timeout_s)
+
+    async def _once(self, experiment: UUID, holds: Callable[[Status], bool], *, timeout_s: float) -> RunState:
         async with asyncio.timeout(timeout_s):
             while True:
                 state = await self.state(experiment)
-                if state.spine.status is not None and state.spine.status.ended:
+                if state.spine.status is not None and holds(state.spine.status):
                     return state
                 await asyncio.sleep(0.05)
 
