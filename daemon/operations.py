@@ -21,6 +21,7 @@ from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.folds.sweeps import RecordedSweep
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.worker_memory import WorkerMemory
+from rftd.workers.control.budgets import Spent
 from rftd.workers.tracking.cursor import Cursor
 
 
@@ -202,6 +203,10 @@ class Operations(Protocol):
 
     def looked(self, wanted: str) -> None:
         """Notes that the asker looks at the experiment of this name, where that matters: see `limits.unseen_days`."""
+        ...
+
+    def spent(self, experiment: UUID) -> Spent | None:
+        """What it has spent of its budgets; None if it has none, or is not known here."""
         ...
 
     def opening(self, experiment: UUID) -> list[Wait]:

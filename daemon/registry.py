@@ -15,8 +15,9 @@ from rftd.ops.logs import Logger
 from rftd.ops.logs import logger as default_logger
 from rftd.storage.snapshots import SnapshotFolder, believed
 from rftd.streams import topics
+from rftd.streams.budgets import Budgets
 from rftd.streams.codec import place
-from rftd.streams.effective import ruling_if_ours
+from rftd.streams.effective import Ruling, ruling_if_ours
 from rftd.streams.envelope import Head, Position, Record
 from rftd.streams.events import experiment
 from rftd.streams.events.evaluated import CheckpointChosen
@@ -69,6 +70,12 @@ class Entry(msgspec.Struct, kw_only=True):
         """The specification as it was submitted, by both halves if they are there."""
         assert self.spine.spec is not None
         return self.spine.spec
+
+    @property
+    def has_limits(self) -> bool:
+        """True if the file of the experiment has section `limits`."""
+        spec = self.spine.spec
+        return spec is not None and spec.limits != Budgets()
 
     @property
     def status(self) -> Status | None:
@@ -220,8 +227,11 @@ class Registry:
         if (request := request_in(record)) is not None:
             self.requests.arrive(record, request, self.commands)
             return
-        ruling = ruling_if_ours(record, self.fences, _matters)
+        ruling = ruling_if_ours(record, self.fences, self._matters)
         if ruling is None:
+            return
+        if not _matters(ruling.decoded.head):
+            self._pass_time(ruling)
             return
         self.commands.take(ruling)
         decoded = ruling.decoded
@@ -236,6 +246,8 @@ class Registry:
         known = self.entries.get(head.experiment)
         if known is not None and isinstance(event, experiment.Fence) and event.heads:
             known.fence = event.heads
+        if isinstance(event, experiment.Fence | EvalCompleted):
+            self._pass_time(ruling)
         if isinstance(event, EvalCompleted):
             if known is not None and LABEL in known.spec.labels:
                 known.scores.setdefault(event.taskset, {}).setdefault(event.version, event.score)
@@ -258,6 +270,18 @@ class Registry:
                 entry.unread = f"{type(error).__name__} in the record at {place(record)}"
             if isinstance(event, experiment.LossAccepted):
                 entry.losses.update(lost.ref for lost in event.lost)
+
+    def _matters(self, head: Head) -> bool:
+        """True for what this fold takes in: of an experiment with budgets every record, as its time is counted."""
+        entry = self.entries.get(head.experiment) if head.experiment is not None else None
+        return _matters(head) or (entry is not None and entry.has_limits)
+
+    def _pass_time(self, ruling: Ruling) -> None:
+        """Counts the time up to a record that is not applied to the fold of its experiment."""
+        head = ruling.decoded.head
+        entry = self.entries.get(head.experiment) if head.experiment is not None else None
+        if entry is not None and ruling.effective:
+            entry.spine.spending.pass_time(ruling.decoded.event, head.time_ns)
 
 
 def _is_life(head: Head) -> bool:

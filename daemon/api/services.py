@@ -21,6 +21,8 @@ from rftd.daemon.trust.asker import OWNER, AccessRole, Asker
 from rftd.daemon.trust.keyring import Keyring
 from rftd.daemon.trust.token_holder import TokenHolder
 from rftd.daemon.trust.tokens import Bearer, asker_of
+from rftd.daemon.views.budgets import BudgetRow
+from rftd.daemon.views.budgets import rows_of as budget_rows
 from rftd.daemon.views.memory import MemoryRow, rows_of
 from rftd.daemon.views.trackers import TrackerRow
 from rftd.daemon.views.trackers import rows_of as tracker_rows
@@ -31,9 +33,11 @@ from rftd.ops.health import Health
 from rftd.ops.ids import Ids
 from rftd.storage.names import resolve_experiment
 from rftd.storage.queries.curve import RewardCurves
+from rftd.storage.queries.spent import spent_tokens
 from rftd.streams.envelope import Position
 from rftd.streams.log import EventLog
 from rftd.streams.topics import TOPICS, TRUTH, Partition
+from rftd.workers.control.budgets import budget_uses, unseen_use
 
 READ_TIMEOUT_S: Final = 10.0
 """The longest wait for the tables to reach `?after=`."""
@@ -177,6 +181,18 @@ class Services:
     async def trackers(self, experiment: UUID) -> list[TrackerRow]:
         """Its trackers, and how far each has come."""
         return tracker_rows(await self.operations.trackers(experiment))
+
+    async def budgets(self, connection: AsyncConnection, experiment: UUID) -> list[BudgetRow]:
+        """Its budgets, and what is spent of each."""
+        spent = self.operations.spent(experiment)
+        if spent is None:
+            return []
+        if spent.tokens is None:
+            stages = spent.spec.stages
+            row_stages = [number for number, stage in enumerate(stages) if not stage.experiences_per_step]
+            spent = spent._replace(tokens=await spent_tokens(connection, experiment, row_stages))
+        now_ns = self.clock.now_ns()
+        return budget_rows([*budget_uses(spent, now_ns), unseen_use(spent, now_ns)])
 
     async def find(self, wanted: str, after: str | None = None) -> UUID:
         """The experiment that a person named. Raises NotFoundError, UsageError."""

@@ -174,6 +174,7 @@ class LivePage:
                 standing[1],
                 memory=services.memory(self._experiment),
                 trackers=await services.trackers(self._experiment),
+                budgets=await services.budgets(connection, self._experiment),
             )
             page = await page_now(books=books)
             # The last page of an experiment is what people keep: its books are counted anew, however recent the

@@ -14,6 +14,7 @@ from rftd.daemon.why.workers import largest_use, opening_waits
 from rftd.ops.errors import LogLossError
 from rftd.streams.folds.spine import Spine
 from rftd.streams.worker_memory import WorkerMemory
+from rftd.workers.control.budgets import Spent, spent_of
 from rftd.workers.tracking.cursor import Cursor
 
 
@@ -38,6 +39,15 @@ class StandingReads:
         """See `Operations.trackers`."""
         entry = self._registry.entries.get(experiment)
         return {} if entry is None or not entry.spec.trackers else await asyncio.to_thread(cursors_of, entry)
+
+    def spent(self, experiment: UUID) -> Spent | None:
+        """See `Operations.spent`."""
+        if (run := self.runs.of(experiment)) is not None:
+            return spent_of(run.state)
+        entry = self._registry.entries.get(experiment)
+        if entry is None or not entry.has_limits:
+            return None
+        return Spent(entry.spec, entry.spine.spending, tokens=None)
 
     def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:
         """See `Operations.used_bytes`."""

@@ -17,6 +17,7 @@ from rftd.daemon.output.terminal import one_line, plain
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments
+from rftd.daemon.views.budgets import budget_line
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
 from rftd.daemon.views.memory import memory_line
 from rftd.daemon.views.trackers import tracker_line
@@ -125,6 +126,8 @@ def _lines(moment: Moment, clock: Clock) -> Iterator[Line]:
         yield from _signal(given.signal, clock, told=_lost_is_told(moment))
     yield from _evals(moment)
     yield from _decisions(given)
+    for position, budget in enumerate(given.budgets):
+        yield "budgets" if position == 0 else "", budget_line(budget, clock)
     if summary.staleness_p95 is not None:
         versions = "version" if summary.staleness_p95 == 1 else "versions"
         yield "staleness", f"p95 {summary.staleness_p95} {versions} in the last batch"

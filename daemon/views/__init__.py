@@ -18,6 +18,7 @@ access        one-time links for browsers; the tokens, their limits and what is 
 hub           the cache of the Hugging Face hub that the daemon looks into
 keeping       the rules by which payloads and files go
 trackers      how far each of an experiment has come
+budgets       what is spent of each, and when the experiment pauses for it
 version       of the daemon
 
 A new read is its query in `rftd.storage.queries`, which declares the row too; a function here, marked `read`; and a

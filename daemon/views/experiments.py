@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from rftd.daemon.views.budgets import BudgetRow
 from rftd.daemon.views.memory import MemoryRow, with_peaks
 from rftd.daemon.views.route import After, Daemon, Limit, Name, Offset, read
 from rftd.daemon.views.trackers import TrackerRow
@@ -87,6 +88,8 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
     """The memory that workers were expected to take of their devices when the experiment was accepted."""
     trackers: list[TrackerRow]
     """Whatever follows the experiment to show its figures elsewhere."""
+    budgets: list[BudgetRow]
+    """What is spent of each budget in `limits`, and when it pauses because nobody has looked at it."""
 
 
 @read("/v1/experiments", ExperimentList, tag="experiments")
@@ -120,6 +123,7 @@ async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage
             daemon.waiting(id),
             memory=daemon.memory(id),
             trackers=await daemon.trackers(id),
+            budgets=await daemon.budgets(connection, id),
         )
 
 
@@ -139,6 +143,7 @@ async def page_of(
     books: Books | None = None,
     memory: Sequence[MemoryRow] = (),
     trackers: Sequence[TrackerRow] = (),
+    budgets: Sequence[BudgetRow] = (),
 ) -> ExperimentPage:
     """The page of one experiment, with these books instead of new ones, if given. Raises NotFoundError."""
     # All on one connection, within one transaction: a page never mixes two states of the tables.
@@ -158,6 +163,7 @@ async def page_of(
         waiting=None if detail.summary.state in ENDED else waiting,
         memory=with_peaks(memory, await memory_peaks(connection, experiment)) if memory else [],
         trackers=list(trackers),
+        budgets=list(budgets),
     )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from rftd.daemon.operations import Operations
     from rftd.daemon.trust.token_holder import TokenHolder
+    from rftd.daemon.views.budgets import BudgetRow
     from rftd.daemon.views.memory import MemoryRow
     from rftd.daemon.views.trackers import TrackerRow
     from rftd.daemon.why.wait import Wait
@@ -134,6 +135,10 @@ class Daemon(Protocol):
 
     async def trackers(self, experiment: UUID) -> list[TrackerRow]:
         """Its trackers, and how far each has come."""
+        ...
+
+    async def budgets(self, connection: AsyncConnection, experiment: UUID) -> list[BudgetRow]:
+        """Its budgets, and what is spent of each."""
         ...
 
     def follower(self) -> AbstractContextManager[None]:

@@ -14,6 +14,7 @@ signal       whether the newest batches teach anything
 curve        the rewards of each step, remembered
 batches      batches, items, the lineage of a weight version
 experiences  by step, reward, staleness
+spent        the tokens that count for the budget of an experiment that is not under way
 lengths      of responses, generated and trained: the drop bias
 tried_tasks  the tasks of a queue that were tried
 failed_tasks tasks of which too few rollouts succeeded

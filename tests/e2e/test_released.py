@@ -11,12 +11,14 @@ from synthetic.daemon.served_chat import FAKES, ServedChat
 from synthetic.docs.pages import block_named
 from synthetic.until import poll
 
+from rftd.daemon.views.budgets import BudgetRow
 from rftd.streams.events.experiment import ExperimentReleased
 from rftd.streams.events.worker import WorkerStarted
 
 pytestmark = pytest.mark.e2e
 
 SOON = ("--release-after", "500ms")
+LIMITS = ("limits.hours=900", "limits.tokens=1000000000", "limits.unseen_days=30")
 
 
 def living(scene: Scene, name: str) -> list[int]:
@@ -40,11 +42,21 @@ def why(scene: Scene, name: str) -> str:
     return scene.rftd("why", name, "-o", "json").out
 
 
+def budgets(scene: Scene, name: str) -> dict[str, BudgetRow]:
+    """The budgets that the page shows, by their fields."""
+    page = scene.page(name)
+    assert page is not None
+    return {budget.field: budget for budget in page.budgets}
+
+
 def test_the_workers_of_a_pause_are_gone_and_a_new_daemon_starts_none(tmp_path: Path) -> None:
     scene = Scene(tmp_path, *SOON)
     with scene.host:
-        name = scene.submit(EXPERIMENT)
+        name = scene.submit(EXPERIMENT, *LIMITS)
         scene.until_step(name, 6)
+        running = budgets(scene, name)
+        assert list(running) == ["hours", "tokens", "unseen_days"]
+        assert running["hours"].pauses_ns and running["unseen_days"].pauses_ns
         assert len(living(scene, name)) >= 2, "a trainer and an explorer"
         assert scene.rftd("pause", name, "--reason", "the machine is needed").status == 0
         poll(lambda: living(scene, name) == [])
@@ -52,14 +64,21 @@ def test_the_workers_of_a_pause_are_gone_and_a_new_daemon_starts_none(tmp_path: 
         assert "its workers and its slot are released" in why(scene, name)
         other = scene.submit(EXPERIMENT, "name=other", "buffer.total_steps=3")
         assert scene.until_ended(other).experiment.summary.state == "completed"
+        released = budgets(scene, name)
+        assert {field: row.pauses_ns for field, row in released.items()} == dict.fromkeys(released)
+        assert all(released[field].spent > running[field].spent > 0 for field in ("hours", "tokens"))
         assert scene.kill("daemon", name)
         scene.until_state(name, "paused")
+        again = budgets(scene, name)
+        assert (again["hours"], again["tokens"]) == (released["hours"], released["tokens"])
         assert living(scene, name) == []
         assert scene.rftd("archive", name).status == 5
         assert scene.rftd("gc").status == 0
         assert scene.rftd("resume", name).status == 0
         assert scene.until_ended(name).experiment.summary.state == "completed"
         poll(lambda: living(scene, name) == [])  # a worker reads of the end, and leaves
+        assert budgets(scene, name)["tokens"].spent > released["tokens"].spent
+        assert " of 1,000,000,000 tokens (0%)" in scene.rftd("get", name).out
     report = scene.verified()
     assert report.clean, report.findings
 

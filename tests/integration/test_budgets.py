@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 from synthetic.until import until
 
+from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.orders import Request
 from rftd.ops.ids import Ids
+from rftd.storage.database import open_database, sqlite_url
+from rftd.storage.projector import Projector
+from rftd.storage.queries.spent import spent_tokens
 from rftd.streams import topics
 from rftd.streams.budgets import Budgets
 from rftd.streams.codec import decode
@@ -30,6 +35,19 @@ BRIEF_DAYS = 0.24 / 86_400
 async def life_of(log: EventLog, experiment: Any) -> list[Any]:
     records = await log.read(partition_of(topics.EXPERIMENTS, experiment), 0, max_records=10_000)
     return [decode(record).event for record in records]
+
+
+async def tokens_by_tables(folder: Path, log: EventLog, clock: Any, experiment: UUID) -> int:
+    """The tokens that the experiment has spent, as the tables have them."""
+    engine = open_database(sqlite_url(folder / "tables.db"))
+    projector = Projector(log, engine, clock=clock)
+    try:
+        await projector.catch_up()
+        async with engine.connect() as connection:
+            return await spent_tokens(connection, experiment, row_stages=[0])
+    finally:
+        await projector.close()
+        await engine.dispose()
 
 
 @pytest.mark.anyio
@@ -60,6 +78,14 @@ async def test_a_run_that_has_spent_its_tokens(
     assert again.spine.spending == spine.spending, "a daemon that reads the log anew finds the same spent"
     assert (again.groups.tokens, again.spine.spending.granted) == (run.state.groups.tokens, pauses + 1)
     assert (await fake_world.verified(log)).clean
+    registry = Registry(log)
+    await registry.catch_up()
+    entry = registry.entries[run.state.experiment]
+    listed = entry.spine.spending
+    assert (listed.ran_ns, listed.seen_ns) == (spine.spending.ran_ns, spine.spending.seen_ns)
+    tokens = await tokens_by_tables(tmp_path, log, clock, entry.id)
+    assert tokens == run.state.groups.tokens + spine.spending.row_tokens
+    await registry.close()
 
 
 @pytest.mark.anyio

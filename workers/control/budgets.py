@@ -9,14 +9,24 @@ from typing import Final, NamedTuple
 
 from rftd.streams.explorer_devices import accelerators_of
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.folds.spending import BUDGET, UNSEEN
+from rftd.streams.folds.spending import BUDGET, UNSEEN, Spending
 from rftd.streams.folds.spine import Status
+from rftd.streams.spec import ExperimentSpec
 from rftd.workers.control.obstacle import Obstacle
 
 _HOUR_NS: Final = 3_600 * 10**9
 _DAY_NS: Final = 24 * _HOUR_NS
 LOOKS_IN_TIME: Final = 24
 """A look is written if the last one is older than this part of `unseen_days`, or than an hour."""
+
+
+class Spent(NamedTuple):
+    """What an experiment has spent, and the budgets that it has."""
+
+    spec: ExperimentSpec
+    spending: Spending
+    tokens: int | None
+    """None where only the tables know them: the experiment is not under way."""
 
 
 class BudgetUse(NamedTuple):
@@ -28,6 +38,8 @@ class BudgetUse(NamedTuple):
     """With what resumes granted; 0: no limit."""
     spent: float
     unit: str
+    pauses_ns: int | None = None
+    """When it pauses the experiment if that goes on running and nobody looks at it; None if time does not tell."""
 
     @property
     def words(self) -> str:
@@ -37,43 +49,63 @@ class BudgetUse(NamedTuple):
 
 def budget_pause(state: RunState, now_ns: int) -> Obstacle | None:
     """The pause that a spent budget, or nobody's looking, demands at this time; None if none does."""
-    for budget in budget_uses(state, now_ns):
+    spent = spent_of(state)
+    if spent is None:
+        return None
+    for budget in budget_uses(spent, now_ns):
         if 0 < budget.limit <= budget.spent:
             return Obstacle(
                 cause=BUDGET,
                 reason=f"limits.{budget.field}: {budget.words} spent",
                 fix="grant as much once more: rftd resume; or end it: rftd cancel",
             )
-    spine = state.spine
-    if spine.spec is None or not spine.spec.limits.unseen_days:
-        return None
-    unseen_ns = now_ns - spine.spending.seen_ns
-    if unseen_ns < spine.spec.limits.unseen_days * _DAY_NS:
+    unseen = unseen_use(spent, now_ns)
+    if not 0 < unseen.limit <= unseen.spent:
         return None
     return Obstacle(
         cause=UNSEEN,
-        reason=f"limits.unseen_days: nobody has looked at it for {_short(unseen_ns / _DAY_NS)} days",
+        reason=f"limits.unseen_days: nobody has looked at it for {_short(unseen.spent)} days",
         fix="look at it: rftd get; and go on: rftd resume",
     )
 
 
-def budget_uses(state: RunState, now_ns: int) -> tuple[BudgetUse, ...]:
-    """What is spent at this time, budget by budget; without a specification nothing."""
+def spent_of(state: RunState) -> Spent | None:
+    """What an experiment under way has spent; None without a specification."""
     spine = state.spine
     if spine.spec is None:
-        return ()
-    limits = spine.spec.limits
-    granted = spine.spending.granted
-    hours = spine.spending.ran_until_ns(now_ns) / _HOUR_NS
-    accelerator_hours = hours * accelerators_of(spine.spec)
-    tokens = state.groups.tokens + spine.spending.row_tokens
+        return None
+    return Spent(spine.spec, spine.spending, state.groups.tokens + spine.spending.row_tokens)
+
+
+def budget_uses(spent: Spent, now_ns: int) -> tuple[BudgetUse, ...]:
+    """What is spent at this time, budget by budget."""
+    limits = spent.spec.limits
+    spending = spent.spending
+    accelerators = accelerators_of(spent.spec)
+    hours = spending.ran_until_ns(now_ns) / _HOUR_NS
+    accelerator_hours = hours * accelerators
+    tokens = spent.tokens or 0
     cost = accelerator_hours * limits.accelerator_hour_price + tokens / 1e6 * limits.million_tokens_price
+
+    def timed(field: str, limit: float, used: float, unit: str, rate: int) -> BudgetUse:
+        limit *= spending.granted
+        left_ns = round(max(0.0, limit - used) / rate * _HOUR_NS)
+        return BudgetUse(field, limit, used, unit, now_ns + left_ns if limit and spending.running else None)
+
     return (
-        BudgetUse("hours", limits.hours * granted, hours, " hours"),
-        BudgetUse("tokens", limits.tokens * granted, tokens, " tokens"),
-        BudgetUse("accelerator_hours", limits.accelerator_hours * granted, accelerator_hours, " accelerator hours"),
-        BudgetUse("cost", limits.cost * granted, cost, ""),
+        timed("hours", limits.hours, hours, " hours", 1),
+        BudgetUse("tokens", limits.tokens * spending.granted, tokens, " tokens"),
+        timed("accelerator_hours", limits.accelerator_hours, accelerator_hours, " accelerator hours", accelerators),
+        BudgetUse("cost", limits.cost * spending.granted, cost, ""),
     )
+
+
+def unseen_use(spent: Spent, now_ns: int) -> BudgetUse:
+    """The days since somebody last looked at the experiment, of those that it runs without a look."""
+    days = spent.spec.limits.unseen_days
+    seen_ns = spent.spending.seen_ns
+    pauses_ns = seen_ns + round(days * _DAY_NS) if days and spent.spending.running else None
+    return BudgetUse("unseen_days", days, (now_ns - seen_ns) / _DAY_NS, " days without a look", pauses_ns)
 
 
 def look_is_due(state: RunState, now_ns: int) -> bool:

@@ -38,6 +38,7 @@ from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
 from rftd.streams.worker_memory import WorkerMemory
+from rftd.workers.control.budgets import Spent
 from rftd.workers.tracking.cursor import Cursor
 
 
@@ -177,6 +178,9 @@ class LogOperations:
 
     async def trackers(self, experiment_id: UUID) -> dict[str, Cursor]:
         return {}
+
+    def spent(self, experiment_id: UUID) -> Spent | None:
+        return None
 
     def looked(self, wanted: str) -> None:
         self.looks.append(wanted)

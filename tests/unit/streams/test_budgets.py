@@ -16,7 +16,7 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spending import BUDGET, UNSEEN
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import RolloutSpec, StageSpec, TasksetSpec, TrainerSpec
-from rftd.workers.control.budgets import budget_uses, look_is_due
+from rftd.workers.control.budgets import budget_uses, look_is_due, spent_of, unseen_use
 from rftd.workers.control.controller import Controller
 
 HOUR_S = 3600.0
@@ -52,7 +52,9 @@ class Watch:
         return f"{paused.cause}: {paused.reason}"
 
     def spent(self, field: str) -> float:
-        uses = budget_uses(self.desk.state, self.now_ns)
+        spent = spent_of(self.desk.state)
+        assert spent is not None
+        uses = budget_uses(spent, self.now_ns)
         return next(budget.spent for budget in uses if budget.field == field)
 
 
@@ -73,6 +75,24 @@ def test_hours_are_those_that_it_runs() -> None:
     )
     watch.clock.advance(HOUR_S)
     assert watch.decide() == [], "only a person ends this pause"
+
+
+def test_when_it_will_pause() -> None:
+    watch = Watch(Budgets(hours=2.0, accelerator_hours=3.0, tokens=5, unseen_days=2.0))
+
+    def pauses_h() -> list[float | None]:
+        spent = spent_of(watch.desk.state)
+        assert spent is not None
+        uses = [*budget_uses(spent, watch.now_ns), unseen_use(spent, watch.now_ns)]
+        left_ns = [None if use.pauses_ns is None else use.pauses_ns - watch.now_ns for use in uses]
+        return [None if left is None else round(left / 1e9 / HOUR_S, 1) for left in left_ns]
+
+    watch.clock.advance(HOUR_S)
+    assert pauses_h() == [1.0, None, 0.5, None, 47.0]
+    watch.desk.put(ExperimentSeen(by="me"))
+    assert pauses_h() == [1.0, None, 0.5, None, 48.0]
+    watch.desk.put(ExperimentPaused(reason="lunch"))
+    assert pauses_h() == [None] * 5, "a paused run spends no time"
 
 
 def test_a_resume_grants_as_much_once_more() -> None:

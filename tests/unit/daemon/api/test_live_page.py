@@ -65,6 +65,7 @@ async def watched(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Watched]:
             memory=lambda _: [],
             used_bytes=lambda _: {},
             trackers=no_trackers,
+            spent=lambda _: None,
         ),
         engine=engine,
         log=log,

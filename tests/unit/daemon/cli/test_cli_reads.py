@@ -49,8 +49,8 @@ def test_schemas_stay(rftd: Rftd) -> None:
     ]
     page = json.loads(rftd("get", "small", "--json").out)
     assert sorted(page) == [
-        *("checkpoints", "evals", "experiment", "memory", "overdue", "overdue_windows", "pace", "queues", "resolved"),
-        *("reward_curve", "signal", "trackers", "waiting", "weights", "why", "workers"),
+        *("budgets", "checkpoints", "evals", "experiment", "memory", "overdue", "overdue_windows", "pace"),
+        *("queues", "resolved", "reward_curve", "signal", "trackers", "waiting", "weights", "why", "workers"),
     ]
     assert page["resolved"]["name"] == "small"
     assert page["resolved"]["stages"][1]["buffer"]["batch_size"] > 0

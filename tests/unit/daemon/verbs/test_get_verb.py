@@ -11,6 +11,7 @@ from rich.console import Console
 from rftd.daemon.client.moment import Moment, Pace, pace_of
 from rftd.daemon.verbs.get import left_s, render
 from rftd.daemon.verbs.watch import brief
+from rftd.daemon.views.budgets import BudgetRow
 from rftd.daemon.views.experiments import ExperimentPage
 from rftd.daemon.views.trackers import TrackerRow
 from rftd.daemon.why.wait import Wait, Why
@@ -103,6 +104,7 @@ def page(*overdue: OverdueRow, windows: int) -> ExperimentPage:
         waiting=None,
         memory=[],
         trackers=[],
+        budgets=[],
     )
 
 
@@ -338,3 +340,16 @@ def test_no_stage_of_an_ended_experiment_is_under_way(state: str, begun: bool, s
         stages=[msgspec.structs.replace(detail.stages[0], started_ns=NOW_NS if begun else None)],
     )
     assert f"3/9 steps, {said}\n" in shown(Moment(msgspec.structs.replace(given, experiment=detail)))
+
+
+def test_budgets_are_told_with_the_time_at_which_they_pause_it() -> None:
+    later_ns = NOW_NS + 36 * 3600 * 10**9
+    budgets = [
+        BudgetRow(field="hours", limit=48, spent=12, words="12 of 48 hours", pauses_ns=later_ns),
+        BudgetRow(field="cost", limit=900, spent=90, words="90 of 900", pauses_ns=None),
+        BudgetRow(field="unseen_days", limit=2, spent=0.5, words="0.5 of 2 days without a look", pauses_ns=later_ns),
+    ]
+    told = shown(msgspec.structs.replace(page(windows=0), budgets=budgets))
+    assert "12 of 48 hours (25%), pauses in 1 d 12 h\n" in told
+    assert "90 of 900 cost (10%)\n" in told
+    assert "0.5 of 2 days without a look, pauses in 1 d 12 h unless somebody looks\n" in told

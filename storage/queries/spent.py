@@ -1,0 +1,40 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
+"""`spent_tokens`: the tokens that an experiment has spent of its budget, for one whose fold is not in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.storage.queries.books import MAPPED_ROLLOUTS, PRODUCED
+from rftd.storage.queries.counting import EXECUTED
+from rftd.storage.queries.rows import fetch_one
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+# CAST: Postgres sums 64-bit integers as numeric, which its driver gives as Decimal.
+_OF_GROUPS: Final = f"""SELECT CAST(COALESCE(SUM(e.prompt_tokens + e.response_tokens), 0) AS BIGINT) AS tokens
+FROM experiences e JOIN groups g ON g.id = e.group_id AND g.closed_offset IS NOT NULL
+WHERE e.experiment = :experiment AND e.rollout < {MAPPED_ROLLOUTS}
+    AND SUBSTR(g.member_map, CAST(e.rollout + 1 AS INTEGER), 1) = '1' AND {PRODUCED}"""
+_OF_ROWS: Final = f"""SELECT CAST(COALESCE(SUM(u.tokens), 0) AS BIGINT) AS tokens
+FROM (SELECT MAX(t.tokens) AS tokens FROM {EXECUTED} t
+    WHERE t.experiment = :experiment AND t.stage = :stage GROUP BY t.step) u"""
+
+
+class _Tokens(msgspec.Struct, frozen=True):
+    tokens: int
+
+
+async def spent_tokens(connection: AsyncConnection, experiment: UUID, row_stages: Iterable[int]) -> int:
+    """The tokens of closed groups, and those that the stages without rollouts, `row_stages`, trained on."""
+    groups = await fetch_one(connection, _Tokens, _OF_GROUPS, experiment=experiment.bytes)
+    tokens = 0 if groups is None else groups.tokens
+    for stage in row_stages:
+        rows = await fetch_one(connection, _Tokens, _OF_ROWS, experiment=experiment.bytes, stage=stage)
+        tokens += 0 if rows is None else rows.tokens
+    return tokens
