@@ -95,14 +95,14 @@ class Killing:
             now = before if page is None else _progress(page)
             if page is not None and now > before:
                 changed_s = time.monotonic()
-                if left and self._strike(page):
+                if left and self.strike(page):
                     left, before = left - 1, now
                 continue
             if time.monotonic() - changed_s > STALLED_S:
                 raise AssertionError(f"{name} makes no progress any more: {page}")
             time.sleep(0.02)
 
-    def _strike(self, page: ExperimentPage) -> bool:
+    def strike(self, page: ExperimentPage) -> bool:
         """Kills one role's process, or all; False if none was there."""
         time.sleep(self._chance.uniform(0, self._longest_pause_s))
         together = self._chance.random() < self._together_p
