@@ -28,7 +28,7 @@ from rftd.daemon.supervisor.row_looks import (
 )
 from rftd.daemon.supervisor.stage_steps import auxiliary_buffer, row_warnings, steps_of
 from rftd.daemon.supervisor.task_columns import check_selector, drawn
-from rftd.daemon.supervisor.token_looks import check_tokens
+from rftd.daemon.supervisor.token_looks import check_opens, check_tokens
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.hub_id import DATASET, MODEL, HubId
 from rftd.ops.plugins import Plugins
@@ -39,7 +39,7 @@ from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.models.model_folder import check_rights, check_texts, check_weights, has_config
-from rftd.workers.models.model_type import check_model_type, check_positions, check_rotation
+from rftd.workers.models.model_type import check_model_type, check_own_code, check_positions, check_rotation
 from rftd.workers.rollout.auxiliary.auxiliary_stage import auxiliary_stage
 from rftd.workers.rollout.engines import registry as rollout_engines
 from rftd.workers.rollout.engines.shared_devices import check_shared_devices
@@ -242,6 +242,9 @@ def _check_models(stage: StageSpec, host: Host | None, found: Findings) -> None:
                 check_positions(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
                 trainer_engines.check_models(stage)
                 trainer_engines.check_room(stage, host.for_trainers)
+        if host is not None:
+            with found.of(stage):
+                check_opens(Path(stage.model.path), trusted=trusted, field="model.model_path")
         with found.of(stage):
             _adapter(stage.model)
         for path, field in (
@@ -264,6 +267,9 @@ def _check_models(stage: StageSpec, host: Host | None, found: Findings) -> None:
                 _model(auxiliary.path, f"{section}.model_path", trusted=auxiliary.trust_remote_code)
                 check_texts(Path(auxiliary.path), field=f"{section}.model_path")
                 check_weights(Path(auxiliary.path), field=f"{section}.model_path")
+                if host is not None:
+                    own_code = auxiliary.trust_remote_code
+                    check_opens(Path(auxiliary.path), trusted=own_code, field=f"{section}.model_path")
             _check_engine_runs(auxiliary_stage(auxiliary, stage), host, found, section)
 
 
@@ -318,6 +324,8 @@ def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None
             fix="save them as model.safetensors, as save_pretrained does by itself; .bin files are not read",
         )
     check_model_type(folder, trust_remote_code=trusted, field=field)
+    if trusted:
+        check_own_code(folder, field=field)
 
 
 def _adapter(model: ModelSpec) -> None:

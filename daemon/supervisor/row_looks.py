@@ -10,7 +10,7 @@ from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.workers.models.model_folder import has_template, has_tokenizer
 from rftd.workers.rollout.workflows.first_prompts import FirstPrompts
-from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
+from rftd.workers.rollout.workflows.registry import WORKFLOWS, check_own_names, own_reward
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.record import DatasetRecord
@@ -74,14 +74,18 @@ def check_prompts(taskset: Taskset, stage: StageSpec) -> None:
 
 
 def check_tasks(taskset: Taskset) -> None:
-    """Returns if each row that was looked at is a task, whose truth its reward can take.
+    """Returns if each row that was looked at is a task, whose own workflow and reward there are and take its truth.
 
     Raises DataError, with file, row and column.
     """
+    names: set[tuple[str, str | None]] = set()
     for row in _looks(taskset):
-        record = taskset.task(row).raw
+        task = taskset.task(row)
         with taskset.placed(row):
-            _check_truth(record, taskset.spec, row)
+            if (task.workflow, task.reward) not in names:
+                check_own_names(task, taskset.spec)
+                names.add((task.workflow, task.reward))
+            _check_truth(task.raw, taskset.spec, row)
 
 
 def check_categories(taskset: Taskset) -> None:

@@ -1,7 +1,8 @@
-"""A look for tokens without an embedding in the rows of a model whose tokenizer is larger than it.
+"""Looks that need an open tokenizer: whether odd files make one, and whether rows have tokens without an embedding.
 
 The module is a program of its own as well: the tokenizer takes seconds to open and brings torch along, which a daemon
-has no memory for. It reads a stage's specification as JSON, and writes an error as JSON, or nothing.
+has no memory for. It opens the folder that is its argument, or else reads a stage's specification as JSON, and writes
+an error as JSON, or nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import msgspec
 from rftd.daemon.living_wait import run_to_end
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import ConfigError, DataError
+from rftd.ops.extras import TORCH, missing_of
 from rftd.streams.auxiliary import SERVICE
 from rftd.streams.spec import StageSpec
 from rftd.streams.stage_tasks import tasksets_of
-from rftd.workers.models.model_folder import has_unembedded_tokens
+from rftd.workers.models.model_folder import has_plain_tokenizer, has_tokenizer, has_unembedded_tokens
 from rftd.workers.rollout.workflows.first_prompts import FirstPrompts
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
-from rftd.workers.tasksets.hf_tokenizer import MODEL_FIELD
+from rftd.workers.tasksets.hf_tokenizer import MODEL_FIELD, open_tokenizer
 from rftd.workers.tasksets.stage_tokenizer import dataset_tokenizer, stage_tokenizer
 from rftd.workers.tasksets.taskset import Taskset
 
@@ -39,6 +41,17 @@ class _TokenFault(msgspec.Struct, frozen=True):
     fix: str | None
 
 
+def check_opens(folder: Path, *, trusted: bool, field: str) -> None:
+    """Returns if transformers makes a tokenizer of the folder's files. Raises DataError. Blocks.
+
+    A sound tokenizer.json, as nearly all folders have it, is not opened; nor is one that runs code of its folder, nor
+    any where transformers is not installed: those are left to workers. A folder without any is for others to find.
+    """
+    if trusted or has_plain_tokenizer(folder) or not has_tokenizer(folder) or missing_of(TORCH):
+        return
+    _look(f"the tokenizer of {str(folder)!r} has been opened", field, str(folder))
+
+
 def check_tokens(stage: StageSpec) -> None:
     """Returns if no row that is looked at has a token without an embedding. Raises DataError. Blocks.
 
@@ -47,14 +60,28 @@ def check_tokens(stage: StageSpec) -> None:
     folder = Path(stage.model.path)
     if stage.trainer.engine == "fake" or stage.rollout.engine == SERVICE or not stage.model.path:
         return
-    if stage.model.trust_remote_code or not has_unembedded_tokens(folder):
+    if stage.model.trust_remote_code or (has_plain_tokenizer(folder) and not has_unembedded_tokens(folder)):
         return
-    command = [sys.executable, "-P", "-m", "rftd.daemon.supervisor.token_looks"]
     text = msgspec.json.encode(stage).decode()
-    done = run_to_end(command, f"the tokenizer of {stage.model.path!r} has been looked at", text=text)
+    _look(f"the tokenizer of {stage.model.path!r} has been looked at", MODEL_FIELD, text=text)
+
+
+def _look(what: str, field: str, *arguments: str, text: str | None = None) -> None:
+    """Runs this module as a program. Raises the DataError that it writes, about the field."""
+    command = [sys.executable, "-P", "-m", "rftd.daemon.supervisor.token_looks", *arguments]
+    done = run_to_end(command, what, text=text)
     if done.stdout:
         fault = json_decoder(_TokenFault).decode(done.stdout)
-        raise DataError(fault.what, where=fault.where, field=MODEL_FIELD, fix=fault.fix)
+        raise DataError(fault.what, where=fault.where, field=field, fix=fault.fix)
+
+
+def opening_fault(folder: str) -> DataError | None:
+    """The error of a folder whose files make no tokenizer."""
+    try:
+        open_tokenizer(folder)
+    except DataError as error:
+        return error
+    return None
 
 
 def find_fault(stage: StageSpec) -> DataError | None:
@@ -100,8 +127,11 @@ def _spread(rows: int) -> range:
 
 
 def _run() -> None:
-    """Reads a stage and writes what is wrong with it."""
-    error = find_fault(json_decoder(StageSpec).decode(sys.stdin.buffer.read()))
+    """Opens a folder's tokenizer, or reads a stage, and writes what is wrong with it."""
+    if len(sys.argv) > 1:
+        error = opening_fault(sys.argv[1])
+    else:
+        error = find_fault(json_decoder(StageSpec).decode(sys.stdin.buffer.read()))
     if error is not None:
         fault = _TokenFault(what=error.what, where=error.where, fix=error.fix)
         sys.stdout.buffer.write(msgspec.json.encode(fault))

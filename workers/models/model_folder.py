@@ -178,6 +178,30 @@ def has_tokenizer(folder: Path) -> bool:
     return any(file.exists() for pattern in _TOKENIZER_FILES for file in folder.glob(pattern))
 
 
+def has_plain_tokenizer(folder: Path) -> bool:
+    """True if the tokenizer is a sound tokenizer.json, which every library opens alike.
+
+    Only transformers can say whether it makes a tokenizer of other files, of a folder's code, or of torn ones.
+    """
+    settings = folder / "tokenizer_config.json"
+    try:
+        json_decoder(_TokenizerFile).decode((folder / "tokenizer.json").read_bytes())
+        if settings.exists():
+            json_decoder(dict[str, Any]).decode(settings.read_bytes())
+    except (OSError, *UNREADABLE):
+        return False
+    return True
+
+
+def has_tokenizer_code(folder: Path) -> bool:
+    """True if the tokenizer's settings name code of its own."""
+    try:
+        settings = json_decoder(dict[str, Any]).decode((folder / "tokenizer_config.json").read_bytes())
+    except (OSError, *UNREADABLE):
+        return False
+    return "auto_map" in settings
+
+
 def has_unembedded_tokens(folder: Path) -> bool:
     """True if tokenizer.json numbers a token beyond the model's vocabulary; a sound model never has it in a text.
 

@@ -6,6 +6,7 @@ import ast
 import difflib
 import importlib.util
 import re
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,9 @@ _MASKED: Final = "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
 _SCORING: Final = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
 _TABLES: Final = (_CAUSAL, _MASKED, _SCORING)
 _CLASSES: Final = "causal classes"
+_CAUSAL_CODE: Final = "AutoModelForCausalLM"
+_CODE_OF: Final = {"config.json": ("AutoConfig", _CAUSAL_CODE), "tokenizer_config.json": ("AutoTokenizer",)}
+"""The keys of auto_map that a worker follows, by file."""
 _POSITIONS: Final = re.compile(r"\b(wpe|embed_positions|position_embeddings)\.weight$")
 """Tensors that hold a vector for each position."""
 # Keys of the parts of models that see or hear; their text part is config.json's text_config.
@@ -61,8 +65,55 @@ def check_model_type(folder: Path, *, trust_remote_code: bool = False, field: st
             fix = f"did you mean {near[0]!r}? {fix}"
     elif kind in table[_MASKED] and not config.get("is_decoder") and not config.get("is_encoder_decoder"):
         why = "they are encoders, whose tokens see those after them (config.json has no is_decoder: true)"
+    elif own_class := _class_of_its_own(config, table[_CLASSES]):
+        why = f"this one is a {own_class}, which is code of its folder"
+        fix = "write model.trust_remote_code: true if its own code is to be run, or use another model"
     if why:
         raise DataError(f"{kind} models cannot be run: {why}", where=str(folder), field=field, fix=fix)
+
+
+def _class_of_its_own(config: Mapping[str, Any], classes: Collection[str]) -> str:
+    """The class that the folder's code has for its model, where transformers has none of its name; else empty."""
+    named = config.get("auto_map")
+    reference = named.get(_CAUSAL_CODE) if isinstance(named, dict) else None
+    if not isinstance(reference, str):
+        return ""
+    own_class = reference.rpartition(".")[2]
+    # transformers has taken some in under a name that differs in its capitals: MPTForCausalLM is MptForCausalLM.
+    of_transformers = {name.lower() for name in classes}
+    names = (own_class, *(str(name) for name in config.get("architectures") or ()))
+    return "" if any(name.lower() in of_transformers for name in names) else own_class
+
+
+def check_own_code(folder: Path, *, field: str | None = None) -> None:
+    """Raises DataError if config.json or tokenizer_config.json names a file of code that is not in the folder.
+
+    Code of another repository of the hub is left to whoever runs it.
+    """
+    for name, kinds in _CODE_OF.items():
+        try:
+            named = json_decoder(dict[str, Any]).decode((folder / name).read_bytes()).get("auto_map")
+        except (OSError, *UNREADABLE):
+            continue
+        references = [named.get(kind) for kind in kinds] if isinstance(named, dict) else [named]
+        for reference in _texts(references):
+            module = reference.partition(".")[0]
+            if "--" not in reference and not (folder / f"{module}.py").is_file():
+                raise DataError(
+                    f"{name} names code that is not there: {module}.py, for {reference!r} (auto_map)",
+                    where=str(folder),
+                    field=field,
+                    fix="download or copy the folder again, every file of it",
+                )
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The texts of a list, and of the lists in it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
 
 
 def check_scoring_model(folder: Path, *, field: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rftd.ops import limits
 from rftd.ops.decoding import UNREADABLE, json_decoder
-from rftd.ops.errors import CodecError, ConfigError, DataError
+from rftd.ops.errors import CodecError, DataError
 from rftd.streams.codec import decode_as
 from rftd.streams.events.task import TaskLeased, TasksAdded
 from rftd.streams.folds.spine import Spine
@@ -15,8 +15,7 @@ from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import task_place, tasksets_of
 from rftd.streams.topics import EXPERIMENTS, partition_of
 from rftd.workers.membership import Membership
-from rftd.workers.rollout.rewards.registry import REWARDS
-from rftd.workers.rollout.workflows.registry import WORKFLOWS
+from rftd.workers.rollout.workflows.registry import check_own_names
 from rftd.workers.tasksets.task import Task, TaskSource, make_task
 from rftd.workers.tasksets.taskset import OpenTasksets
 
@@ -48,28 +47,13 @@ def check_tasks(stage: StageSpec, tasks: Sequence[str]) -> None:
     assert stage.taskset is not None
     for number, text in enumerate(tasks):
         try:
-            _check_names(make_task(row_of(text), spec=stage.taskset, row=number), stage.taskset)
+            check_own_names(make_task(row_of(text), spec=stage.taskset, row=number), stage.taskset)
         except DataError as error:
             error.where = f"tasks[{number}]"
             raise
     if (size_bytes := sum(map(len, tasks))) > _REQUEST_SIZE_BYTES:
         what = f"{len(tasks)} tasks of {size_bytes} characters together are more than {_REQUEST_SIZE_BYTES}"
         raise DataError(what, fix="add them by several requests")
-
-
-def _check_names(task: Task, spec: TasksetSpec) -> None:
-    """Raises DataError for a workflow or a reward that the task names itself and nobody registered."""
-    # The names of the taskset were checked when the experiment was accepted.
-    for plugins, name, of_taskset, key in (
-        (WORKFLOWS, task.workflow, spec.workflow, spec.format.workflow_key),
-        (REWARDS, task.reward, spec.reward, spec.format.reward_fn_key),
-    ):
-        if name is None or name == of_taskset:
-            continue
-        try:
-            plugins.check(name)
-        except ConfigError as error:
-            raise DataError(f"names its own under {key!r}: {error.what}", fix=error.fix) from None
 
 
 async def leased_tasks(

@@ -14,7 +14,7 @@ import msgspec
 from rftd.ops.errors import DataError
 from rftd.ops.extras import TORCH, check_extra
 from rftd.workers.devices.device_memory import number_in, settings_of
-from rftd.workers.models.model_folder import generation_ends, has_tokenizer
+from rftd.workers.models.model_folder import generation_ends, has_tokenizer, has_tokenizer_code
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.template_bound import bounded
 from rftd.workers.tasksets.tokenizer import no_template
@@ -27,6 +27,10 @@ _ANY_TEXT: Final = "a 1"
 MODEL_FIELD: Final = "model.model_path"
 """The field of an error about a token that the model has no embedding for."""
 _MATCHING: Final = "take the tokenizer that the model was trained with, or add rows to its embeddings"
+_FILES: Final = "the folder needs tokenizer.json and tokenizer_config.json"
+_OWN_CODE: Final = (
+    "write model.trust_remote_code: true if the tokenizer's own code is to be run, or use a folder with tokenizer.json"
+)
 SHORT_TOKENS: Final = 16
 """Answers of up to so many tokens come again, and decoding one costs as much as drawing it."""
 
@@ -181,14 +185,14 @@ def open_tokenizer(
         raise DataError(
             why if has_tokenizer(folder) else f"model folder {path!r} holds no tokenizer",
             where=path,
-            fix="the folder needs tokenizer.json and tokenizer_config.json",
+            fix=_OWN_CODE if has_tokenizer_code(folder) and not trust_remote_code else _FILES,
         ) from error
     if not inner.encode(_ANY_TEXT, add_special_tokens=False):
         # transformers makes an empty one for some kinds of model, and says nothing.
         raise DataError(
             "there is no tokenizer in the model folder: no text becomes a token",
             where=path,
-            fix="the folder needs tokenizer.json and tokenizer_config.json",
+            fix=_FILES,
         )
     vocabulary = number_in(settings_of(folder), "vocab_size")
     return HfTokenizer(

@@ -75,6 +75,69 @@ def no_tokenizer(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def settings_of_a_tokenizer_alone(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+def vocabulary_and_merges(folder: Path) -> None:
+    """The files of tokenizers before tokenizer.json, of the same tokens."""
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "vocab.json").write_text(json.dumps(tokenizer["vocab"]))
+    merges = (" ".join(pair) for pair in tokenizer["merges"])
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
+    settings_of_a_tokenizer_alone(folder)
+
+
+def vocabulary_without_merges(folder: Path) -> None:
+    vocabulary_and_merges(folder)
+    (folder / "merges.txt").unlink()
+
+
+def torn_pieces(folder: Path) -> None:
+    settings_of_a_tokenizer_alone(folder)
+    (folder / "spiece.model").write_bytes(b"torn")
+
+
+def torn_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{")
+
+
+def torn_settings_of_a_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text("{")
+
+
+def tokenizer_that_is_code(folder: Path) -> None:
+    """Its class is in a file of the folder, and there is no other."""
+    settings_of_a_tokenizer_alone(folder)
+    code = {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]}
+    change(folder, "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=code)
+    (folder / "tokenization_own.py").write_text("class OwnTokenizer: ...\n")
+
+
+def model_that_is_code(folder: Path) -> None:
+    """Its type is one of transformers', its class is not."""
+    code = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+    change(folder, "config.json", architectures=["OwnForCausalLM"], auto_map=code)
+    (folder / "configuration_own.py").write_text("class OwnConfig: ...\n")
+    (folder / "modeling_own.py").write_text("class OwnForCausalLM: ...\n")
+
+
+def code_of_a_class_that_transformers_has(folder: Path) -> None:
+    """As the folders of many published models are."""
+    model_that_is_code(folder)
+    change(folder, "config.json", architectures=["Qwen2ForCausalLM"])
+
+
+def code_of_a_model_without_its_file(folder: Path) -> None:
+    model_that_is_code(folder)
+    (folder / "modeling_own.py").unlink()
+
+
+def code_of_a_tokenizer_without_its_file(folder: Path) -> None:
+    tokenizer_that_is_code(folder)
+    (folder / "tokenization_own.py").unlink()
+
+
 def no_config(folder: Path) -> None:
     (folder / "config.json").unlink()
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rftd.ops.errors import ConfigError, DataError
 from rftd.ops.plugins import Plugins
+from rftd.streams.spec import TasksetSpec
+from rftd.workers.rollout.rewards.registry import REWARDS
 
 if TYPE_CHECKING:
     from rftd.workers.rollout.workflows.workflow import Workflow
+    from rftd.workers.tasksets.task import Task
 
 WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
     "workflow",
@@ -33,3 +37,18 @@ def own_reward(name: str) -> str | None:
         return None
     found: str | None = getattr(WORKFLOWS.load(name), "default_reward", None)
     return found
+
+
+def check_own_names(task: Task, spec: TasksetSpec) -> None:
+    """Raises DataError for a workflow or a reward that the task names itself and nobody registered."""
+    # The names of the taskset are checked by whoever accepts the experiment.
+    for plugins, name, of_taskset, key in (
+        (WORKFLOWS, task.workflow, spec.workflow, spec.format.workflow_key),
+        (REWARDS, task.reward, spec.reward, spec.format.reward_fn_key),
+    ):
+        if name is None or name == of_taskset:
+            continue
+        try:
+            plugins.check(name)
+        except ConfigError as error:
+            raise DataError(f"names its own under {key!r}: {error.what}", field=key or None, fix=error.fix) from None

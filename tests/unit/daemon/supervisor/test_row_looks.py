@@ -17,7 +17,7 @@ from rftd.workers.tasksets.taskset import Taskset
 
 def check(path: Path, rows: list[dict[str, Any]], *, key: str = "a", **fields: Any) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    form = Format(prompt_key="q", response_key=key, reward_fn_key="by")
+    form = Format(prompt_key="q", response_key=key, reward_fn_key="by", workflow_key="with")
     with Taskset.open(TasksetSpec(name="t", path=str(path), format=form, **fields)) as taskset:
         check_tasks(taskset)
 
@@ -50,3 +50,18 @@ def test_a_reward_that_takes_objects_gets_them(tmp_path: Path) -> None:
     check(tmp_path / "rows.jsonl", [asked], reward="somebody.elses")
     with pytest.raises(DataError, match="where math_reward takes a text"):
         check(tmp_path / "rows.jsonl", [{**asked, "by": "math_reward"}], reward="countdown_reward")
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "near"),
+    [("by", "reward", "math_reward"), ("with", "workflow", "math_workflow")],
+)
+def test_a_row_that_names_what_nobody_has_is_refused(tmp_path: Path, column: str, kind: str, near: str) -> None:
+    """Its worker would find out for each rollout of the row."""
+    rows: list[dict[str, Any]] = [{"q": "q", "a": "1", column: near}] * 40
+    check(tmp_path / "rows.jsonl", rows)
+    rows[20] = {"q": "q", "a": "1", column: near.replace("math", "mth")}
+    words = rf"(?s)own under '{column}': unknown {kind} 'mth.*rows\.jsonl:21.*did you mean '{near}'"
+    with pytest.raises(DataError, match=words) as caught:
+        check(tmp_path / "rows.jsonl", rows)
+    assert caught.value.field == column

@@ -89,6 +89,8 @@ def begun(folder: Path, scratch: Path) -> list[int]:
         odd_folders.brain_floats,
         odd_folders.no_generation_settings,
         odd_folders.in_two_files,
+        odd_folders.vocabulary_and_merges,
+        odd_folders.code_of_a_class_that_transformers_has,
     ],
 )
 def test_what_is_odd_and_sound_is_trained_as_the_model_reads_it(good: Path, tmp_path: Path, altered: Change) -> None:
@@ -126,6 +128,56 @@ def test_what_lacks_a_file_is_refused_before_a_worker_starts(
         specification(folder, tmp_path)
     assert str(folder) in str(caught.value)
     assert caught.value.field in ("model.model_path", "model.max_model_len")
+
+
+@pytest.mark.parametrize(
+    ("altered", "words"),
+    [
+        (odd_folders.settings_of_a_tokenizer_alone, "no text becomes a token"),
+        (odd_folders.vocabulary_without_merges, "no tokenizer can be read from the model folder: .*merges"),
+        (odd_folders.torn_pieces, "no text becomes a token"),
+        (odd_folders.torn_tokenizer, "no tokenizer can be read from the model folder: JSONDecodeError"),
+        (odd_folders.torn_settings_of_a_tokenizer, "no tokenizer can be read from the model folder: JSONDecodeError"),
+        (
+            odd_folders.tokenizer_that_is_code,
+            r"(?s)no tokenizer can be read.*fix: write model\.trust_remote_code: true",
+        ),
+        (odd_folders.model_that_is_code, r"(?s)is a OwnForCausalLM, .*fix: write model\.trust_remote_code: true"),
+    ],
+)
+def test_files_that_make_no_tokenizer_or_model_are_refused_before_a_worker_starts(
+    good: Path, tmp_path: Path, altered: Change, words: str
+) -> None:
+    folder = Path(shutil.copytree(good, tmp_path / "model"))
+    altered(folder)
+    with pytest.raises(DataError, match=words) as caught:
+        specification(folder, tmp_path)
+    assert str(folder) in str(caught.value)
+    assert caught.value.field == "model.model_path"
+
+
+@pytest.mark.parametrize(
+    ("altered", "words"),
+    [
+        (odd_folders.code_of_a_model_without_its_file, r"config\.json names code that is not there: modeling_own\.py"),
+        (odd_folders.code_of_a_tokenizer_without_its_file, r"tokenizer_config\.json names .*: tokenization_own\.py"),
+    ],
+)
+def test_code_that_may_be_run_and_is_not_there_is_refused(
+    good: Path, tmp_path: Path, altered: Change, words: str
+) -> None:
+    folder = Path(shutil.copytree(good, tmp_path / "model"))
+    altered(folder)
+    with pytest.raises(DataError, match=words) as caught:
+        specification(folder, tmp_path, trusted=True)
+    assert caught.value.field == "model.model_path"
+
+
+@pytest.mark.parametrize("altered", [odd_folders.tokenizer_that_is_code, odd_folders.model_that_is_code])
+def test_code_that_may_be_run_is_left_to_workers(good: Path, tmp_path: Path, altered: Change) -> None:
+    folder = Path(shutil.copytree(good, tmp_path / "model"))
+    altered(folder)
+    assert specification(folder, tmp_path, trusted=True).stages
 
 
 @pytest.mark.parametrize(
