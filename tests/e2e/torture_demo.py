@@ -26,8 +26,12 @@ while True:
 
 @contextmanager
 def running(*arguments: str) -> Iterator[None]:
-    """A process of its own group that is ended with its children when the block is left."""
-    process = subprocess.Popen(arguments, start_new_session=True)
+    """A process of its own group that is ended with its children when the block is left.
+
+    It stays in this session: Linux shares the processor out by sessions where it can, and thirty of them would get
+    thirty times what all the demos get together, where a machine without that gives each process the same.
+    """
+    process = subprocess.Popen(arguments, process_group=0)
     try:
         yield
     finally:
