@@ -6,6 +6,7 @@ from rftd.daemon.data_folder import DataFolder
 from rftd.ops.bound_socket import bind
 from rftd.ops.durable import make_durable_folder
 from rftd.streams.backends.lock_file import LockFile, refuse_network_file_system
+from rftd.streams.socket.address import check_path
 
 
 class Claim:
@@ -19,8 +20,10 @@ class Claim:
         """Prepares the folder; `embedded` says that the log is in it. Port 0 is a free one. Blocks.
 
         Raises ConflictError if another daemon holds the folder or somebody the port, if an import into it has not
-        ended, and for an embedded log on a network file system.
+        ended, and for an embedded log on a network file system; UsageError if its socket's path is too long.
         """
+        if embedded:
+            check_path(folder.socket)
         self._folder = folder.root
         self._made = not folder.root.exists()
         folder.prepare()

@@ -14,17 +14,17 @@ import msgspec
 from rftd.daemon.data_folder import DataFolder, LastBackup
 from rftd.ops.clock import Clock
 from rftd.ops.decoding import json_decoder
-from rftd.ops.errors import RftdError
+from rftd.ops.errors import RftdError, UsageError
 from rftd.ops.health import Diagnosis
 from rftd.storage.artifacts import ArtifactStore
 from rftd.storage.disk import nearest
+from rftd.streams.socket.address import check_path
 
 _GIB: Final = 1024**3
 LOW_DISK_GIB: Final = 5.0
 NO_DISK_GIB: Final = 0.5
 _SQLITE: Final = b"SQLite format 3\0"
-_SOCKET_BYTES: Final = 100
-"""A socket's path may have 107 bytes on Linux and 103 on macOS."""
+_WRITABLE: Final = "set XDG_RUNTIME_DIR, or else TMPDIR, in which it lies, to a short folder that can be written"
 _CLOCK_S: Final = 5.0
 _PREFIX: Final = ".rftd-doctor-"
 
@@ -72,15 +72,16 @@ def check_store(home: Path, check: str = "artifacts") -> Diagnosis:
 def check_socket(folder: Path) -> list[Diagnosis]:
     """Checks that workers of this machine can reach the embedded log: its socket has a short folder of its own."""
     path = DataFolder(folder).socket
-    fix = "set XDG_RUNTIME_DIR to a short folder of your own that can be written"
-    if len(os.fsencode(path)) > _SOCKET_BYTES:
-        return [Diagnosis("socket", "fail", f"{path} is longer than a socket's path may be", fix)]
+    try:
+        check_path(path)
+    except UsageError as error:
+        return [Diagnosis("socket", "fail", f"{error.what}: {path}", error.fix or "")]
     home = nearest(path.parent)
     try:
         with tempfile.TemporaryDirectory(dir=home, prefix=_PREFIX):
             pass
     except OSError as error:
-        return [Diagnosis("socket", "fail", f"no folder for {path} can be made in {home}: {error.strerror}", fix)]
+        return [Diagnosis("socket", "fail", f"no folder for {path} can be made in {home}: {error.strerror}", _WRITABLE)]
     return [Diagnosis("socket", "ok", f"workers will find the log at {path}")]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -101,6 +102,14 @@ def runtime_folder(name: str) -> Seed:
         return []
 
     return seed
+
+
+def long_temporary_folder(world: DoctorWorld) -> list[str]:
+    folder = world.folder / ("x" * 120)
+    folder.mkdir()
+    world.patch.delenv("XDG_RUNTIME_DIR", raising=False)
+    world.patch.setattr(tempfile, "tempdir", str(folder))
+    return []
 
 
 def in_data(name: str, content: str | bytes = "") -> Seed:
@@ -261,7 +270,10 @@ FAULTS: Final = {
     "an interrupted import": Fault(in_data("import.pending", "id a.rftd"), "import", "fail", ("rftd import FILE",)),
     "no log in the log's file": Fault(in_data("log/log.db", b"x" * 4096), "log", "fail", ("is no log", "backup")),
     "a log that lost records": Fault(in_data("losses.json", "{}"), "log", "warn", ("lost records", "--accept-loss")),
-    "a socket's path too long": Fault(runtime_folder("x" * 120), "socket", "fail", ("longer", "XDG_RUNTIME_DIR")),
+    "a socket's path too long": Fault(
+        runtime_folder("x" * 120), "socket", "fail", ("kernel allows", "XDG_RUNTIME_DIR")
+    ),
+    "a temporary folder's path too long": Fault(long_temporary_folder, "socket", "fail", ("kernel allows", "TMPDIR")),
     "the socket's folder a file": Fault(runtime_folder("file"), "socket", "fail", ("XDG_RUNTIME_DIR",)),
     "an address not readable": Fault(in_data("endpoint.json", "{"), "endpoint", "warn", ("cannot be read",)),
     "the daemon gone": Fault(in_data("endpoint.json", GONE), "endpoint", "warn", ("is gone", "rftd serve")),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
 
 from rftd.workers.models.tiny_model import make_tokenizer
@@ -136,6 +137,13 @@ def code_of_a_model_without_its_file(folder: Path) -> None:
 def code_of_a_tokenizer_without_its_file(folder: Path) -> None:
     tokenizer_that_is_code(folder)
     (folder / "tokenization_own.py").unlink()
+
+
+def weights_that_are_no_numbers(folder: Path) -> None:
+    """One of many is not."""
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.0.self_attn.q_proj.weight"][0, 0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def no_config(folder: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from rftd.daemon.claim import Claim
 from rftd.daemon.data_folder import DataFolder
 from rftd.ops.bound_socket import bind, listen
-from rftd.ops.errors import ConflictError
+from rftd.ops.errors import ConflictError, UsageError
 from rftd.streams.backends.lock_file import LockFile
 
 SLOW = ("fastapi", "httpx", "pydantic", "rftd.daemon.service", "sqlalchemy", "uvicorn")
@@ -25,11 +27,10 @@ print(json.dumps([status, sorted(set({SLOW!r}) & set(sys.modules))]))
 """
 
 
-def started(data: Path, *options: str) -> tuple[int, list[str], str]:
+def started(data: Path, *options: str, environ: Mapping[str, str] = os.environ) -> tuple[int, list[str], str]:
     """The exit status of `rftd serve`, what it imported of the slow modules, and its standard error."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", START, "--data", str(data), "serve", *options], capture_output=True, text=True
-    )
+    command = [sys.executable, "-P", "-c", START, "--data", str(data), "serve", *options]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ)
     status, imported = json.loads(done.stdout)
     return status, imported, done.stderr
 
@@ -48,6 +49,16 @@ def test_a_folder_that_a_daemon_has_is_refused_before_anything_slow(
     line = json.loads((tmp_path / "data" / "daemon.log").read_text())
     assert line["event"] == "daemon.failed"
     assert line["code"] == ConflictError.code
+
+
+def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    environ = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"} | {"TMPDIR": str(long)}
+    status, imported, err = started(tmp_path / "data", "--port", "0", environ=environ)
+    assert status == UsageError.exit_status
+    assert str(long) in err and "or else TMPDIR, in which it lies, to a shorter folder" in err
+    assert not imported
 
 
 def test_a_port_that_somebody_has_is_refused_before_anything_slow(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import sys
@@ -19,6 +20,7 @@ from rftd.streams.spec import ExperimentSpec
 from rftd.workers.devices.discovery import find_host
 from rftd.workers.models.model_folder import has_template
 from rftd.workers.models.tiny_model import make_tiny_model
+from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 from rftd.workers.tasksets.stage_tokenizer import dataset_tokenizer
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
@@ -219,6 +221,21 @@ def test_code_of_a_folder_is_not_run_for_a_look_at_its_tokens(
     folder = Path(shutil.copytree(good, tmp_path / "model"))
     odd_folders.tokens_without_embeddings(folder)
     assert specification(folder, tmp_path, trusted=True).stages
+
+
+def test_weights_that_are_no_numbers_are_named_by_who_opens_them(good: Path, tmp_path: Path) -> None:
+    """As they are read, so that no first loss is blamed on something else. A daemon reads no weights."""
+    folder = Path(shutil.copytree(good, tmp_path / "model"))
+    odd_folders.weights_that_are_no_numbers(folder)
+    spec = specification(folder, tmp_path)
+    words = r"'model\.layers\.0\.self_attn\.q_proj\.weight' of the model has 1 of \d+ values that are NaN or infinite"
+    trainer = TorchTrainerEngine(threads=1)
+    with pytest.raises(DataError, match=words) as caught:
+        trainer.open(spec, str(folder))
+    assert caught.value.where == str(folder)
+    with pytest.raises(DataError, match=words) as caught:
+        asyncio.run(TorchRolloutEngine.open(str(folder), slots=1, max_model_len=LONGEST, threads=1))
+    assert caught.value.where == str(folder)
 
 
 def tasks(folder: Path, scratch: Path, workflow: str, prompt_type: str, *overrides: str) -> ExperimentSpec:
