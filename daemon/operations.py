@@ -14,13 +14,13 @@ from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker
 from rftd.daemon.why.wait import Wait, Why
 from rftd.ops.errors import LogLossError
+from rftd.streams.engine_needs import WorkerMemory
 from rftd.streams.envelope import Position
 from rftd.streams.events.sweep import Halving, SweepPoint
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.folds.sweeps import RecordedSweep
 from rftd.streams.spec import ExperimentSpec
-from rftd.streams.worker_memory import WorkerMemory
 from rftd.workers.control.budgets import Spent
 from rftd.workers.tracking.cursor import Cursor
 

@@ -36,8 +36,7 @@ extras      optional packages that many installations do without
 commit      the commit that an installation was made from
 tls         a certificate and its key, checked and renewed
 open_files  the number of files and connections that a process may have open
-http_connection  one client's connection: what is no request, or comes too slowly, is refused
-http_leaving     connections that are about to be ended, a few in each turn of the loop
+http_connection  one client's connection: what is no request, or comes too slowly, is refused; its end
 bound_socket  the port of a server, and its URL
 http_server uvicorn on a bound socket, whose clients go where no file can be opened
 health      liveness and readiness, as named checks; the lines of `rftd doctor`

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import select
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -17,7 +18,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rftd.ops import limits
 from rftd.ops.cycles import beneath, release
-from rftd.ops.http_leaving import Leaving
 
 Refusal: TypeAlias = Callable[[int, str], tuple[bytes, bytes]]
 """The media type and body of an answer, by its status and what is wrong, to what never became a request."""
@@ -256,3 +256,30 @@ def _with_unread(connections: Sequence[HttpConnection]) -> set[HttpConnection]:
             by_number[number] = connection
             poll.register(number, select.POLLIN)
     return {by_number[number] for number, _ in poll.poll(0)}
+
+
+_ENDS: Final = 8
+"""Connections that are ended in one turn of the loop."""
+
+
+class Leaving:
+    """The connections of one server that wait for their end.
+
+    Hundreds of clients that came at once run into the same time-out at once: ending all of them in one turn would let
+    everybody else wait.
+    """
+
+    def __init__(self) -> None:
+        self._ends: Final[deque[Callable[[], None]]] = deque()
+
+    def add(self, end: Callable[[], None]) -> None:
+        """Calls `end` in a turn of the loop to come, after those that were added before."""
+        if not self._ends:
+            asyncio.get_running_loop().call_soon(self._turn)
+        self._ends.append(end)
+
+    def _turn(self) -> None:
+        for _ in range(min(_ENDS, len(self._ends))):
+            self._ends.popleft()()
+        if self._ends:
+            asyncio.get_running_loop().call_soon(self._turn)

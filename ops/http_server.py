@@ -18,8 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from rftd.ops.bound_socket import listen
-from rftd.ops.http_connection import DEFAULT_BOUNDS, ConnectionBounds, HttpConnection, Refusal, plain_refusal
-from rftd.ops.http_leaving import Leaving
+from rftd.ops.http_connection import DEFAULT_BOUNDS, ConnectionBounds, HttpConnection, Leaving, Refusal, plain_refusal
 from rftd.ops.logs import Logger, logger
 from rftd.ops.open_files import open_files
 from rftd.ops.tls import ServerTls

@@ -11,18 +11,15 @@ declaration   marks of a declared field: unit, effect, what it names
 slow_rollouts sections of `explorer` on slow rollouts
 optimizer     section `algorithm.optimizer`, with its warm-up in steps
 synchronizer  section `synchronizer`, as a file has it and a specification keeps it
-engine_needs  what a rollout engine takes of its machine
+engine_needs  what a rollout engine needs, the memory that workers take, and the cluster
 auxiliary     a model beside the one that is trained
 reach         which addresses and keys an experiment may use
-cluster       what an experiment asks of the cluster that its workers run on
-correction    how tokens of older weights are corrected for
-updates       the optimizer steps that a batch gives
+updates       the optimizer steps that a batch gives, and how tokens of older weights are corrected for
 by_evaluation what the figures of evaluations decide
 budgets       section `limits`: what an experiment may spend before it pauses
 serving       where explorers serve
 row_format    section `format`, what the keys of a row hold
 tracking      a tracker that follows an experiment's log
-worker_memory how much memory workers were expected to take at acceptance
 spec          what an experiment is, resolved
 explorer_devices       the GPUs of an explorer, engine by engine, and of all workers
 schedule      which weights an explore step needs, when weights are published, when an evaluation is due

@@ -1,10 +1,10 @@
-"""The part of a specification that says what a rollout engine needs: devices, how it is split over them, its limits."""
+"""The part of a specification that says what engines need: devices and their split, limits, memory, a cluster."""
 
 from __future__ import annotations
 
 import msgspec
 
-from rftd.streams.bounds import Finite, Index
+from rftd.streams.bounds import Bytes, Finite, Index
 
 # Defaults say what logs mean that were written before the field was there, as in `rftd.streams.spec`.
 
@@ -40,3 +40,36 @@ class EngineNeeds(msgspec.Struct, frozen=True, kw_only=True):
     def parallel(self) -> int:
         """Processes that one engine computes in, each on a device of its own."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+
+class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The guide's `cluster.ray_address`, `ray_namespace`, `monitor.enable_ray_timeline` and `log.group_by_node`."""
+
+    address: str = ""
+    """The address of the cluster; empty: the daemon's."""
+    namespace: str = ""
+    """The namespace of the experiment's actors; empty: PROJECT/NAME."""
+    timeline: bool = False
+    """Its trace is written when its workers have ended."""
+    logs_by_node: bool = False
+    """Each log is in a folder that is named after the node."""
+
+
+class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """A thing that a worker keeps on its device."""
+
+    what: str
+    size_bytes: Bytes
+
+
+class WorkerMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory that the workers of a stage were expected to take of one device when the experiment was accepted."""
+
+    role: str
+    stage: str
+    workers: Index
+    """The number of workers that share the device."""
+    device: str
+    device_bytes: Bytes
+    needs: tuple[MemoryNeed, ...]
+    """The parts of one worker's memory."""

@@ -14,9 +14,7 @@ from rftd.streams.auxiliary import AuxiliarySpec
 from rftd.streams.bounds import Finite, Index, Integer
 from rftd.streams.budgets import Budgets
 from rftd.streams.by_evaluation import ByEvaluation
-from rftd.streams.cluster import ClusterSpec
-from rftd.streams.correction import CorrectionSpec
-from rftd.streams.engine_needs import EngineNeeds
+from rftd.streams.engine_needs import ClusterSpec, EngineNeeds, WorkerMemory
 from rftd.streams.optimizer import Optimizer
 from rftd.streams.reach import OWNERS, ReachSpec
 from rftd.streams.row_format import Format
@@ -25,8 +23,7 @@ from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerRei
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
 from rftd.streams.synchronizer import Synchronizer
 from rftd.streams.tracking import TrackerSpec
-from rftd.streams.updates import UpdatesSpec
-from rftd.streams.worker_memory import WorkerMemory
+from rftd.streams.updates import CorrectionSpec, UpdatesSpec
 
 # A default says what logs mean that were written before the field was there: it never changes, whatever new
 # experiments get. Events write every field out.

@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from rftd.streams.engine_needs import WorkerMemory
 from rftd.streams.events.experiment import FolderMove
 from rftd.streams.shared_fields import GROUPS, filled, taken_from
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, StageSpec
-from rftd.streams.worker_memory import WorkerMemory
 
 EXPLORE: Final = "explore"
 TRAIN: Final = "train"

@@ -7,8 +7,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Response
 
 from rftd.daemon.api.schema import answers
-from rftd.daemon.trust.keyring import Keyring
-from rftd.daemon.trust.sessions import SESSION_S
+from rftd.daemon.trust.keyring import SESSION_S, Keyring
 from rftd.daemon.views.problem import Problem
 
 _PAGE: Final = """<!doctype html>

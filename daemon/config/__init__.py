@@ -9,7 +9,6 @@ In reading order, which is the order of the work:
     yaml_source.py    text to plain data, within the limits
     plain.py          the limits again, for data that did not come from a file
     normalise.py      both spellings to the current one
-    overrides.py      `-s key=value`
     sweep_points.py   `-s key=a,b,c` to the runs of a sweep
     interpolation.py  `${oc.env:VAR,default}`, `${oc.decode:...}`, `${model.model_path}`: on the client only
     grammar.py        how such a text is taken apart; a plain YAML word: `1e-5` is a number, `010` is text

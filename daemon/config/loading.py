@@ -18,12 +18,11 @@ from rftd.daemon.config.grammar import has_interpolation
 from rftd.daemon.config.interpolation import as_written, resolve_interpolations
 from rftd.daemon.config.issue import ConfigErrors, Contradiction, Issue, LimitIssue, SyntaxIssue, report
 from rftd.daemon.config.normalise import current_name, normalise
-from rftd.daemon.config.overrides import apply_overrides
-from rftd.daemon.config.plain import check_plain
+from rftd.daemon.config.plain import check_plain, depth_of
 from rftd.daemon.config.resolve.auxiliary import unset_variables
 from rftd.daemon.config.resolve.experiment import resolve_experiment
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.config.source import SourceMap
+from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.daemon.config.stand_ins import found_beside, plain
 from rftd.daemon.config.validation import validate
 from rftd.daemon.config.yaml_source import parse_yaml
@@ -286,3 +285,68 @@ def inline_trainer_config(tree: dict[str, Any], cwd: Path, environ: Mapping[str,
     # It is resolved, and the tree around it is not yet.
     trainer["trainer_config"] = as_written(content)
     return []
+
+
+def apply_overrides(tree: dict[str, Any], overrides: Sequence[str], source: SourceMap) -> list[Issue]:
+    """Sets each `key=value` in `tree`, the value read as YAML; returns what could not be set."""
+    issues: list[Issue] = []
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        place = SourcePlace(f"-s {key.strip()[:120]}")
+        path = parse(key.strip())
+        if not equals or path is None or len(path) > limits.CONFIG_DEPTH:
+            fix = "write -s section.field=value, for example -s buffer.batch_size=4"
+            issues.append(Issue((), "an override is written key=value", fix, SyntaxIssue, place=place))
+            continue
+        try:
+            value, _, problems = parse_yaml(text, str(place))
+        except ConfigErrors as error:
+            issues.append(Issue(path, f"the value is {error.errors[0].what}", "quote it", SyntaxIssue, place=place))
+            continue
+        # Each override is shallow by itself, and many of them could still build a tree that is too deep to
+        # walk.
+        if len(path) + depth_of(value) > limits.CONFIG_DEPTH:
+            what = f"nested deeper than {limits.CONFIG_DEPTH} levels"
+            issues.append(Issue(path[:4], what, None, LimitIssue, place=place))
+            continue
+        issues += [Issue(path, problem.what, problem.fix, problem.kind, place=place) for problem in problems]
+        path = current_name(path)
+        source.flags[path] = text.strip()
+        issue = _set(tree, path, value, source, place)
+        if issue is not None:
+            issues.append(issue)
+    return issues
+
+
+def _set(tree: dict[str, Any], path: FieldPath, value: Any, source: SourceMap, place: SourcePlace) -> Issue | None:
+    node: Any = tree
+    for depth, part in enumerate(path):
+        last = depth == len(path) - 1
+        if isinstance(node, list):
+            if not isinstance(part, int) or part >= len(node):
+                what = f"{show(path[:depth])} is a list of {len(node)}: an item is named by its index, from 0"
+                return Issue(
+                    path, what, f"write {show((*path[:depth], 0))}" if node else None, SyntaxIssue, place=place
+                )
+        elif isinstance(node, dict):
+            # `0` is an index in a list and a key in a mapping: only the node tells which.
+            part = str(part)
+            if not last and node.get(part) is None:
+                node[part] = {}
+                source.keys.setdefault(path[: depth + 1], place)
+        else:
+            what = f"{show(path[:depth])} is a single value, it has no field {part}"
+            return Issue(path, what, None, SyntaxIssue, place=place)
+        if not last:
+            node = node[part]
+            continue
+        node[part] = value
+        full = tuple(path)
+        # What stood below the field in the file is gone, and an error must not point at it any more.
+        for known in [known for known in source.values if known[: len(full)] == full]:
+            source.values.pop(known)
+            source.keys.pop(known, None)
+        # The override names the field by its current name, whatever the file called it.
+        source.moved.pop(full, None)
+        source.values[full] = source.keys[full] = place
+    return None

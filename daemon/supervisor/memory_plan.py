@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from rftd.streams.engine_needs import MemoryNeed, WorkerMemory
 from rftd.streams.spec import ExperimentSpec, StageSpec, TrainerSpec
-from rftd.streams.worker_memory import MemoryNeed, WorkerMemory
 from rftd.workers.devices.device_memory import EngineMemory, free_on, shown
 from rftd.workers.devices.host import ANY_HOST, Device, Host
 from rftd.workers.models.model_folder import has_config

@@ -12,8 +12,8 @@ from rftd.daemon.supervisor.trackers import cursors_of
 from rftd.daemon.why.wait import Wait
 from rftd.daemon.why.workers import largest_use, opening_waits
 from rftd.ops.errors import LogLossError
+from rftd.streams.engine_needs import WorkerMemory
 from rftd.streams.folds.spine import Spine
-from rftd.streams.worker_memory import WorkerMemory
 from rftd.workers.control.budgets import Spent, spent_of
 from rftd.workers.tracking.cursor import Cursor
 

@@ -15,8 +15,7 @@ from rftd.daemon.output.quantity import short
 from rftd.daemon.output.terminal import cells, fitted, say, width_of
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.views import history
-from rftd.storage.lineage.graph import LineageGraph, Link, Node
-from rftd.storage.lineage.key import Kind
+from rftd.storage.lineage.graph import Kind, LineageGraph, Link, Node
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LEAST: Final = 20

@@ -102,9 +102,8 @@ def async_command(
 
     from rftd.ops.extras import PLOT, check_extra
     from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
-    from rftd.workers.control.simulator.long_tail import LongTail
     from rftd.workers.control.simulator.report import compare as forecast
-    from rftd.workers.control.simulator.system import SimulatedUpdates
+    from rftd.workers.control.simulator.system import LongTail, SimulatedUpdates
 
     if plot is not None:  # before the forecast, which takes a while
         check_extra(PLOT, "--plot")

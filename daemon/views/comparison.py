@@ -12,8 +12,7 @@ from msgspec import Meta
 from rftd.daemon.views.route import After, Daemon, read
 from rftd.ops.errors import UsageError
 from rftd.storage.queries.experiments import ExperimentSummary, get_summary
-from rftd.storage.queries.step_totals import StepTotal, step_totals
-from rftd.storage.queries.steps import EvalRow, list_evals, list_steps
+from rftd.storage.queries.steps import EvalRow, StepTotal, list_evals, list_steps, step_totals
 
 if TYPE_CHECKING:
     from uuid import UUID

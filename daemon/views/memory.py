@@ -10,7 +10,7 @@ import msgspec
 from rftd.daemon.output.quantity import size
 
 if TYPE_CHECKING:
-    from rftd.streams.worker_memory import WorkerMemory
+    from rftd.streams.engine_needs import WorkerMemory
 
 
 class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from rftd.storage.lineage.key import Key, Kind
+from rftd.storage.lineage.graph import Key, Kind
 from rftd.storage.lineage.reading import TableSnapshot
 from rftd.storage.lineage.upstream import Finder, Found, Left, Neighbours, newest, spans_of
 from rftd.storage.queries.books import ENDED, PRODUCED

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from rftd.storage.lineage.graph import Node
-from rftd.storage.lineage.key import NUMBERED, Key, Kind
+from rftd.storage.lineage.graph import NUMBERED, Key, Kind, Node
 from rftd.storage.lineage.reading import TableSnapshot
 from rftd.storage.queries.books import ENDED, PRODUCED
 from rftd.storage.queries.counting import ABANDONED, EXECUTED

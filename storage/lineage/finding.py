@@ -11,8 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.ops.errors import NotFoundError, UsageError
 from rftd.ops.ids import derive
-from rftd.storage.lineage.graph import FORMS
-from rftd.storage.lineage.key import Key, Kind
+from rftd.storage.lineage.graph import FORMS, Key, Kind
 from rftd.storage.lineage.reading import TableSnapshot
 from rftd.storage.names import resolve_experiment
 from rftd.storage.queries.counting import EXECUTED

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
 from rftd.ops.decoding import json_decoder
-from rftd.storage.lineage.key import Key, Kind
+from rftd.storage.lineage.graph import Key, Kind
 from rftd.storage.lineage.reading import TableSnapshot
 from rftd.storage.queries.books import PRODUCED
 from rftd.storage.queries.counting import EXECUTED

@@ -11,8 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rftd.storage.lineage.downstream import DOWNSTREAM
 from rftd.storage.lineage.facts import nodes_of
 from rftd.storage.lineage.finding import find
-from rftd.storage.lineage.graph import CHILDREN, DEPTH, LineageGraph, Link, More
-from rftd.storage.lineage.key import Key, Kind
+from rftd.storage.lineage.graph import CHILDREN, DEPTH, Key, Kind, LineageGraph, Link, More
 from rftd.storage.lineage.reading import COUNTED, TableSnapshot
 from rftd.storage.lineage.upstream import UPSTREAM, Finder, Found, Left
 

@@ -8,7 +8,6 @@ experiments  lists and one, whole
 last_event   the time of one's newest event
 shares       the owners of the steps in a fork's history
 steps        steps, evaluations
-step_totals  tokens and time up to each step, to compare experiments by
 evaluations  one evaluation, and where in the log its scores lie
 signal       whether the newest batches teach anything
 curve        the rewards of each step, remembered

@@ -16,6 +16,12 @@ from rftd.storage.queries.shares import ENDLESS, shares_of
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+
 T = TypeVar("T", "StepRow", "EvalRow")
 
 
@@ -140,3 +146,32 @@ async def list_evals(connection: AsyncConnection, experiment: UUID, *, taskset: 
 
 def _marked(rows: list[T], *, inherited: bool) -> list[T]:
     return [msgspec.structs.replace(row, inherited=True) for row in rows] if inherited else rows
+
+
+class StepTotal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A step, with what it took to come so far."""
+
+    step: int
+    tokens: int
+    """The tokens trained in this step and all steps before, shared ones of a fork's ancestors included."""
+    completed_ns: int
+
+
+async def step_totals(connection: AsyncConnection, experiment: UUID) -> list[StepTotal]:
+    """The steps in order, each in its newest generation."""
+    totals: list[StepTotal] = []
+    tokens = 0
+    for share in await shares_of(connection, experiment):
+        rows = await fetch(
+            connection,
+            StepTotal,
+            f"""SELECT t.step, t.tokens, t.completed_ns FROM {EXECUTED} t
+            WHERE t.experiment = :experiment AND t.step BETWEEN :first AND :last AND {NEWEST} ORDER BY t.step""",
+            experiment=share.experiment.bytes,
+            first=share.first,
+            last=share.last,
+        )
+        for row in rows:
+            tokens += row.tokens
+            totals.append(msgspec.structs.replace(row, tokens=tokens))
+    return totals

@@ -7,7 +7,6 @@ export      a log's records of one experiment into a file
 positions   which fields of which events are places in the log, how they are rewritten, old places to new ones
 folders     absolute paths in events, moved to another folder
 source      the records of a file, read and checked one by one
-merge       the order in which they can be appended: what is named comes first
 present     what a log already holds of the experiment, compared with the file
 load        a file's records into a log
 """

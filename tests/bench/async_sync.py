@@ -27,9 +27,8 @@ from figures import tell
 from timed_run import ASYNC, Figures, Sizes, fixed, timed_run
 
 from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
-from rftd.workers.control.simulator.long_tail import LongTail
 from rftd.workers.control.simulator.report import compare
-from rftd.workers.control.simulator.system import System
+from rftd.workers.control.simulator.system import LongTail, System
 
 BAR_RATIO, BAR_OPTIMUM = 2.77, 0.90
 

@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.correction import CorrectionPart, CorrectionSpec
 from rftd.streams.optimizer import Optimizer
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
+from rftd.streams.updates import CorrectionPart, CorrectionSpec
 from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.algorithms.registry import lookup
 from rftd.workers.models.tiny_model import make_tiny_model

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from figures import tell
 
 from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
-from rftd.workers.control.simulator.long_tail import LongTail
 from rftd.workers.control.simulator.simulation import Simulation
+from rftd.workers.control.simulator.system import LongTail
 
 BATCH, GROUP = 512, 8
 

@@ -22,7 +22,7 @@ from figures import tell
 from timed_run import ASYNC, fixed, timed_run
 
 from rftd.workers.control.simulator.asked import Asked, system_of
-from rftd.workers.control.simulator.long_tail import LongTail
+from rftd.workers.control.simulator.system import LongTail
 
 BAR = 2.0
 

@@ -27,7 +27,7 @@ from rftd.streams.codec import decode
 from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import StepCompleted
-from rftd.workers.control.simulator.long_tail import LongTail
+from rftd.workers.control.simulator.system import LongTail
 
 TEXT = """
 project: bench

@@ -16,10 +16,9 @@ from synthetic.models.algorithm_batches import make_algorithm, make_samples
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from rftd.streams.correction import CorrectionPart, CorrectionSpec
 from rftd.streams.optimizer import Optimizer
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
-from rftd.streams.updates import UpdatesSpec
+from rftd.streams.updates import CorrectionPart, CorrectionSpec, UpdatesSpec
 from rftd.workers.algorithms.registry import lookup, names
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engine import TrainBatch, TrainSample

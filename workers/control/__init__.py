@@ -6,14 +6,12 @@ groups and eval.completed (rule 1), the controller that of the experiment's life
 hold         why a decider stops, with its words: what it returns beside its events
 holds        every hold of controller, planner and dispatcher
 deciders     the three of one experiment, and what each said last
-controller   the life of one experiment: stages, completion, failure
+controller   the life of one experiment: stages, completion, failure, a lost learning signal
 obstacle     what an experiment pauses for by itself, or fails of
-lost_signal  batches that teach nothing: declared, and paused for
 policies/    how far explorers may run ahead, and what may be trained on
 budgets      the pause for a budget that is spent, or for a run at which nobody looks
 by_evaluation the best checkpoint, an early stop, the pauses of rules: in words and as events
 planner      what to plan and retire now
-stage_buffer the index of the stage under way, in its policy's order, kept up to date with the replay buffer
 retiring     what no batch may hold: what teaches nothing, what was given up
 batches      the rows of a step, and `batch.planned` itself
 dispatcher   what to lease, close and give up now, in this order:

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.words import Words
-from rftd.streams.cluster import ClusterSpec
+from rftd.streams.engine_needs import ClusterSpec
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.devices.host import Host
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,7 +17,9 @@ from rftd.streams.events.task import EvalLeased
 from rftd.streams.reward_parts import part_sums
 from rftd.workers.membership import explain
 from rftd.workers.rollout.response import PROMPT_TRUNCATED
-from rftd.workers.rollout.rewards.votes import votes_of
+from rftd.workers.rollout.rewards.answer import agree, answer_of, visible
+from rftd.workers.rollout.rewards.number import Quantity, parse_quantity
+from rftd.workers.rollout.rewards.words import closing, only_quantity
 from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.tasksets.record import DatasetRecord
 from rftd.workers.tasksets.task import Task
@@ -223,3 +225,41 @@ def _cut(answered: Sequence[RolloutResult]) -> dict[str, float]:
     """The answers to a prompt that did not fit, which score 0 whatever the model is worth; nothing if each did."""
     cut = sum(result.finish == PROMPT_TRUNCATED for result in answered)
     return {PROMPTS_CUT_ROWS: float(cut)} if cut else {}
+
+
+class _Vote(NamedTuple):
+    """What a response answers."""
+
+    text: str
+    quantity: Quantity | None
+    """The one number in the text."""
+
+    def agrees(self, other: _Vote) -> bool:
+        if self.text == other.text or agree(self.text, other.text):
+            return True
+        return self.quantity is not None and other.quantity is not None and self.quantity.agrees(other.quantity)
+
+
+def votes_of(responses: Sequence[str | None]) -> list[int]:
+    """For each response the number of the first one that gives the same answer, compared by value.
+
+    A response that marks no answer votes by its closing words. None, no response at all, agrees with nothing.
+    """
+    answers = [None if response is None else _vote(response) for response in responses]
+    votes: list[int] = []
+    for number, answer in enumerate(answers):
+        vote = number
+        for earlier in dict.fromkeys(votes):
+            before = answers[earlier]
+            if answer is not None and before is not None and answer.agrees(before):
+                vote = earlier
+                break
+        votes.append(vote)
+    return votes
+
+
+def _vote(response: str) -> _Vote:
+    response = visible(response)
+    marked = answer_of(response)
+    text = closing(response.rpartition("</think>")[2]).strip() if marked is None else marked
+    return _Vote(text, parse_quantity(text) or only_quantity(text))

@@ -8,7 +8,6 @@ text_rows       rows of JSON Lines, JSON and CSV
 table_rows      rows of Parquet and Arrow; imports pyarrow when one is opened
 table_copies    Parquet and Arrow as memory-mapped Arrow below the experiment's folder
 taskset         `Taskset`: random access to checked rows of files, and their digest
-key_path        keys that lead into a column
 record          `Record`: one row with typed access to its keys
 task            `Task`: one row as a workflow sees it
 added           a task that was added while the experiment runs, as a taskset of one row

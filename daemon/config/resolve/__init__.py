@@ -5,8 +5,7 @@ stages.py      global sections and the stage's own, laid over one another; setti
 stage.py       one stage, complete
 arguments.py   names and values of arguments that the schema leaves open
 model.py       model, prompt and response lengths; the adapter that is trained instead of the model itself
-tasksets.py    the tasks to explore, with workflow, reward and sampling
-selectors.py   which row of a taskset is explored next
+tasksets.py    the tasks to explore, with workflow, reward, sampling and selector
 bench.py       mode bench: held-out tasksets alone, and a service as the model
 serving.py     mode serve: tasks are what clients ask, and when they ask it
 rows.py        rows that are trained as they are: of a `train` stage, or an expert's beside the experiences
@@ -21,14 +20,11 @@ explorer.py    how rollouts are given out
 tinker.py      a service as trainer and sampler
 auxiliary.py   the models that workflows and rewards ask
 placement.py   which GPUs each worker has for its own
-nodes.py       the nodes over which a trainer's ranks are spread
-ranks.py       the sizes by which a trainer's ranks share weights and sequences
-upstream_places.py the optimizer and the clipping, where older files have them: in veRL's tree
-verl.py        the guide's fields that verl has
+ranks.py       the sizes by which a trainer's ranks share weights and sequences, and their nodes
+verl.py        the guide's fields that verl has, also where older files have them
 megatron.py    those of its strategy megatron: what acts, what is refused, what is not installed
 monitor.py     the arguments of the guide's monitors, none of which is fed
 idle_fields.py what is written and does nothing in its stage, by one table
-budgets.py     limits that would never be reached
 by_evaluation.py what evaluations decide; figures that none will have
 trainer.py     which engine trains, the critic or the teacher beside the model, the optimizer steps of a batch
 """

@@ -8,7 +8,7 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.schema.algorithm import Algorithm, PluginCorrection, RolloutCorrection
 from rftd.ops.errors import ConfigError
-from rftd.streams.correction import CorrectionPart, CorrectionSpec
+from rftd.streams.updates import CorrectionPart, CorrectionSpec
 from rftd.workers.training.corrections.chain import Chain
 from rftd.workers.training.corrections.registry import CORRECTIONS
 

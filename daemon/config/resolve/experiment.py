@@ -8,7 +8,6 @@ from typing import Any
 
 from rftd.daemon.config.field_path import FieldPath, child, show
 from rftd.daemon.config.issue import Issue, Notes, Unsupported
-from rftd.daemon.config.resolve.budgets import check_budgets
 from rftd.daemon.config.resolve.idle_fields import idle_fields
 from rftd.daemon.config.resolve.monitor import check_monitor, trackers_of
 from rftd.daemon.config.resolve.stage import resolve_stage
@@ -17,7 +16,7 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_declared, without_effect
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.streams.budgets import Budgets
-from rftd.streams.cluster import ClusterSpec
+from rftd.streams.engine_needs import ClusterSpec
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.split_submission import EXPLORE, TRAIN
 from rftd.workers.devices.host import Host
@@ -189,3 +188,16 @@ def placed(issue: Issue, prefix: FieldPath, config: Any) -> Issue:
         if node is None:
             return issue
     return issue.under(prefix)
+
+
+def check_budgets(limits: Budgets) -> Iterator[Issue]:
+    """The errors of section `limits`."""
+    prices = ("accelerator_hour_price", "million_tokens_price")
+    written = [name for name in prices if getattr(limits, name)]
+    if limits.cost and not written:
+        fix = "add limits.accelerator_hour_price, limits.million_tokens_price, or both"
+        yield Issue(("limits", "cost"), f"is {limits.cost:g}, and nothing has a price", fix)
+    if written and not limits.cost:
+        yield Issue(
+            ("limits", written[0]), "is a price, and there is no limits.cost", "add limits.cost, or leave it out"
+        )

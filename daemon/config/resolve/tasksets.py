@@ -12,8 +12,7 @@ from rftd.daemon.config.issue import Notes, Unsupported
 from rftd.daemon.config.resolve.arguments import check_declared
 from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.rows import sources_of
-from rftd.daemon.config.resolve.selectors import check_selector
-from rftd.daemon.config.schema.buffer import ExplorerInput, Taskset
+from rftd.daemon.config.schema.buffer import DataSelector, ExplorerInput, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_declared
 from rftd.ops.errors import ConfigError
@@ -22,7 +21,8 @@ from rftd.streams.row_format import Format
 from rftd.streams.spec import SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.split_submission import TRAIN
 from rftd.streams.stage_tasks import tasksets_of
-from rftd.workers.control.selectors.registry import draws
+from rftd.workers.control.selectors.registry import SELECTORS, draws, follows_rewards
+from rftd.workers.control.selectors.registry import check_selector as check_name
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.sampling import TRAINED_FIX, trainable, unlike_the_policy
 from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
@@ -313,3 +313,39 @@ def _sampling(
         ignore_eos=args.ignore_eos or experiment.explorer.rollout_model.ignore_eos,
         processed_logprobs=args.logprobs == "processed",
     )
+
+
+def check_selector(given: DataSelector, taskset: FieldPath, experiment: Experiment, notes: Notes) -> str:
+    """The selector, after finding what is wrong with its name, its columns and its arguments.
+
+    Held-out rows are all answered, in order: their selector is `sequential`.
+    """
+    path: FieldPath = (*taskset, "data_selector")
+    selector = given.selector_type
+    if "eval_tasksets" in taskset:
+        idle = [field for field in ("feature_keys", "kwargs") if getattr(given, field)]
+        for field in ["selector_type", *idle] if selector != "sequential" else idle:
+            notes.warn(f"{show((*path, field))} has no effect: held-out rows are answered in order")
+        return "sequential"
+    try:
+        check_name(selector)
+    except ConfigError as error:
+        notes.wrong((*path, "selector_type"), error.what, error.fix, Unsupported)
+        return selector
+    if not draws(selector):
+        for field in ("feature_keys", "kwargs"):
+            if getattr(given, field):
+                notes.warn(f"{show((*path, field))} has no effect: {selector} goes by the places of rows")
+        return selector
+    check_declared(SELECTORS, selector, given.kwargs, (*path, "kwargs"), notes)
+    if not SELECTORS.builtin(selector):
+        return selector  # the daemon imports it before it accepts
+    try:
+        SELECTORS.load(selector).check_keys(given.feature_keys)
+    except ConfigError as error:
+        notes.wrong((*path, "feature_keys"), error.what, error.fix)
+    if experiment.deterministic and follows_rewards(selector):
+        what = f"is {selector}, whose draws depend on which rollouts end first, and the experiment is deterministic"
+        fix = "write sequential, shuffle, random or offline_easy2hard, or deterministic: false"
+        notes.wrong((*path, "selector_type"), what, fix)
+    return selector

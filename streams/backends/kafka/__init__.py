@@ -3,7 +3,6 @@
 settings      where the cluster is and how to log in: `host:port` text or a kafka:// URL, without a secret
 connect       aiokafka's arguments, its errors as ours with their fixes, its log lines as a few of ours
 topics        makes the topics from the one table of streams, and compares them with it
-clocks        the words for a writer whose clock is too far from the broker's
 rights        the rights that each role needs, and those that a user has
 partitions    partitions of streams as Kafka names them; their first and next offsets
 records       the envelope in headers, repeated records recognised

@@ -25,6 +25,7 @@ from rftd.ops.errors import ConflictError, NotFoundError
 from rftd.ops.ids import SystemIds, derive
 from rftd.streams import topics
 from rftd.streams.codec import Writer, decode
+from rftd.streams.engine_needs import WorkerMemory
 from rftd.streams.envelope import Position
 from rftd.streams.events import experiment
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
@@ -37,7 +38,6 @@ from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
-from rftd.streams.worker_memory import WorkerMemory
 from rftd.workers.control.budgets import Spent
 from rftd.workers.tracking.cursor import Cursor
 

@@ -11,10 +11,9 @@ from synthetic.daemon.served_house import served_house
 
 from rftd.daemon import living_wait
 from rftd.daemon.client.client import Client
-from rftd.daemon.demo.demo import follow_progress
+from rftd.daemon.demo.demo import STARTS, Questions, follow_progress
 from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.demo.progress import Progress
-from rftd.daemon.demo.questions import STARTS, Questions
 from rftd.daemon.living_wait import EVERY_S, run_to_end
 from rftd.daemon.settings import Settings
 from rftd.daemon.stack.process import ServerProcess, held
@@ -139,6 +138,7 @@ def test_a_daemon_that_is_not_ready_is_waited_for_until_what_it_needs_has_ended(
     assert "stopped before it was ready" in (tmp_path / "daemon.log").read_text(), "it is not left behind"
 
 
+@pytest.mark.e2e
 def test_a_daemon_that_ends_while_it_starts_is_an_error_at_once(tmp_path: Path) -> None:
     host = DaemonHost(tmp_path / "data", tmp_path / "daemon.log", ("--no-such-option",))
     with pytest.raises(UnreachableError, match="the daemon ended with status 2"):

@@ -15,8 +15,7 @@ from rftd.ops.errors import NotFoundError, UsageError
 from rftd.ops.ids import derive
 from rftd.storage.lineage import walk
 from rftd.storage.lineage.finding import find
-from rftd.storage.lineage.graph import LineageGraph
-from rftd.storage.lineage.key import Kind
+from rftd.storage.lineage.graph import Kind, LineageGraph
 from rftd.storage.lineage.walk import lineage
 from rftd.storage.projector import Projector
 from rftd.streams.backends.memory import MemoryLog

@@ -3,7 +3,6 @@
 Rollouts and training steps take drawn or given times; who decides is real: the folds, the planner and the policy.
 
 system       units, slots and times, and the throughput that nothing can beat
-long_tail    how long rollouts take
 unit         one rollout unit: its slots, what waits for them, which weights it has; groups under way, by version
 clerk        the folds and the planner, fed with events that nobody wrote to a log
 simulation   the course of events

@@ -10,8 +10,7 @@ from rftd.ops.errors import UsageError
 from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec
 from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.policies.registry import keeps_bound
-from rftd.workers.control.simulator.long_tail import LongTail
-from rftd.workers.control.simulator.system import SimulatedUpdates, System
+from rftd.workers.control.simulator.system import LongTail, SimulatedUpdates, System
 
 _NO_MODEL: Final = ModelSpec(path="", max_model_len=1, max_prompt_tokens=1, max_response_tokens=1)
 _UNITS: Final = 16

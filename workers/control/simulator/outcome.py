@@ -10,8 +10,7 @@ import numpy as np
 from rftd.ops.two_samples import ks_test
 from rftd.streams.folds.replay_buffer import BufferBooks
 from rftd.streams.spec import StageSpec
-from rftd.workers.control.simulator.long_tail import LongTail
-from rftd.workers.control.simulator.system import System
+from rftd.workers.control.simulator.system import LongTail, System
 
 WARM_UP_SHARE = 0.1
 """Share of the steps that are in no rate and no idle share: the first ones, in which the system fills."""

@@ -11,10 +11,9 @@ import numpy as np
 
 from rftd.streams.spec import PolicySpec, StageSpec
 from rftd.streams.synchronizer import Synchronizer
-from rftd.workers.control.simulator.long_tail import LongTail
 from rftd.workers.control.simulator.outcome import SimulationOutcome
 from rftd.workers.control.simulator.simulation import Simulation
-from rftd.workers.control.simulator.system import System
+from rftd.workers.control.simulator.system import LongTail, System
 
 MOST_STEPS: Final = 30
 """The most steps that are played: all synchronous steps are alike, so these give the rate to a per cent or so."""

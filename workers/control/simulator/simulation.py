@@ -20,9 +20,8 @@ from rftd.streams.spec import StageSpec
 from rftd.workers.control.holds import WindowHold
 from rftd.workers.control.policies.policy import PolicyView
 from rftd.workers.control.simulator.clerk import Clerk
-from rftd.workers.control.simulator.long_tail import LongTail
 from rftd.workers.control.simulator.outcome import SimulationOutcome, Step, Window, outcome_of
-from rftd.workers.control.simulator.system import SimulatedUpdates, System
+from rftd.workers.control.simulator.system import LongTail, SimulatedUpdates, System
 from rftd.workers.control.simulator.unit import Flights, SimulatedGroup, Unit
 from rftd.workers.control.windows import Ask, Begin
 

@@ -5,9 +5,7 @@ In reading order:
 call_error        `CallError`: why a call is not answered, as an OpenAI error object
 turns             `TurnRecord`: the turns of a rollout as a tree, and the sequences that are trained
 tool_calls        `ToolForm`: how a family of models writes calls of tools
-json_calls        the forms with arguments in JSON
-written_calls     the forms with arguments written one by one
-answer_form       `AnswerForm`: the forms of thoughts and calls, by vLLM's names
+answer_form       `AnswerForm`: the forms of thoughts and calls, by vLLM's names; calls in JSON, and written one by one
 question          `Question`: what a call asks, whatever API it came by
 offered_tools     `OfferedTools`: the tools of a call, and whether one must be called
 shown_text        `ShownText`: what a client may be shown of an answer that is still drawn

@@ -15,7 +15,6 @@ expression          expressions with variables, compared by value
 collection          lists, sets, intervals, relations and choices, compared member by member
 rule_based          form, exact match, and agreement by value
 answer              the answer in a response, the truth in a reference solution, and their agreement
-votes               which of several answers say the same
 countdown           expressions of given numbers that have a given value
 math_verify_reward  accuracy by the library math-verify, in `math_verify_judge`'s process
 reward_model        the output of a reward model, in `reward_model_process`'s process

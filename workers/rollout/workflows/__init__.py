@@ -4,7 +4,6 @@ In reading order:
 
 workflow       `Workflow`: the seam
 result         `RolloutResult`: the result of a workflow, and its checks
-spans          spans of tokens, put one after the other
 trajectory     `Trajectory`: a result that is built turn by turn
 registry       every workflow by name (entry-point group `rftd.workflows`)
 simple         `SimpleWorkflow`: one prompt, one response, one reward

@@ -23,8 +23,8 @@ from rftd.workers.rollout.workflows.attempt import TaskRollout
 from rftd.workers.rollout.workflows.own_tasks import OwnRollout, rollout_of
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
 from rftd.workers.rollout.workflows.result import RolloutResult, named
-from rftd.workers.rollout.workflows.spans import shifted
 from rftd.workers.rollout.workflows.together import Together
+from rftd.workers.rollout.workflows.trajectory import shifted
 from rftd.workers.rollout.workflows.workflow import SingleTurn, Workflow
 from rftd.workers.tasksets.task import Task
 from rftd.workers.tasksets.tokenizer import Tokenizer

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import SamplingSpan, Span
 from rftd.workers.rollout.response import PROMPT_TRUNCATED, Response
 from rftd.workers.rollout.rewards.reward import RewardResult
 from rftd.workers.rollout.workflows.result import RolloutResult
-from rftd.workers.rollout.workflows.spans import append_span
 
 
 def one_turn(response: Response, reward: RewardResult) -> RolloutResult:
@@ -125,3 +127,29 @@ class Trajectory:
             append_span(self._spans, span, base + span.start - (told if index == 0 else 0), base + span.end)
         for index, drawn in enumerate(response.sampling):
             append_span(self._sampling, drawn, base + drawn.start - (told if index == 0 else 0), base + drawn.end)
+
+
+S = TypeVar("S", Span, SamplingSpan)
+
+
+def append_span(spans: list[S], span: S, start: int, end: int) -> None:
+    """Appends the span with these ends. It is joined to the last one where both touch and say the same."""
+    last = spans[-1] if spans else None
+    if last is not None and last.end == start and moved(span, last.start, last.end) == last:
+        spans.pop()
+        start = last.start
+    spans.append(moved(span, start, end))
+
+
+def moved(span: S, start: int, end: int) -> S:
+    """The span with these ends."""
+    return msgspec.structs.replace(span, start=start, end=end)
+
+
+def shifted(parts: Iterable[tuple[Sequence[S], int]]) -> Iterator[S]:
+    """The spans of parts that follow one another, each given with its number of response tokens."""
+    place = 0
+    for spans, length in parts:
+        for span in spans:
+            yield moved(span, place + span.start, place + span.end)
+        place += length

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.correction import CorrectionSpec
+from rftd.streams.updates import CorrectionSpec
 from rftd.workers.training.corrections.correction import Corrected, Correction, Mismatch, Scope
 from rftd.workers.training.corrections.registry import CORRECTIONS
 from rftd.workers.training.losses.batch_tokens import BatchTokens

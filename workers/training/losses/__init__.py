@@ -11,7 +11,6 @@ response_ratios     losses of the ratio of a whole response: gspo, gmpo, vespo
 mini_batch_masks    losses that choose tokens among all of their step: m2po, clip_cov, kl_cov
 sft                 likelihoods of given answers: sft, sft_is, sft_phi
 mix                 PPO of rollouts and the likelihood of an expert's rows: mix, mix_chord
-preferences         the common parts of preference losses
 preference_losses   losses of pairs and of labelled answers: dpo, ipo, simpo, orpo, kto
 kl_losses           the distance to a reference
 entropy_losses      the entropy bonus

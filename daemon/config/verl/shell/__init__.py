@@ -1,8 +1,7 @@
 """A shell script, read and never run: `read_script` follows its branches, and keeps what it cannot decide apart.
 
 reading.py     `read_script`: follows the statements of a script; read this first
-places.py      the lines, columns and keys of its characters
-script.py      what comes out of it, and what somebody may say of a script beside
+script.py      what comes out of it, its places, and what somebody may say of a script beside
 tree.py        a text to statements: commands, blocks with their branches, functions
 skipping.py    where a quote or an expansion ends
 expansion.py   the words of a command, with variables expanded

@@ -13,8 +13,7 @@ from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.daemon.config.verl.shell.conditions import holds, matches, tested_empty
 from rftd.daemon.config.verl.shell.expansion import WordReader, array_words, command_words, skip_redirection
 from rftd.daemon.config.verl.shell.piece import ExpandedChars
-from rftd.daemon.config.verl.shell.places import ScriptPlaces
-from rftd.daemon.config.verl.shell.script import ShellChoices, ShellScript
+from rftd.daemon.config.verl.shell.script import ScriptPlaces, ShellChoices, ShellScript
 from rftd.daemon.config.verl.shell.skipping import BLANKS, ENDS, ScriptError
 from rftd.daemon.config.verl.shell.tree import (
     Branch,

@@ -1,9 +1,12 @@
-"""`ShellScript` is everything that was read of a script, `ShellChoices` what somebody says of it beside."""
+"""`ShellScript`: everything read of a script; `ShellChoices`: what somebody says beside; `ScriptPlaces`: its lines."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import bisect
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from rftd.daemon.config.source import SourcePlace
 from rftd.daemon.config.verl.shell.word import ShellWord, merged_words
@@ -38,3 +41,33 @@ def one_command(commands: Sequence[Sequence[ShellWord]]) -> list[ShellWord]:
     if len(commands) == 1:
         return list(commands[0])
     return merged_words(commands, "a loop gives it several values")
+
+
+_KEY: Final = re.compile(r"(?<![\w./$~-])\+{0,2}[a-z_]\w*(?:\.\w+)+=[^\s\"')\\]*")
+_COMMENT: Final = re.compile(r"(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
+
+
+class ScriptPlaces:
+    """The places of one script."""
+
+    def __init__(self, text: str, origin: str) -> None:
+        self._text = text
+        self._origin = origin
+        self._line_starts = [0, *(found.end() for found in re.finditer("\n", text))]
+
+    def line(self, at: int) -> int:
+        """The number of the line of a character."""
+        return bisect.bisect_right(self._line_starts, at)
+
+    def place(self, at: int, end: int) -> SourcePlace:
+        """The place of the characters from `at` up to `end`."""
+        line = self.line(at)
+        column = at - self._line_starts[line - 1] + 1
+        return SourcePlace(self._origin, line, column, line, column + max(1, end - at))
+
+    def keys(self, start: int, end: int) -> Iterator[tuple[SourcePlace, str]]:
+        """The overrides `section.key=value` in this part of the script, as they are written, with their places."""
+        comments = [found.span() for found in _COMMENT.finditer(self._text, start, end)]
+        for found in _KEY.finditer(self._text, start, end):
+            if not any(first <= found.start() < last for first, last in comments):
+                yield self.place(found.start(), found.end()), found.group()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.correction import CorrectionPart, CorrectionSpec
+from rftd.streams.updates import CorrectionPart, CorrectionSpec
 from rftd.workers.training.corrections.registry import CORRECTIONS
 
 SECTION = "algorithm.rollout_correction"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rftd.daemon.trust.asker import AccessRole
+from rftd.daemon.trust.keyring import LINK_S, SESSION_S, Sessions
 from rftd.daemon.trust.quota import HOUR_S, Quota, QuotaError, QuotaUses
-from rftd.daemon.trust.sessions import LINK_S, SESSION_S, Sessions
 from rftd.daemon.trust.token_file import TokenFile, TokenFileError
 from rftd.daemon.trust.tokens import Bearer, NotTaken, Tokens
 from rftd.ops.clock import ManualClock

@@ -19,7 +19,7 @@ from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.task import GroupClosed, Member
 from rftd.streams.portable.container import ArchiveReader
 from rftd.streams.portable.folders import Folders
-from rftd.streams.portable.merge import Merge
+from rftd.streams.portable.load import Merge
 from rftd.streams.portable.positions import NeededRecords, Places, rewrite
 from rftd.streams.portable.source import entries
 from rftd.streams.topics import Partition

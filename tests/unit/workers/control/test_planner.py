@@ -14,7 +14,8 @@ from rftd.streams.events.batch import BatchAbandoned, BatchPlanned, ExperienceRe
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
 from rftd.streams.schedule import plan_ahead
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, TasksetSpec
-from rftd.workers.control import retiring, stage_buffer
+from rftd.workers.control import planner as planner_module
+from rftd.workers.control import retiring
 from rftd.workers.control.batches import rows_of_step
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.planner import Planner
@@ -272,7 +273,7 @@ def test_planning_from_100_000_that_wait_looks_at_a_few(monkeypatch: pytest.Monk
         member = msgspec.structs.replace(one.member, experience=UUID(int=10**6 + number))
         entry = msgspec.structs.replace(one, member=member, group=group, index=number % REPEAT)
         desk.state.replay_buffer.waiting[member.experience] = entry
-    monkeypatch.setattr(stage_buffer, "make_priority", lambda _: lambda entry: Counting(-entry.uses))
+    monkeypatch.setattr(planner_module, "make_priority", lambda _: lambda entry: Counting(-entry.uses))
     planner = Planner(desk.state)
     now_ns = desk.tape.clock.now_ns()
     desk.obey(planner.decide(desk.positions, now_ns).events)

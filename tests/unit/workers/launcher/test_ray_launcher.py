@@ -20,7 +20,7 @@ from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.ops.releases import release_of
 from rftd.ops.tracing.trace_options import HEADERS, TraceOptions
-from rftd.streams.cluster import ClusterSpec
+from rftd.streams.engine_needs import ClusterSpec
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.split_submission import ROLES
 from rftd.workers.launcher.environment import WorkerEnvironment

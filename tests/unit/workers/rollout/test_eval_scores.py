@@ -18,8 +18,7 @@ from rftd.ops.ids import derive
 from rftd.streams.eval_answers import EvalAnswer, unpacked
 from rftd.streams.events.experience import EvalScored, Span
 from rftd.streams.spec import TasksetSpec
-from rftd.workers.rollout.eval_scores import ScoredRows, response_text, right_answers
-from rftd.workers.rollout.rewards.votes import votes_of
+from rftd.workers.rollout.eval_scores import ScoredRows, response_text, right_answers, votes_of
 from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.tasksets.task import Task, make_task

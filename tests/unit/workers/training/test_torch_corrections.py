@@ -15,9 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.correction import CorrectionPart, CorrectionSpec
 from rftd.streams.optimizer import Optimizer
 from rftd.streams.spec import StageSpec
+from rftd.streams.updates import CorrectionPart, CorrectionSpec
 from rftd.workers.training.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.losses.policy_loss import LossTokens, TokenLoss

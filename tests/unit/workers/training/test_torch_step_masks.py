@@ -11,10 +11,9 @@ import pytest
 import torch
 from synthetic.models.plain_loops import Response, in_order, joint_loop, near_policy, relative, weights_of
 
-from rftd.streams.correction import CorrectionPart, CorrectionSpec
 from rftd.streams.optimizer import Optimizer
 from rftd.streams.spec import StageSpec
-from rftd.streams.updates import UpdatesSpec
+from rftd.streams.updates import CorrectionPart, CorrectionSpec, UpdatesSpec
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 

@@ -25,10 +25,9 @@ from synthetic.models.plain_loops import (
 from synthetic.models.tiny_models import make_model
 
 from rftd.storage.checkpoints import commit_folder
-from rftd.streams.correction import CorrectionPart, CorrectionSpec
 from rftd.streams.optimizer import Optimizer
 from rftd.streams.spec import StageSpec
-from rftd.streams.updates import UpdatesSpec
+from rftd.streams.updates import CorrectionPart, CorrectionSpec, UpdatesSpec
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.losses.kl_losses import KL_LOSSES

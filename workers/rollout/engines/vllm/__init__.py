@@ -7,7 +7,6 @@ refused    the arguments of vLLM that a file cannot give, with the reasons
 tables     vLLM's arguments and the models that it has, from `tables.json`, which a program writes
 checks     what is refused at submission: models and heads that vLLM does not have, memory that is too small
 engine     the asyncio front: `VllmRolloutEngine`
-visible_gpus  the GPUs that its processes see, beside another engine's
 start      the start of vLLM's own front, and what its requests have in common
 requests   our sampling as vLLM's, or the reason for which it has none; its output as our response
 flights    requests under way, the weights that drew each of their tokens, and answers of those made together

@@ -12,17 +12,17 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import psutil
 
-from rftd.ops.errors import RftdError, RolloutError
+from rftd.ops.errors import RftdError, RolloutError, WorkError
 from rftd.storage.shared_memory import MEMORY
+from rftd.workers.devices.discovery import VISIBLE
 from rftd.workers.rollout.engines.vllm.sockets import SocketFolder
-from rftd.workers.rollout.engines.vllm.visible_gpus import visible_gpus
 
 T = TypeVar("T")
 
@@ -202,3 +202,31 @@ def _collect(pids: Iterable[int]) -> None:
     for child in children:
         if child.pid in wanted:
             child.join(GRACE_S)
+
+
+@contextmanager
+def visible_gpus(numbers: range) -> Iterator[None]:
+    """Processes that are started in the block see the GPUs of this process with these numbers; none: all of them.
+
+    The environment is the whole process's, so no two blocks may run at once. Raises WorkError if this process was
+    given fewer GPUs.
+    """
+    if not numbers:
+        yield
+        return
+    before = os.environ.get(VISIBLE)
+    # A process that nobody gave any GPUs sees all, which the driver numbers from 0.
+    words = [str(number) for number in range(numbers.stop)] if before is None else before.split(",")
+    if len(words) < numbers.stop:
+        raise WorkError(
+            f"the engine is to compute on GPU {numbers.stop} of its explorer, and {VISIBLE} is {before!r}",
+            fix="give the explorer as many GPUs as its engines have together, or let the daemon start it",
+        )
+    os.environ[VISIBLE] = ",".join(words[numbers.start : numbers.stop])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VISIBLE]
+        else:
+            os.environ[VISIBLE] = before

@@ -10,11 +10,10 @@ from rftd.streams.schedule import needed_staleness
 from rftd.streams.spec import PolicySpec, StageSpec
 from rftd.streams.synchronizer import Synchronizer
 from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
-from rftd.workers.control.simulator.long_tail import LongTail
 from rftd.workers.control.simulator.outcome import SimulationOutcome
 from rftd.workers.control.simulator.report import synchronous
 from rftd.workers.control.simulator.simulation import Simulation
-from rftd.workers.control.simulator.system import SimulatedUpdates, System
+from rftd.workers.control.simulator.system import LongTail, SimulatedUpdates, System
 
 EVEN = LongTail(tail=1.0)
 """Every rollout takes a second."""

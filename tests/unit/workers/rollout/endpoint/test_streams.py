@@ -19,7 +19,7 @@ from synthetic.models.scripted_engine import (
     user,
 )
 
-from rftd.workers.rollout.endpoint.json_calls import HERMES
+from rftd.workers.rollout.endpoint.answer_form import HERMES
 from rftd.workers.rollout.endpoint.shown_text import ShownText
 from rftd.workers.rollout.rewards.reward import RewardResult
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.correction import CorrectionPart, CorrectionSpec
+from rftd.streams.updates import CorrectionPart, CorrectionSpec
 from rftd.workers.training.corrections.chain import Chain
 from rftd.workers.training.corrections.correction import Corrected, Mismatch
 from rftd.workers.training.corrections.registry import CORRECTIONS
