@@ -52,6 +52,20 @@ NO_ROUTE: Final = "none"
 """The label of requests that no route took, or that were refused before: their paths are what strangers write."""
 
 
+class NotedAnswer:
+    """`send` of one request, which notes the status on its way."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 500
+        """500 for a request whose handler raised before it answered."""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = int(message["status"])
+        await self._send(message)
+
+
 class Traced:
     """A layer within the guard: a stranger cannot have spans made."""
 
@@ -70,22 +84,15 @@ class Traced:
         # A command is rare, and what it becomes is in its trace: a pause must not be missed.
         always = caller is None and method != "GET" and scope["path"].startswith(COMMANDS)
         span = self._tracer.begin(method, SpanKind.SERVER, parent=caller, always=always) if looked_at else None
-        status = 500  # of a request whose handler raised before it answered
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = int(message["status"])
-            await send(message)
-
+        answer = NotedAnswer(send)
         try:
             if span is None:
-                await self._app(scope, receive, noted)
+                await self._app(scope, receive, answer)
             else:
                 with span.active():
-                    await self._app(scope, receive, noted)
+                    await self._app(scope, receive, answer)
         finally:
-            if span is None and status >= 500:
+            if span is None and answer.status >= 500:
                 # An error is traced whatever is sampled; what it did meanwhile is not.
                 span = self._tracer.always(method, SpanKind.SERVER, parent=caller)
                 span.start_ns = began_ns
@@ -94,11 +101,11 @@ class Traced:
                 route = getattr(scope.get("route"), "path", None)
                 span.name = method if route is None else f"{method} {route}"
                 span.attributes[names.HTTP_METHOD] = method
-                span.attributes[names.HTTP_STATUS] = status
+                span.attributes[names.HTTP_STATUS] = answer.status
                 if route is not None:
                     span.attributes[names.HTTP_ROUTE] = route
-                if status >= 500:
-                    span.fail(str(status))
+                if answer.status >= 500:
+                    span.fail(str(answer.status))
                 span.end()
 
 
@@ -113,20 +120,13 @@ class Tally:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status = 500  # of a request whose handler raised before it answered
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = int(message["status"])
-            await send(message)
-
+        answer = NotedAnswer(send)
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, answer)
         finally:
             # The router writes the route that it chose into the scope, whose `path` holds names of experiments.
             path = getattr(scope.get("route"), "path", NO_ROUTE)
-            self._requests.labels(path, str(status)).inc()
+            self._requests.labels(path, str(answer.status)).inc()
 
 
 def make_app(

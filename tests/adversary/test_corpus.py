@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin
 from uuid import UUID
 
 import pytest
-from synthetic.worlds.adversary import CANARY, Gate, bearer, gate
+from synthetic.worlds.adversary import CANARY, Gate, bearer
 
 from rftd.daemon.config.resolve.monitor import arguments_of
 from rftd.daemon.config.schema.experiment import Experiment
@@ -27,16 +27,6 @@ CASES = [(kind, case) for kind, cases in CORPUS.items() for case in cases]
 HARMLESS = (NameKind.PLAIN, NameKind.PLUGIN)
 """Kinds that name nothing outside of the file, or a part that the owner installed."""
 LINES = frozenset(("roots", "allow_env", "secrets", "allow_urls", "allow_code", "allow_args", "grammar", "archive"))
-
-
-@pytest.fixture
-async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gate]:
-    for name in ("OPENAI_API_KEY", "RFTD_TOKEN", "PGPASSWORD", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"):
-        monkeypatch.setenv(name, CANARY)
-    async with gate(tmp_path) as made:
-        # The owner's cache, which he has not put among the roots.
-        monkeypatch.setenv("HF_HUB_CACHE", made.here("{outside}/hub"))
-        yield made
 
 
 @pytest.mark.parametrize("kind", sorted(CORPUS))

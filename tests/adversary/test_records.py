@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
 import pytest
-from synthetic.worlds.adversary import CANARY, Gate, gate
+from synthetic.worlds.adversary import CANARY, Gate
 
 from rftd.daemon.views.tasks import AddTasks
 from rftd.streams.events.experiment import ExperimentRejected
@@ -42,15 +41,6 @@ SUBMIT: Final = "rftd.experiment.submit"
 ADD: Final = "rftd.experiment.add_tasks"
 HARMLESS: Final = "not under way"
 """The answer to rows that are tasks: what they say is text, or a part that the owner installed."""
-
-
-@pytest.fixture
-async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gate]:
-    for name in ("OPENAI_API_KEY", "RFTD_TOKEN", "PGPASSWORD", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"):
-        monkeypatch.setenv(name, CANARY)
-    async with gate(tmp_path) as made:
-        monkeypatch.setenv("HF_HUB_CACHE", made.here("{outside}/hub"))
-        yield made
 
 
 def queue_of(opened: Gate) -> dict[str, Any]:

@@ -34,7 +34,8 @@ ASKED_S: Final = 20.0
 class HostBegun(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of an actor that was told to begin."""
 
-    place: RankHostPlace | None = None
+    listening: RankHostPlace | None = None
+    """The address and the key of its ranks."""
     refusal: str = ""
     """The reason why nothing can run on this node; empty if it listens."""
 
@@ -60,7 +61,7 @@ class RankHostActor:
                 end_predecessors(os.environ[MARK])
                 self._host = RankHost(node)
             listening = RankHostPlace(address=node, port=self._host.port, key=self._host.key)
-        return msgspec.json.encode(HostBegun(place=listening))
+        return msgspec.json.encode(HostBegun(listening=listening))
 
 
 def host_actors(order: ActorOrder) -> list[Any]:
@@ -155,10 +156,10 @@ class WorkerActor:
 
         self._hosts = host_actors(order)
         calls = [each.begin.remote(msgspec.json.encode(order)) for each in self._hosts]
-        begun = [json_decoder(HostBegun).decode(each) for each in ray.get(calls, timeout=limits.RANK_NODES_S)]
-        nodes = RankNodes(own=node, hosts=tuple(each.place for each in begun if each.place is not None))
+        answers = [json_decoder(HostBegun).decode(answer) for answer in ray.get(calls, timeout=limits.RANK_NODES_S)]
+        nodes = RankNodes(own=node, hosts=tuple(answer.listening for answer in answers if answer.listening is not None))
         os.environ[RANK_NODES] = msgspec.json.encode(nodes).decode()
-        return "; ".join(each.refusal for each in begun if each.refusal)
+        return "; ".join(answer.refusal for answer in answers if answer.refusal)
 
     def _watch(self, guest: Guest, started: StartedHere) -> None:
         ended = guest.outcome()
