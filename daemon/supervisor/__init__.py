@@ -40,7 +40,7 @@ archiving    archives what ended long ago, by rule
 payloads     drops the token arrays that nobody will train again
 collector    deletes the files of ended experiments that no event refers to
 trackers     the processes that follow experiments for trackers
-hosting      the workers of an experiment that another daemon decides on
+hosting      an experiment as a daemon sees it that starts its workers; the workers that another daemon decides on
 runs         the experiments under way, several at once
 sweeping     sweeps: taken in, and their runs begun one after the other; `asked_sweeps` has the commands
 standing     what is in memory of an experiment, told at once

@@ -1,14 +1,16 @@
-"""`Hosting`: workers of an experiment that another daemon decides on, on the same log."""
+"""`Tending`: an experiment's state and workers in a daemon, whoever decides.
+
+`Hosting`: workers of an experiment that another daemon decides on, on the same log."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
 from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.fleet import Fleet
-from rftd.daemon.supervisor.run import STUCK_S, TICK_S
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.daemon.why.answer import Watch
 from rftd.daemon.why.scene import Phase, Scene
@@ -29,17 +31,123 @@ from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.losses import Witness, heads_of
 from rftd.streams.patience import append_when_space
-from rftd.streams.start import beginning_of
+from rftd.streams.start import ExperimentStart, beginning_of
 from rftd.streams.writers import source_of
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.launcher.executor import Executor
 from rftd.workers.membership import ProcessName, explain, this_process
 
+TICK_S = 0.1
+STUCK_S = 4.0
+"""The longest turn: a loop that is not left within this time waits for the log."""
 AGAIN_S: Final = 30.0
 """The pause before workers that ended again and again are tried anew; only the other daemon may end the experiment."""
 
 
-class Hosting:
+class Tending:
+    """One experiment as a daemon that starts its workers sees it, whoever decides on it: its state, and its workers."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        experiment: UUID,
+        executor: Executor,
+        *,
+        owner: UUID,
+        clock: Clock,
+        ids: Ids,
+        logger: Logger,
+        roles: frozenset[str],
+        lost_after_s: float = limits.WORKER_LOST_AFTER_S,
+        spine_offset: int = 0,
+    ) -> None:
+        """`roles` are started here. `spine_offset` is where the experiment was submitted, or less."""
+        self._log = log
+        self._clock = clock
+        self._logger = logger
+        self._roles = roles
+        self._spine_offset = spine_offset
+        self._lost_writer = Writer(source=source_of("daemon", owner), clock=clock, ids=ids)
+        self._liveness = Liveness(lost_after_s)
+        self._stopping = False
+        self._leaving, self._gone = asyncio.Event(), asyncio.Event()
+        self._phase = Phase.READING
+        self.remembers: Witness | None = None
+        """Everything that was read here when the log turned out to have lost records."""
+        self.state = RunState(experiment, on_sign_of_life=self._liveness.note)
+        self._fleet = Fleet(
+            self.state,
+            executor,
+            self._liveness,
+            clock=clock,
+            ids=ids,
+            log=logger,
+            roles=roles,
+            spine_offset=spine_offset,
+        )
+        self._watch = Watch(log, self.state, self._liveness, self._fleet.processes, roles=roles, clock=clock)
+
+    async def _beginning(self) -> ExperimentStart:
+        return await beginning_of(self._log, self.state.experiment, spine_offset=self._spine_offset)
+
+    async def _followed(self, beginning: ExperimentStart, *, owner: bool = False) -> Follower:
+        """The follower of the experiment's partitions, from the newest snapshot on."""
+        experiment = self.state.experiment
+        return await resumed_follower(
+            self._log,
+            self.state,
+            beginning,
+            experiment=experiment,
+            partitions=partitions_of(experiment),
+            adopt=self.state.adopt,
+            kind=Snapshot[RunParts],
+            clock=self._clock,
+            logger=self._logger,
+            owner=owner,
+        )
+
+    async def _met_loss(self, beginning: ExperimentStart, follower: Follower, witness: str) -> None:
+        """Ends the workers of a log that has lost records.
+
+        A worker of the daemon before is known by the log only. Not adopted, it would go on appending over what is gone,
+        and on a shared log nobody else keeps it from that.
+        """
+        self.remembers = Witness(witness, heads_of(follower.marks()))
+        self._fleet.take_up(beginning.spec)
+        await self._fleet.drain(0.0)
+
+    async def _tell_lost(self, follower: Follower, lost: Sequence[WorkerLost]) -> None:
+        if lost:
+            drafts = [self._lost_writer.draft(event, experiment=self.state.experiment) for event in lost]
+            await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
+
+    def scene(self) -> Scene:
+        """Everything that the experiment depends on, as it is now."""
+        return self._watch.scene(self._phase)
+
+    async def drain(self) -> None:
+        """Returns once the workers have finished what is under way and left; the experiment goes on another time.
+
+        If the log is away they are ended without an announcement, which they could not write: the next daemon sees it.
+        """
+        self._stopping = True
+        try:
+            async with asyncio.timeout(STUCK_S):
+                await self._leaving.wait()
+        except TimeoutError:
+            # The loop did not come round, so it hangs in a read of the log. Its workers are told from here; they need
+            # no log to end.
+            self._logger.warning("drain.log_away", reason="the run waits for the log; its workers are ended")
+            await self._fleet.drain(STUCK_S)
+            return
+        await self._gone.wait()
+
+    async def gone(self) -> None:
+        """Returns once the workers have left."""
+        await self._gone.wait()
+
+
+class Hosting(Tending):
     """Starts and tends the workers of some roles. Fences nothing and decides nothing: it only says who died here."""
 
     def __init__(
@@ -57,32 +165,21 @@ class Hosting:
         spine_offset: int = 0,
         allowances: Allowances = NOTHING_MORE,
     ) -> None:
-        """`spine_offset` is where the experiment was submitted, or less; `allowances` are those of this daemon."""
-        self._allowances = allowances
-        self._allowed = True
-        self._log = log
-        self._clock = clock
-        self._logger = logger
-        self._roles = roles
-        self._spine_offset = spine_offset
-        self._writer = Writer(source=source_of("daemon", owner), clock=clock, ids=ids)
-        self._liveness = Liveness(lost_after_s)
-        self._stopping = False
-        self._leaving, self._gone = asyncio.Event(), asyncio.Event()
-        self._phase = Phase.READING
-        self.remembers: Witness | None = None
-        self.state = RunState(experiment, on_sign_of_life=self._liveness.note)
-        self._fleet = Fleet(
-            self.state,
+        """`allowances` are those of this daemon."""
+        super().__init__(
+            log,
+            experiment,
             executor,
-            self._liveness,
+            owner=owner,
             clock=clock,
             ids=ids,
-            log=logger,
+            logger=logger,
             roles=roles,
+            lost_after_s=lost_after_s,
             spine_offset=spine_offset,
         )
-        self._watch = Watch(log, self.state, self._liveness, self._fleet.processes, roles=roles, clock=clock)
+        self._allowances = allowances
+        self._allowed = True
 
     async def drive(self) -> None:
         """Returns when the experiment has ended or is released, and the workers of here are gone.
@@ -90,18 +187,8 @@ class Hosting:
         Cancelling leaves them running.
         """
         experiment = self.state.experiment
-        beginning = await beginning_of(self._log, experiment, spine_offset=self._spine_offset)
-        follower = await resumed_follower(
-            self._log,
-            self.state,
-            beginning,
-            experiment=experiment,
-            partitions=partitions_of(experiment),
-            adopt=self.state.adopt,
-            kind=Snapshot[RunParts],
-            clock=self._clock,
-            logger=self._logger,
-        )
+        beginning = await self._beginning()
+        follower = await self._followed(beginning)
         try:
             await follower.catch_up()
             await self._judge_grants()
@@ -125,11 +212,7 @@ class Hosting:
             self._phase = Phase.DRAINING
             await self._fleet.drain()
         except LogLossError:
-            self.remembers = Witness("the daemon that hosted its workers", heads_of(follower.marks()))
-            self._fleet.take_up(beginning.spec)
-            # A worker of the daemon before is known by the log only. Not adopted, it would go on appending over what
-            # is gone.
-            await self._fleet.drain(0.0)
+            await self._met_loss(beginning, follower, "the daemon that hosted its workers")
             raise
         finally:
             await follower.close()
@@ -139,27 +222,6 @@ class Hosting:
     def waits(self) -> list[Wait]:
         """The waits of each role, as far as they are seen from here: the daemon that decides would say the same."""
         return self._watch.waits(self.scene())
-
-    def scene(self) -> Scene:
-        """Everything that the experiment depends on, as it is now."""
-        return self._watch.scene(self._phase)
-
-    async def drain(self) -> None:
-        """Returns once the workers have finished what is under way and left."""
-        self._stopping = True
-        try:
-            async with asyncio.timeout(STUCK_S):
-                await self._leaving.wait()
-        except TimeoutError:
-            # The loop did not come round, so it hangs in a read of the log. Its workers are told from here; they need
-            # no log to end.
-            await self._fleet.drain(STUCK_S)
-            return
-        await self._gone.wait()
-
-    async def gone(self) -> None:
-        """Returns once the workers have left."""
-        await self._gone.wait()
 
     @property
     def _over(self) -> bool:
@@ -188,9 +250,7 @@ class Hosting:
             if fleet.ended:
                 await follower.catch_up()
             lost = fleet.tend(start=self._allowed and spine.status is Status.RUNNING)
-            if mine := [each for each in lost if self._is_mine(each, here)]:
-                drafts = [self._writer.draft(event, experiment=self.state.experiment) for event in mine]
-                await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
+            await self._tell_lost(follower, [event for event in lost if self._is_mine(event, here)])
             if fleet.trouble is not None:
                 self._logger.error(
                     "hosting.refused", experiment=str(self.state.experiment), reason=fleet.trouble.reason

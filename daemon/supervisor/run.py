@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID
@@ -12,16 +11,15 @@ from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.collector import tidy
 from rftd.daemon.supervisor.decision_writer import DecisionWriter
 from rftd.daemon.supervisor.disk_guard import DiskGuard
-from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.hearing import Survivors
+from rftd.daemon.supervisor.hosting import TICK_S, Tending
 from rftd.daemon.supervisor.inbox import Inbox, Request, check_command
 from rftd.daemon.supervisor.milestones import tell
 from rftd.daemon.supervisor.parts import Parts
 from rftd.daemon.supervisor.release import release_is_due
 from rftd.daemon.supervisor.snapshotter import Snapshotter
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
-from rftd.daemon.why.answer import Watch
-from rftd.daemon.why.scene import Phase, Scene
+from rftd.daemon.why.scene import Phase
 from rftd.daemon.why.wait import Wait
 from rftd.ops import limits
 from rftd.ops.clock import Clock, RecordedClock
@@ -29,42 +27,31 @@ from rftd.ops.errors import FencedError, LogLossError, UnreachableError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.tracing.tracer import Tracer
-from rftd.storage.resume import resumed_follower, snapshots_of
+from rftd.storage.resume import snapshots_of
 from rftd.streams import topics
-from rftd.streams.codec import Writer
 from rftd.streams.decision import Decision
 from rftd.streams.envelope import Position
 from rftd.streams.events.experiment import ExperimentReleased, ExperimentSeen
 from rftd.streams.events.registry import Event
 from rftd.streams.fencing import Role
 from rftd.streams.folds.failed_tasks import FailedTask
-from rftd.streams.folds.run_state import RunParts, RunState, partitions_of
-from rftd.streams.folds.snapshot import Snapshot
 from rftd.streams.folds.spine import Status
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
-from rftd.streams.losses import Witness, heads_of
-from rftd.streams.patience import append_when_space
 from rftd.streams.role import RoleLease
 from rftd.streams.split_submission import ROLES
-from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition, partition_of
-from rftd.streams.writers import source_of
 from rftd.workers.control.budgets import look_is_due
 from rftd.workers.control.deciders import Deciders
-from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import Trouble, of_decision
 from rftd.workers.launcher.executor import Executor
 
-TICK_S = 0.1
 GATHER_S = 0.01
 """Least time between two turns: what arrives meanwhile is decided on together, for a turn costs more than a record."""
 LOOK_S = 0.5
-STUCK_S = 4.0
-"""The longest turn: a run that does not leave its loop within this time waits for the log."""
 
 
-class Run:
+class Run(Tending):
     """Drives one experiment from its turn to its end."""
 
     def __init__(
@@ -87,48 +74,38 @@ class Run:
         allowances: Allowances = NOTHING_MORE,
         led: set[UUID] | None = None,
     ) -> None:
-        """`spine_offset` is where the experiment was submitted, or less. Without a `guard` space is not looked at.
+        """Without a `guard` space is not looked at. `survivors` are heard before the first append.
 
-        `survivors` are heard before the first append. `roles` are started here. Workers are released
-        `release_after_s` after a pause that only a person ends.
+        Workers are released `release_after_s` after a pause that only a person ends.
         `led` are the experiments that this daemon has decided on before; those that it begins to are added.
         """
+        super().__init__(
+            log,
+            experiment,
+            executor,
+            owner=owner,
+            # All that is decided goes by this one (rule 9).
+            clock=RecordedClock(clock, lambda: self.state.spine.recorded_ns),
+            ids=ids,
+            logger=logger,
+            roles=roles,
+            lost_after_s=lost_after_s,
+            spine_offset=spine_offset,
+        )
         self._guard = guard
         self._survivors = survivors
-        self.remembers: Witness | None = None  # what this run had read when it met a loss of the log
         self._parts = Parts(clock, allowances, starts=bool(roles))
-        self._roles = roles
         self._led = set[UUID]() if led is None else led
-        self._spine_offset = spine_offset
         self._spine = partition_of(topics.EXPERIMENTS, experiment)
-        self._log = log
         self._owner = owner
         self._wall = clock
-        """The machine's clock, for the times of files; all that is decided goes by `_clock` (rule 9)."""
-        self._clock = RecordedClock(clock, lambda: self.state.spine.recorded_ns)
+        """The machine's clock, for the times of files."""
         self._ids = ids
-        self._logger = logger
-        self._liveness = Liveness(lost_after_s)
-        self._stopping = False
         self._release_after_s = release_after_s
         self.releasing = False
         """True once its workers are asked to leave, since it is paused until a person resumes it."""
-        self._leaving, self._gone = asyncio.Event(), asyncio.Event()
-        self.state = RunState(experiment, on_sign_of_life=self._liveness.note)
         self._deciders = Deciders(self.state, self._liveness, starts=roles, columns=self._parts.columns.of)
-        self._fleet = Fleet(
-            self.state,
-            executor,
-            self._liveness,
-            clock=self._clock,
-            ids=ids,
-            log=logger,
-            roles=roles,
-            spine_offset=spine_offset,
-        )
-        self._watch = Watch(log, self.state, self._liveness, self._fleet.processes, roles=roles, clock=self._clock)
         self._inbox = Inbox(experiment, lambda event: check_command(self.state, event))
-        self._phase = Phase.READING
         self._looked_s = self._turn_s = 0.0
         self._trouble: Trouble | None = None
         """The error that a role met since the controller decided last."""
@@ -152,21 +129,9 @@ class Run:
             self._gone.set()
 
     async def _drive(self) -> None:
-        experiment = self.state.experiment
-        beginning = await beginning_of(self._log, experiment, spine_offset=self._spine_offset)
+        beginning = await self._beginning()
         job = Path(beginning.spec.job_dir)
-        follower = await resumed_follower(
-            self._log,
-            self.state,
-            beginning,
-            experiment=experiment,
-            partitions=partitions_of(experiment),
-            adopt=self.state.adopt,
-            kind=Snapshot[RunParts],
-            clock=self._clock,
-            logger=self._logger,
-            owner=True,
-        )
+        follower = await self._followed(beginning, owner=True)
         try:
             await follower.catch_up()
             # Before this run's first append, which are its fences: an append hides how much was lost.
@@ -179,10 +144,7 @@ class Run:
                 await self._guard.attend(job, self._need_bytes)
             await self._lead(follower)
         except LogLossError:
-            self.remembers = Witness("the daemon that ran it", heads_of(follower.marks()))
-            # On a shared log nobody else keeps them from appending over what is gone.
-            self._fleet.take_up(beginning.spec)
-            await self._fleet.drain(0.0)
+            await self._met_loss(beginning, follower, "the daemon that ran it")
             raise
         finally:
             if self._guard is not None:
@@ -193,10 +155,6 @@ class Run:
         """The waits of each role, as they are now."""
         scene = self._watch.scene(self._phase, self._deciders.said, appends_since_s=self._writer.appending_s)
         return self._watch.waits(scene)
-
-    def scene(self) -> Scene:
-        """Everything that the experiment depends on, as it is now."""
-        return self._watch.scene(self._phase)
 
     def _need_bytes(self) -> int:
         """The bytes of a checkpoint and weights like the newest: workers may write them before a pause takes effect."""
@@ -236,25 +194,6 @@ class Run:
                 self.waits()
         except Exception as error:
             self._logger.error("run.look_failed", experiment=str(self.state.experiment), exc_info=error)
-
-    async def drain(self) -> None:
-        """Returns once the workers have finished what is under way and left; the experiment goes on another time.
-
-        If the log is away they are ended without an announcement, which they could not write: the next daemon sees it.
-        """
-        self._stopping = True
-        try:
-            async with asyncio.timeout(STUCK_S):
-                await self._leaving.wait()
-        except TimeoutError:
-            self._logger.warning("drain.log_away", reason="the run waits for the log; its workers are ended")
-            await self._fleet.drain(STUCK_S)
-            return
-        await self._gone.wait()
-
-    async def gone(self) -> None:
-        """Returns once the run is over and its workers have left."""
-        await self._gone.wait()
 
     async def command(self, event: Event, request: Request) -> Position:
         """Appends what the owner wishes, under the controller's lease.
@@ -299,7 +238,6 @@ class Run:
         fleet.seek_opening()
         deciders = self._deciders
         clock = self._clock
-        writer = Writer(source=source_of("daemon", self._owner), clock=clock, ids=self._ids)
         wait_s = TICK_S
         self._phase = Phase.LEADING
         while not (self._stopping or state.spine.ended or self.releasing):
@@ -317,7 +255,7 @@ class Run:
             await self._writer.write(controller, "controller", due)
             if state.spine.status is Status.PAUSED:
                 self._trouble = None
-            await self._tend(follower, writer, start=trouble is None and state.spine.status is not Status.PAUSED)
+            await self._tend(follower, start=trouble is None and state.spine.status is not Status.PAUSED)
             dispatched = await self._decide(dispatcher, "dispatcher", lambda: deciders.dispatch(clock.monotonic_s()))
             # What was decided is folded by now: groups that just closed can be in this turn's plans.
             planned = await self._decide(planner, "planner", lambda: deciders.plan(follower.positions, clock.now_ns()))
@@ -334,7 +272,7 @@ class Run:
         await follower.catch_up()
         if self.releasing and not self._stopping:
             # Only now: what the log calls released has no worker that the next daemon would have to end.
-            await self._tend(follower, writer, start=False)
+            await self._tend(follower, start=False)
             await self._writer.write(controller, "controller", [Decision(ExperimentReleased())])
         await self._snapshotter.end(take=not state.spine.ended)
         if state.spine.ended:
@@ -353,7 +291,7 @@ class Run:
         await self._writer.write(lease, role, decided, drafted)
         return bool(decided)
 
-    async def _tend(self, follower: Follower, writer: Writer, *, start: bool) -> None:
+    async def _tend(self, follower: Follower, *, start: bool) -> None:
         """Starts workers that are due, and says which were lost."""
         fleet = self._fleet
         if fleet.ended:
@@ -370,9 +308,7 @@ class Run:
         if fleet.met_loss and self._survivors is not None:
             fleet.met_loss = False
             await self._survivors.hear(self.state)
-        if lost:
-            drafts = [writer.draft(event, experiment=self.state.experiment) for event in lost]
-            await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
+        await self._tell_lost(follower, lost)
 
     async def _gather(self, follower: Follower, wait_s: float) -> None:
         """Folds what arrives within `wait_s`, and what follows it until the next turn is due."""
