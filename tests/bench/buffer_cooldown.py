@@ -35,9 +35,9 @@ sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import experience_workers
-from experience_path import BATCH, GROUP, Spawned, cpu_ticks, spec_of, steal_percent
+from experience_path import BATCH, GROUP, Spawned, spec_of
 from experience_workers import ordered
-from figures import tell
+from figures import cpu_ticks, tell
 from synthetic.log.lag import lag_records
 
 from rftd.daemon.stack.kafka import KafkaBroker
@@ -279,7 +279,7 @@ def size_bytes() -> int:
 
 def compared(backends: list[str], pairs: int, measured_s: float, offered_per_s: float) -> dict[str, object]:
     """Runs on each backend; one before them that does not count lets a broker's JVM compile what it does often."""
-    before, found = cpu_ticks(), dict[str, object]()
+    found: dict[str, object] = {}
     if "sqlite" in backends:
         found["sqlite"] = figures_of([measured("", 0, measured_s, offered_per_s) for _ in range(pairs)])
     if "kafka" in backends:
@@ -288,7 +288,7 @@ def compared(backends: list[str], pairs: int, measured_s: float, offered_per_s: 
             measured(f"kafka://{broker.bootstrap}/?prefix=warm.", pid, BROKER_WARM_UP_S, offered_per_s)
             urls = [f"kafka://{broker.bootstrap}/?prefix=c{number}." for number in range(pairs)]
             found["kafka"] = figures_of([measured(url, pid, measured_s, offered_per_s) for url in urls])
-    return {"experience_bytes": size_bytes(), **found, "steal_percent": steal_percent(before, cpu_ticks())}
+    return {"experience_bytes": size_bytes(), **found}
 
 
 def _command(*arguments: str) -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import yaml
-from figures import tell
+from figures import median_of, median_ratio, tell
 from start_up import cpu_ms
 
 from rftd.daemon.config.loading import load_file
@@ -59,9 +59,9 @@ def main() -> None:
             "load_ms": round(load_ms, 2),
             "parse_alone_ms": round(parse_ms, 2),
             "load_ratio": round(load_ms / parse_ms, 1),
-            "check_cpu_ms": round(statistics.median(checks), 1),
-            "libraries_alone_cpu_ms": round(statistics.median(bare), 1),
-            "check_ratio": round(statistics.median(check / base for check, base in pairs), 2),
+            "check_cpu_ms": median_of(checks, 1),
+            "libraries_alone_cpu_ms": median_of(bare, 1),
+            "check_ratio": median_ratio(checks, bare),
         }
     )
 

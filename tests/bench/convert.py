@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from figures import tell  # noqa: E402
+from figures import median_of, median_ratio, tell  # noqa: E402
 
 
 def make(actor: Path, layers: int, ranks: int) -> None:
@@ -87,11 +86,9 @@ def main(layers: int, ranks: int, rounds: int, folder: Path) -> None:
         {
             "written_gb": round(written_bytes / 1e9, 3),
             "ranks": ranks,
-            "copy_s": round(statistics.median(copied_s), 2),
-            "convert_s": round(statistics.median(converted_s), 2),
-            "speed_of_copy": round(
-                statistics.median(one / other for one, other in zip(copied_s, converted_s, strict=True)), 2
-            ),
+            "copy_s": median_of(copied_s, 2),
+            "convert_s": median_of(converted_s, 2),
+            "speed_of_copy": median_ratio(copied_s, converted_s),
             "largest_file_mb": round(largest_bytes / 1e6),
             "peak_mb": round(max(peaks) / 1e6),
             "peak_of_largest": round(max(peaks) / largest_bytes, 2),

@@ -43,12 +43,6 @@ def run(seed: int, folder: Path) -> dict[str, float]:
     }
 
 
-def steal() -> float:
-    """Jiffies that the host took, of all; from /proc/stat."""
-    fields = [float(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-    return fields[7] / sum(fields)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -60,7 +54,6 @@ def main() -> None:
         "median_wall_s": statistics.median(each["wall_s"] for each in runs),
         "least_rise": min(each["rise"] for each in runs),
         "least_last_256_reward": min(each["last_256_reward"] for each in runs),
-        "steal_since_boot": round(steal(), 4),
     }
     tell(figures)
 

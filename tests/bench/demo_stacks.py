@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import median_ratio, tell
 
 from rftd.daemon.demo.outcome import DemoOutcome
 
@@ -52,9 +51,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 runs.append(run(stack, seed, Path(folder) / "demo"))
                 print(json.dumps(runs[-1]), file=sys.stderr)
-    pairs = list(zip(runs[::2], runs[1::2], strict=True))
-    ratio = statistics.median(float(kafka["wall_s"]) / float(embedded["wall_s"]) for embedded, kafka in pairs)
-    tell({"runs": runs, "median_ratio": round(ratio, 2)})
+    wall_s = [float(figures["wall_s"]) for figures in runs]
+    tell({"runs": runs, "median_ratio": median_ratio(wall_s[1::2], wall_s[::2])})
 
 
 if __name__ == "__main__":

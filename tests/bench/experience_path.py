@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from bare_buffer import BareBuffer
 from experience_workers import PUBLISHED_STEPS, consume_bare, explore, ordered, produce_bare, read, train
-from figures import tell
+from figures import median_of, median_ratio, tell
 from synthetic.log.lag import lag_records
 
 from rftd.daemon.supervisor.run import Run
@@ -99,12 +99,10 @@ class Figures(msgspec.Struct):
     stale: int
     pairs: int
     runs: list[PathRates]
-    steal_percent: float
 
 
 def measure(folder: Path, *, pairs: int = 3) -> Figures:
     """Interleaved pairs of (volatile buffer, the path)."""
-    before = cpu_ticks()
     bare: list[BareRates] = []
     path: list[PathRates] = []
     for pair in range(pairs):
@@ -113,28 +111,23 @@ def measure(folder: Path, *, pairs: int = 3) -> Figures:
         with TemporaryDirectory(dir=folder, prefix=f"path-{pair}-") as data, TemporaryDirectory(prefix="rftd-") as run:
             path.append(_path(Path(data), Path(run) / "log.sock"))
     return Figures(
-        written_per_s=round(median(rates.written_per_s for rates in path)),
-        planned_per_s=round(median(rates.planned_per_s for rates in path)),
-        read_per_s=round(median(rates.read_per_s for rates in path)),
-        bare_written_per_s=round(median(rates.written_per_s for rates in bare)),
-        bare_read_per_s=round(median(rates.read_per_s for rates in bare)),
-        ratio_written_to_bare=_ratio(
-            median(p.written_per_s / b.written_per_s for p, b in zip(path, bare, strict=True))
+        written_per_s=median_of(rates.written_per_s for rates in path),
+        planned_per_s=median_of(rates.planned_per_s for rates in path),
+        read_per_s=median_of(rates.read_per_s for rates in path),
+        bare_written_per_s=median_of(rates.written_per_s for rates in bare),
+        bare_read_per_s=median_of(rates.read_per_s for rates in bare),
+        ratio_written_to_bare=median_ratio(
+            (rates.written_per_s for rates in path), (rates.written_per_s for rates in bare)
         ),
-        ratio_read_to_bare=_ratio(median(p.read_per_s / b.read_per_s for p, b in zip(path, bare, strict=True))),
-        ratio_written_to_trinity=_ratio(median(rates.written_per_s for rates in path) / TRINITY_WRITTEN_PER_S),
-        ratio_read_to_trinity=_ratio(median(rates.read_per_s for rates in path) / TRINITY_READ_PER_S),
+        ratio_read_to_bare=median_ratio((rates.read_per_s for rates in path), (rates.read_per_s for rates in bare)),
+        ratio_written_to_trinity=round(median(rates.written_per_s for rates in path) / TRINITY_WRITTEN_PER_S, 2),
+        ratio_read_to_trinity=round(median(rates.read_per_s for rates in path) / TRINITY_READ_PER_S, 2),
         projector_lag_records=max(rates.projector_lag_records for rates in path),
         daemon_cores=round(median(rates.daemon_cores for rates in path), 2),
         stale=max(rates.stale for rates in path),
         pairs=pairs,
         runs=path,
-        steal_percent=steal_percent(before, cpu_ticks()),
     )
-
-
-def _ratio(value: float) -> float:
-    return round(value, 2)
 
 
 def _path(data: Path, socket: Path) -> PathRates:
@@ -295,17 +288,6 @@ def _spawn(*arguments: str, environment: dict[str, str] | None = None) -> subpro
 
 def _command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", __file__, *arguments]
-
-
-def cpu_ticks() -> list[int]:
-    """The machine's counters: user, nice, system, idle, iowait, irq, softirq, steal."""
-    return [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-
-
-def steal_percent(before: list[int], after: list[int]) -> float:
-    """The share of time that the host gave to others."""
-    spent = [b - a for a, b in zip(before, after, strict=True)]
-    return round(100 * spent[7] / max(1, sum(spent)), 2)
 
 
 def main(arguments: list[str]) -> None:

@@ -25,7 +25,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from experience_path import GROUP, Spawned, cpu_ticks, spec_of, steal_percent
+from experience_path import GROUP, Spawned, spec_of
 from experience_workers import APPENDS_IN_FLIGHT, Responses, explore, ordered, read
 from figures import tell
 
@@ -86,12 +86,10 @@ class Figures(msgspec.Struct):
     half_rate_latency_p99_ms: float
     pairs: list[tuple[PathFigures, BareFigures]]
     half_rate: list[PathFigures]
-    steal_percent: float
 
 
 def measure(bootstrap: str, *, pairs: int) -> Figures:
     """Interleaved pairs of (the path, bare aiokafka), then the path at half of its rate."""
-    before = cpu_ticks()
     measured = [(_path(bootstrap, f"x{n}.", 0.0), _bare(bootstrap, f"b{n}.")) for n in range(pairs)]
     planned = median(path.planned_per_s for path, _ in measured)
     half = [_path(bootstrap, f"h{n}.", planned / 2) for n in range(pairs)]
@@ -109,7 +107,6 @@ def measure(bootstrap: str, *, pairs: int) -> Figures:
         half_rate_latency_p99_ms=median(each.latency_p99_ms for each in half),
         pairs=measured,
         half_rate=half,
-        steal_percent=steal_percent(before, cpu_ticks()),
     )
 
 

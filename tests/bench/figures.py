@@ -1,12 +1,18 @@
-"""What a benchmark prints: figures, or nothing. A zero that comes of a run that did nothing must not look like one."""
+"""The frame of every benchmark: medians of pairs, quantiles, the machine, and the figures as JSON, or nothing.
+
+A zero that comes of a run that did nothing must not look like a figure.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import statistics
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -16,11 +22,53 @@ _MEASURED: Final = re.compile(r".*_per_s|(.*_)?(s|ms|us|ns)|.*_(ms|us)_.*|p\d\d|
 _MAY_BE_ZERO: Final = frozenset({"steal_s", "dropped_per_s"})
 
 
+def cpu_ticks() -> list[int]:
+    """The machine's counters: user, nice, system, idle, iowait, irq, softirq, steal."""
+    return [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+
+
+_BEGUN: Final = cpu_ticks()
+
+
+def machine() -> dict[str, Any]:
+    """The machine's facts, and the share of time that its host gave to others since this process began."""
+    spent = [now - begun for begun, now in zip(_BEGUN, cpu_ticks(), strict=True)]
+    model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    return {
+        "cpu": model[1] if model else "",
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "steal_percent": round(100 * spent[7] / max(1, sum(spent)), 2),
+    }
+
+
+def median_of(values: Iterable[float], digits: int = 0) -> float:
+    """The median, rounded; a whole number where no digits are asked for."""
+    return round(statistics.median(values), digits or None)
+
+
+def median_ratio(these: Iterable[float], others: Iterable[float], digits: int = 2) -> float:
+    """The median of the ratios of runs that followed one another in pairs."""
+    return round(statistics.median(one / other for one, other in zip(these, others, strict=True)), digits)
+
+
+def quantiles(values: Sequence[float], *shares: float, digits: int = 2) -> dict[str, float]:
+    """Quantiles by their names, such as p95, of the nearest rank; and the largest value."""
+    ordered = sorted(values)
+    ranks = {f"p{round(100 * share)}": ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in shares}
+    return {name: round(value, digits) for name, value in (*ranks.items(), ("max", ordered[-1]))}
+
+
 def tell(figures: Any, *, may_be_zero: Collection[str] = ()) -> None:
-    """Prints the figures as JSON, if each of them is one; else ends the process with status 1 and names the others."""
+    """Prints the figures and the machine's facts as JSON, if each figure is one.
+
+    Else ends the process with status 1 and names the others.
+    """
     plain = msgspec.to_builtins(figures)
     if wrong := list(no_figures(plain, may_be_zero)):
         sys.exit("this run measured nothing: " + ", ".join(wrong))
+    if isinstance(plain, dict):
+        plain = plain | {"machine": machine()}
     print(json.dumps(plain, indent=1), flush=True)
 
 

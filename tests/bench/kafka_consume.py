@@ -29,8 +29,8 @@ from rftd.streams.follower import Follower
 from rftd.streams.topics import EXPERIENCES, Partition
 
 sys.path.insert(0, str(Path(__file__).parent))
+from figures import median_ratio
 from kafka_produce import PARTITIONS, main_with, stopwatch
-from log_append import cpu_ticks, steal_percent
 
 TEXT_SIZE_BYTES = 1900
 
@@ -45,7 +45,6 @@ class Figures(msgspec.Struct):
     bare_cpu_us_per_event: float
     rounds: int
     events: int
-    steal_percent: float
 
 
 class Count:
@@ -72,7 +71,6 @@ async def _measure(bootstrap: str, rounds: int, events: int) -> Figures:
     for start in range(0, events, 1000):
         await log.append(drafts[start : start + 1000])
     await log.close()
-    before = cpu_ticks()
     ours, bare = [], []
     for _ in range(rounds):
         ours.append(await follow(settings, experiment, events))
@@ -81,12 +79,11 @@ async def _measure(bootstrap: str, rounds: int, events: int) -> Figures:
     return Figures(
         events_per_s=round(events / median(wall for wall, _ in ours)),
         bare_events_per_s=round(events / median(wall for wall, _ in bare)),
-        ratio_to_bare=round(median(b / a for (a, _), (b, _) in zip(ours, bare, strict=True)), 3),
+        ratio_to_bare=median_ratio((wall for wall, _ in bare), (wall for wall, _ in ours), 3),
         cpu_us_per_event=round(1e6 * median(cpu for _, cpu in ours) / events, 1),
         bare_cpu_us_per_event=round(1e6 * median(cpu for _, cpu in bare) / events, 1),
         rounds=rounds,
         events=events,
-        steal_percent=steal_percent(before, cpu_ticks()),
     )
 
 

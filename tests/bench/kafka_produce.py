@@ -33,8 +33,7 @@ from rftd.streams.topics import EXPERIENCES, Partition
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
-from log_append import cpu_ticks, steal_percent
+from figures import median_ratio, tell
 
 PARTITIONS = 4
 RECORD_SIZE_BYTES = 2048
@@ -55,12 +54,10 @@ class Figures(msgspec.Struct):
     events: int
     batch: int
     in_flight: int
-    steal_percent: float
 
 
 def measure(bootstrap: str, *, rounds: int = 3, events: int = 40_000, batch: int = 64, in_flight: int = 32) -> Figures:
     """Interleaved rounds of ours, bare aiokafka and confluent-kafka, each with the same events."""
-    before = cpu_ticks()
     ours, bare, confluent = [], [], []
     for number in range(rounds):
         drafts = make_drafts(number, events)
@@ -73,14 +70,13 @@ def measure(bootstrap: str, *, rounds: int = 3, events: int = 40_000, batch: int
         events_per_s=round(events / median(wall for wall, _ in ours)),
         aiokafka_events_per_s=round(events / median(wall for wall, _ in bare)),
         confluent_events_per_s=round(events / median(wall for wall, _ in confluent)),
-        ratio_to_aiokafka=round(median(b / a for (a, _), (b, _) in zip(ours, bare, strict=True)), 3),
+        ratio_to_aiokafka=median_ratio((wall for wall, _ in bare), (wall for wall, _ in ours), 3),
         cpu_us_per_event=round(1e6 * median(cpu for _, cpu in ours) / events, 1),
         aiokafka_cpu_us_per_event=round(1e6 * median(cpu for _, cpu in bare) / events, 1),
         rounds=rounds,
         events=events,
         batch=batch,
         in_flight=in_flight,
-        steal_percent=steal_percent(before, cpu_ticks()),
     )
 
 

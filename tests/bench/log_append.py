@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from uuid import UUID
 
@@ -19,7 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import median_of, median_ratio, tell
 
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.envelope import Draft
@@ -39,30 +38,26 @@ class Figures(msgspec.Struct):
     events: int
     batch: int
     in_flight: int
-    steal_percent: float
 
 
 def measure(
     folder: Path, *, pairs: int = 3, events: int = 64_000, batch: int = 64, in_flight: int = 8, derived: bool = False
 ) -> Figures:
     """Interleaved pairs of (log, raw loop); `derived` takes random ids, as derived ones are, not time-ordered ones."""
-    before = cpu_ticks()
     log_rates: list[float] = []
     raw_rates: list[float] = []
     for pair in range(pairs):
         batches = make_batches(pair, events, batch, derived)
         raw_rates.append(raw_rate(folder / f"raw-{pair}", batches))
         log_rates.append(asyncio.run(log_rate(folder / f"log-{pair}", batches, in_flight)))
-    rate, raw = median(log_rates), median(raw_rates)
     return Figures(
-        events_per_s=round(rate),
-        raw_events_per_s=round(raw),
-        ratio_to_raw=round(median(a / b for a, b in zip(log_rates, raw_rates, strict=True)), 3),
+        events_per_s=median_of(log_rates),
+        raw_events_per_s=median_of(raw_rates),
+        ratio_to_raw=median_ratio(log_rates, raw_rates, 3),
         pairs=pairs,
         events=events,
         batch=batch,
         in_flight=in_flight,
-        steal_percent=steal_percent(before, cpu_ticks()),
     )
 
 
@@ -111,17 +106,6 @@ def raw_rate(path: Path, batches: list[list[Draft]]) -> float:
     os.close(file)
     path.unlink()
     return sum(map(len, batches)) / elapsed
-
-
-def cpu_ticks() -> list[int]:
-    """The machine's counters: user, nice, system, idle, iowait, irq, softirq, steal."""
-    return [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-
-
-def steal_percent(before: list[int], after: list[int]) -> float:
-    """The share of time that the host gave to others."""
-    spent = [b - a for a, b in zip(before, after, strict=True)]
-    return round(100 * spent[7] / max(1, sum(spent)), 2)
 
 
 if __name__ == "__main__":

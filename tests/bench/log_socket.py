@@ -7,31 +7,25 @@ in the same run.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 
 import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+import log_append
+from figures import median_of, median_ratio, tell
 
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.envelope import Draft
 from rftd.streams.socket.client import SocketLog
 from rftd.streams.socket.server import LogServer
-
-_spec = importlib.util.spec_from_file_location("log_append", Path(__file__).with_name("log_append.py"))
-assert _spec is not None and _spec.loader is not None
-log_append = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(log_append)
 
 
 class Figures(msgspec.Struct):
@@ -46,7 +40,6 @@ class Figures(msgspec.Struct):
     events: int
     producers: int
     connections: int
-    steal_percent: float
 
 
 class _Run(msgspec.Struct):
@@ -59,7 +52,6 @@ def measure(
     folder: Path, *, pairs: int = 3, events: int = 30_000, producers: int = 64, connections: int = 2
 ) -> Figures:
     """Interleaved pairs of (raw loop, 64 producers through the socket)."""
-    before = log_append.cpu_ticks()
     runs: list[_Run] = []
     raw_rates: list[float] = []
     for pair in range(pairs):
@@ -68,16 +60,15 @@ def measure(
         with TemporaryDirectory(prefix="rftd-") as runtime, serving(folder / f"log-{pair}", Path(runtime) / "log.sock"):
             runs.append(asyncio.run(_produce(Path(runtime) / "log.sock", drafts, producers, connections)))
     return Figures(
-        acknowledged_per_s=round(median(run.rate for run in runs)),
-        ack_p50_ms=round(median(run.p50_ms for run in runs), 2),
-        ack_p99_ms=round(median(run.p99_ms for run in runs), 2),
-        raw_events_per_s=round(median(raw_rates)),
-        ratio_to_raw=round(median(run.rate / raw for run, raw in zip(runs, raw_rates, strict=True)), 3),
+        acknowledged_per_s=median_of(run.rate for run in runs),
+        ack_p50_ms=median_of((run.p50_ms for run in runs), 2),
+        ack_p99_ms=median_of((run.p99_ms for run in runs), 2),
+        raw_events_per_s=median_of(raw_rates),
+        ratio_to_raw=median_ratio((run.rate for run in runs), raw_rates, 3),
         pairs=pairs,
         events=events,
         producers=producers,
         connections=connections,
-        steal_percent=log_append.steal_percent(before, log_append.cpu_ticks()),
     )
 
 

@@ -16,7 +16,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -24,7 +23,7 @@ import psutil
 sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import quantiles, tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
 from rftd.ops.errors import RftdError
@@ -162,13 +161,6 @@ def grown(scene: Scene, events: int) -> int:
     return records
 
 
-def quantiles(values: list[float]) -> dict[str, float]:
-    """Median and 95th percentile, the nearest rank."""
-    ordered = sorted(values)
-    at: Callable[[float], float] = lambda share: ordered[min(len(ordered) - 1, int(share * len(ordered)))]  # noqa: E731
-    return {"p50": round(statistics.median(ordered), 2), "p95": round(at(0.95), 2), "max": round(ordered[-1], 2)}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=100_000)
@@ -196,9 +188,9 @@ def main() -> None:
         "events_at_the_end": records_at_end,
         "grown_in_s": round(grown_s, 1),
         "times": chosen.times,
-        "bare_start_up_s": quantiles(bare),
-        "first_new_step_s": quantiles([each["first_new_step_s"] for each in recoveries]),
-        "above_start_up_s": quantiles([each["first_new_step_s"] - bare_s for each in recoveries]),
+        "bare_start_up_s": quantiles(bare, 0.5, 0.95),
+        "first_new_step_s": quantiles([each["first_new_step_s"] for each in recoveries], 0.5, 0.95),
+        "above_start_up_s": quantiles([each["first_new_step_s"] - bare_s for each in recoveries], 0.5, 0.95),
         "ratio": round(statistics.median(each["first_new_step_s"] for each in recoveries) / bare_s, 2),
         "median_of": {
             key: round(statistics.median(each[key] for each in recoveries if key in each), 2)

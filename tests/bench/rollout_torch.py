@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import statistics
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import median_of, median_ratio, tell
 
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.rollout.engine import GenerationRequest, Sampling
@@ -80,11 +79,6 @@ async def ours(engine: TorchRolloutEngine, work: Work) -> list[list[int]]:
     return [list(g.tokens) for g in await asyncio.gather(*map(engine.generate, requests))]
 
 
-def stolen_s() -> float:
-    """CPU seconds that the host has taken from this machine since it started."""
-    return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8]) / 100
-
-
 async def compare(folder: Path, *, slots: int, pairs: int, threads: int) -> dict[str, object]:
     torch.set_num_threads(threads)
     reference = Reference(folder)
@@ -97,7 +91,6 @@ async def compare(folder: Path, *, slots: int, pairs: int, threads: int) -> dict
     )
     rows: list[tuple[float, float]] = []
     equal = True
-    steal = stolen_s()
     for pair in range(pairs + 1):
         spent = {}
         for side in ("generate", "engine") if pair % 2 else ("engine", "generate"):
@@ -117,11 +110,10 @@ async def compare(folder: Path, *, slots: int, pairs: int, threads: int) -> dict
         "threads": threads,
         "pairs": pairs,
         "equal_tokens": equal,
-        "generate_tokens_per_s": round(statistics.median(r[0] for r in rows)),
-        "engine_tokens_per_s": round(statistics.median(r[1] for r in rows)),
-        "ratio": round(statistics.median(r[1] / r[0] for r in rows), 2),
+        "generate_tokens_per_s": median_of(r[0] for r in rows),
+        "engine_tokens_per_s": median_of(r[1] for r in rows),
+        "ratio": median_ratio((r[1] for r in rows), (r[0] for r in rows)),
         "ratios": [round(r[1] / r[0], 2) for r in rows],
-        "steal_s": round(stolen_s() - steal, 2),
     }
 
 

@@ -19,8 +19,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import psutil
-from figures import tell
-from synthetic.worlds.desk import Desk, stage_of
+from figures import quantiles, tell
+from synthetic.worlds.desk import Desk, lease_of, stage_of
 
 from rftd.ops.cycles import tune_collector
 from rftd.ops.ids import derive
@@ -29,8 +29,9 @@ from rftd.streams.arrays import Array
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced, Span
 from rftd.streams.events.task import GroupClosed
+from rftd.streams.group_id import group_id
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec
-from rftd.streams.topics import partition_of
+from rftd.streams.topics import Partition, partition_of
 from rftd.workers.control.planner import Planner
 from rftd.workers.control.policies.bounded import HardBound
 
@@ -62,7 +63,9 @@ def fill(desk: Desk, experiences: int, payload_bytes: int) -> int:
     few = Array.of(np.zeros(8), "f4")
     passed = 0
     for sequence in range(experiences // GROUP):
-        group = derive(desk.id, "group", 0, sequence)
+        group = group_id(desk.id, 0, sequence)
+        leased = lease_of(group, sequence=sequence, row=sequence, rollouts=tuple(range(GROUP)), repeat_times=GROUP)
+        desk.put(leased, partition=Partition(topics.TASKS, 0))
         version = sequence * VERSIONS // max(1, experiences // GROUP)
         for rollout in range(GROUP):
             event = ExperienceProduced(
@@ -70,7 +73,7 @@ def fill(desk: Desk, experiences: int, payload_bytes: int) -> int:
                 group=group,
                 rollout=rollout,
                 stage=0,
-                lease=group,
+                lease=leased.lease,
                 tokens=tokens,
                 prompt_tokens=payload_bytes // 4 - 8,
                 loss_mask=Array.of(np.ones(8), "u1"),
@@ -138,21 +141,13 @@ def main(experiences: int, payload_kib: int, plans: int) -> None:
         "plans": plans,
         "planned": planned,
         "cooling_at_the_end": len(desk.state.replay_buffer.cooling),
-        "select_ms": quantiles_ms(watch.took_s),
-        "decide_ms": quantiles_ms(turns_s),
+        "select_ms": quantiles([1e3 * took_s for took_s in watch.took_s], 0.5, 0.95, digits=3),
+        "decide_ms": quantiles([1e3 * turn_s for turn_s in turns_s], 0.5, 0.95, digits=3),
         "payloads_gib": round(passed / 2**30, 3),
         "memory_before_mib": round(before_bytes / 2**20, 1),
         "memory_mib": round(process.memory_info().rss / 2**20, 1),
     }
     tell(figures)
-
-
-def quantiles_ms(took_s: list[float]) -> dict[str, float]:
-    """p50, p95 and the longest."""
-    return {
-        name: round(float(np.quantile(took_s, share)) * 1e3, 3)
-        for name, share in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
-    }
 
 
 if __name__ == "__main__":

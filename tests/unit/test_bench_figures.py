@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import subprocess
@@ -64,3 +65,18 @@ def test_every_script_shows_its_figures_through_that_check(path: Path) -> None:
     printed = [line for line in text.splitlines() if re.search(r"print\(.*(dumps|encode)\(", line)]
     assert all("stderr" in line or "--way" in text for line in printed), printed
     assert re.search(r"\btell\(|\bmain_with\(|^from demo_stage", text, re.MULTILINE)
+
+
+def test_figures_are_told_with_the_machine_that_they_are_of() -> None:
+    facts = json.loads(told("{'written_per_s': 7079}").stdout)["machine"]
+    assert facts["cores"] >= 1
+    assert facts.keys() == {"cpu", "cores", "load", "steal_percent"}
+
+
+def test_medians_of_pairs_and_quantiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import figures
+
+    assert figures.median_of([3.4, 1.0, 9.0]) == 3
+    assert figures.median_ratio([2.0, 9.0, 8.0], [1.0, 3.0, 2.0]) == 3.0
+    assert figures.quantiles(range(1, 101), 0.5, 0.95) == {"p50": 51, "p95": 96, "max": 100}
