@@ -27,6 +27,12 @@ def track() -> None:
 @click.argument("kind", type=click.Choice(_KINDS))
 @click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="Argument of the tracker: uri=http://...")
 @click.option("--single-run", is_flag=True, help="One run, in place of NAME_explorer and NAME_trainer.")
+@click.option(
+    "--samples",
+    type=click.IntRange(0, 64),
+    default=0,
+    help="The most rows of the tables of rollouts and of evaluation answers. Default: no tables.",
+)
 @click.option("--into", type=click.Path(), metavar="FOLDER", help="Folder for files and places. Default: the job's.")
 @log_option
 @shared_options
@@ -38,6 +44,7 @@ def add(
     kind: str,
     arguments: tuple[str, ...],
     single_run: bool,
+    samples: int,
     into: str | None,
     log_at: LogUrl | None,
 ) -> None:
@@ -57,7 +64,7 @@ def add(
     from rftd.streams.tracking import TrackerSpec
     from rftd.workers.tracking.process import run_tracker
 
-    tracker = TrackerSpec(kind=kind, args=_parsed(kind, arguments), single_run=single_run)
+    tracker = TrackerSpec(kind=kind, args=_parsed(kind, arguments), single_run=single_run, samples=samples)
 
     async def send(log: EventLog) -> tuple[str, int]:
         entry = await find_entry(log, name)

@@ -27,7 +27,8 @@ from rftd.streams.topics import Partition, partition_of
 from rftd.workers.membership import explain
 from rftd.workers.tracking.cursor import Cursor, CursorFile, TrackedPlace
 from rftd.workers.tracking.point import Point
-from rftd.workers.tracking.points import TYPES, PointFold
+from rftd.workers.tracking.points import SAMPLED_TYPES, TYPES, PointFold
+from rftd.workers.tracking.samples import SampleReader
 from rftd.workers.tracking.tracker import Tracker
 
 STREAMS: Final = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
@@ -60,10 +61,11 @@ class TrackerFollower:
         clock: Clock,
         logger: Logger,
         stop: asyncio.Event,
+        samples: SampleReader | None = None,
         patient: bool = True,
         point: Callable[[str], None] = faults.point,
     ) -> None:
-        """`positions` are where the experiment begins; `file` is held by the caller.
+        """`positions` are where the experiment begins; `file` is held by the caller; `samples` fills tables.
 
         One that is not `patient` raises the error of a service that is away, or of a full disk.
         """
@@ -80,6 +82,8 @@ class TrackerFollower:
         self._patient = patient
         self._point = point
         self._fold: PointFold = cursor.fold
+        self._samples = samples
+        self._types: Final = TYPES if samples is None else SAMPLED_TYPES
         self._fences = FenceView(cursor.fences)
         self._points: list[Point] = []
         self._opened = False
@@ -147,10 +151,12 @@ class TrackerFollower:
             self._points += self._fold.apply(decoded)
 
     def _wanted(self, head: Head) -> bool:
-        return head.experiment == self._experiment and head.type in TYPES
+        return head.experiment == self._experiment and head.type in self._types
 
     async def _write(self, points: Sequence[Point]) -> bool:
         """Shows the points, however long that takes; False if it was stopped before."""
+        if self._samples is not None:
+            points = [await self._samples.filled(point) for point in points]
         offsets = sorted(self._feed.positions.items())
         places = tuple(TrackedPlace(partition.stream, partition.number, offset) for partition, offset in offsets)
         # Noted before they are written: after a kill the same ones come again, under the same numbers.

@@ -29,7 +29,11 @@ class JsonLines:
     def write(self, points: Sequence[Point]) -> None:
         for point in points:
             fields = {"number": point.number, "run": point.role, "step": point.step, "time_ns": point.time_ns}
-            if point.remark:
+            if point.table:
+                if not point.samples:
+                    continue
+                line = _line({**fields, "table": point.table, "rows": msgspec.to_builtins(point.samples)})
+            elif point.remark:
                 line = _line({**fields, "remark": point.remark})
             else:
                 line = _line({**fields, "figures": {name: _finite(value) for name, value in point.figures.items()}})

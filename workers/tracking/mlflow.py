@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rftd.ops.errors import ConfigError, UnreachableError
-from rftd.workers.tracking.point import Point
+from rftd.workers.tracking.point import COLUMNS, Point
 from rftd.workers.tracking.registry import SERVICES
 from rftd.workers.tracking.tracker import Kept, Opening
 
@@ -19,6 +20,8 @@ _BATCH: Final = 500
 _PARAMS: Final = 50
 _VALUE_CHARS: Final = 500
 """The longest text of a parameter that every release of the server takes."""
+_TABLES: Final = "mlflow.loggedArtifacts"
+_MOST_TABLES: Final = 40
 _STATUS: Final[Mapping[str, str]] = {"completed": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
 
 
@@ -59,9 +62,22 @@ class MlflowRuns:
             for first in range(0, len(metrics), _BATCH):
                 self._asked(self._client.log_batch, id, metrics=metrics[first : first + _BATCH])
             for point in own:
+                if point.samples:
+                    self._log_table(id, point)
                 if point.remark:
                     self._asked(self._client.set_tag, id, f"rftd.remark.{point.number}", point.remark[:_VALUE_CHARS])
         self._resumed = False
+
+    def _log_table(self, id: str, point: Point) -> None:
+        """Writes the table as an artifact that `mlflow.load_table` reads, under a name of its step."""
+        path = f"{point.table}/{point.step:08d}.json"
+        table = {"columns": list(COLUMNS), "data": [sample.cells() for sample in point.samples]}
+        self._asked(self._client.log_dict, id, table, path)
+        # The server's page and `mlflow.load_table` find tables by this tag, whose length is bounded.
+        listed = json.loads(self._asked(self._client.get_run, id).data.tags.get(_TABLES, "[]"))
+        entry = {"path": path, "type": "table"}
+        if entry not in listed:
+            self._asked(self._client.set_tag, id, _TABLES, json.dumps([*listed, entry][-_MOST_TABLES:]))
 
     def settle(self, *, surely: bool) -> Kept:
         return {}

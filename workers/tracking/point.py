@@ -1,9 +1,10 @@
-"""`Point` is what trackers show: the figures of one step or evaluation, or a remark on the run."""
+"""`Point` is what trackers show: figures of a step or evaluation, a table of its samples, or a remark on the run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
@@ -11,6 +12,37 @@ EXPLORER: Final = "explorer"
 TRAINER: Final = "trainer"
 ROLES: Final = (EXPLORER, TRAINER)
 """The guide's two runs: each point is of one of them."""
+
+
+COLUMNS: Final = ("row", "prompt", "answer", "reward", "tokens", "finish", "truth")
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A row of a table: a rollout of a training step, or an answer to a held-out row."""
+
+    prompt: str
+    answer: str
+    reward: float
+    tokens: int
+    finish: str
+    truth: str = ""
+    row: int | None = None
+    """The held-out row."""
+
+    def cells(self) -> list[Any]:
+        """The values in the order of `COLUMNS`."""
+        return [getattr(self, column) for column in COLUMNS]
+
+
+class SampleSource(msgspec.Struct, frozen=True, array_like=True):
+    """Where the rows of a table are found."""
+
+    places: tuple[tuple[int, int], ...]
+    """Partition and offset of each rollout; of an evaluation the offsets from which its scores can lie."""
+    evaluation: UUID | None = None
+    rows: int = 0
+    """The number of held-out rows."""
+    score: float = 0.0
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +59,12 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float] = {}
     remark: str = ""
     """The text of an annotation, such as a pause; empty for figures."""
+    table: str = ""
+    """The name of a table, such as `samples/rollouts`; empty of a point that is none."""
+    samples: tuple[Sample, ...] = ()
+    """The rows of the table; empty if they are not there any more."""
+    source: SampleSource | None = None
+    """Where the rows are to be read from, until they are."""
 
 
 class TrackedRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
+from rftd.streams import topics
 from rftd.streams.codec import Decoded
-from rftd.streams.events import checkpoint, experiment, step, weights
+from rftd.streams.events import batch, checkpoint, experiment, step, weights
 from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.registry import Event, definition_of
-from rftd.workers.tracking.point import EXPLORER, TRAINER, Point
+from rftd.workers.tracking.point import EXPLORER, TRAINER, Point, SampleSource
 
 _OF_ROLLOUTS: Final = ("critic/rewards", "critic/score", "prompt_length", "response_length", "reward", "rollout")
 """The figures of a training step that are about its rollouts, by the first parts of their names."""
@@ -42,6 +43,13 @@ _DECIDED: Final = (CheckpointChosen, StageStopped)
 _EVENTS: Final[tuple[type[Event], ...]] = (*_REMARKS, *_ENDS, *_FIGURES, *_DECIDED)
 TYPES: Final = frozenset(definition_of(kind).name for kind in _EVENTS) | {"fence"}
 """The types of events that points are made of; plans and leases need not be decoded."""
+SAMPLED_TYPES: Final = TYPES | {definition_of(batch.BatchPlanned).name}
+"""Those that points with samples are made of."""
+SAMPLES: Final = "samples"
+"""The folder of tables in a tracker."""
+_MOST_PLANS: Final = 64
+_MOST_MARKS: Final = 64
+_MARK_STEPS: Final = 8
 
 
 class Announcement(msgspec.Struct, frozen=True, array_like=True):
@@ -59,9 +67,17 @@ class PointFold(msgspec.Struct, kw_only=True):
 
     single_run: bool = False
     """True: a figure of the trainer is not the explorer's too, for both are in one run."""
+    samples: int = 0
+    """The most rows of a table of samples; 0: there are no tables."""
+    sample_interval: int = 1
+    """The number of steps from one table of rollouts to the next."""
+    plans: dict[bytes, SampleSource] = msgspec.field(default_factory=dict)
+    """The samples of planned batches whose step was not read yet."""
+    marks: dict[int, SampleSource] = msgspec.field(default_factory=dict)
+    """What the planner had read before some of the steps: what came of their weights lies behind it."""
     next_number: int = 0
     rows: int = 0
-    """The number of points with figures."""
+    """The number of points with figures or a table."""
     furthest: int = 0
     """The last step that made a point."""
     remarked: dict[str, int] = msgspec.field(default_factory=dict)
@@ -87,6 +103,9 @@ class PointFold(msgspec.Struct, kw_only=True):
             return self._step(event, time_ns)
         if isinstance(event, step.EvalCompleted):
             return self._evaluation(event, time_ns)
+        if isinstance(event, batch.BatchPlanned):
+            self._plan(event)
+            return []
         if isinstance(event, checkpoint.CheckpointCommitted):
             return self._checkpoint(event, time_ns)
         if isinstance(event, weights.WeightsPublished):
@@ -119,6 +138,9 @@ class PointFold(msgspec.Struct, kw_only=True):
             rollouts = {name: value for name, value in rollouts.items() if name not in figures}
         if rollouts:
             points.append(self._point(EXPLORER, event.step, time_ns, rollouts))
+        source = self.plans.pop(event.batch.bytes, None)
+        if source is not None:
+            points.append(self._table("rollouts", event.step, time_ns, source))
         for announcement in self.early.pop(event.step, ()):
             points += self._remark(announcement)
         return points
@@ -130,7 +152,32 @@ class PointFold(msgspec.Struct, kw_only=True):
         figures = {f"eval/{event.taskset}/{name}": value for name, value in event.metrics.items()}
         figures[f"eval/{event.taskset}/score"] = event.score
         figures[f"eval/{event.taskset}/rows"] = float(event.rows)
-        return [self._point(EXPLORER, event.version, time_ns, figures)]
+        points = [self._point(EXPLORER, event.version, time_ns, figures)]
+        if self.samples:
+            before = max((step for step in self.marks if step <= event.version), default=None)
+            places = () if before is None else self.marks[before].places
+            source = SampleSource(places, event.eval, event.rows, event.score)
+            points.append(self._table(f"eval/{event.taskset}", event.version, time_ns, source))
+        return points
+
+    def _plan(self, event: batch.BatchPlanned) -> None:
+        """Notes which rollouts of a batch are shown once it is trained: spread over it, the first among them."""
+        if event.step % _MARK_STEPS == 0 and event.step not in self.marks:
+            ends = [(at.partition, at.next_offset) for at in event.observed if at.stream == topics.EXPERIENCES]
+            self.marks[event.step] = SampleSource(tuple(ends))
+            if len(self.marks) > _MOST_MARKS:
+                del self.marks[min(self.marks)]
+        count = min(self.samples, len(event.experiences))
+        if not count or event.step % self.sample_interval:
+            return
+        items = [event.experiences[number * len(event.experiences) // count] for number in range(count)]
+        self.plans[event.batch.bytes] = SampleSource(tuple((item.partition, item.offset) for item in items))
+        if len(self.plans) > _MOST_PLANS:
+            del self.plans[next(iter(self.plans))]
+
+    def _table(self, name: str, version: int, time_ns: int, source: SampleSource) -> Point:
+        point = self._point(EXPLORER, version, time_ns)
+        return msgspec.structs.replace(point, table=f"{SAMPLES}/{name}", source=source)
 
     def _decision(self, event: CheckpointChosen | StageStopped, time_ns: int) -> list[Point]:
         """The remark on what evaluations decided, once; of a choice only if another checkpoint is the best."""

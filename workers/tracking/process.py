@@ -19,14 +19,16 @@ from rftd.ops.errors import ConfigError, ConflictError, NotFoundError, NotInstal
 from rftd.ops.logs import Logger
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
-from rftd.streams.start import beginning_of
+from rftd.streams.start import ExperimentStart, beginning_of
 from rftd.streams.tracking import TrackerSpec
 from rftd.workers.membership import explain
 from rftd.workers.tracking.cursor import MONITOR, CursorFile
 from rftd.workers.tracking.following import TrackerFollower
 from rftd.workers.tracking.point import TrackedRun
+from rftd.workers.tracking.points import PointFold
 from rftd.workers.tracking.reach import check_tracker_reach
 from rftd.workers.tracking.registry import TRACKERS
+from rftd.workers.tracking.samples import SampleReader
 from rftd.workers.tracking.tracker import Opening
 
 
@@ -70,7 +72,7 @@ async def run_tracker(
             what = f"the tracker {tracked.kind!r} of {spec.name} was begun with other arguments"
             raise ConflictError(what, where=str(file.path), fix="give the same, or another folder: --into FOLDER")
         cursor = msgspec.structs.replace(cursor, target=target)
-        cursor.fold.single_run = tracked.single_run
+        _set(cursor.fold, tracked)
         if cursor.ended:
             return cursor.fold.next_number
         args = {**tracked.args, **_values(tracked, environ)}
@@ -88,6 +90,7 @@ async def run_tracker(
             clock=clock,
             logger=logger,
             stop=stop,
+            samples=_samples(log, beginning, tracked, logger) if tracked.samples else None,
             patient=patient,
             point=point,
         )
@@ -122,6 +125,20 @@ def run_of(experiment: UUID, spec: ExperimentSpec, *, single_run: bool) -> Track
     )
 
 
+def _set(fold: PointFold, tracked: TrackerSpec) -> None:
+    """Tells the fold which points its tracker shows."""
+    fold.single_run = tracked.single_run
+    fold.samples = tracked.samples
+    fold.sample_interval = tracked.sample_interval
+
+
+def _samples(log: EventLog, beginning: ExperimentStart, tracked: TrackerSpec, logger: Logger) -> SampleReader:
+    spec = beginning.spec
+    return SampleReader(
+        log, spec, tracked.samples, folder=Path(spec.job_dir), starts=beginning.positions, logger=logger
+    )
+
+
 def _note(file: CursorFile, reason: str) -> None:
     """Leaves the reason why the tracker ends in its cursor, where `rftd get` finds it. Blocks."""
     with suppress(OSError):
@@ -136,7 +153,7 @@ def _of_kind(spec: ExperimentSpec, kind: str) -> TrackerSpec:
 
 
 def _target(tracker: TrackerSpec) -> str:
-    written = msgspec.json.encode([tracker.args, tracker.single_run], order="sorted")
+    written = msgspec.json.encode([tracker.args, tracker.single_run, tracker.samples], order="sorted")
     return hashlib.sha256(written).hexdigest()
 
 

@@ -15,6 +15,7 @@ from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import ConfigError, UnreachableError
 from rftd.workers.tracking.point import Point
 from rftd.workers.tracking.remarks import Remarks
+from rftd.workers.tracking.sample_text import plain_text
 from rftd.workers.tracking.swanlab_run import RunAnswer, RunBeginning, RunLine
 from rftd.workers.tracking.tracker import SURE_S, Kept, Opening
 
@@ -50,7 +51,9 @@ class SwanLab:
             role = self._run.run_of(point)
             if point.remark:
                 self._send(role, RunLine(remarks=self._remarks.add(role, point)))
-            else:
+            elif point.samples:
+                self._send(role, RunLine(step=point.step, texts={point.table: plain_text(point.samples)}))
+            elif point.figures:
                 self._send(role, RunLine(step=point.step, figures=dict(point.figures)))
 
     def settle(self, *, surely: bool) -> Kept | None:

@@ -27,6 +27,8 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
     step: int = 0
     figures: dict[str, float | None] = {}
     """A figure that is not finite is null: JSON has none."""
+    texts: dict[str, str] = {}
+    """Tables of samples, as texts."""
     remarks: list[str] = []
     state: str = ""
     """The word of SwanLab for the end of the run."""
@@ -73,6 +75,8 @@ def _begun(arguments: dict[str, Any]) -> Any:
 
 def _shown(run: Any, lines: BinaryIO) -> str:
     """Shows everything; the state in which the run ends, which is a success for one that goes on elsewhere."""
+    import swanlab
+
     for text in lines:
         line = json_decoder(RunLine).decode(text)
         if line.state:
@@ -82,6 +86,8 @@ def _shown(run: Any, lines: BinaryIO) -> str:
         if line.figures:
             figures = {name: float("nan") if value is None else value for name, value in line.figures.items()}
             run.log(figures, step=line.step)
+        if line.texts:
+            run.log({name: swanlab.Text(text) for name, text in line.texts.items()}, step=line.step)
     return "success"
 
 

@@ -10,6 +10,7 @@ import msgspec
 from rftd.workers.tracking.event_file import scalars_record, text_record, version_record
 from rftd.workers.tracking.kept_file import KeptFiles
 from rftd.workers.tracking.point import Point
+from rftd.workers.tracking.sample_text import markdown_table
 from rftd.workers.tracking.tracker import Kept, Opening
 
 _NAME: Final = "events.out.tfevents"
@@ -36,7 +37,11 @@ class TensorBoard:
             self._begin(points[0].time_ns / 1e9)
         for point in points:
             time_s = point.time_ns / 1e9
-            if point.remark:
+            if point.table:
+                if not point.samples:
+                    continue
+                record = text_record(time_s, point.step, point.table, markdown_table(point.samples))
+            elif point.remark:
                 record = text_record(time_s, point.step, "remarks", point.remark)
             else:
                 record = scalars_record(time_s, point.step, point.figures)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rftd.ops.errors import UnreachableError
-from rftd.workers.tracking.point import Point
+from rftd.workers.tracking.point import COLUMNS, Point
 from rftd.workers.tracking.tracker import Kept, Opening
 
 FOLDER: Final = "TRACKIO_DIR"
@@ -47,7 +47,7 @@ class Trackio:
         for role in self._run.roles:
             own = [point for point in points if self._run.run_of(point) == role]
             with _database():
-                self._log(role, [point for point in own if not point.remark])
+                self._log(role, [point for point in own if point.figures or point.samples])
                 self._alert(role, [point for point in own if point.remark])
 
     def settle(self, *, surely: bool) -> Kept:
@@ -62,7 +62,7 @@ class Trackio:
         config = None if role in self._begun else self._config(points[0])
         self._storage.bulk_log(
             **self._names(role),
-            metrics_list=[point.figures for point in points],
+            metrics_list=[{**point.figures, **_table(point)} for point in points],
             steps=[point.step for point in points],
             timestamps=[_time(point) for point in points],
             log_ids=[f"{self._id(role)}-{point.row}" for point in points],
@@ -104,3 +104,11 @@ def _database() -> Iterator[None]:
 
 def _time(point: Point) -> str:
     return datetime.fromtimestamp(point.time_ns / 1e9, UTC).isoformat()
+
+
+def _table(point: Point) -> dict[str, Any]:
+    """The table of a point that is one, in the form that trackio keeps."""
+    if not point.samples:
+        return {}
+    rows = [dict(zip(COLUMNS, sample.cells(), strict=True)) for sample in point.samples]
+    return {point.table: {"_type": "trackio.table", "_value": rows}}

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.errors import ConfigError, UnreachableError, WorkError
-from rftd.workers.tracking.point import EXPLORER, TRAINER, Point
+from rftd.workers.tracking.point import COLUMNS, EXPLORER, TRAINER, Point
 from rftd.workers.tracking.remarks import Remarks
 from rftd.workers.tracking.tracker import SURE_S, Kept, Opening
 
@@ -41,9 +41,11 @@ class WeightsAndBiases:
             if point.remark:
                 run.notes = "\n".join(self._remarks.add(role, point))
                 continue
+            if point.table and not point.samples:
+                continue
             # A row that the service has already, from before a kill, is dropped: by the library too, with a warning.
             if point.row >= run.step:
-                run.log({**point.figures, _STEPS[point.role]: point.step}, step=point.row)
+                run.log({**point.figures, **_table(point), _STEPS[point.role]: point.step}, step=point.row)
 
     def settle(self, *, surely: bool) -> Kept | None:
         if not surely and self._clock.monotonic_s() - self._sure_s < SURE_S:
@@ -103,3 +105,14 @@ class WeightsAndBiases:
                 run.finish(exit_code=code)
             except Exception as error:
                 raise WorkError(f"wandb did not finish a run: {type(error).__name__}") from error
+
+
+def _table(point: Point) -> dict[str, Any]:
+    """The table of a point that is one."""
+    if not point.samples:
+        return {}
+    import wandb
+
+    # Mixed types: the column of rows is empty in a table of rollouts.
+    rows = [sample.cells() for sample in point.samples]
+    return {point.table: wandb.Table(columns=list(COLUMNS), data=rows, allow_mixed_types=True)}

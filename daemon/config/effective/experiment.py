@@ -177,6 +177,8 @@ def _trackers(spec: ExperimentSpec) -> dict[str, Any]:
         "monitor_type": first.kind,
         "also": [tracker.kind for tracker in others],
         "single_run": first.single_run,
+        "samples": first.samples,
+        "sample_interval": first.sample_interval,
         "monitor_args": arguments or None,
     }
 

@@ -68,6 +68,10 @@ def check_monitor(monitor: Monitor) -> tuple[list[Issue], list[str]]:
         notes.wrong(("monitor", "also"), "names a tracker twice", "name each once", WrongValue)
     if monitor.single_run and not kinds:
         notes.warn("monitor.single_run has no effect: there is no monitor_type")
+    if monitor.samples and not kinds:
+        notes.warn("monitor.samples has no effect: there is no monitor_type")
+    if monitor.sample_interval != 1 and not monitor.samples:
+        notes.warn("monitor.sample_interval has no effect: monitor.samples is 0")
     arguments = monitor.monitor_args or {}
     acts = any(name in _TAKEN[kind] for name in arguments for kind in kinds)
     for name, value in arguments.items():
@@ -95,6 +99,8 @@ def _tracker(kind: str, monitor: Monitor) -> TrackerSpec:
         args={name: value for name, value in arguments.items() if name not in variables and value is not None},
         variables=variables,
         single_run=monitor.single_run,
+        samples=monitor.samples,
+        sample_interval=monitor.sample_interval,
     )
 
 

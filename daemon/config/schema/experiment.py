@@ -18,6 +18,7 @@ from rftd.daemon.config.schema.section import (
     Natural,
     Section,
     Seed,
+    Steps,
     Url,
     acts_later,
     declared,
@@ -30,6 +31,7 @@ from rftd.daemon.config.schema.trainer import Trainer
 from rftd.streams.budgets import Budgets
 from rftd.streams.declaration import ADDRESS, ARGUMENTS, PATH, PLAIN, PLUGIN, URL, FieldEffect, Upstream
 from rftd.streams.synchronizer import Synchronizer
+from rftd.streams.tracking import MOST_SAMPLES
 
 Mode: TypeAlias = Annotated[Literal["both", "train", "explore", "bench", "serve", "colocate"], word()]
 
@@ -76,6 +78,11 @@ class Monitor(Section):
     single_run: bool = False
     """rftd only: true: explorer and trainer share one run; false: the guide's two, `NAME_explorer` and
     `NAME_trainer`."""
+    samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
+    """rftd only: the most rows of the tables of rollouts and of evaluation answers that trackers show as text; 0: there
+    are no tables."""
+    sample_interval: Steps = 1
+    """rftd only: the number of training steps from one table of rollouts to the next; each evaluation has one."""
     monitor_args: Annotated[Args | None, ARGUMENTS] = None
     """Arguments of the trackers: `base_url` and `api_key` of wandb, `uri`, `username` and `password` of mlflow,
     those of `swanlab.init`; a secret is `{env: NAME}`."""

@@ -15,6 +15,7 @@ from synthetic.tracking.event_files import scalars_of
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.logs import logger
+from rftd.storage.artifacts import ArtifactStore
 from rftd.storage.database import open_database
 from rftd.storage.projector import Projector
 from rftd.storage.queries.steps import list_evals, list_steps
@@ -64,6 +65,12 @@ def written(folder: Path) -> SyntheticRun:
     """A run of two SFT and twelve RFT steps, with figures of rollouts and the things that go wrong."""
     figures = {"critic/rewards/mean": 0.5, "response_length/mean": 7.0}
     return SyntheticRun(Tape(), job_dir=str(folder), steps=12, figures=figures).write()
+
+
+def answered(folder: Path) -> SyntheticRun:
+    """Such a run without figures of rollouts, whose evaluations keep the texts of their answers."""
+    store = ArtifactStore(folder / "artifacts")
+    return SyntheticRun(Tape(), job_dir=str(folder), steps=12, artifacts=store).write()
 
 
 async def expected(kind: str, run: SyntheticRun, log: EventLog, *, single_run: bool = False) -> list[Shown]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from synthetic.tracking.tracked import Shown, as_shown
 
+from rftd.workers.tracking.points import SAMPLES
+
 ADDED = ("step", "timestamp")
 """What the reader adds to the figures of a row."""
 
@@ -19,6 +21,6 @@ def shown_in(project: str, name: str, experiment: str, roles: tuple[str, ...] = 
             as_shown("trackio", role, row["step"], figure, float(value))
             for row in rows
             for figure, value in row.items()
-            if figure not in ADDED
+            if figure not in ADDED and not figure.startswith(f"{SAMPLES}/")
         ]
     return sorted(shown, key=lambda figure: (figure.run, figure.step, figure.name))

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from synthetic.tracking.tracked import Shown, as_shown
 
+from rftd.workers.tracking.points import SAMPLES
+
 _BLOCK: Final = 32 * 1024
 
 
@@ -59,6 +61,7 @@ def shown_in(folder: Path) -> list[Shown]:
     shown = []
     for (role, _), row in rows_of(folder).items():
         step = int(row[f"{role}_step"])
-        figures = {name: value for name, value in row.items() if not name.startswith("_") and name != f"{role}_step"}
+        strange = ("_", f"{role}_step", f"{SAMPLES}/")
+        figures = {name: value for name, value in row.items() if not name.startswith(strange)}
         shown += [as_shown("wandb", role, step, name, float(value)) for name, value in figures.items()]
     return sorted(shown, key=lambda figure: (figure.run, figure.step, figure.name))

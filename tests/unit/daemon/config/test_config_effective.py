@@ -88,7 +88,9 @@ VARIANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "verl": ("trainer.trainer_type=verl", "trainer.ulysses_sequence_parallel_size=2", "cluster.node_num=1"),
     "variables": ("explorer.env_vars={TOKEN: {env: TOKEN}}", "labels={a: '1e-6', b: 'yes'}"),
     "template": ("model.custom_chat_template=A", "explorer.rollout_model.chat_template='{{ B }}'"),
-    "trackers": ("monitor={monitor_type: tensorboard, also: [jsonl], single_run: true}",),
+    "trackers": (
+        "monitor={monitor_type: tensorboard, also: [jsonl], single_run: true, samples: 3, sample_interval: 5}",
+    ),
     "decisions": (
         "buffer.explorer_input.eval_tasksets=[{path: /held.jsonl, name: held}]",
         "explorer.eval_interval=1",

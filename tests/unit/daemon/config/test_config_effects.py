@@ -88,7 +88,7 @@ _OVER: Final[tuple[tuple[dict[str, Any], Host], ...]] = (
     ({"buffer": {"explorer_input": {"taskset": _BY_DIFFICULTY}}}, _NO_GPU),
     ({"buffer": {"explorer_input": {"taskset": None, "tasksets": [_TASKS | _BY_DIFFICULTY]}}}, _NO_GPU),
     ({"explorer": {"auxiliary_models": [_TORCHS]}, "trainer": {"trainer_type": "verl"}}, _GPUS),
-    ({"monitor": {"monitor_type": "wandb"}}, _NO_GPU),
+    ({"monitor": {"monitor_type": "wandb", "samples": 4}}, _NO_GPU),
     ({"trainer": {"early_stop": {"patience": 1}, "rules": [{"below": 0.1}]}}, _NO_GPU),
     ({"limits": {"cost": 9.0, "million_tokens_price": 2.0}}, _NO_GPU),
 )

@@ -99,6 +99,17 @@ def test_one_run_without_a_tracker_has_no_effect(load: Load) -> None:
     assert "monitor.single_run has no effect: there is no monitor_type" in warnings
 
 
+def test_each_tracker_shows_samples_that_are_asked_for(load: Load, errors: Errors) -> None:
+    spec = load(overrides=["monitor={monitor_type: jsonl, also: [console], samples: 4, sample_interval: 5}"]).spec
+    assert [(tracker.samples, tracker.sample_interval) for tracker in spec.trackers] == [(4, 5), (4, 5)]
+    warnings = load(overrides=["monitor={samples: 4}"]).warnings
+    assert "monitor.samples has no effect: there is no monitor_type" in warnings
+    warnings = load(overrides=["monitor={monitor_type: jsonl, sample_interval: 5}"]).warnings
+    assert "monitor.sample_interval has no effect: monitor.samples is 0" in warnings
+    (text,) = errors(overrides=["monitor={monitor_type: jsonl, samples: 1000}"])
+    assert "monitor.samples" in text and "64" in text
+
+
 @pytest.mark.parametrize("kind", ["wandb", "mlflow", "swanlab", "trackio"])
 def test_a_missing_package_is_a_warning_with_its_extra(load: Load, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

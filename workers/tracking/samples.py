@@ -1,0 +1,160 @@
+"""`SampleReader`: the rollouts of a step and the answers of an evaluation as rows of text, from log and artifacts."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rftd.ops.errors import RftdError
+from rftd.ops.logs import Logger
+from rftd.storage.artifacts import ArtifactStore
+from rftd.streams import topics
+from rftd.streams.codec import decode, decode_head
+from rftd.streams.envelope import Record
+from rftd.streams.eval_answers import EvalAnswer, kept_places, unpacked
+from rftd.streams.events.experience import EvalScored, ExperienceProduced
+from rftd.streams.events.registry import definition_of
+from rftd.streams.log import EventLog
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.topics import Partition, partition_of
+from rftd.workers.tasksets.stage_tokenizer import Decoder, stage_decoder
+from rftd.workers.tracking.point import Point, Sample, SampleSource
+
+MOST_CHARS: Final = 2_000
+"""The longest text in a row: the end of a longer prompt, the beginning of a longer answer."""
+_SCORED: Final = definition_of(EvalScored).name
+_READ: Final = 500
+_MOST_READ: Final = 200_000
+"""The most records that the answers of one evaluation are looked for among."""
+
+
+class SampleReader:
+    """Fills points that are tables. A row whose record, artifact or tokenizer is not there is left out."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        spec: ExperimentSpec,
+        count: int,
+        *,
+        folder: Path,
+        starts: Mapping[Partition, int],
+        logger: Logger,
+    ) -> None:
+        """`folder` is the job's; `starts` are where the experiment's records begin."""
+        self._log = log
+        self._spec = spec
+        self._count = count
+        self._store = ArtifactStore(folder / "artifacts")
+        self._starts = starts
+        self._logger = logger
+        self._decoders: dict[int, Decoder] = {}
+
+    async def filled(self, point: Point) -> Point:
+        """The point with its rows, if it is a table that has none yet."""
+        source = point.source
+        if source is None:
+            return point
+        try:
+            rows = await (self._rollouts(source) if source.evaluation is None else self._answers(source))
+        except (RftdError, OSError) as error:
+            # A table is no reason to wait: figures come after it.
+            self._logger.warning("tracker.no_samples", table=point.table, step=point.step, reason=str(error))
+            rows = []
+        return msgspec.structs.replace(point, samples=tuple(rows), source=None)
+
+    async def _rollouts(self, source: SampleSource) -> list[Sample]:
+        samples = []
+        for partition, offset in source.places:
+            records = await self._log.read(Partition(topics.EXPERIENCES, partition), offset, max_records=1)
+            # A log that has dropped the record answers with the next one that it holds.
+            event = decode(records[0]).event if records and records[0].offset == offset else None
+            if isinstance(event, ExperienceProduced) and event.stage < len(self._spec.stages):
+                samples.append(await asyncio.to_thread(self._rollout, event))
+        return samples
+
+    def _rollout(self, event: ExperienceProduced) -> Sample:
+        decoder = self._decoders.get(event.stage)
+        if decoder is None:
+            decoder = self._decoders[event.stage] = stage_decoder(self._spec.stages[event.stage])
+        tokens = event.tokens.loaded(self._store.read).view().tolist()
+        # Of a rollout in several steps the last: it ends with what was answered.
+        last = event.steps[-1] if event.steps else None
+        first = len(tokens) - last.tokens if last is not None else 0
+        middle = first + (last.prompt_tokens if last is not None else event.prompt_tokens)
+        return Sample(
+            prompt=_end_of(decoder.decode(tokens[first:middle])),
+            answer=decoder.decode(tokens[middle:])[:MOST_CHARS],
+            reward=event.reward,
+            tokens=len(tokens) - middle,
+            finish=event.finish,
+        )
+
+    async def _answers(self, source: SampleSource) -> list[Sample]:
+        assert source.evaluation is not None
+        scored = await self._scored(source)
+        rewards = [reward for event in scored.values() for reward in event.rewards.view().tolist()]
+        mean = sum(rewards) / len(rewards) if rewards else math.nan
+        # Anybody may write scores where he may write to the topic; those that count make the score that was recorded.
+        if not math.isclose(mean, source.score, rel_tol=1e-5, abs_tol=1e-6):
+            return []
+        answers: list[EvalAnswer] = []
+        for event in scored.values():
+            if event.answers is not None:
+                loaded = await asyncio.to_thread(event.answers.loaded, self._store.read)
+                answers += unpacked(loaded.data)
+        names = [f"{answer.row}/{answer.attempt}" for answer in answers]
+        places = kept_places([answer.reward for answer in answers], names, self._count)
+        return [_sample_of(answers[place]) for place in places]
+
+    async def _scored(self, source: SampleSource) -> dict[int, EvalScored]:
+        """The scores of an evaluation by their first row; of a range that was answered again the first."""
+        assert source.evaluation is not None
+        partition = partition_of(topics.EXPERIENCES, source.evaluation)
+        start = max(self._starts.get(partition, 0), dict(source.places).get(partition.number, 0))
+        scored: dict[int, EvalScored] = {}
+        rows = 0
+        read = 0
+        while rows < source.rows and read < _MOST_READ:
+            records = await self._log.read(partition, start + read, max_records=_READ)
+            if not records:
+                break
+            read = records[-1].offset + 1 - start
+            for event in _scores_in(records):
+                if event.eval == source.evaluation and event.row_start not in scored:
+                    scored[event.row_start] = event
+                    rows += event.rows
+        return scored
+
+
+def _scores_in(records: Sequence[Record]) -> list[EvalScored]:
+    """The scores among records, most of which are rollouts and are not decoded."""
+    events = []
+    for record in records:
+        try:
+            if decode_head(record).type == _SCORED and isinstance(event := decode(record).event, EvalScored):
+                events.append(event)
+        except RftdError:  # a record of somebody else
+            continue
+    return events
+
+
+def _sample_of(answer: EvalAnswer) -> Sample:
+    return Sample(
+        prompt=_end_of(answer.prompt),
+        answer=(answer.text or answer.error)[:MOST_CHARS],
+        reward=answer.reward,
+        tokens=answer.tokens,
+        finish=answer.finish,
+        truth=answer.truth[:MOST_CHARS],
+        row=answer.row,
+    )
+
+
+def _end_of(prompt: str) -> str:
+    return prompt[-MOST_CHARS:]
